@@ -1,0 +1,229 @@
+/* phasor: Mixture-of-Experts inference on one machine, with an expert layout for each phase.
+ *
+ * What a caller may rely on
+ *   A `struct phasor_model *` is a model that was loaded and is ready to run. Treat it as a handle:
+ *   open it, give it to the calls below, close it. One thread at a time may use one model; several
+ *   models may be used by several threads. Every call that can fail returns an
+ *   `enum phasor_status` (0 is success) and, when it fails, fills `struct phasor_error` with one
+ *   sentence that says what was wrong, where, and what cures it. A failed call changes nothing
+ *   except what its own comment says. The library prints nothing, installs no signal handler and
+ *   never exits: notices go to the log callback. Structs of parameters begin with `size`; take them
+ *   from the *_default function, so that a later library can add fields at the end. Texts that are
+ *   passed in are read during the call only. Callbacks come from the thread of the call, unless
+ *   their comment says otherwise, and must not call phasor with the same model.
+ *
+ * What a caller must not know
+ *   How weights are packed, which threads or devices compute, how requests are batched. None of it
+ *   is part of this interface and all of it will change.
+ *
+ * Until version 1.0 the interface may change with the minor version.
+ */
+#ifndef PHASOR_H
+#define PHASOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PHASOR_VERSION_MAJOR 0
+#define PHASOR_VERSION_MINOR 1
+#define PHASOR_VERSION_PATCH 0
+#define PHASOR_VERSION       "0.1.0"
+
+#if defined(__GNUC__)
+#define PHASOR_API        __attribute__((visibility("default")))
+#define PHASOR_MUST_CHECK __attribute__((warn_unused_result))
+#else
+#define PHASOR_API
+#define PHASOR_MUST_CHECK
+#endif
+
+enum phasor_status {
+    PHASOR_OK = 0,
+    PHASOR_INVALID_ARGUMENT, /* a parameter is wrong: the caller can mend it */
+    PHASOR_NOT_FOUND,        /* a file, tensor or key that must exist does not */
+    PHASOR_FORMAT,           /* a file breaks the rules of its format */
+    PHASOR_UNSUPPORTED,      /* well formed, but not known to this version */
+    PHASOR_LIMIT,            /* larger than a stated limit */
+    PHASOR_NO_MEMORY,
+    PHASOR_IO,        /* the operating system refused or failed an operation */
+    PHASOR_CANCELLED, /* stopped on request */
+    PHASOR_INTERNAL,  /* a mistake of phasor's own; please report it */
+};
+
+struct phasor_error {
+    enum phasor_status status;
+    char message[1024]; /* UTF-8, one line, no control characters */
+};
+
+/* "0.1.0" of the library that runs (the macros are of the header that was compiled). */
+PHASOR_API const char *phasor_version(void);
+
+/* A short word, e.g. "format"; never NULL. */
+PHASOR_API const char *phasor_status_name(enum phasor_status status);
+
+enum phasor_log_level { PHASOR_LOG_DEBUG, PHASOR_LOG_INFO, PHASOR_LOG_WARNING };
+
+/* One whole sentence without a newline. May be called from any thread. */
+typedef void phasor_log_fn(void *context, enum phasor_log_level level, const char *message);
+
+/* ---- Models -------------------------------------------------------------------------------- */
+
+enum phasor_dtype { PHASOR_DTYPE_AUTO, PHASOR_DTYPE_FLOAT32, PHASOR_DTYPE_BFLOAT16 };
+
+struct phasor_model_params {
+    size_t size;
+    const char *model;       /* a directory, or "org/name" in the local Hugging Face cache */
+    const char *revision;    /* of a cached model; NULL: main */
+    enum phasor_dtype dtype; /* AUTO: as the checkpoint says (float16 runs as bfloat16) */
+    int thread_count;        /* 0: one for each core the process may use */
+    phasor_log_fn *log;      /* or NULL */
+    void *log_context;
+    /* Bytes of weights read so far; or NULL. */
+    void (*load_progress)(void *context, uint64_t bytes_done, uint64_t bytes_total);
+    void *load_context;
+};
+PHASOR_API struct phasor_model_params phasor_model_params_default(void);
+
+struct phasor_model;
+
+/* Reads a checkpoint into memory and makes it ready. The log callback and its context must live as
+ * long as the model. A checkpoint without tokenizer.json opens, too: it takes and gives token ids
+ * only. */
+PHASOR_API enum phasor_status phasor_model_open(struct phasor_model **out,
+                                                const struct phasor_model_params *params,
+                                                struct phasor_error *err) PHASOR_MUST_CHECK;
+PHASOR_API void phasor_model_close(struct phasor_model *model); /* NULL is allowed */
+
+/* ---- Batch files --------------------------------------------------------------------------- */
+
+struct phasor_batch_progress {
+    uint64_t requests_total, requests_done, requests_failed; /* done includes failed */
+    uint64_t prompt_tokens, completion_tokens;               /* processed so far */
+    double prefill_tokens_per_second;                        /* over the time spent in each phase */
+    double decode_tokens_per_second;
+    double elapsed_seconds;
+    double remaining_seconds; /* an estimate; negative: not known yet */
+};
+
+struct phasor_batch_params {
+    size_t size;
+    const char *input_path;    /* JSON Lines as of OpenAI's Batch API (docs/batch-format.md); "-":
+                                * standard input */
+    const char *output_path;   /* one line for each row, in order of completion; "-": standard
+                                * output */
+    const char *error_path;    /* where rows that failed go; NULL: into output_path too */
+    const char *chat_template; /* a known name; NULL: the checkpoint's own */
+    bool overwrite;            /* replace output files that are not empty */
+    bool strict;               /* refuse the whole file when a line is wrong */
+    bool ignore_eos;           /* default for rows that do not say */
+    bool prompt_logprobs;      /* score every prompt; default for rows that do not say */
+    uint64_t seed;             /* default for rows without one */
+    int64_t max_num_seqs;      /* sequences that run at the same time */
+    int64_t max_num_batched_tokens; /* tokens in one forward pass; at least max_num_seqs */
+    int64_t max_model_len;          /* 0: the model's own */
+    uint64_t kv_bytes;              /* memory for the KV cache; 0: half of what is free */
+    /* Called about every 200 ms, but not within a forward pass; an answer other than 0 stops the
+     * run (PHASOR_CANCELLED). */
+    int (*progress)(void *context, const struct phasor_batch_progress *progress);
+    void *progress_context;
+};
+PHASOR_API struct phasor_batch_params phasor_batch_params_default(void);
+
+struct phasor_batch_result {
+    uint64_t total, completed, failed;         /* rows; the rest was not run */
+    uint64_t prompt_tokens, completion_tokens; /* of the completed rows */
+    double elapsed_seconds;                    /* from the first row to the last */
+    double prefill_seconds, decode_seconds;    /* of it, in forward passes of each kind */
+    uint64_t prefill_tokens, decode_tokens;    /* processed in them */
+};
+
+/* Runs the file. Rows that are wrong get an error row and the rest goes on; the result tells how
+ * many. Lines are written whole as rows finish and reach the disk within a second or so. Failure is
+ * of the whole run: before it began (the output files are then as they were), or in its midst; rows
+ * written until then stay in the output, and rows in flight are not written. `*result` is filled in
+ * any case. */
+PHASOR_API enum phasor_status phasor_batch_run(struct phasor_model *model,
+                                               const struct phasor_batch_params *params,
+                                               struct phasor_batch_result *result,
+                                               struct phasor_error *err) PHASOR_MUST_CHECK;
+
+/* ---- One prompt ---------------------------------------------------------------------------- */
+
+struct phasor_generate_params {
+    size_t size;
+    const char *prompt;
+    bool chat;                 /* the prompt is a user's turn, put into the chat template */
+    const char *chat_template; /* a known name; NULL: the checkpoint's own */
+    bool ignore_eos;
+    int64_t max_tokens;
+    double temperature; /* 0: the likeliest token each time */
+    double top_p;       /* 1: all */
+    int64_t top_k;      /* 0: all */
+    uint64_t seed;
+    int64_t max_model_len; /* 0: the model's own */
+    uint64_t kv_bytes;     /* 0: half of what is free */
+    /* A piece of the text, whole UTF-8, as soon as it is settled; an answer other than 0 stops
+     * (PHASOR_CANCELLED). `text` is not NUL-terminated. Also called with length 0, so that a caller
+     * can stop a model that says nothing. */
+    int (*text)(void *context, const char *text, size_t length);
+    void *text_context;
+};
+PHASOR_API struct phasor_generate_params phasor_generate_params_default(void);
+
+struct phasor_generate_result {
+    uint64_t prompt_tokens, completion_tokens;
+    double prefill_seconds, decode_seconds;
+    bool reached_length; /* ended by max_tokens, not by the model */
+};
+
+/* Continues one prompt. `*result` may be NULL. */
+PHASOR_API enum phasor_status phasor_generate(struct phasor_model *model,
+                                              const struct phasor_generate_params *params,
+                                              struct phasor_generate_result *result,
+                                              struct phasor_error *err) PHASOR_MUST_CHECK;
+
+/* ---- Looking at a checkpoint --------------------------------------------------------------- */
+
+/* Describes a checkpoint without loading its weights: a JSON object, documented in phasor(1), in
+ * memory that phasor_text_free releases. An unsupported checkpoint is described as far as it was
+ * understood, with the reason under "unsupported". */
+PHASOR_API enum phasor_status phasor_inspect(char **out_json, const char *model,
+                                             const char *revision,
+                                             struct phasor_error *err) PHASOR_MUST_CHECK;
+PHASOR_API void phasor_text_free(char *text); /* NULL is allowed */
+
+/* ---- Random checkpoints -------------------------------------------------------------------- */
+
+struct phasor_synth_params {
+    size_t size;
+    const char *preset;     /* one of phasor_synth_presets() */
+    const char *output_dir; /* made if need be; must be empty */
+    uint64_t seed;
+    int64_t layer_count;      /* 0: as published */
+    int64_t vocab_count;      /* 0: as published */
+    int64_t scale_divisor;    /* of widths, heads and vocabulary; 0 or 1: as published */
+    enum phasor_dtype dtype;  /* of the file; AUTO: bfloat16 */
+    bool fused_experts;       /* one tensor for all experts of a layer, as transformers 5 writes */
+    uint64_t shard_bytes_max; /* 0: 5 GB */
+    /* An answer other than 0 stops (PHASOR_CANCELLED); or NULL. */
+    int (*progress)(void *context, uint64_t bytes_done, uint64_t bytes_total);
+    void *progress_context;
+};
+PHASOR_API struct phasor_synth_params phasor_synth_params_default(void);
+PHASOR_API const char *const *phasor_synth_presets(void); /* NULL-terminated */
+
+/* Writes a seeded random checkpoint of a known shape, for tests and benchmarks. It has no
+ * tokenizer: prompts are token ids. After a failure, shards that were complete stay. */
+PHASOR_API enum phasor_status phasor_synth(const struct phasor_synth_params *params,
+                                           struct phasor_error *err) PHASOR_MUST_CHECK;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

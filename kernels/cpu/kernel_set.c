@@ -1,0 +1,20 @@
+#include "kernels/cpu/kernels.h"
+
+#define TEXT_(x) #x
+#define TEXT(x)  TEXT_(x)
+
+const struct cpu_kernels KERNEL(cpu_kernels) = {
+    .name = "cpu (" TEXT(KERNEL_ISA) ")",
+    .embed = KERNEL(embed),
+    .rms_norm = KERNEL(rms_norm),
+    .add = KERNEL(add),
+    .matmul = KERNEL(matmul),
+    .rope_append = KERNEL(rope_append),
+    .attention = KERNEL(attention),
+    .route = KERNEL(route),
+    .ffn_up = KERNEL(ffn_up),
+    .ffn_down = KERNEL(ffn_down),
+    .combine = KERNEL(combine),
+    .shared_add = KERNEL(shared_add),
+    .gather = KERNEL(gather),
+};

@@ -1,0 +1,76 @@
+/* The CPU's kernels: each source here is compiled once for each instruction set (KERNEL_ISA), and
+ * the device picks one set when it starts. A kernel does one worker's share of an operation. */
+#ifndef PHASOR_KERNELS_CPU_KERNELS_H
+#define PHASOR_KERNELS_CPU_KERNELS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "device/ops.h"
+
+/* Work that workers take in pieces: which worker takes which piece never changes a result. */
+struct share {
+    _Alignas(64) atomic_int_fast64_t next;
+    int worker_count;
+};
+
+/* The next piece, or `count` and more when none is left. */
+static inline int64_t share_take(struct share *share)
+{
+    return atomic_fetch_add_explicit(&share->next, 1, memory_order_relaxed);
+}
+
+struct cpu_kernels {
+    const char *name;
+    void (*embed)(const struct op_embed *op, struct share *share);
+    void (*rms_norm)(const struct op_rms_norm *op, struct share *share);
+    void (*add)(const struct op_add *op, struct share *share);
+    void (*matmul)(const struct op_matmul *op, struct share *share);
+    void (*rope_append)(const struct op_rope_append *op, struct share *share);
+    void (*attention)(const struct op_attention *op, struct share *share);
+    void (*route)(const struct op_route *op, struct share *share);
+    void (*ffn_up)(const struct op_ffn_up *op, struct share *share);
+    void (*ffn_down)(const struct op_ffn_down *op, struct share *share);
+    void (*combine)(const struct op_combine *op, struct share *share);
+    void (*shared_add)(const struct op_shared_add *op, struct share *share);
+    void (*gather)(const struct op_gather *op, struct share *share);
+};
+
+/* One set for each instruction set that the compiler was asked for. */
+extern const struct cpu_kernels cpu_kernels_plain;
+#if defined(PHASOR_X86_KERNELS)
+extern const struct cpu_kernels cpu_kernels_avx2;
+extern const struct cpu_kernels cpu_kernels_avx512;
+#endif
+
+/* The best set that this machine can run, or the one named "plain", "avx2" or "avx512"; NULL when
+ * the machine or the build has it not. */
+const struct cpu_kernels *cpu_kernels_choose(const char *wanted);
+
+/* device_cpu_create with chosen kernels: for tests and benchmarks of each set. */
+enum status device_cpu_create_with(struct device **out, int thread_count,
+                                   const struct cpu_kernels *kernels, struct error *err) MUST_CHECK;
+
+/* KERNEL(embed) is embed_avx2 where KERNEL_ISA is avx2. */
+#define KERNEL_JOIN_(name, isa) name##_##isa
+#define KERNEL_JOIN(name, isa)  KERNEL_JOIN_(name, isa)
+#define KERNEL(name)            KERNEL_JOIN(name, KERNEL_ISA)
+
+#if defined(KERNEL_ISA)
+void KERNEL(embed)(const struct op_embed *op, struct share *share);
+void KERNEL(rms_norm)(const struct op_rms_norm *op, struct share *share);
+void KERNEL(add)(const struct op_add *op, struct share *share);
+void KERNEL(matmul)(const struct op_matmul *op, struct share *share);
+void KERNEL(rope_append)(const struct op_rope_append *op, struct share *share);
+void KERNEL(attention)(const struct op_attention *op, struct share *share);
+void KERNEL(route)(const struct op_route *op, struct share *share);
+void KERNEL(ffn_up)(const struct op_ffn_up *op, struct share *share);
+void KERNEL(ffn_down)(const struct op_ffn_down *op, struct share *share);
+void KERNEL(combine)(const struct op_combine *op, struct share *share);
+void KERNEL(shared_add)(const struct op_shared_add *op, struct share *share);
+void KERNEL(gather)(const struct op_gather *op, struct share *share);
+#endif
+
+#endif

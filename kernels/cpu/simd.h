@@ -1,0 +1,114 @@
+/* Vectors of 16 floats in the compiler's own vector language: one register with AVX-512, two with
+ * AVX2, four with SSE or NEON. No intrinsics, so that one source serves every instruction set. */
+#ifndef PHASOR_KERNELS_CPU_SIMD_H
+#define PHASOR_KERNELS_CPU_SIMD_H
+
+#include <stdint.h>
+
+#define LANES 16
+
+/* aligned(4), may_alias: loads from any float array. */
+typedef float v16 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint32_t v16u __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t v16i __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint16_t v16h __attribute__((vector_size(32), aligned(2), may_alias));
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE v16 v16_load(const float *from)
+{
+    return *(const v16 *)from;
+}
+
+INLINE void v16_store(float *to, v16 value)
+{
+    *(v16 *)to = value;
+}
+
+INLINE v16 v16_all(float value)
+{
+    return value - (v16){0};
+}
+
+/* 16 neighbouring bf16 values. */
+INLINE v16 v16_load_bf16(const uint16_t *from)
+{
+    return (v16)(__builtin_convertvector(*(const v16h *)from, v16u) << 16);
+}
+
+/* The 16 bf16 values that stand at even and at odd places of 32. */
+INLINE void v16_load_pairs(v16 *even, v16 *odd, const uint16_t *from)
+{
+    v16u bits = *(const v16u *)from;
+    *even = (v16)(bits << 16);
+    *odd = (v16)(bits & 0xFFFF0000u);
+}
+
+/* Rounds to nearest even; NaN is not handled (caches of finite values). */
+INLINE void v16_store_bf16(uint16_t *to, v16 value)
+{
+    v16u bits = (v16u)value;
+    bits = (bits + 0x7FFFu + (bits >> 16 & 1)) >> 16;
+    *(v16h *)to = __builtin_convertvector(bits, v16h);
+}
+
+/* Sum of the lanes, always in the same order. */
+INLINE float v16_sum(v16 value)
+{
+    float lanes[LANES];
+    v16_store(lanes, value);
+    for (int width = LANES / 2; width > 0; width /= 2) {
+        for (int i = 0; i < width; i++)
+            lanes[i] += lanes[i + width];
+    }
+    return lanes[0];
+}
+
+INLINE v16 v16_max(v16 a, v16 b)
+{
+    v16i larger = a > b;
+    return (v16)((larger & (v16i)a) | (~larger & (v16i)b));
+}
+
+INLINE float v16_max_lane(v16 value)
+{
+    float lanes[LANES];
+    v16_store(lanes, value);
+    float most = lanes[0];
+    for (int i = 1; i < LANES; i++)
+        most = lanes[i] > most ? lanes[i] : most;
+    return most;
+}
+
+/* exp of each lane, relative error under 2^-22 for x in [-87, 88]; below that 0 (also for -inf).
+ * x = n ln 2 + r with |r| <= ln 2 / 2; the polynomial is the Taylor series of degree 7, whose
+ * remainder r^8 / 8! is under 6e-9. */
+INLINE v16 v16_exp(v16 x)
+{
+    v16i in_range = x > v16_all(-87.0f);
+    v16i too_large = x > v16_all(88.0f);
+    v16 clean = (v16)((in_range & (v16i)x));
+    clean = (v16)((too_large & (v16i)v16_all(88.0f)) | (~too_large & (v16i)clean));
+    /* Adding 1.5 x 2^23 rounds to the nearest integer and leaves it in the low bits. */
+    v16 shifted = clean * 1.44269504f + 12582912.0f;
+    v16i n = (v16i)shifted - (v16i)v16_all(12582912.0f);
+    v16 rounded = shifted - 12582912.0f;
+    v16 r = clean - rounded * 0.693359375f;
+    r = r - rounded * -2.12194440e-4f;
+    v16 sum = r * (1.0f / 5040) + 1.0f / 720;
+    sum = sum * r + 1.0f / 120;
+    sum = sum * r + 1.0f / 24;
+    sum = sum * r + 1.0f / 6;
+    sum = sum * r + 0.5f;
+    sum = sum * r + 1.0f;
+    sum = sum * r + 1.0f;
+    v16 power = (v16)((n + 127) << 23);
+    return (v16)((v16i)(sum * power) & in_range);
+}
+
+INLINE v16 v16_silu(v16 x)
+{
+    return x / (1.0f + v16_exp(-x));
+}
+
+#endif

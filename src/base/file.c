@@ -1,0 +1,72 @@
+#define _GNU_SOURCE
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+
+enum status file_read_at(int fd, const char *path, uint64_t offset, void *out, size_t bytes,
+                         struct error *err)
+{
+    char *at = out;
+    size_t left = bytes;
+    while (left > 0) {
+        ssize_t got = pread(fd, at, left, (off_t)offset);
+        if (got < 0 && (errno == EINTR || errno == EAGAIN))
+            continue;
+        if (got < 0)
+            return error_set_errno(err, errno, "cannot read %s at byte %llu", path,
+                                   (unsigned long long)offset);
+        if (got == 0)
+            return error_set(err, STATUS_FORMAT,
+                             "%s ends at byte %llu, where %zu more bytes were expected; it was cut "
+                             "or is still being written",
+                             path, (unsigned long long)offset, left);
+        at += got;
+        left -= (size_t)got;
+        offset += (uint64_t)got;
+    }
+    return STATUS_OK;
+}
+
+enum status file_read_whole(char **out, size_t *length, const char *path, size_t bytes_max,
+                            struct error *err)
+{
+    char *bytes = NULL;
+    /* O_NONBLOCK: opening a FIFO without a writer must not hang. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return error_set_errno(err, errno, "cannot open %s", path);
+    enum status status = STATUS_OK;
+    struct stat stat;
+    if (fstat(fd, &stat) != 0) {
+        status = error_set_errno(err, errno, "cannot stat %s", path);
+        goto close_file;
+    }
+    if (!S_ISREG(stat.st_mode)) {
+        status = error_set(err, STATUS_FORMAT, "%s is not a regular file", path);
+        goto close_file;
+    }
+    if ((uint64_t)stat.st_size > bytes_max) {
+        status = error_set(err, STATUS_LIMIT, "%s has %lld bytes; at most %zu are accepted", path,
+                           (long long)stat.st_size, bytes_max);
+        goto close_file;
+    }
+    size_t size = (size_t)stat.st_size;
+    TRY_GOTO(memory_get_raw((void **)&bytes, size + 1, 1, path, err), close_file);
+    TRY_GOTO(file_read_at(fd, path, 0, bytes, size, err), free_bytes);
+    bytes[size] = 0;
+    *out = bytes;
+    *length = size;
+    close(fd);
+    return STATUS_OK;
+
+free_bytes:
+    memory_free(bytes);
+close_file:
+    close(fd);
+    return status;
+}

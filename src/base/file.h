@@ -1,0 +1,20 @@
+/* Reading files that may shrink, lie or vanish. */
+#ifndef PHASOR_BASE_FILE_H
+#define PHASOR_BASE_FILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+/* Reads a regular file of at most `bytes_max` into fresh memory (memory_free; a NUL stands behind
+ * the last byte and is not counted). Larger files give STATUS_LIMIT before anything is read. */
+enum status file_read_whole(char **out, size_t *length, const char *path, size_t bytes_max,
+                            struct error *err) MUST_CHECK;
+
+/* Reads exactly `bytes` at `offset` of an open file into `out`. EINTR and short reads go on; a file
+ * that ends early is STATUS_FORMAT naming `path` and the offset where it ended. Thread-safe. */
+enum status file_read_at(int fd, const char *path, uint64_t offset, void *out, size_t bytes,
+                         struct error *err) MUST_CHECK;
+
+#endif

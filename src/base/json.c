@@ -1,0 +1,155 @@
+#include "base/json.h"
+
+#include <math.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+
+enum status json_parse_object(json_t **out, const char *bytes, size_t length, const char *name,
+                              struct error *err)
+{
+    json_error_t reason;
+    json_t *value = json_loadb(bytes, length,
+                               JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &reason);
+    if (value == NULL)
+        return error_set(err, STATUS_FORMAT, "%s is not valid JSON: line %d, column %d: %s", name,
+                         reason.line, reason.column, reason.text);
+    if (!json_is_object(value)) {
+        enum status status = error_set(err, STATUS_FORMAT, "%s: expected a JSON object, found %s",
+                                       name, json_kind(value));
+        json_decref(value);
+        return status;
+    }
+    *out = value;
+    return STATUS_OK;
+}
+
+enum status json_load_object(json_t **out, const char *path, size_t bytes_max, struct error *err)
+{
+    char *bytes;
+    size_t length;
+    TRY(file_read_whole(&bytes, &length, path, bytes_max, err));
+    enum status status = json_parse_object(out, bytes, length, path, err);
+    memory_free(bytes);
+    return status;
+}
+
+const char *json_kind(const json_t *value)
+{
+    if (value == NULL)
+        return "nothing";
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "an array";
+    case JSON_STRING:
+        return "a string";
+    case JSON_INTEGER:
+        return "an integer";
+    case JSON_REAL:
+        return "a number with a fraction";
+    case JSON_TRUE:
+        return "true";
+    case JSON_FALSE:
+        return "false";
+    case JSON_NULL:
+        return "null";
+    }
+    return "something unknown";
+}
+
+static bool is_absent(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    return value == NULL || json_is_null(value);
+}
+
+enum status json_get_int(int64_t *out, const json_t *object, const char *file, const char *key,
+                         int64_t min, int64_t max, struct error *err)
+{
+    const json_t *value = json_object_get(object, key);
+    int64_t number;
+    if (json_is_integer(value)) {
+        number = json_integer_value(value);
+    } else if (json_is_real(value) && fabs(json_real_value(value)) < 0x1p53 &&
+               json_real_value(value) == floor(json_real_value(value))) {
+        number = (int64_t)json_real_value(value);
+    } else {
+        return error_set(err, STATUS_FORMAT, "%s: \"%s\": expected an integer, found %s", file, key,
+                         json_kind(value));
+    }
+    if (number < min || number > max)
+        return error_set(err, STATUS_FORMAT, "%s: \"%s\": expected %lld to %lld, found %lld", file,
+                         key, (long long)min, (long long)max, (long long)number);
+    *out = number;
+    return STATUS_OK;
+}
+
+enum status json_get_int_or(int64_t *out, const json_t *object, const char *file, const char *key,
+                            int64_t min, int64_t max, int64_t fallback, struct error *err)
+{
+    if (!is_absent(object, key))
+        return json_get_int(out, object, file, key, min, max, err);
+    *out = fallback;
+    return STATUS_OK;
+}
+
+enum status json_get_real(double *out, const json_t *object, const char *file, const char *key,
+                          double min, double max, struct error *err)
+{
+    const json_t *value = json_object_get(object, key);
+    if (!json_is_number(value))
+        return error_set(err, STATUS_FORMAT, "%s: \"%s\": expected a number, found %s", file, key,
+                         json_kind(value));
+    double number = json_number_value(value);
+    if (!(number >= min && number <= max))
+        return error_set(err, STATUS_FORMAT, "%s: \"%s\": expected %g to %g, found %g", file, key,
+                         min, max, number);
+    *out = number;
+    return STATUS_OK;
+}
+
+enum status json_get_real_or(double *out, const json_t *object, const char *file, const char *key,
+                             double min, double max, double fallback, struct error *err)
+{
+    if (!is_absent(object, key))
+        return json_get_real(out, object, file, key, min, max, err);
+    *out = fallback;
+    return STATUS_OK;
+}
+
+enum status json_get_bool_or(bool *out, const json_t *object, const char *file, const char *key,
+                             bool fallback, struct error *err)
+{
+    if (is_absent(object, key)) {
+        *out = fallback;
+        return STATUS_OK;
+    }
+    const json_t *value = json_object_get(object, key);
+    if (!json_is_boolean(value))
+        return error_set(err, STATUS_FORMAT, "%s: \"%s\": expected true or false, found %s", file,
+                         key, json_kind(value));
+    *out = json_is_true(value);
+    return STATUS_OK;
+}
+
+enum status json_get_string(const char **out, const json_t *object, const char *file,
+                            const char *key, struct error *err)
+{
+    const json_t *value = json_object_get(object, key);
+    if (!json_is_string(value))
+        return error_set(err, STATUS_FORMAT, "%s: \"%s\": expected a string, found %s", file, key,
+                         json_kind(value));
+    *out = json_string_value(value);
+    return STATUS_OK;
+}
+
+enum status json_get_string_or(const char **out, const json_t *object, const char *file,
+                               const char *key, const char *fallback, struct error *err)
+{
+    if (!is_absent(object, key))
+        return json_get_string(out, object, file, key, err);
+    *out = fallback;
+    return STATUS_OK;
+}

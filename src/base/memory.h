@@ -1,0 +1,51 @@
+/* phasor's own allocator: checked sizes, accounting, and the point where tests let the n-th
+ * allocation fail. All of phasor's heap memory passes here; what libraries allocate does not.
+ * Thread-safe. */
+#ifndef PHASOR_BASE_MEMORY_H
+#define PHASOR_BASE_MEMORY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+/* Zeroed memory for `count` objects of `size` bytes, aligned to 64; NULL when it cannot be had or
+ * the product overflows. Count 0 gives a unique pointer. Freed by memory_free. */
+void *memory_alloc(size_t count, size_t size);
+
+/* The same, not zeroed: for weights and large buffers that are written in full. */
+void *memory_alloc_raw(size_t count, size_t size);
+
+/* Grows or shrinks `memory` (from this allocator, or NULL) to hold `count` objects; new bytes are
+ * not zeroed. On failure returns NULL and `memory` stays as it was. */
+void *memory_resize(void *memory, size_t count, size_t size);
+
+void memory_free(void *memory); /* NULL is allowed */
+
+/* A copy of `length` bytes with a NUL behind; NULL when out of memory. */
+char *memory_copy_text(const char *text, size_t length);
+
+/* memory_alloc that makes the sentence: "cannot allocate 123 MiB for <what>". `*out` is set. */
+enum status memory_get(void **out, size_t count, size_t size, const char *what,
+                       struct error *err) MUST_CHECK;
+enum status memory_get_raw(void **out, size_t count, size_t size, const char *what,
+                           struct error *err) MUST_CHECK;
+
+struct memory_counters {
+    uint64_t alloc_count; /* successful allocations since the start */
+    uint64_t live_count;  /* allocations not yet freed */
+    uint64_t live_bytes;
+    uint64_t peak_bytes;
+};
+struct memory_counters memory_counters_get(void);
+
+/* Tests only: the n-th allocation from now on fails (1 = the next); 0 switches it off. `sticky`
+ * makes all later ones fail, too. */
+void memory_fail_at(uint64_t n, int sticky);
+
+/* A line of sizes that grow: appends `count` objects' room to an array with doubling.
+ * `array` is a pointer to a pointer; capacity counts objects. */
+enum status memory_reserve(void *array, size_t *capacity, size_t needed, size_t size,
+                           const char *what, struct error *err) MUST_CHECK;
+
+#endif

@@ -1,0 +1,31 @@
+#include "base/numeric.h"
+
+static float load(const void *in, enum dtype dtype, int64_t i)
+{
+    switch (dtype) {
+    case DTYPE_F32:
+        return ((const float *)in)[i];
+    case DTYPE_BF16:
+        return bf16_to_f32(((const uint16_t *)in)[i]);
+    case DTYPE_F16:
+        break;
+    }
+    return f16_to_f32(((const uint16_t *)in)[i]);
+}
+
+void numeric_convert(void *out, enum dtype out_dtype, const void *in, enum dtype in_dtype,
+                     int64_t count)
+{
+    if (out_dtype == in_dtype) {
+        memcpy(out, in, (size_t)(count * dtype_bytes(in_dtype)));
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        float value = load(in, in_dtype, i);
+        if (out_dtype == DTYPE_F32)
+            ((float *)out)[i] = value;
+        else
+            ((uint16_t *)out)[i] =
+                out_dtype == DTYPE_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
+    }
+}

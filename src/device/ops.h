@@ -1,0 +1,216 @@
+/* The operations that a device computes, one struct of arguments each.
+ *
+ * Activations are f32 on the CPU, in row-major [token][stride] arrays. Every stride is a multiple
+ * of 16 values and at least its dimension rounded up to 16; values between dimension and stride are
+ * finite and are zero where a matrix follows (operations keep this: padded outputs of a matrix are
+ * zero, because its padding is). Pointers are to memory of the device, borrowed until the stream
+ * has passed the operation; the argument struct itself is copied. "Bytes" says what an operation
+ * must move at least, for benchmarks. No operation allocates. Each value of a result depends on its
+ * own row alone, summed in an order that does not depend on the other rows or on the number of
+ * threads.
+ */
+#ifndef PHASOR_DEVICE_OPS_H
+#define PHASOR_DEVICE_OPS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "layout/packing.h"
+
+/* out[t] = row ids[t] of the table. Bytes: token_count rows. */
+struct op_embed {
+    float *out;          /* [token_count][out_stride] */
+    struct matrix table; /* PACK_OUTPUT [vocab][hidden_dim] */
+    const int32_t *ids;  /* [token_count] */
+    int64_t token_count;
+    int64_t out_stride;
+};
+
+/* out = in / sqrt(mean(in^2) + epsilon) x weight, over each row; out may be in. */
+struct op_rms_norm {
+    float *out;          /* [row_count][stride] */
+    const float *in;     /* [row_count][stride] */
+    const float *weight; /* [dim] */
+    int64_t row_count;
+    int64_t dim;
+    int64_t stride;
+    float epsilon;
+};
+
+/* out += in, over [row_count][stride], padding included. */
+struct op_add {
+    float *out;
+    const float *in;
+    int64_t row_count;
+    int64_t stride;
+};
+
+/* out[m][n] = sum over k of in[m][k] x weight[n][k], + bias[n]. f32 accumulation, k rising.
+ * Bytes: the weight once. Flops: 2 x row_count x rows x columns. */
+struct op_matmul {
+    float *out;           /* [row_count][out_stride], columns 0 .. round_up(rows, 16) - 1 */
+    const float *in;      /* [row_count][in_stride] */
+    struct matrix weight; /* [rows][columns] = [outputs][inputs] */
+    const float *bias;    /* [round_up(rows, 16)] or NULL */
+    int64_t row_count;
+    int64_t out_stride;
+    int64_t in_stride;
+};
+
+/* Where the keys and values of a layer lie: pages of KV_PAGE_TOKENS tokens. In a page of one
+ * kv head, keys are transposed, [dim_stride][KV_PAGE_TOKENS], so that a score of 16 tokens is one
+ * vector; values are [KV_PAGE_TOKENS][dim_stride]. dim_stride is head_dim rounded up to 16. */
+#define KV_PAGE_TOKENS 64
+
+struct kv_layer {
+    void *keys;   /* [page][kv_head][dim_stride][KV_PAGE_TOKENS] */
+    void *values; /* [page][kv_head][KV_PAGE_TOKENS][dim_stride] */
+    enum dtype dtype;
+    int64_t kv_head_count;
+    int64_t head_dim;
+};
+
+static inline int64_t kv_page_values(const struct kv_layer *layer)
+{
+    return layer->kv_head_count * round_up(layer->head_dim, PACK_BLOCK) * KV_PAGE_TOKENS;
+}
+
+/* Tokens of one sequence in a pass: rows first_row .. of the activations are positions
+ * first_position .. of the sequence, whose pages (from position 0 on) are `pages`. */
+struct segment {
+    int64_t first_row;
+    int64_t token_count;
+    int64_t first_position;
+    const int32_t *pages; /* [ceil((first_position + token_count) / KV_PAGE_TOKENS)] */
+};
+
+/* The projected heads of all tokens: [token][stride], with q, k and v at their offsets, heads one
+ * after another, head_dim values each. */
+struct qkv {
+    float *values;
+    int64_t stride;
+    int64_t k_offset; /* q stands at 0 */
+    int64_t v_offset;
+    int64_t head_count;
+    int64_t kv_head_count;
+    int64_t head_dim;
+};
+
+/* Per query and key head: RMSNorm with q_norm, k_norm (where not NULL), then rotation of the pairs
+ * (i, i + head_dim / 2) by the angle of the token's position. Queries stay in place; keys and
+ * values go to their pages. */
+struct op_rope_append {
+    struct qkv qkv;
+    struct kv_layer kv;
+    const float *q_norm; /* [head_dim] or NULL */
+    const float *k_norm; /* [head_dim] or NULL */
+    float norm_epsilon;
+    const float *rope; /* [token_count][head_dim]: cos of the pairs, then sin */
+    const struct segment *segments;
+    int64_t segment_count;
+};
+
+/* Causal attention with grouped query heads: out = softmax(q k / sqrt(head_dim)) v over the
+ * positions p of the sequence with position - window < p <= position (window 0: all p <= position).
+ * Bytes: keys and values that are seen, once per segment. */
+struct op_attention {
+    float *out; /* [token][out_stride], heads one after another */
+    int64_t out_stride;
+    struct qkv qkv;
+    struct kv_layer kv;
+    int64_t window;
+    const struct segment *segments;
+    int64_t segment_count;
+};
+
+/* Softmax over expert_count logits, the top_k likeliest in falling order (ties: the lower id
+ * first), their probabilities, divided by their sum where `normalize`. */
+struct op_route {
+    int32_t *ids;   /* [token_count][top_k] */
+    float *weights; /* [token_count][top_k] */
+    float *logits;  /* [token_count][logit_stride]; overwritten */
+    int64_t token_count;
+    int64_t expert_count;
+    int64_t top_k;
+    int64_t logit_stride;
+    bool normalize;
+};
+
+/* Sorts the (token, choice) pairs by expert, stable. Pair p = token x top_k + choice goes to sorted
+ * position position_of[p]; sorted position s holds token token_of[s]; expert e has positions
+ * offsets[e] .. offsets[e + 1] - 1. loads[e] grows by the expert's tokens. */
+struct op_group {
+    uint64_t *loads;      /* [expert_count] or NULL */
+    int32_t *offsets;     /* [expert_count + 1] */
+    int32_t *token_of;    /* [token_count x top_k] */
+    int32_t *position_of; /* [token_count x top_k] */
+    const int32_t *ids;   /* [token_count][top_k] */
+    int64_t token_count;
+    int64_t expert_count;
+    int64_t top_k;
+};
+
+/* One feed-forward network: a routed expert, a shared expert or a dense layer. */
+struct ffn_weights {
+    struct matrix gate; /* PACK_OUTPUT [width][hidden] */
+    struct matrix up;   /* PACK_OUTPUT [width][hidden] */
+    struct matrix down; /* PACK_INPUT [hidden][width] */
+};
+
+/* out[s] = silu(gate x in[r]) x (up x in[r]) for each sorted position s of each group, where r is
+ * token_of[s], or s where token_of is NULL. Bytes: gate and up of each group that has rows. */
+struct op_ffn_up {
+    float *out;                       /* [offsets[group_count]][out_stride] */
+    const float *in;                  /* [token][in_stride] */
+    const struct ffn_weights *groups; /* host memory, [group_count], all of one shape */
+    const int32_t *offsets;           /* [group_count + 1] */
+    const int32_t *token_of;          /* or NULL */
+    int64_t group_count;
+    int64_t out_stride;
+    int64_t in_stride;
+};
+
+/* out[s] = down x in[s] for each sorted position s of each group. */
+struct op_ffn_down {
+    float *out;                       /* [offsets[group_count]][out_stride] */
+    const float *in;                  /* [offsets[group_count]][in_stride] */
+    const struct ffn_weights *groups; /* host memory, [group_count] */
+    const int32_t *offsets;
+    int64_t group_count;
+    int64_t out_stride;
+    int64_t in_stride;
+};
+
+/* out[t] = sum over choices c, in rising order, of weights[t][c] x in[position_of[t x top_k + c]].
+ */
+struct op_combine {
+    float *out;      /* [token_count][stride] */
+    const float *in; /* [token_count x top_k][stride] */
+    const int32_t *position_of;
+    const float *weights; /* [token_count][top_k] */
+    int64_t token_count;
+    int64_t top_k;
+    int64_t stride;
+};
+
+/* out[t] += sigmoid(in[t] . gate) x shared[t]; the gate of Qwen2-MoE's shared expert. */
+struct op_shared_add {
+    float *out;          /* [token_count][stride] */
+    const float *shared; /* [token_count][stride] */
+    const float *in;     /* [token_count][stride] */
+    const float *gate;   /* [dim] */
+    int64_t token_count;
+    int64_t dim;
+    int64_t stride;
+};
+
+/* Rows of `in` that are wanted later, one after another: out[i] = in[rows[i]]. */
+struct op_gather {
+    float *out; /* [row_count][stride] */
+    const float *in;
+    const int32_t *rows; /* [row_count] */
+    int64_t row_count;
+    int64_t stride;
+};
+
+#endif

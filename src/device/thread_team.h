@@ -1,0 +1,29 @@
+/* A persistent team of threads that run one function together, then wait for the next.
+ *
+ * Waiting spins for a few microseconds and then sleeps in the kernel, so that a team never takes
+ * time from another process while it has nothing to do. */
+#ifndef PHASOR_DEVICE_THREAD_TEAM_H
+#define PHASOR_DEVICE_THREAD_TEAM_H
+
+#include <stdint.h>
+
+#include "base/status.h"
+
+struct thread_team;
+
+/* `thread_count` >= 1, the caller's thread included; each is pinned to one of the CPUs that the
+ * process may use, when there are at least as many. */
+enum status thread_team_create(struct thread_team **out, int thread_count,
+                               struct error *err) MUST_CHECK;
+void thread_team_destroy(struct thread_team *team); /* NULL is allowed */
+int thread_team_size(const struct thread_team *team);
+
+/* Runs work(context, worker) for worker = 0 .. size - 1, 0 on the calling thread, and returns when
+ * all are done; what they wrote is visible to the caller. One caller at a time. */
+void thread_team_run(struct thread_team *team, void (*work)(void *context, int worker),
+                     void *context);
+
+/* CPUs that this process may use: what thread_count 0 stands for elsewhere. */
+int thread_team_cpu_count(void);
+
+#endif

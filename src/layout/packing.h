@@ -1,0 +1,73 @@
+/* The order in which weights lie in memory: one packing for host, wire and device.
+ *
+ * A linear weight is a matrix of `rows` outputs by `columns` inputs. Two packings, both in panels
+ * that one vector register reads as they lie:
+ *
+ *   PACK_OUTPUT  blocks of 16 rows: [rows / 16][columns / u][16][u]
+ *                attention, head, router, and gate and up of an expert
+ *   PACK_INPUT   blocks of 16 columns (the matrix is kept transposed):
+ *                [columns / 16][rows / 16][16 / u][16][u], the two inner 16 are columns in groups
+ *                of u, then rows: down of an expert
+ *
+ * u is 2 for 16-bit types (pairs of neighbouring inputs stand together, as the bf16 dot-product
+ * instructions take them) and 1 for f32. So gate, up and down of an expert are all cut along the
+ * expert's intermediate dimension into blocks of 16, and a tensor-parallel slice is one contiguous
+ * range of blocks in each. What does not fill the last block is zero.
+ *
+ * On CUDA the order inside a block will be plain rows (docs/ARCHITECTURE.md); blocks and their
+ * sizes are the same.
+ */
+#ifndef PHASOR_LAYOUT_PACKING_H
+#define PHASOR_LAYOUT_PACKING_H
+
+#include <stdint.h>
+
+#include "base/checked.h"
+#include "base/numeric.h"
+
+#define PACK_BLOCK 16
+
+enum packing { PACK_OUTPUT, PACK_INPUT };
+
+/* A packed linear weight; `data` is borrowed. */
+struct matrix {
+    const void *data;
+    enum dtype dtype; /* DTYPE_F32 or DTYPE_BF16 */
+    enum packing packing;
+    int64_t rows;    /* outputs */
+    int64_t columns; /* inputs */
+};
+
+/* Inputs are padded to 16 in both packings (pairs never cross the end), outputs to 16. */
+static inline int64_t packed_count(int64_t rows, int64_t columns)
+{
+    return round_up(rows, PACK_BLOCK) * round_up(columns, PACK_BLOCK);
+}
+
+static inline int64_t packed_bytes(int64_t rows, int64_t columns, enum dtype dtype)
+{
+    return packed_count(rows, columns) * dtype_bytes(dtype);
+}
+
+/* Index of element (row, column) in the packed array, in elements. */
+static inline int64_t packed_index(enum packing packing, enum dtype dtype, int64_t rows,
+                                   int64_t columns, int64_t row, int64_t column)
+{
+    int64_t unit = dtype == DTYPE_F32 ? 1 : 2;
+    int64_t in_panel = column % unit + row % PACK_BLOCK * unit;
+    if (packing == PACK_OUTPUT)
+        return row / PACK_BLOCK * PACK_BLOCK * round_up(columns, PACK_BLOCK) +
+               column / unit * PACK_BLOCK * unit + in_panel;
+    return (column / PACK_BLOCK * ceil_div(rows, PACK_BLOCK) + row / PACK_BLOCK) * PACK_BLOCK *
+               PACK_BLOCK +
+           column % PACK_BLOCK / unit * PACK_BLOCK * unit + in_panel;
+}
+
+/* Packs rows [first_row, first_row + row_count) of a [rows][columns] matrix, given as plain
+ * row-major values of `dtype` in `in`, into `out` (packed_bytes of the whole matrix). Padding is
+ * not written: the caller zeroes the whole first. Any split into row ranges gives the same bytes.
+ */
+void matrix_pack_rows(void *out, enum packing packing, enum dtype dtype, int64_t rows,
+                      int64_t columns, const void *in, int64_t first_row, int64_t row_count);
+
+#endif
