@@ -1,0 +1,307 @@
+/* phasor run: a batch file, or one prompt, through a model. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "commands.h"
+#include "progress.h"
+#include "stop_signal.h"
+
+#define COUNT_TOP 0x1p62
+
+struct run_values {
+    const char *model, *revision;
+    const char *input, *output, *errors;
+    const char *chat_template;
+    const char *prompt;
+    int dtype;
+    int64_t threads;
+    uint64_t seed;
+    int64_t max_num_seqs, max_num_batched_tokens, max_model_len;
+    uint64_t kv_memory;
+    int64_t max_tokens, top_k;
+    double temperature, top_p;
+    bool chat, ignore_eos, prompt_logprobs, strict, overwrite, quiet, verbose;
+};
+
+static struct run_values values = {
+    .max_num_seqs = 256,
+    .max_num_batched_tokens = 2048,
+    .max_tokens = 128,
+    .top_p = 1,
+};
+
+#define AT(member) offsetof(struct run_values, member)
+
+static const struct cli_option options[] = {
+    {"model", 0, OPTION_FILE, AT(model), "MODEL",
+     "the model, where it is not the first argument: a directory, or org/name in the local Hugging "
+     "Face cache",
+     0, 0, NULL},
+    {"revision", 0, OPTION_TEXT, AT(revision), "NAME",
+     "branch, tag or commit of a cached model (main)", 0, 0, NULL},
+    {"input-file", 'i', OPTION_FILE, AT(input), "FILE",
+     "requests as JSON lines, as of OpenAI's Batch API; - is standard input", 0, 0, NULL},
+    {"output-file", 'o', OPTION_FILE, AT(output), "FILE",
+     "responses, one line each, as they finish; - is standard output", 0, 0, NULL},
+    {"error-file", 0, OPTION_FILE, AT(errors), "FILE",
+     "where rows that failed go (the output file)", 0, 0, NULL},
+    {"overwrite", 0, OPTION_FLAG, AT(overwrite), NULL, "replace output files that are not empty", 0,
+     0, NULL},
+    {"strict", 0, OPTION_FLAG, AT(strict), NULL,
+     "run nothing when a row is wrong, and end at the first that fails", 0, 0, NULL},
+    {"prompt", 'p', OPTION_TEXT, AT(prompt), "TEXT",
+     "instead of files: continue this text on standard output", 0, 0, NULL},
+    {"max-tokens", 'n', OPTION_COUNT, AT(max_tokens), "COUNT",
+     "with -p: tokens to generate at most (128)", 1, 2147483647, NULL},
+    {"chat", 0, OPTION_FLAG, AT(chat), NULL,
+     "with -p: put the text into the chat template as a user's turn", 0, 0, NULL},
+    {"temperature", 0, OPTION_REAL, AT(temperature), "NUMBER",
+     "with -p: 0 takes the likeliest token each time (0)", 0, 100, NULL},
+    {"top-p", 0, OPTION_REAL, AT(top_p), "NUMBER", "with -p: nucleus of the distribution (1: all)",
+     1e-9, 1, NULL},
+    {"top-k", 0, OPTION_COUNT, AT(top_k), "COUNT", "with -p: likeliest tokens kept (0: all)", 0,
+     2147483647, NULL},
+    {"chat-template", 0, OPTION_TEXT, AT(chat_template), "NAME",
+     "a known template instead of the checkpoint's own", 0, 0, NULL},
+    {"seed", 0, OPTION_SEED, AT(seed), "NUMBER",
+     "for rows without a seed of their own (0); the same seed gives the same output", 0, 0, NULL},
+    {"dtype", 0, OPTION_WORD, AT(dtype), "TYPE",
+     "number type of the weights: auto, float32, bfloat16 (auto)", 0, 0, dtype_words},
+    {"threads", 't', OPTION_COUNT, AT(threads), "COUNT",
+     "compute threads (0: one for each core that the process may use)", 0, 4096, NULL},
+    {"max-num-seqs", 0, OPTION_COUNT, AT(max_num_seqs), "COUNT",
+     "sequences that run at the same time (256)", 1, COUNT_TOP, NULL},
+    {"max-num-batched-tokens", 0, OPTION_COUNT, AT(max_num_batched_tokens), "COUNT",
+     "tokens of one forward pass, at least --max-num-seqs (2048)", 1, COUNT_TOP, NULL},
+    {"max-model-len", 0, OPTION_COUNT, AT(max_model_len), "COUNT",
+     "longest prompt and answer together; 8k and 8K are understood (0: the model's own)", 0,
+     COUNT_TOP, NULL},
+    {"kv-memory", 0, OPTION_BYTES, AT(kv_memory), "SIZE",
+     "memory for the KV cache, e.g. 4GiB (0: half of what is free)", 0, COUNT_TOP, NULL},
+    {"ignore-eos", 0, OPTION_FLAG, AT(ignore_eos), NULL,
+     "go on behind end-of-sequence tokens, for rows that do not say", 0, 0, NULL},
+    {"prompt-logprobs", 0, OPTION_FLAG, AT(prompt_logprobs), NULL,
+     "score every prompt, for rows that do not say", 0, 0, NULL},
+    {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no progress, warnings or summary", 0, 0, NULL},
+    {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "more notices", 0, 0, NULL},
+    {.name = NULL},
+};
+
+/* ---- Checks before the model is loaded ----------------------------------------------------- */
+
+static int check_values(const struct cli_command *command, char **operands, int operand_count)
+{
+    if (operand_count == 1 && values.model != NULL && strcmp(values.model, operands[0]) != 0)
+        return options_mistake(command, "--model and \"%s\" name two models", operands[0]);
+    if (operand_count == 1)
+        values.model = operands[0];
+    if (values.model == NULL)
+        return options_mistake(command, "MODEL is missing");
+    bool has_files = values.input != NULL || values.output != NULL;
+    if (values.prompt != NULL && has_files)
+        return options_mistake(command, "--prompt takes no input or output file");
+    if (values.prompt == NULL && (values.input == NULL || values.output == NULL))
+        return options_mistake(command, "%s is missing (or --prompt for a quick try)",
+                               values.input == NULL ? "--input-file" : "--output-file");
+    if (values.max_num_batched_tokens < values.max_num_seqs)
+        return options_mistake(command,
+                               "--max-num-batched-tokens (%lld) must be at least --max-num-seqs "
+                               "(%lld)",
+                               (long long)values.max_num_batched_tokens,
+                               (long long)values.max_num_seqs);
+    return -1;
+}
+
+/* The library checks files again; this spares the user a load before a simple mistake shows. */
+static int check_files(void)
+{
+    struct stat about;
+    if (strcmp(values.input, "-") != 0 && access(values.input, R_OK) != 0) {
+        fprintf(stderr, "phasor: cannot open the input file %s: %s\n", values.input,
+                strerror(errno));
+        return EXIT_FATAL;
+    }
+    const char *outputs[] = {values.output, values.errors};
+    for (int i = 0; i < 2; i++) {
+        if (values.overwrite || outputs[i] == NULL || strcmp(outputs[i], "-") == 0 ||
+            stat(outputs[i], &about) != 0 || !S_ISREG(about.st_mode) || about.st_size == 0)
+            continue;
+        fprintf(stderr,
+                "phasor: the output file %s exists and is not empty; remove it, choose another, or "
+                "allow it to be replaced with --overwrite\n",
+                outputs[i]);
+        return EXIT_FATAL;
+    }
+    return -1;
+}
+
+/* ---- Running ------------------------------------------------------------------------------- */
+
+static void on_load(void *context, uint64_t bytes_done, uint64_t bytes_total)
+{
+    progress_bytes(context, "load", bytes_done, bytes_total);
+}
+
+static enum phasor_status open_model(struct phasor_model **out, struct progress *progress,
+                                     struct phasor_error *err)
+{
+    struct phasor_model_params params = phasor_model_params_default();
+    params.model = values.model;
+    params.revision = values.revision;
+    params.dtype = (enum phasor_dtype)values.dtype;
+    params.thread_count = (int)values.threads;
+    params.log = progress_log;
+    params.log_context = progress;
+    params.load_progress = on_load;
+    params.load_context = progress;
+    enum phasor_status status = phasor_model_open(out, &params, err);
+    progress_erase(progress);
+    return status;
+}
+
+/* 130 or 143 when a signal stopped the run, as shells report it. */
+static int exit_code_of(enum phasor_status status, const struct phasor_error *err)
+{
+    if (status == PHASOR_CANCELLED && stop_signal_get() != 0) {
+        fprintf(stderr, "phasor: %s\n", err->message);
+        return 128 + stop_signal_get();
+    }
+    return fail(err);
+}
+
+static int on_progress(void *context, const struct phasor_batch_progress *now)
+{
+    progress_rows(context, now);
+    return stop_signal_get();
+}
+
+static double per_second(uint64_t count, double seconds)
+{
+    return seconds > 0 ? (double)count / seconds : 0;
+}
+
+static void print_summary(const struct phasor_batch_result *result)
+{
+    uint64_t missing = result->total > result->completed + result->failed
+                           ? result->total - result->completed - result->failed
+                           : 0;
+    fprintf(stderr, "%llu rows: %llu completed, %llu failed", (unsigned long long)result->total,
+            (unsigned long long)result->completed, (unsigned long long)result->failed);
+    if (missing > 0)
+        fprintf(stderr, ", %llu not run", (unsigned long long)missing);
+    fprintf(stderr, "; %.2f s, %.2f rows/s\n", result->elapsed_seconds,
+            per_second(result->completed, result->elapsed_seconds));
+    fprintf(stderr,
+            "%llu prompt tokens (prefill %.1f tok/s), %llu completion tokens (decode %.1f "
+            "tok/s)\n",
+            (unsigned long long)result->prompt_tokens,
+            per_second(result->prefill_tokens, result->prefill_seconds),
+            (unsigned long long)result->completion_tokens,
+            per_second(result->decode_tokens, result->decode_seconds));
+}
+
+static int run_batch(struct phasor_model *model, struct progress *progress)
+{
+    struct phasor_batch_params params = phasor_batch_params_default();
+    struct phasor_batch_result result;
+    struct phasor_error err;
+    params.input_path = values.input;
+    params.output_path = values.output;
+    params.error_path = values.errors;
+    params.chat_template = values.chat_template;
+    params.overwrite = values.overwrite;
+    params.strict = values.strict;
+    params.ignore_eos = values.ignore_eos;
+    params.prompt_logprobs = values.prompt_logprobs;
+    params.seed = values.seed;
+    params.max_num_seqs = values.max_num_seqs;
+    params.max_num_batched_tokens = values.max_num_batched_tokens;
+    params.max_model_len = values.max_model_len;
+    params.kv_bytes = values.kv_memory;
+    params.progress = on_progress;
+    params.progress_context = progress;
+    progress_begin(progress);
+    enum phasor_status status = phasor_batch_run(model, &params, &result, &err);
+    progress_erase(progress);
+    if (!progress->is_quiet && (status == PHASOR_OK || result.completed + result.failed > 0))
+        print_summary(&result);
+    if (status != PHASOR_OK)
+        return exit_code_of(status, &err);
+    return result.failed > 0 ? EXIT_SOME_ROWS : EXIT_DONE;
+}
+
+static int on_text(void *context, const char *text, size_t length)
+{
+    (void)context;
+    if (length > 0) {
+        fwrite(text, 1, length, stdout);
+        fflush(stdout);
+    }
+    return stop_signal_get() != 0 || ferror(stdout);
+}
+
+static int run_prompt(struct phasor_model *model, const struct progress *progress)
+{
+    struct phasor_generate_params params = phasor_generate_params_default();
+    struct phasor_generate_result result;
+    struct phasor_error err;
+    params.prompt = values.prompt;
+    params.chat = values.chat;
+    params.chat_template = values.chat_template;
+    params.ignore_eos = values.ignore_eos;
+    params.max_tokens = values.max_tokens;
+    params.temperature = values.temperature;
+    params.top_p = values.top_p;
+    params.top_k = values.top_k;
+    params.seed = values.seed;
+    params.max_model_len = values.max_model_len;
+    params.kv_bytes = values.kv_memory;
+    params.text = on_text;
+    enum phasor_status status = phasor_generate(model, &params, &result, &err);
+    if (status == PHASOR_OK || status == PHASOR_CANCELLED) {
+        putchar('\n');
+        fflush(stdout);
+    }
+    if (status != PHASOR_OK)
+        return exit_code_of(status, &err);
+    if (progress->is_verbose)
+        fprintf(stderr, "%llu prompt tokens in %.2f s, %llu tokens in %.2f s\n",
+                (unsigned long long)result.prompt_tokens, result.prefill_seconds,
+                (unsigned long long)result.completion_tokens, result.decode_seconds);
+    return EXIT_DONE;
+}
+
+static int run(const struct cli_command *command, char **operands, int operand_count)
+{
+    struct progress progress;
+    struct phasor_model *model;
+    struct phasor_error err;
+    int exit_code = check_values(command, operands, operand_count);
+    if (exit_code < 0 && values.prompt == NULL)
+        exit_code = check_files();
+    if (exit_code >= 0)
+        return exit_code;
+    progress_init(&progress, values.quiet, values.verbose);
+    if (open_model(&model, &progress, &err) != PHASOR_OK)
+        return fail(&err);
+    stop_signal_catch(); /* before this a signal may simply kill: nothing has been done yet */
+    exit_code = values.prompt != NULL ? run_prompt(model, &progress) : run_batch(model, &progress);
+    phasor_model_close(model);
+    return exit_code;
+}
+
+const struct cli_command command_run = {
+    .name = "run",
+    .operands = "MODEL",
+    .summary = "run a batch file (-i, -o) or one prompt (-p) through a model",
+    .details = "Exit codes: 0 all rows are done, 1 failure, 2 wrong usage, 3 some rows failed,\n"
+               "130 or 143 stopped by a signal (rows that were finished are in the output).",
+    .options = options,
+    .values = &values,
+    .operand_max = 1,
+    .run = run,
+};

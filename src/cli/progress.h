@@ -1,0 +1,36 @@
+/* Progress on stderr: one line that is redrawn on a terminal, plain lines every few seconds
+ * elsewhere, nothing when quiet. Honours NO_COLOR and TERM=dumb. */
+#ifndef PHASOR_CLI_PROGRESS_H
+#define PHASOR_CLI_PROGRESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "phasor.h"
+
+struct progress {
+    bool is_quiet;
+    bool is_verbose; /* informational messages are shown, too */
+    bool is_terminal;
+    bool has_color;
+    bool is_drawn; /* a line stands on the terminal and has to be erased */
+    double drawn_at;
+    double started_at; /* of the present phase */
+};
+
+void progress_init(struct progress *progress, bool is_quiet, bool is_verbose);
+
+/* A new phase begins: its clock starts. */
+void progress_begin(struct progress *progress);
+
+/* Both are cheap when it is not time to draw. */
+void progress_bytes(struct progress *progress, const char *label, uint64_t done, uint64_t total);
+void progress_rows(struct progress *progress, const struct phasor_batch_progress *now);
+
+/* Takes the line off the terminal, so that something else can be written. */
+void progress_erase(struct progress *progress);
+
+/* A phasor_log_fn; `context` is the progress. */
+void progress_log(void *context, enum phasor_log_level level, const char *message);
+
+#endif

@@ -1,0 +1,257 @@
+/* include/phasor.h over the engine: structs of any size are completed, statuses mirrored. */
+#include "phasor.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "engine/batch.h"
+#include "engine/engine.h"
+#include "engine/generate.h"
+#include "engine/inspect.h"
+#include "model/synth.h"
+
+#define MIRRORS(public, internal)                                                                  \
+    _Static_assert((int)(public) == (int)(internal), #public " mirrors " #internal)
+MIRRORS(PHASOR_OK, STATUS_OK);
+MIRRORS(PHASOR_INVALID_ARGUMENT, STATUS_INVALID_ARGUMENT);
+MIRRORS(PHASOR_NOT_FOUND, STATUS_NOT_FOUND);
+MIRRORS(PHASOR_FORMAT, STATUS_FORMAT);
+MIRRORS(PHASOR_UNSUPPORTED, STATUS_UNSUPPORTED);
+MIRRORS(PHASOR_LIMIT, STATUS_LIMIT);
+MIRRORS(PHASOR_NO_MEMORY, STATUS_NO_MEMORY);
+MIRRORS(PHASOR_IO, STATUS_IO);
+MIRRORS(PHASOR_CANCELLED, STATUS_CANCELLED);
+MIRRORS(PHASOR_INTERNAL, STATUS_INTERNAL);
+MIRRORS(PHASOR_LOG_DEBUG, LOG_DEBUG);
+MIRRORS(PHASOR_LOG_INFO, LOG_INFO);
+MIRRORS(PHASOR_LOG_WARNING, LOG_WARNING);
+_Static_assert(sizeof((struct phasor_error *)0)->message == ERROR_MESSAGE_BYTES,
+               "a sentence fits the public struct");
+
+/* ---- Errors and logs ----------------------------------------------------------------------- */
+
+static enum phasor_status tell(struct phasor_error *out, enum status status,
+                               const struct error *err)
+{
+    if (status != STATUS_OK && out != NULL) {
+        out->status = (enum phasor_status)status;
+        memcpy(out->message, err->message, sizeof out->message);
+    }
+    return (enum phasor_status)status;
+}
+
+const char *phasor_version(void)
+{
+    return PHASOR_VERSION;
+}
+
+const char *phasor_status_name(enum phasor_status status)
+{
+    return status_name((enum status)status);
+}
+
+/* The caller's function, behind one of the library's own type. */
+struct log_bridge {
+    phasor_log_fn *log;
+    void *context;
+};
+
+static void log_through(void *context, enum log_level level, const char *message)
+{
+    const struct log_bridge *bridge = context;
+    if (bridge->log != NULL)
+        bridge->log(bridge->context, (enum phasor_log_level)level, message);
+}
+
+/* Fills `whole` (which holds the defaults) with the caller's struct of params->size bytes: an older
+ * program's is shorter, a newer one's longer. */
+static enum status complete(void *whole, size_t whole_bytes, const void *params, struct error *err)
+{
+    size_t size = 0;
+    if (params != NULL)
+        memcpy(&size, params, sizeof size);
+    if (size < sizeof size)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "the parameters are missing or have no size; take them from the "
+                         "*_default function");
+    memcpy(whole, params, size < whole_bytes ? size : whole_bytes);
+    memcpy(whole, &whole_bytes, sizeof whole_bytes);
+    return STATUS_OK;
+}
+
+/* ---- Models -------------------------------------------------------------------------------- */
+
+struct phasor_model {
+    struct engine *engine;
+    struct log_bridge bridge;
+    struct log_sink log;
+};
+
+struct phasor_model_params phasor_model_params_default(void)
+{
+    return (struct phasor_model_params){.size = sizeof(struct phasor_model_params)};
+}
+
+static enum status open_model(struct phasor_model *model, const struct phasor_model_params *params,
+                              struct error *err)
+{
+    if (params->model == NULL || *params->model == 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "a model is needed");
+    if (params->thread_count < 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--threads must not be negative, found %d",
+                         params->thread_count);
+    struct engine_params engine = {
+        .model = params->model,
+        .revision = params->revision,
+        .dtype_is_auto = params->dtype == PHASOR_DTYPE_AUTO,
+        .dtype = params->dtype == PHASOR_DTYPE_FLOAT32 ? DTYPE_F32 : DTYPE_BF16,
+        .thread_count = params->thread_count,
+        .log = model->log,
+        .load_progress = params->load_progress,
+        .load_context = params->load_context,
+    };
+    return engine_open(&model->engine, &engine, err);
+}
+
+enum phasor_status phasor_model_open(struct phasor_model **out,
+                                     const struct phasor_model_params *params,
+                                     struct phasor_error *err)
+{
+    struct error reason;
+    struct phasor_model_params whole = phasor_model_params_default();
+    struct phasor_model *model = NULL;
+    enum status status = complete(&whole, sizeof whole, params, &reason);
+    if (status == STATUS_OK)
+        status = memory_get((void **)&model, 1, sizeof *model, "the model", &reason);
+    if (status == STATUS_OK) {
+        model->bridge = (struct log_bridge){whole.log, whole.log_context};
+        model->log = (struct log_sink){log_through, &model->bridge};
+        status = open_model(model, &whole, &reason);
+    }
+    if (status == STATUS_OK)
+        *out = model;
+    else
+        memory_free(model);
+    return tell(err, status, &reason);
+}
+
+void phasor_model_close(struct phasor_model *model)
+{
+    if (model == NULL)
+        return;
+    engine_close(model->engine);
+    memory_free(model);
+}
+
+/* ---- Runs ---------------------------------------------------------------------------------- */
+
+struct phasor_batch_params phasor_batch_params_default(void)
+{
+    return (struct phasor_batch_params){
+        .size = sizeof(struct phasor_batch_params),
+        .max_num_seqs = 256,
+        .max_num_batched_tokens = 2048,
+    };
+}
+
+enum phasor_status phasor_batch_run(struct phasor_model *model,
+                                    const struct phasor_batch_params *params,
+                                    struct phasor_batch_result *result, struct phasor_error *err)
+{
+    struct error reason;
+    struct phasor_batch_params whole = phasor_batch_params_default();
+    struct phasor_batch_result ignored;
+    enum status status = complete(&whole, sizeof whole, params, &reason);
+    if (status == STATUS_OK)
+        status = batch_run(model->engine, &whole, &model->log, result == NULL ? &ignored : result,
+                           &reason);
+    return tell(err, status, &reason);
+}
+
+struct phasor_generate_params phasor_generate_params_default(void)
+{
+    return (struct phasor_generate_params){
+        .size = sizeof(struct phasor_generate_params),
+        .max_tokens = 128,
+        .top_p = 1,
+    };
+}
+
+enum phasor_status phasor_generate(struct phasor_model *model,
+                                   const struct phasor_generate_params *params,
+                                   struct phasor_generate_result *result, struct phasor_error *err)
+{
+    struct error reason;
+    struct phasor_generate_params whole = phasor_generate_params_default();
+    struct phasor_generate_result ignored;
+    enum status status = complete(&whole, sizeof whole, params, &reason);
+    if (status == STATUS_OK)
+        status = generate_run(model->engine, &whole, &model->log,
+                              result == NULL ? &ignored : result, &reason);
+    return tell(err, status, &reason);
+}
+
+/* ---- Inspection ---------------------------------------------------------------------------- */
+
+enum phasor_status phasor_inspect(char **out_json, const char *model, const char *revision,
+                                  struct phasor_error *err)
+{
+    struct error reason;
+    return tell(err, inspect_json(out_json, model, revision, &reason), &reason);
+}
+
+void phasor_text_free(char *text)
+{
+    memory_free(text);
+}
+
+/* ---- Random checkpoints -------------------------------------------------------------------- */
+
+struct phasor_synth_params phasor_synth_params_default(void)
+{
+    return (struct phasor_synth_params){.size = sizeof(struct phasor_synth_params)};
+}
+
+const char *const *phasor_synth_presets(void)
+{
+    return synth_presets();
+}
+
+static enum status synth_progress(void *context, uint64_t done_bytes, uint64_t total_bytes)
+{
+    const struct phasor_synth_params *params = context;
+    bool goes_on = params->progress(params->progress_context, done_bytes, total_bytes) == 0;
+    return goes_on ? STATUS_OK : STATUS_CANCELLED;
+}
+
+static enum status run_synth(struct phasor_synth_params *params, struct error *err)
+{
+    if (params->preset == NULL || params->output_dir == NULL)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "a preset and an output folder are needed");
+    struct synth_params synth = {
+        .preset = params->preset,
+        .dir = params->output_dir,
+        .layer_count = params->layer_count,
+        .vocab_count = params->vocab_count,
+        .scale = params->scale_divisor,
+        .dtype = params->dtype == PHASOR_DTYPE_FLOAT32 ? DTYPE_F32 : DTYPE_BF16,
+        .seed = params->seed,
+        .shard_bytes_max = params->shard_bytes_max,
+        .fused = params->fused_experts,
+        .progress = params->progress == NULL ? NULL : synth_progress,
+        .progress_context = params,
+    };
+    return synth_write(&synth, err);
+}
+
+enum phasor_status phasor_synth(const struct phasor_synth_params *params, struct phasor_error *err)
+{
+    struct error reason = {.status = STATUS_OK};
+    struct phasor_synth_params whole = phasor_synth_params_default();
+    enum status status = complete(&whole, sizeof whole, params, &reason);
+    if (status == STATUS_OK)
+        status = run_synth(&whole, &reason);
+    if (status == STATUS_CANCELLED && reason.message[0] == 0)
+        error_set(&reason, STATUS_CANCELLED, "the writing was stopped");
+    return tell(err, status, &reason);
+}

@@ -1,0 +1,51 @@
+/* Rows of a batch file (JSON Lines), fed as they are needed.
+ *
+ * Opening reads the whole file once: it counts the rows and learns the custom_ids, so that the
+ * second of two equal ones can be refused whatever is run in between. What cannot be read twice
+ * (standard input, a pipe) is copied to an unlinked temporary file first. Memory is bounded by the
+ * longest line, at most line_bytes_max, and 24 to 64 bytes for each row. */
+#ifndef PHASOR_ENGINE_BATCH_READER_H
+#define PHASOR_ENGINE_BATCH_READER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "engine/row_error.h"
+
+#define BATCH_LINE_BYTES_MAX (64u * 1024 * 1024)
+#define CUSTOM_ID_BYTES_MAX  512
+
+struct batch_reader;
+
+struct batch_row {
+    int64_t line;      /* in the file, from 1; blank lines count */
+    const char *bytes; /* valid until the next call */
+    size_t length;
+    /* As far as it can be known before the row is parsed; NULL when it cannot. */
+    const char *custom_id; /* valid until the next call; may hold NUL bytes */
+    size_t custom_id_length;
+    bool is_wrong; /* see `error`; `bytes` must not be parsed */
+    struct row_error error;
+};
+
+/* "-" is standard input. `line_bytes_max` is BATCH_LINE_BYTES_MAX except in tests. A file that
+ * cannot be opened or read fails here; a row that is wrong does not. */
+enum status batch_reader_open(struct batch_reader **out, const char *path, size_t line_bytes_max,
+                              struct error *err) MUST_CHECK;
+void batch_reader_close(struct batch_reader *reader); /* NULL is allowed */
+
+int64_t batch_reader_row_count(const struct batch_reader *reader);
+
+/* Of the file that is read; a copy where it could not be read twice. */
+int batch_reader_fd(const struct batch_reader *reader);
+
+/* Gives the next row, or *found = false at the end. Lines of white space alone are no rows. */
+enum status batch_reader_next(struct batch_reader *reader, struct batch_row *out, bool *found,
+                              struct error *err) MUST_CHECK;
+
+/* The next row is the first again. */
+enum status batch_reader_rewind(struct batch_reader *reader, struct error *err) MUST_CHECK;
+
+#endif

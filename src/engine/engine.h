@@ -1,0 +1,45 @@
+/* A loaded model, ready to run: checkpoint, weights, tokenizer, executor. The only part that sees
+ * planner, exec and transition together; it stays small. */
+#ifndef PHASOR_ENGINE_ENGINE_H
+#define PHASOR_ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/log.h"
+#include "base/numeric.h"
+#include "base/status.h"
+#include "engine/generator.h"
+#include "model/config.h"
+#include "tokenizer/tokenizer.h"
+
+struct engine_params {
+    const char *model;    /* directory or id */
+    const char *revision; /* or NULL */
+    bool dtype_is_auto;   /* weights as config.json says: bf16 and f16 as bf16, f32 as f32 */
+    enum dtype dtype;     /* DTYPE_F32 or DTYPE_BF16 otherwise */
+    int32_t thread_count; /* 0: one for each core that the process may use */
+    bool needs_tokenizer; /* false: a checkpoint without tokenizer.json will do (token ids) */
+    struct log_sink log;
+    /* Loading: bytes read of all bytes; may be NULL. */
+    void (*load_progress)(void *context, uint64_t bytes_done, uint64_t bytes_total);
+    void *load_context;
+};
+
+struct engine;
+enum status engine_open(struct engine **out, const struct engine_params *params,
+                        struct error *err) MUST_CHECK;
+void engine_close(struct engine *engine); /* NULL is allowed */
+
+const struct model_config *engine_config(const struct engine *engine);
+/* NULL when the checkpoint has none (and none was needed). */
+const struct tokenizer *engine_tokenizer(const struct engine *engine);
+const char *engine_model_name(const struct engine *engine); /* as the user gave it */
+
+/* An executor over the engine's weights for passes of so many tokens and sequences; the caller
+ * destroys it (exec_destroy) before it closes the engine. */
+struct exec;
+enum status engine_exec_create(struct exec **out, struct engine *engine, int64_t token_max,
+                               int64_t segment_max, struct error *err) MUST_CHECK;
+
+#endif

@@ -1,0 +1,505 @@
+#include "engine/generator.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/system.h"
+#include "exec/exec.h"
+#include "exec/sampler.h"
+
+struct sequence {
+    struct sequence_request request;
+    struct sequence *next; /* of the waiting */
+    int32_t *pages;        /* [page_count], taken when it starts */
+    int64_t page_count;
+    int64_t position;    /* tokens that are in the cache */
+    int64_t token_count; /* generated */
+    int32_t last_token;  /* generated, not yet in the cache */
+    double submitted, started, first_token;
+    bool done;
+};
+
+/* A row of the pass whose logits are wanted, and for which sequence. */
+struct wanted_row {
+    struct sequence *sequence;
+    int32_t row;
+    int64_t position; /* of the token that is fed there */
+};
+
+struct generator {
+    struct exec *exec;
+    struct generator_params params;
+    struct kv_cache cache;
+    struct sampler sampler;
+    struct sequence **running; /* [sequence_count_max] in order of admission */
+    struct sequence *first_waiting, *last_waiting;
+    struct exec_segment *segments; /* [sequence_count_max] */
+    struct sequence **of_segment;  /* [sequence_count_max] */
+    struct wanted_row *wanted;     /* [batch_token_max] */
+    struct token_logprob top[LOGPROBS_MAX];
+    struct generator_counters counters;
+};
+
+/* ---- Life ---------------------------------------------------------------------------------- */
+
+static enum status check_params(const struct generator_params *params, const struct exec *exec,
+                                struct error *err)
+{
+    if (params->sequence_count_max < 1 || params->batch_token_max < params->sequence_count_max)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--max-num-batched-tokens (%lld) must be at least --max-num-seqs (%lld), "
+                         "which must be at least 1",
+                         (long long)params->batch_token_max, (long long)params->sequence_count_max);
+    if (params->batch_token_max > exec_token_max(exec))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--max-num-batched-tokens is %lld; this executor was made for %lld",
+                         (long long)params->batch_token_max, (long long)exec_token_max(exec));
+    if (params->context_max < 1)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--max-model-len must be at least 1");
+    return STATUS_OK;
+}
+
+static enum status cache_create(struct generator *generator, struct error *err)
+{
+    const struct generator_params *params = &generator->params;
+    const struct model_config *config = exec_config(generator->exec);
+    enum dtype dtype = exec_kv_dtype(generator->exec);
+    uint64_t page_bytes = kv_page_bytes(config, dtype);
+    uint64_t budget = (uint64_t)params->kv_bytes_max / page_bytes;
+    uint64_t useful = (uint64_t)(params->sequence_count_max * kv_pages_for(params->context_max));
+    uint64_t count = budget < useful ? budget : useful;
+    if (count < 1)
+        return error_set(err, STATUS_NO_MEMORY,
+                         "the KV cache needs at least %llu bytes for one page of %d tokens, and "
+                         "was given %lld; raise --kv-memory",
+                         (unsigned long long)page_bytes, KV_PAGE_TOKENS,
+                         (long long)params->kv_bytes_max);
+    if (count > INT32_MAX)
+        count = INT32_MAX;
+    TRY(kv_cache_init(&generator->cache, exec_device(generator->exec), config, dtype,
+                      (int64_t)count, err));
+    generator->counters.kv_pages_total = (int64_t)count;
+    return STATUS_OK;
+}
+
+static enum status tables_create(struct generator *generator, struct error *err)
+{
+    size_t sequences = (size_t)generator->params.sequence_count_max;
+    const char *what = "the generator";
+    TRY(memory_get((void **)&generator->running, sequences, sizeof *generator->running, what, err));
+    TRY(memory_get((void **)&generator->segments, sequences, sizeof *generator->segments, what,
+                   err));
+    TRY(memory_get((void **)&generator->of_segment, sequences, sizeof *generator->of_segment, what,
+                   err));
+    TRY(memory_get((void **)&generator->wanted, (size_t)generator->params.batch_token_max,
+                   sizeof *generator->wanted, what, err));
+    return sampler_init(&generator->sampler, exec_config(generator->exec)->vocab_count, err);
+}
+
+enum status generator_create(struct generator **out, struct exec *exec,
+                             const struct generator_params *params, struct error *err)
+{
+    struct generator *generator;
+    TRY(check_params(params, exec, err));
+    TRY(memory_get((void **)&generator, 1, sizeof *generator, "the generator", err));
+    generator->exec = exec;
+    generator->params = *params;
+    enum status status = tables_create(generator, err);
+    if (status == STATUS_OK)
+        status = cache_create(generator, err);
+    if (status != STATUS_OK) {
+        generator_destroy(generator);
+        return status;
+    }
+    *out = generator;
+    return STATUS_OK;
+}
+
+static void sequence_free(struct sequence *sequence)
+{
+    memory_free(sequence->pages);
+    memory_free(sequence);
+}
+
+void generator_destroy(struct generator *generator)
+{
+    if (generator == NULL)
+        return;
+    for (int64_t i = 0; i < generator->counters.running; i++)
+        sequence_free(generator->running[i]);
+    while (generator->first_waiting != NULL) {
+        struct sequence *sequence = generator->first_waiting;
+        generator->first_waiting = sequence->next;
+        sequence_free(sequence);
+    }
+    kv_cache_deinit(&generator->cache);
+    sampler_deinit(&generator->sampler);
+    memory_free(generator->wanted);
+    memory_free(generator->of_segment);
+    memory_free(generator->segments);
+    memory_free(generator->running);
+    memory_free(generator);
+}
+
+struct generator_counters generator_counters_get(const struct generator *generator)
+{
+    struct generator_counters counters = generator->counters;
+    counters.kv_pages_used = generator->cache.page_count - generator->cache.free_count;
+    return counters;
+}
+
+/* ---- Submitting ---------------------------------------------------------------------------- */
+
+static enum status check_request(const struct generator *generator,
+                                 const struct sequence_request *request, struct error *err)
+{
+    int64_t vocab = exec_config(generator->exec)->vocab_count;
+    int64_t context = generator->params.context_max;
+    ASSERT(request->callbacks.finished != NULL && request->logprobs <= LOGPROBS_MAX);
+    if (request->prompt_count < 1)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "the prompt has no tokens");
+    if (request->token_count_max < 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "max_tokens is negative");
+    if (request->prompt_count > context ||
+        request->token_count_max > context - request->prompt_count)
+        return error_set(err, STATUS_LIMIT,
+                         "the prompt has %lld tokens and max_tokens is %lld; together they exceed "
+                         "the context of %lld tokens",
+                         (long long)request->prompt_count, (long long)request->token_count_max,
+                         (long long)context);
+    int64_t pages = kv_pages_for(request->prompt_count + request->token_count_max);
+    if (pages > generator->cache.page_count)
+        return error_set(err, STATUS_LIMIT,
+                         "prompt and max_tokens need %lld pages of KV cache and there are %lld; "
+                         "raise --kv-memory",
+                         (long long)pages, (long long)generator->cache.page_count);
+    for (int64_t i = 0; i < request->prompt_count; i++) {
+        if (request->prompt[i] < 0 || request->prompt[i] >= vocab)
+            return error_set(err, STATUS_INVALID_ARGUMENT,
+                             "token %lld of the prompt is %d, outside the vocabulary of %lld",
+                             (long long)i, request->prompt[i], (long long)vocab);
+    }
+    return STATUS_OK;
+}
+
+enum status generator_submit(struct generator *generator, const struct sequence_request *request,
+                             struct error *err)
+{
+    TRY(check_request(generator, request, err));
+    struct sequence *sequence;
+    TRY(memory_get((void **)&sequence, 1, sizeof *sequence, "a sequence", err));
+    sequence->request = *request;
+    sequence->page_count = kv_pages_for(request->prompt_count + request->token_count_max);
+    enum status status = memory_get_raw((void **)&sequence->pages, (size_t)sequence->page_count,
+                                        sizeof *sequence->pages, "a sequence", err);
+    if (status != STATUS_OK) {
+        sequence_free(sequence);
+        return status;
+    }
+    sequence->submitted = system_seconds();
+    if (generator->first_waiting == NULL)
+        generator->first_waiting = sequence;
+    else
+        generator->last_waiting->next = sequence;
+    generator->last_waiting = sequence;
+    generator->counters.waiting++;
+    return STATUS_OK;
+}
+
+/* ---- Ending -------------------------------------------------------------------------------- */
+
+static void sequence_end(struct sequence *sequence, enum finish_reason reason, int32_t stop_id,
+                         const struct error *error)
+{
+    double now = system_seconds();
+    double begun = sequence->started > 0 ? sequence->started : now;
+    struct sequence_end end = {
+        .reason = reason,
+        .stop_id = stop_id,
+        .token_count = sequence->token_count,
+        .queued_seconds = begun - sequence->submitted,
+        .first_token_seconds =
+            sequence->first_token > 0 ? sequence->first_token - sequence->submitted : 0,
+        .total_seconds = now - sequence->submitted,
+        .error = error,
+    };
+    sequence->done = true;
+    sequence->request.callbacks.finished(sequence->request.context, &end);
+}
+
+/* Takes the ended out of the running and gives their pages back. */
+static void sweep_ended(struct generator *generator)
+{
+    int64_t kept = 0;
+    for (int64_t i = 0; i < generator->counters.running; i++) {
+        struct sequence *sequence = generator->running[i];
+        if (!sequence->done) {
+            generator->running[kept++] = sequence;
+            continue;
+        }
+        kv_cache_return(&generator->cache, sequence->pages, sequence->page_count);
+        sequence_free(sequence);
+    }
+    generator->counters.running = kept;
+}
+
+void generator_cancel_all(struct generator *generator)
+{
+    for (int64_t i = 0; i < generator->counters.running; i++)
+        sequence_end(generator->running[i], FINISH_CANCELLED, -1, NULL);
+    sweep_ended(generator);
+    while (generator->first_waiting != NULL) {
+        struct sequence *sequence = generator->first_waiting;
+        generator->first_waiting = sequence->next;
+        generator->counters.waiting--;
+        sequence_end(sequence, FINISH_CANCELLED, -1, NULL);
+        sequence_free(sequence);
+    }
+}
+
+/* ---- Scheduling ---------------------------------------------------------------------------- */
+
+/* In order of arrival: a large request at the head waits for pages, and those behind it wait. */
+static void admit(struct generator *generator)
+{
+    while (generator->first_waiting != NULL &&
+           generator->counters.running < generator->params.sequence_count_max &&
+           generator->first_waiting->page_count <= generator->cache.free_count) {
+        struct sequence *sequence = generator->first_waiting;
+        generator->first_waiting = sequence->next;
+        generator->counters.waiting--;
+        kv_cache_take(&generator->cache, sequence->pages, sequence->page_count);
+        sequence->started = system_seconds();
+        generator->running[generator->counters.running++] = sequence;
+    }
+}
+
+static int64_t prompt_left(const struct sequence *sequence)
+{
+    return sequence->request.prompt_count - sequence->position;
+}
+
+static void segment_add(struct generator *generator, int64_t *count, struct sequence *sequence,
+                        const int32_t *tokens, int64_t token_count)
+{
+    generator->of_segment[*count] = sequence;
+    generator->segments[(*count)++] = (struct exec_segment){
+        .tokens = tokens,
+        .token_count = token_count,
+        .first_position = sequence->position,
+        .pages = sequence->pages,
+    };
+}
+
+/* Prompt chunks in order of admission, up to batch_token_max tokens. */
+static int64_t collect_prefill(struct generator *generator)
+{
+    int64_t count = 0, room = generator->params.batch_token_max;
+    for (int64_t i = 0; i < generator->counters.running && room > 0; i++) {
+        struct sequence *sequence = generator->running[i];
+        int64_t left = prompt_left(sequence);
+        int64_t chunk = left < room ? left : room;
+        if (chunk <= 0)
+            continue;
+        segment_add(generator, &count, sequence, sequence->request.prompt + sequence->position,
+                    chunk);
+        room -= chunk;
+    }
+    return count;
+}
+
+static int64_t collect_decode(struct generator *generator)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < generator->counters.running; i++)
+        segment_add(generator, &count, generator->running[i], &generator->running[i]->last_token,
+                    1);
+    return count;
+}
+
+/* Rows whose logits are needed: the last token of a whole context, and every prompt token but the
+ * last when the prompt is scored. */
+static int64_t collect_wanted(struct generator *generator, int64_t segment_count)
+{
+    int64_t wanted = 0;
+    int32_t row = 0;
+    for (int64_t s = 0; s < segment_count; s++) {
+        struct sequence *sequence = generator->of_segment[s];
+        const struct exec_segment *segment = &generator->segments[s];
+        for (int64_t t = 0; t < segment->token_count; t++, row++) {
+            int64_t position = segment->first_position + t;
+            bool is_inner = position + 1 < sequence->request.prompt_count;
+            if (is_inner ? sequence->request.prompt_logprobs
+                         : sequence->request.token_count_max > 0)
+                generator->wanted[wanted++] = (struct wanted_row){sequence, row, position};
+        }
+    }
+    return wanted;
+}
+
+/* ---- Tokens -------------------------------------------------------------------------------- */
+
+/* Log-probability of `id`, and the likeliest where they were asked for. */
+static struct generated_token describe_token(struct generator *generator, const float *logits,
+                                             int32_t id, int32_t top_count, double log_sum)
+{
+    struct generated_token token = {.id = id, .logprob = (float)((double)logits[id] - log_sum)};
+    if (top_count <= 0)
+        return token;
+    const struct candidate *ranked;
+    int64_t count = sampler_top(&generator->sampler, logits, top_count, &ranked);
+    for (int64_t i = 0; i < count; i++)
+        generator->top[i] =
+            (struct token_logprob){ranked[i].id, (float)((double)ranked[i].logit - log_sum)};
+    token.top = generator->top;
+    token.top_count = (int32_t)count;
+    return token;
+}
+
+static bool is_stop_token(const struct generator *generator, const struct sequence *sequence,
+                          int32_t id)
+{
+    const struct model_config *config = exec_config(generator->exec);
+    for (int64_t i = 0; i < sequence->request.stop_count; i++) {
+        if (sequence->request.stop_ids[i] == id)
+            return true;
+    }
+    for (int64_t i = 0; !sequence->request.ignore_eos && i < config->eos_count; i++) {
+        if (config->eos_ids[i] == id)
+            return true;
+    }
+    return false;
+}
+
+static void score_prompt_token(struct generator *generator, const struct wanted_row *wanted,
+                               const float *logits, double log_sum)
+{
+    const struct sequence_request *request = &wanted->sequence->request;
+    if (request->callbacks.prompt_token == NULL)
+        return;
+    struct generated_token token = describe_token(
+        generator, logits, request->prompt[wanted->position + 1], request->logprobs, log_sum);
+    request->callbacks.prompt_token(request->context, wanted->position + 1, &token);
+}
+
+static void next_token(struct generator *generator, const struct wanted_row *wanted,
+                       const float *logits, double log_sum)
+{
+    struct sequence *sequence = wanted->sequence;
+    const struct sequence_request *request = &sequence->request;
+    struct sampler_choice choice = {
+        .temperature = request->sampling.temperature,
+        .top_k = request->sampling.top_k,
+        .top_p = request->sampling.top_p,
+        .min_p = request->sampling.min_p,
+        .seed = request->sampling.seed,
+        .position = (uint64_t)wanted->position + 1,
+    };
+    int32_t id = sampler_choose(&generator->sampler, logits, &choice);
+    if (sequence->token_count++ == 0)
+        sequence->first_token = system_seconds();
+    sequence->last_token = id;
+    if (is_stop_token(generator, sequence, id)) {
+        sequence_end(sequence, FINISH_STOP, id, NULL);
+        return;
+    }
+    struct generated_token token =
+        describe_token(generator, logits, id, request->logprobs, log_sum);
+    bool go_on =
+        request->callbacks.token == NULL || request->callbacks.token(request->context, &token);
+    if (!go_on)
+        sequence_end(sequence, FINISH_CALLER, -1, NULL);
+    else if (sequence->token_count >= request->token_count_max)
+        sequence_end(sequence, FINISH_LENGTH, -1, NULL);
+}
+
+static void use_logits(struct generator *generator, const struct wanted_row *wanted,
+                       const float *logits)
+{
+    struct sequence *sequence = wanted->sequence;
+    const struct sequence_request *request = &sequence->request;
+    bool is_inner = wanted->position + 1 < request->prompt_count;
+    if (sequence->done)
+        return;
+    double log_sum = sampler_log_sum_exp(logits, generator->sampler.vocab_count);
+    if (!isfinite(log_sum)) {
+        struct error error;
+        error_set(&error, STATUS_INTERNAL,
+                  "the model's logits at position %lld are not finite; its weights overflow or "
+                  "are damaged",
+                  (long long)wanted->position);
+        sequence_end(sequence, FINISH_FAILED, -1, &error);
+    } else if (is_inner) {
+        score_prompt_token(generator, wanted, logits, log_sum);
+    } else {
+        next_token(generator, wanted, logits, log_sum);
+    }
+}
+
+static enum status use_all_logits(struct generator *generator, int64_t wanted_count,
+                                  struct error *err)
+{
+    for (int64_t first = 0; first < wanted_count; first += EXEC_LOGIT_ROWS) {
+        int32_t rows[EXEC_LOGIT_ROWS];
+        int64_t count = wanted_count - first;
+        if (count > EXEC_LOGIT_ROWS)
+            count = EXEC_LOGIT_ROWS;
+        for (int64_t i = 0; i < count; i++)
+            rows[i] = generator->wanted[first + i].row;
+        float *logits;
+        int64_t stride;
+        TRY(exec_logits(generator->exec, rows, count, &logits, &stride, err));
+        for (int64_t i = 0; i < count; i++)
+            use_logits(generator, &generator->wanted[first + i], logits + i * stride);
+    }
+    return STATUS_OK;
+}
+
+static int64_t advance(struct generator *generator, int64_t segment_count)
+{
+    int64_t tokens = 0;
+    for (int64_t s = 0; s < segment_count; s++) {
+        generator->of_segment[s]->position += generator->segments[s].token_count;
+        tokens += generator->segments[s].token_count;
+    }
+    return tokens;
+}
+
+/* A prompt that is only scored ends with its last chunk. */
+static void end_scored(struct generator *generator, int64_t segment_count)
+{
+    for (int64_t s = 0; s < segment_count; s++) {
+        struct sequence *sequence = generator->of_segment[s];
+        if (!sequence->done && sequence->request.token_count_max == 0 && prompt_left(sequence) == 0)
+            sequence_end(sequence, FINISH_LENGTH, -1, NULL);
+    }
+}
+
+static void count_step(struct generator *generator, bool is_prefill, int64_t tokens, double seconds)
+{
+    struct generator_counters *counters = &generator->counters;
+    *(is_prefill ? &counters->prefill_tokens : &counters->decode_tokens) += tokens;
+    *(is_prefill ? &counters->prefill_seconds : &counters->decode_seconds) += seconds;
+    counters->step_count++;
+}
+
+enum status generator_step(struct generator *generator, struct error *err)
+{
+    double start = system_seconds();
+    admit(generator);
+    int64_t segment_count = collect_prefill(generator);
+    bool is_prefill = segment_count > 0;
+    if (!is_prefill)
+        segment_count = collect_decode(generator);
+    if (segment_count == 0)
+        return STATUS_OK;
+    TRY(exec_forward(generator->exec, &generator->cache, generator->segments, segment_count, err));
+    int64_t wanted_count = collect_wanted(generator, segment_count);
+    int64_t tokens = advance(generator, segment_count);
+    TRY(use_all_logits(generator, wanted_count, err));
+    end_scored(generator, segment_count);
+    count_step(generator, is_prefill, tokens, system_seconds() - start);
+    sweep_ended(generator);
+    return STATUS_OK;
+}

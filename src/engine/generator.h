@@ -1,0 +1,124 @@
+/* Many sequences at once through the executor: admission, chunked prefill, decode, sampling.
+ *
+ * The generator knows token ids only; text, stop strings and files are its caller's. It is driven
+ * by one thread: submit sequences, call generator_step until generator_is_idle. All callbacks come
+ * from that thread, inside generator_step (or submit, for a sequence that is refused there). */
+#ifndef PHASOR_ENGINE_GENERATOR_H
+#define PHASOR_ENGINE_GENERATOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/log.h"
+#include "base/status.h"
+
+#define LOGPROBS_MAX 20
+
+struct sampling_params {
+    double temperature; /* 0: greedy */
+    int64_t top_k;      /* 0: all */
+    double top_p;       /* 1: all */
+    double min_p;       /* 0: all */
+    uint64_t seed;      /* noise is keyed on (seed, position, token id) alone */
+};
+
+struct token_logprob {
+    int32_t id;
+    float logprob; /* natural, of the model's own distribution (temperature 1, nothing cut) */
+};
+
+struct generated_token {
+    int32_t id;
+    float logprob;                   /* valid when logprobs were asked for */
+    const struct token_logprob *top; /* the likeliest, in falling order; valid in the callback */
+    int32_t top_count;
+};
+
+enum finish_reason {
+    FINISH_STOP,      /* an end-of-sequence or stop token came */
+    FINISH_CALLER,    /* the token callback ended it (a stop string) */
+    FINISH_LENGTH,    /* max_tokens, or the end of the context */
+    FINISH_FAILED,    /* see the error */
+    FINISH_CANCELLED, /* generator_cancel_all */
+};
+
+struct sequence_end {
+    enum finish_reason reason;
+    int32_t stop_id;            /* the token that ended it with FINISH_STOP; else -1 */
+    int64_t token_count;        /* generated, a stop token included */
+    double queued_seconds;      /* submit to the start of prefill */
+    double first_token_seconds; /* submit to first token; 0 when there was none */
+    double total_seconds;
+    const struct error *error; /* with FINISH_FAILED; valid in the callback */
+};
+
+/* All are called with the sequence's context; any may be NULL but `finished`. */
+struct sequence_callbacks {
+    /* One generated token, in order; the stop token is not given. False ends the sequence. */
+    bool (*token)(void *context, const struct generated_token *token);
+    /* With prompt_logprobs: prompt positions 1, 2, ... in order, each scored given those before
+     * it. `token->id` is the prompt's id. */
+    void (*prompt_token)(void *context, int64_t position, const struct generated_token *token);
+    /* Called exactly once; afterwards the generator knows the sequence no more. */
+    void (*finished)(void *context, const struct sequence_end *end);
+};
+
+/* Everything is copied, but `prompt` and `stop_ids`, which are the caller's until `finished`. */
+struct sequence_request {
+    const int32_t *prompt;
+    int64_t prompt_count;    /* at least 1 */
+    int64_t token_count_max; /* max_tokens; 0 is allowed with prompt_logprobs */
+    struct sampling_params sampling;
+    bool ignore_eos;
+    const int32_t *stop_ids; /* besides the model's end-of-sequence ids */
+    int64_t stop_count;
+    int32_t logprobs;     /* -1: none; 0..LOGPROBS_MAX: that many likeliest with each token */
+    bool prompt_logprobs; /* score the prompt (with `logprobs` likeliest each, when >= 0) */
+    struct sequence_callbacks callbacks;
+    void *context;
+};
+
+struct exec;
+struct generator;
+
+struct generator_params {
+    int64_t sequence_count_max; /* --max-num-seqs */
+    int64_t batch_token_max;    /* --max-num-batched-tokens: tokens of one step, >= sequences */
+    int64_t context_max;        /* --max-model-len; prompt and max_tokens together */
+    int64_t kv_bytes_max;       /* budget of the KV cache */
+    struct log_sink log;
+};
+
+/* `exec` is borrowed. */
+enum status generator_create(struct generator **out, struct exec *exec,
+                             const struct generator_params *params, struct error *err) MUST_CHECK;
+void generator_destroy(struct generator *generator); /* NULL is allowed; no callbacks */
+
+/* Queues a sequence. Refused (STATUS_INVALID_ARGUMENT or STATUS_LIMIT, no callback) when the prompt
+ * is empty, holds an id outside the vocabulary, leaves no room in the context (the sentence has the
+ * numbers), or can never fit the KV budget. */
+enum status generator_submit(struct generator *generator, const struct sequence_request *request,
+                             struct error *err) MUST_CHECK;
+
+/* One forward pass over what is there: decodes all running sequences and fills up with prompt
+ * chunks. Failure is of the whole generator (the device failed). */
+enum status generator_step(struct generator *generator, struct error *err) MUST_CHECK;
+
+void generator_cancel_all(struct generator *generator); /* ends each with FINISH_CANCELLED */
+
+struct generator_counters {
+    int64_t running, waiting;
+    int64_t prefill_tokens, decode_tokens; /* processed so far */
+    double prefill_seconds, decode_seconds;
+    int64_t step_count;
+    int64_t kv_pages_used, kv_pages_total;
+};
+struct generator_counters generator_counters_get(const struct generator *generator);
+
+static inline bool generator_is_idle(const struct generator *generator)
+{
+    struct generator_counters now = generator_counters_get(generator);
+    return now.running == 0 && now.waiting == 0;
+}
+
+#endif

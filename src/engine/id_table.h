@@ -1,0 +1,33 @@
+/* Which custom_ids a file has, and on which line each came first: 128-bit hashes, not texts, so
+ * that a million rows take tens of megabytes whatever their ids. Two ids that are not equal collide
+ * with a probability of 2^-88 for a million rows. */
+#ifndef PHASOR_ENGINE_ID_TABLE_H
+#define PHASOR_ENGINE_ID_TABLE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+struct id_slot {
+    uint64_t low, high;
+    int64_t line; /* 0: free */
+};
+
+struct id_table {
+    struct id_slot *slots; /* start with {0} */
+    size_t capacity;       /* a power of two, or 0 */
+    size_t count;
+};
+
+/* Adds an id that stands on `line` (>= 1), unless it is there already. `*first_line` is the line on
+ * which it came first: `line` itself when it is new. */
+enum status id_table_add(struct id_table *table, const char *id, size_t length, int64_t line,
+                         int64_t *first_line, struct error *err) MUST_CHECK;
+
+/* The line on which the id came first; 0 when it is not in the table. */
+int64_t id_table_find(const struct id_table *table, const char *id, size_t length);
+
+void id_table_deinit(struct id_table *table);
+
+#endif

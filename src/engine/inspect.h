@@ -1,0 +1,11 @@
+/* phasor_inspect: a checkpoint described without loading its weights. */
+#ifndef PHASOR_ENGINE_INSPECT_H
+#define PHASOR_ENGINE_INSPECT_H
+
+#include "base/status.h"
+
+/* The contract is phasor_inspect's; the keys are in phasor(1). `*out` is freed by memory_free. */
+enum status inspect_json(char **out, const char *model, const char *revision,
+                         struct error *err) MUST_CHECK;
+
+#endif

@@ -1,0 +1,58 @@
+#include "engine/result.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+
+enum status scored_list_add(struct scored_list *list, const struct generated_token *token,
+                            int64_t top_max, int64_t text_offset, struct error *err)
+{
+    size_t top_count = token->top_count > 0 ? (size_t)token->top_count : 0;
+    if (top_max < (int64_t)top_count)
+        top_count = top_max > 0 ? (size_t)top_max : 0;
+    TRY(memory_reserve(&list->tokens, &list->capacity, list->count + 1, sizeof *list->tokens,
+                       "log probabilities", err));
+    TRY(memory_reserve(&list->tops, &list->top_capacity, list->top_count + top_count,
+                       sizeof *list->tops, "log probabilities", err));
+    list->tokens[list->count++] = (struct scored_token){
+        .id = token->id,
+        .logprob = token->logprob,
+        .top_begin = list->top_count,
+        .top_count = (int32_t)top_count,
+        .text_offset = text_offset,
+    };
+    if (top_count > 0)
+        memcpy(list->tops + list->top_count, token->top, top_count * sizeof *list->tops);
+    list->top_count += top_count;
+    return STATUS_OK;
+}
+
+void scored_list_deinit(struct scored_list *list)
+{
+    memory_free(list->tokens);
+    memory_free(list->tops);
+    *list = (struct scored_list){0};
+}
+
+void prompt_result_deinit(struct prompt_result *prompt)
+{
+    token_list_deinit(&prompt->ids);
+    text_deinit(&prompt->text);
+    scored_list_deinit(&prompt->scores);
+}
+
+enum status ids_append(struct token_list *list, int32_t id, struct error *err)
+{
+    TRY(memory_reserve(&list->ids, &list->capacity, list->count + 1, sizeof *list->ids, "token ids",
+                       err));
+    list->ids[list->count++] = id;
+    return STATUS_OK;
+}
+
+int64_t count_characters(const char *text, size_t length)
+{
+    int64_t count = 0;
+    for (size_t i = 0; i < length; i++)
+        count += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return count;
+}

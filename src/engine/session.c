@@ -1,0 +1,92 @@
+#include "engine/session.h"
+
+#include "base/system.h"
+#include "base/text.h"
+#include "exec/exec.h"
+#include "exec/kv_cache.h"
+
+/* Far above any use; they keep the sizes of tables within 32 bits. */
+#define SEQUENCES_MAX    (1 << 20)
+#define BATCH_TOKENS_MAX (1 << 24)
+
+static enum status check_limits(const struct session_params *params,
+                                const struct model_config *config, struct error *err)
+{
+    long long seqs = params->max_num_seqs, tokens = params->max_num_batched_tokens;
+    if (seqs < 1 || seqs > SEQUENCES_MAX)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--max-num-seqs: expected 1 to %d, found %lld", SEQUENCES_MAX, seqs);
+    if (tokens < seqs || tokens > BATCH_TOKENS_MAX)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--max-num-batched-tokens: expected at least --max-num-seqs (%lld) and at "
+                         "most %d, found %lld",
+                         seqs, BATCH_TOKENS_MAX, tokens);
+    if (params->max_model_len < 0 || params->max_model_len > config->position_count_max)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--max-model-len: expected at most %lld, which this model was made for, "
+                         "found %lld",
+                         (long long)config->position_count_max, (long long)params->max_model_len);
+    return STATUS_OK;
+}
+
+enum status session_open(struct session *out, struct engine *engine,
+                         const struct session_params *params, struct error *err)
+{
+    const struct model_config *config = engine_config(engine);
+    TRY(check_limits(params, config, err));
+    struct session session = {.context_max = params->max_model_len > 0
+                                                 ? params->max_model_len
+                                                 : config->position_count_max};
+    TRY(engine_exec_create(&session.exec, engine, params->max_num_batched_tokens,
+                           params->max_num_seqs, err));
+    uint64_t kv_bytes = params->kv_bytes > 0 ? params->kv_bytes : system_memory_available() / 2;
+    struct generator_params generator = {
+        .sequence_count_max = params->max_num_seqs,
+        .batch_token_max = params->max_num_batched_tokens,
+        .context_max = session.context_max,
+        .kv_bytes_max = kv_bytes > INT64_MAX ? INT64_MAX : (int64_t)kv_bytes,
+        .log = params->log,
+    };
+    enum status status = generator_create(&session.generator, session.exec, &generator, err);
+    if (status != STATUS_OK) {
+        session_close(&session);
+        return status;
+    }
+    session.kv_token_max =
+        generator_counters_get(session.generator).kv_pages_total * KV_PAGE_TOKENS;
+    *out = session;
+    return STATUS_OK;
+}
+
+void session_close(struct session *session)
+{
+    generator_destroy(session->generator);
+    exec_destroy(session->exec);
+    *session = (struct session){0};
+}
+
+static enum status refuse_name(const char *name, struct error *err)
+{
+    struct text names = {0};
+    for (const char *const *known = chat_template_names(); *known != NULL; known++)
+        text_append_format(&names, "%s%s", names.length > 0 ? ", " : "", *known);
+    enum status status =
+        error_set(err, STATUS_INVALID_ARGUMENT, "--chat-template: \"%s\" is not known; choose %s",
+                  name, names.bytes == NULL ? "none" : names.bytes);
+    text_deinit(&names);
+    return status;
+}
+
+enum status session_chat_template(const struct chat_template **out, const struct engine *engine,
+                                  const char *name, struct error *err)
+{
+    const struct tokenizer *tokenizer = engine_tokenizer(engine);
+    if (name != NULL) {
+        *out = chat_template_find(name);
+        return *out == NULL ? refuse_name(name, err) : STATUS_OK;
+    }
+    if (tokenizer == NULL)
+        return error_set(err, STATUS_NOT_FOUND,
+                         "the checkpoint has no tokenizer.json; prompts must be token ids");
+    return chat_template_of(out, tokenizer, err);
+}

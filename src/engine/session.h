@@ -1,0 +1,35 @@
+/* An executor and a generator for one run, with the run's limits checked against the model. */
+#ifndef PHASOR_ENGINE_SESSION_H
+#define PHASOR_ENGINE_SESSION_H
+
+#include <stdint.h>
+
+#include "engine/engine.h"
+#include "engine/generator.h"
+#include "tokenizer/chat.h"
+
+struct session_params {
+    int64_t max_num_seqs;
+    int64_t max_num_batched_tokens;
+    int64_t max_model_len; /* 0: the model's own */
+    uint64_t kv_bytes;     /* 0: half of the memory that is free */
+    struct log_sink log;
+};
+
+struct session {
+    struct exec *exec;
+    struct generator *generator;
+    int64_t context_max;
+    int64_t kv_token_max; /* tokens that the KV cache holds */
+};
+
+/* STATUS_INVALID_ARGUMENT when a limit is out of range; the sentence names the flag. */
+enum status session_open(struct session *out, struct engine *engine,
+                         const struct session_params *params, struct error *err) MUST_CHECK;
+void session_close(struct session *session); /* {0} is allowed */
+
+/* The template called `name`, or the checkpoint's own when it is NULL. */
+enum status session_chat_template(const struct chat_template **out, const struct engine *engine,
+                                  const char *name, struct error *err) MUST_CHECK;
+
+#endif

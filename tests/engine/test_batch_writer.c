@@ -1,0 +1,127 @@
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "engine/batch_writer.h"
+#include "engine_tools.h"
+
+static const char *folder;
+static void make_folder(void)
+{
+    folder = tools_folder();
+}
+TestSuite(batch_writer, .init = make_folder);
+
+static enum status open_both(struct batch_writer **out, const char *output, const char *errors,
+                             bool overwrite, struct error *err)
+{
+    return batch_writer_open(out, output, errors, overwrite, -1, err);
+}
+
+static void expect_content(const char *path, const char *wanted)
+{
+    size_t length;
+    char *found = tools_read_file(path, &length);
+    cr_expect_str_eq(found, wanted);
+    free(found);
+}
+
+static void put(struct batch_writer *writer, enum batch_file file, const char *line)
+{
+    cr_assert_eq(batch_writer_line(writer, file, line, strlen(line), NULL), STATUS_OK);
+}
+
+Test(batch_writer, errors_go_where_they_were_told)
+{
+    for (int own = 0; own < 2; own++) {
+        const char *output = tools_path(folder, own ? "o1" : "o2");
+        const char *errors = tools_path(folder, "e");
+        struct batch_writer *writer;
+        cr_assert_eq(open_both(&writer, output, own ? errors : NULL, false, NULL), STATUS_OK);
+        put(writer, BATCH_OUTPUT, "one\n");
+        put(writer, BATCH_ERRORS, "two\n");
+        cr_assert_eq(batch_writer_finish(writer, NULL), STATUS_OK);
+        expect_content(output, own ? "one\n" : "one\ntwo\n");
+        if (own)
+            expect_content(errors, "two\n");
+    }
+}
+
+Test(batch_writer, an_old_output_is_kept_unless_told_otherwise)
+{
+    const char *output = tools_path(folder, "o"), *errors = tools_path(folder, "e");
+    struct batch_writer *writer;
+    struct error err;
+    tools_write_file(output, "old\n", 4);
+    cr_expect_eq(open_both(&writer, output, NULL, false, &err), STATUS_INVALID_ARGUMENT);
+    cr_expect_not_null(strstr(err.message, "--overwrite"), "%s", err.message);
+    /* The other file of a pair that is refused is not made. */
+    cr_expect_eq(open_both(&writer, errors, output, false, &err), STATUS_INVALID_ARGUMENT);
+    cr_expect_neq(access(errors, F_OK), 0);
+    expect_content(output, "old\n");
+    cr_assert_eq(open_both(&writer, output, NULL, true, &err), STATUS_OK);
+    put(writer, BATCH_OUTPUT, "new\n");
+    cr_assert_eq(batch_writer_finish(writer, NULL), STATUS_OK);
+    expect_content(output, "new\n");
+}
+
+Test(batch_writer, an_empty_file_is_taken)
+{
+    const char *output = tools_path(folder, "o");
+    struct batch_writer *writer;
+    tools_write_file(output, "", 0);
+    cr_assert_eq(open_both(&writer, output, NULL, false, NULL), STATUS_OK);
+    batch_writer_abandon(writer);
+}
+
+Test(batch_writer, the_input_is_never_overwritten)
+{
+    const char *path = tools_path(folder, "io");
+    struct batch_writer *writer;
+    struct error err;
+    tools_write_file(path, "input\n", 6);
+    int fd = open(path, O_RDONLY);
+    cr_expect_eq(batch_writer_open(&writer, path, NULL, true, fd, &err), STATUS_INVALID_ARGUMENT);
+    expect_content(path, "input\n");
+    close(fd);
+}
+
+Test(batch_writer, two_runs_do_not_share_a_file)
+{
+    const char *path = tools_path(folder, "o");
+    struct batch_writer *first, *second;
+    struct error err;
+    cr_assert_eq(open_both(&first, path, NULL, false, &err), STATUS_OK);
+    cr_expect_eq(open_both(&second, path, NULL, false, &err), STATUS_INVALID_ARGUMENT);
+    cr_expect_not_null(strstr(err.message, "another run"), "%s", err.message);
+    batch_writer_abandon(first);
+}
+
+Test(batch_writer, a_full_device_is_told)
+{
+    struct batch_writer *writer;
+    struct error err;
+    cr_assert_eq(open_both(&writer, "/dev/full", NULL, false, &err), STATUS_OK);
+    cr_expect_eq(batch_writer_line(writer, BATCH_OUTPUT, "x\n", 2, &err), STATUS_IO);
+    batch_writer_abandon(writer);
+}
+
+Test(batch_writer, a_torn_line_is_taken_back)
+{
+    const char *path = tools_path(folder, "o");
+    struct batch_writer *writer;
+    struct error err;
+    struct rlimit limit = {.rlim_cur = 10, .rlim_max = 10};
+    signal(SIGXFSZ, SIG_IGN);
+    cr_assert_eq(open_both(&writer, path, NULL, false, &err), STATUS_OK);
+    put(writer, BATCH_OUTPUT, "whole\n");
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    cr_expect_eq(batch_writer_line(writer, BATCH_OUTPUT, "not whole\n", 10, &err), STATUS_IO);
+    batch_writer_abandon(writer);
+    expect_content(path, "whole\n");
+}

@@ -1,0 +1,134 @@
+/* The bundled model's likelihood against transformers': models/kjv-moe/metrics.json holds what
+ * transformers computed over validation.jsonl (the text, its ids, and the negative log-likelihood
+ * of each window). The same way as --prompt-logprobs goes: tokenizer, generator, executor. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/memory.h"
+#include "engine/engine.h"
+#include "exec/exec.h"
+
+#define MODEL MODELS_DIR "/kjv-moe"
+
+struct tally {
+    double nll;
+    int64_t scored;
+    int64_t last_position;
+    bool finished;
+};
+
+static void check(enum status status, const struct error *err)
+{
+    cr_assert_eq(status, STATUS_OK, "%s", err->message);
+}
+
+static void score(void *context, int64_t position, const struct generated_token *token)
+{
+    struct tally *tally = context;
+    cr_assert_eq(position, tally->last_position + 1, "positions come in order");
+    tally->last_position = position;
+    tally->nll -= token->logprob;
+    tally->scored++;
+}
+
+static void finish(void *context, const struct sequence_end *end)
+{
+    ((struct tally *)context)->finished = end->reason == FINISH_LENGTH;
+}
+
+/* NLL of one window; its ids must be those of transformers. */
+static double window_nll(struct generator *generator, const struct tokenizer *tokenizer,
+                         const char *text, const json_t *window)
+{
+    struct error err;
+    struct token_list ids = {0};
+    struct tally tally = {0};
+    struct encode_options options = {.add_special = true};
+    check(tokenizer_encode(tokenizer, &ids, text, strlen(text), options, &err), &err);
+    const json_t *expected = json_object_get(window, "token_ids");
+    cr_assert_eq(ids.count, json_array_size(expected));
+    for (size_t i = 0; i < ids.count; i++)
+        cr_assert_eq(ids.ids[i], json_integer_value(json_array_get(expected, i)));
+    struct sequence_request request = {
+        .prompt = ids.ids,
+        .prompt_count = (int64_t)ids.count,
+        .logprobs = -1,
+        .prompt_logprobs = true,
+        .callbacks = {.prompt_token = score, .finished = finish},
+        .context = &tally,
+    };
+    check(generator_submit(generator, &request, &err), &err);
+    while (!generator_is_idle(generator))
+        check(generator_step(generator, &err), &err);
+    cr_assert(tally.finished);
+    cr_assert_eq(tally.scored, (int64_t)ids.count - 1);
+    token_list_deinit(&ids);
+    return tally.nll;
+}
+
+/* `window_bound` is relative, for each window; the whole must be within 0.1 %. */
+static void check_model(enum dtype dtype, double window_bound)
+{
+    struct error err;
+    struct engine *engine;
+    struct exec *exec;
+    struct generator *generator;
+    json_t *metrics;
+    char *lines;
+    size_t length;
+    struct engine_params params = {
+        .model = MODEL, .dtype = dtype, .thread_count = 2, .needs_tokenizer = true};
+    check(engine_open(&engine, &params, &err), &err);
+    check(engine_exec_create(&exec, engine, 200, 4, &err), &err); /* windows go in chunks */
+    struct generator_params limits = {.sequence_count_max = 4,
+                                      .batch_token_max = 200,
+                                      .context_max = 1024,
+                                      .kv_bytes_max = 64 << 20};
+    check(generator_create(&generator, exec, &limits, &err), &err);
+    check(json_load_object(&metrics, MODEL "/metrics.json", 4 << 20, &err), &err);
+    check(file_read_whole(&lines, &length, MODEL "/validation.jsonl", 1 << 20, &err), &err);
+
+    const json_t *windows = json_object_get(metrics, "per_window");
+    double found = 0, expected = 0;
+    char *line = lines;
+    for (size_t w = 0; w < json_array_size(windows); w++) {
+        const json_t *window = json_array_get(windows, w);
+        char *end = strchr(line, '\n');
+        cr_assert_not_null(end);
+        json_t *row;
+        check(json_parse_object(&row, line, (size_t)(end - line), "validation.jsonl", &err), &err);
+        double nll = window_nll(generator, engine_tokenizer(engine),
+                                json_string_value(json_object_get(row, "text")), window);
+        double wanted = json_number_value(json_object_get(window, "nll_sum"));
+        cr_assert(fabs(nll - wanted) <= window_bound * wanted, "window %zu: %.4f, not %.4f", w, nll,
+                  wanted);
+        found += nll;
+        expected += wanted;
+        json_decref(row);
+        line = end + 1;
+    }
+    cr_assert(json_array_size(windows) > 10);
+    cr_log_info("NLL %.4f, transformers %.4f, relative difference %.2e", found, expected,
+                found / expected - 1);
+    cr_assert(fabs(found / expected - 1) <= 1e-3);
+
+    memory_free(lines);
+    json_decref(metrics);
+    generator_destroy(generator);
+    exec_destroy(exec);
+    engine_close(engine);
+}
+
+Test(nll, bfloat16_equals_transformers)
+{
+    check_model(DTYPE_BF16, 5e-3);
+}
+
+Test(nll, float32_equals_transformers)
+{
+    check_model(DTYPE_F32, 1e-5);
+}
