@@ -1,45 +1,10 @@
 #include "engine/generator.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "base/system.h"
-#include "exec/exec.h"
-#include "exec/sampler.h"
-
-struct sequence {
-    struct sequence_request request;
-    struct sequence *next; /* of the waiting */
-    int32_t *pages;        /* [page_count], taken when it starts */
-    int64_t page_count;
-    int64_t position;    /* tokens that are in the cache */
-    int64_t token_count; /* generated */
-    int32_t last_token;  /* generated, not yet in the cache */
-    double submitted, started, first_token;
-    bool done;
-};
-
-/* A row of the pass whose logits are wanted, and for which sequence. */
-struct wanted_row {
-    struct sequence *sequence;
-    int32_t row;
-    int64_t position; /* of the token that is fed there */
-};
-
-struct generator {
-    struct exec *exec;
-    struct generator_params params;
-    struct kv_cache cache;
-    struct sampler sampler;
-    struct sequence **running; /* [sequence_count_max] in order of admission */
-    struct sequence *first_waiting, *last_waiting;
-    struct exec_segment *segments; /* [sequence_count_max] */
-    struct sequence **of_segment;  /* [sequence_count_max] */
-    struct wanted_row *wanted;     /* [batch_token_max] */
-    struct token_logprob top[LOGPROBS_MAX];
-    struct generator_counters counters;
-};
+#include "engine/generator_state.h"
 
 /* ---- Life ---------------------------------------------------------------------------------- */
 
@@ -209,25 +174,6 @@ enum status generator_submit(struct generator *generator, const struct sequence_
 
 /* ---- Ending -------------------------------------------------------------------------------- */
 
-static void sequence_end(struct sequence *sequence, enum finish_reason reason, int32_t stop_id,
-                         const struct error *error)
-{
-    double now = system_seconds();
-    double begun = sequence->started > 0 ? sequence->started : now;
-    struct sequence_end end = {
-        .reason = reason,
-        .stop_id = stop_id,
-        .token_count = sequence->token_count,
-        .queued_seconds = begun - sequence->submitted,
-        .first_token_seconds =
-            sequence->first_token > 0 ? sequence->first_token - sequence->submitted : 0,
-        .total_seconds = now - sequence->submitted,
-        .error = error,
-    };
-    sequence->done = true;
-    sequence->request.callbacks.finished(sequence->request.context, &end);
-}
-
 /* Takes the ended out of the running and gives their pages back. */
 static void sweep_ended(struct generator *generator)
 {
@@ -247,13 +193,13 @@ static void sweep_ended(struct generator *generator)
 void generator_cancel_all(struct generator *generator)
 {
     for (int64_t i = 0; i < generator->counters.running; i++)
-        sequence_end(generator->running[i], FINISH_CANCELLED, -1, NULL);
+        sequence_finish(generator->running[i], FINISH_CANCELLED, -1, NULL);
     sweep_ended(generator);
     while (generator->first_waiting != NULL) {
         struct sequence *sequence = generator->first_waiting;
         generator->first_waiting = sequence->next;
         generator->counters.waiting--;
-        sequence_end(sequence, FINISH_CANCELLED, -1, NULL);
+        sequence_finish(sequence, FINISH_CANCELLED, -1, NULL);
         sequence_free(sequence);
     }
 }
@@ -338,124 +284,6 @@ static int64_t collect_wanted(struct generator *generator, int64_t segment_count
     return wanted;
 }
 
-/* ---- Tokens -------------------------------------------------------------------------------- */
-
-/* Log-probability of `id`, and the likeliest where they were asked for. */
-static struct generated_token describe_token(struct generator *generator, const float *logits,
-                                             int32_t id, int32_t top_count, double log_sum)
-{
-    struct generated_token token = {.id = id, .logprob = (float)((double)logits[id] - log_sum)};
-    if (top_count <= 0)
-        return token;
-    const struct candidate *ranked;
-    int64_t count = sampler_top(&generator->sampler, logits, top_count, &ranked);
-    for (int64_t i = 0; i < count; i++)
-        generator->top[i] =
-            (struct token_logprob){ranked[i].id, (float)((double)ranked[i].logit - log_sum)};
-    token.top = generator->top;
-    token.top_count = (int32_t)count;
-    return token;
-}
-
-static bool is_stop_token(const struct generator *generator, const struct sequence *sequence,
-                          int32_t id)
-{
-    const struct model_config *config = exec_config(generator->exec);
-    for (int64_t i = 0; i < sequence->request.stop_count; i++) {
-        if (sequence->request.stop_ids[i] == id)
-            return true;
-    }
-    for (int64_t i = 0; !sequence->request.ignore_eos && i < config->eos_count; i++) {
-        if (config->eos_ids[i] == id)
-            return true;
-    }
-    return false;
-}
-
-static void score_prompt_token(struct generator *generator, const struct wanted_row *wanted,
-                               const float *logits, double log_sum)
-{
-    const struct sequence_request *request = &wanted->sequence->request;
-    if (request->callbacks.prompt_token == NULL)
-        return;
-    struct generated_token token = describe_token(
-        generator, logits, request->prompt[wanted->position + 1], request->logprobs, log_sum);
-    request->callbacks.prompt_token(request->context, wanted->position + 1, &token);
-}
-
-static void next_token(struct generator *generator, const struct wanted_row *wanted,
-                       const float *logits, double log_sum)
-{
-    struct sequence *sequence = wanted->sequence;
-    const struct sequence_request *request = &sequence->request;
-    struct sampler_choice choice = {
-        .temperature = request->sampling.temperature,
-        .top_k = request->sampling.top_k,
-        .top_p = request->sampling.top_p,
-        .min_p = request->sampling.min_p,
-        .seed = request->sampling.seed,
-        .position = (uint64_t)wanted->position + 1,
-    };
-    int32_t id = sampler_choose(&generator->sampler, logits, &choice);
-    if (sequence->token_count++ == 0)
-        sequence->first_token = system_seconds();
-    sequence->last_token = id;
-    if (is_stop_token(generator, sequence, id)) {
-        sequence_end(sequence, FINISH_STOP, id, NULL);
-        return;
-    }
-    struct generated_token token =
-        describe_token(generator, logits, id, request->logprobs, log_sum);
-    bool go_on =
-        request->callbacks.token == NULL || request->callbacks.token(request->context, &token);
-    if (!go_on)
-        sequence_end(sequence, FINISH_CALLER, -1, NULL);
-    else if (sequence->token_count >= request->token_count_max)
-        sequence_end(sequence, FINISH_LENGTH, -1, NULL);
-}
-
-static void use_logits(struct generator *generator, const struct wanted_row *wanted,
-                       const float *logits)
-{
-    struct sequence *sequence = wanted->sequence;
-    const struct sequence_request *request = &sequence->request;
-    bool is_inner = wanted->position + 1 < request->prompt_count;
-    if (sequence->done)
-        return;
-    double log_sum = sampler_log_sum_exp(logits, generator->sampler.vocab_count);
-    if (!isfinite(log_sum)) {
-        struct error error;
-        error_set(&error, STATUS_INTERNAL,
-                  "the model's logits at position %lld are not finite; its weights overflow or "
-                  "are damaged",
-                  (long long)wanted->position);
-        sequence_end(sequence, FINISH_FAILED, -1, &error);
-    } else if (is_inner) {
-        score_prompt_token(generator, wanted, logits, log_sum);
-    } else {
-        next_token(generator, wanted, logits, log_sum);
-    }
-}
-
-static enum status use_all_logits(struct generator *generator, int64_t wanted_count,
-                                  struct error *err)
-{
-    for (int64_t first = 0; first < wanted_count; first += EXEC_LOGIT_ROWS) {
-        int32_t rows[EXEC_LOGIT_ROWS];
-        int64_t count = wanted_count - first;
-        if (count > EXEC_LOGIT_ROWS)
-            count = EXEC_LOGIT_ROWS;
-        for (int64_t i = 0; i < count; i++)
-            rows[i] = generator->wanted[first + i].row;
-        float *logits;
-        int64_t stride;
-        TRY(exec_logits(generator->exec, rows, count, &logits, &stride, err));
-        for (int64_t i = 0; i < count; i++)
-            use_logits(generator, &generator->wanted[first + i], logits + i * stride);
-    }
-    return STATUS_OK;
-}
-
 static int64_t advance(struct generator *generator, int64_t segment_count)
 {
     int64_t tokens = 0;
@@ -472,7 +300,7 @@ static void end_scored(struct generator *generator, int64_t segment_count)
     for (int64_t s = 0; s < segment_count; s++) {
         struct sequence *sequence = generator->of_segment[s];
         if (!sequence->done && sequence->request.token_count_max == 0 && prompt_left(sequence) == 0)
-            sequence_end(sequence, FINISH_LENGTH, -1, NULL);
+            sequence_finish(sequence, FINISH_LENGTH, -1, NULL);
     }
 }
 
@@ -497,7 +325,7 @@ enum status generator_step(struct generator *generator, struct error *err)
     TRY(exec_forward(generator->exec, &generator->cache, generator->segments, segment_count, err));
     int64_t wanted_count = collect_wanted(generator, segment_count);
     int64_t tokens = advance(generator, segment_count);
-    TRY(use_all_logits(generator, wanted_count, err));
+    TRY(generator_use_logits(generator, wanted_count, err));
     end_scored(generator, segment_count);
     count_step(generator, is_prefill, tokens, system_seconds() - start);
     sweep_ended(generator);

@@ -44,12 +44,18 @@ struct safetensors {
  * refused: a length that does not fit the file, nesting or literals beyond the JSON limits,
  * duplicate names, unknown dtypes, shapes whose product overflows, offsets that are not two
  * non-negative integers, that disagree with shape x dtype, overlap, leave a hole, or do not end
- * exactly at the end of the file. */
+ * exactly at the end of the file.
+ * Stricter than the reference reader in five points: a name or "__metadata__" that stands twice, an
+ * unknown field, white space before the first brace, a NUL in a string, more than TENSOR_RANK_MAX
+ * dimensions.
+ * A header that is refused for its own sake takes no memory. `out` is set only on success; what the
+ * arena got before a failure stays in it. */
 enum status safetensors_parse(struct safetensors *out, struct arena *arena, const char *header,
                               uint64_t header_bytes, uint64_t file_bytes, const char *name,
                               struct error *err) MUST_CHECK;
 
-/* Reads the length word and the header of an open file and parses it. */
+/* Reads the length word and the header of an open file and parses it. Takes memory for the header
+ * (at most the file's size, and freed again) only when its length fits the file. */
 enum status safetensors_read_header(struct safetensors *out, struct arena *arena, int fd,
                                     const char *name, struct error *err) MUST_CHECK;
 

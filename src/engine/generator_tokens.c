@@ -1,0 +1,140 @@
+/* From the logits of a pass to tokens, scores and ends. */
+#include <math.h>
+
+#include "base/system.h"
+#include "engine/generator_state.h"
+
+void sequence_finish(struct sequence *sequence, enum finish_reason reason, int32_t stop_id,
+                     const struct error *error)
+{
+    double now = system_seconds();
+    double begun = sequence->started > 0 ? sequence->started : now;
+    struct sequence_end end = {
+        .reason = reason,
+        .stop_id = stop_id,
+        .token_count = sequence->token_count,
+        .queued_seconds = begun - sequence->submitted,
+        .first_token_seconds =
+            sequence->first_token > 0 ? sequence->first_token - sequence->submitted : 0,
+        .total_seconds = now - sequence->submitted,
+        .error = error,
+    };
+    sequence->done = true;
+    sequence->request.callbacks.finished(sequence->request.context, &end);
+}
+
+/* Log-probability of `id`, and the likeliest where they were asked for. */
+static struct generated_token describe_token(struct generator *generator, const float *logits,
+                                             int32_t id, int32_t top_count, double log_sum)
+{
+    struct generated_token token = {.id = id, .logprob = (float)((double)logits[id] - log_sum)};
+    if (top_count <= 0)
+        return token;
+    const struct candidate *ranked;
+    int64_t count = sampler_top(&generator->sampler, logits, top_count, &ranked);
+    for (int64_t i = 0; i < count; i++)
+        generator->top[i] =
+            (struct token_logprob){ranked[i].id, (float)((double)ranked[i].logit - log_sum)};
+    token.top = generator->top;
+    token.top_count = (int32_t)count;
+    return token;
+}
+
+static bool is_stop_token(const struct generator *generator, const struct sequence *sequence,
+                          int32_t id)
+{
+    const struct model_config *config = exec_config(generator->exec);
+    for (int64_t i = 0; i < sequence->request.stop_count; i++) {
+        if (sequence->request.stop_ids[i] == id)
+            return true;
+    }
+    for (int64_t i = 0; !sequence->request.ignore_eos && i < config->eos_count; i++) {
+        if (config->eos_ids[i] == id)
+            return true;
+    }
+    return false;
+}
+
+static void score_prompt_token(struct generator *generator, const struct wanted_row *wanted,
+                               const float *logits, double log_sum)
+{
+    const struct sequence_request *request = &wanted->sequence->request;
+    if (request->callbacks.prompt_token == NULL)
+        return;
+    struct generated_token token = describe_token(
+        generator, logits, request->prompt[wanted->position + 1], request->logprobs, log_sum);
+    request->callbacks.prompt_token(request->context, wanted->position + 1, &token);
+}
+
+static void next_token(struct generator *generator, const struct wanted_row *wanted,
+                       const float *logits, double log_sum)
+{
+    struct sequence *sequence = wanted->sequence;
+    const struct sequence_request *request = &sequence->request;
+    struct sampler_choice choice = {
+        .temperature = request->sampling.temperature,
+        .top_k = request->sampling.top_k,
+        .top_p = request->sampling.top_p,
+        .min_p = request->sampling.min_p,
+        .seed = request->sampling.seed,
+        .position = (uint64_t)wanted->position + 1,
+    };
+    int32_t id = sampler_choose(&generator->sampler, logits, &choice);
+    if (sequence->token_count++ == 0)
+        sequence->first_token = system_seconds();
+    sequence->last_token = id;
+    if (is_stop_token(generator, sequence, id)) {
+        sequence_finish(sequence, FINISH_STOP, id, NULL);
+        return;
+    }
+    struct generated_token token =
+        describe_token(generator, logits, id, request->logprobs, log_sum);
+    bool go_on =
+        request->callbacks.token == NULL || request->callbacks.token(request->context, &token);
+    if (!go_on)
+        sequence_finish(sequence, FINISH_CALLER, -1, NULL);
+    else if (sequence->token_count >= request->token_count_max)
+        sequence_finish(sequence, FINISH_LENGTH, -1, NULL);
+}
+
+static void use_logits(struct generator *generator, const struct wanted_row *wanted,
+                       const float *logits)
+{
+    struct sequence *sequence = wanted->sequence;
+    const struct sequence_request *request = &sequence->request;
+    bool is_inner = wanted->position + 1 < request->prompt_count;
+    if (sequence->done)
+        return;
+    double log_sum = sampler_log_sum_exp(logits, generator->sampler.vocab_count);
+    if (!isfinite(log_sum)) {
+        struct error error;
+        error_set(&error, STATUS_INTERNAL,
+                  "the model's logits at position %lld are not finite; its weights overflow or "
+                  "are damaged",
+                  (long long)wanted->position);
+        sequence_finish(sequence, FINISH_FAILED, -1, &error);
+    } else if (is_inner) {
+        score_prompt_token(generator, wanted, logits, log_sum);
+    } else {
+        next_token(generator, wanted, logits, log_sum);
+    }
+}
+
+enum status generator_use_logits(struct generator *generator, int64_t wanted_count,
+                                 struct error *err)
+{
+    for (int64_t first = 0; first < wanted_count; first += EXEC_LOGIT_ROWS) {
+        int32_t rows[EXEC_LOGIT_ROWS];
+        int64_t count = wanted_count - first;
+        if (count > EXEC_LOGIT_ROWS)
+            count = EXEC_LOGIT_ROWS;
+        for (int64_t i = 0; i < count; i++)
+            rows[i] = generator->wanted[first + i].row;
+        float *logits;
+        int64_t stride;
+        TRY(exec_logits(generator->exec, rows, count, &logits, &stride, err));
+        for (int64_t i = 0; i < count; i++)
+            use_logits(generator, &generator->wanted[first + i], logits + i * stride);
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,276 @@
+/* The scheduler around the executor, on a small checkpoint whose greedy tokens and likelihoods are
+ * known from transformers (tests/data/models/mixtral). */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "base/memory.h"
+#include "engine/engine.h"
+#include "exec/exec.h"
+
+#define MODEL     TEST_DATA "/models/mixtral"
+#define STEPS     64
+#define TOKEN_MAX 64
+
+struct setup {
+    struct engine *engine;
+    struct exec *exec;
+    struct generator *generator;
+    json_t *golden;
+    int32_t prompt[256];
+    int64_t prompt_count;
+};
+
+struct trace {
+    int32_t ids[STEPS];
+    int64_t count;
+    int64_t stop_after; /* the callback ends the sequence there; 0: never */
+    double prompt_nll;
+    int64_t finished;
+    struct sequence_end end;
+};
+
+static void check(enum status status, const struct error *err)
+{
+    cr_assert_eq(status, STATUS_OK, "%s", err->message);
+}
+
+static void ids_read(struct setup *setup, const char *key)
+{
+    const json_t *list = json_object_get(setup->golden, key);
+    setup->prompt_count = (int64_t)json_array_size(list);
+    for (int64_t i = 0; i < setup->prompt_count; i++)
+        setup->prompt[i] = (int32_t)json_integer_value(json_array_get(list, (size_t)i));
+}
+
+/* `pages` is the budget of the KV cache, in pages. */
+static void setup_open(struct setup *setup, int64_t sequences, int64_t batch_tokens, int64_t pages)
+{
+    struct error err = {0};
+    struct engine_params params = {.model = MODEL, .dtype = DTYPE_F32, .thread_count = 2};
+    memset(setup, 0, sizeof *setup);
+    check(engine_open(&setup->engine, &params, &err), &err);
+    check(engine_exec_create(&setup->exec, setup->engine, TOKEN_MAX, sequences, &err), &err);
+    uint64_t page_bytes = kv_page_bytes(engine_config(setup->engine), DTYPE_F32);
+    struct generator_params limits = {.sequence_count_max = sequences,
+                                      .batch_token_max = batch_tokens,
+                                      .context_max = 256,
+                                      .kv_bytes_max = pages * (int64_t)page_bytes};
+    check(generator_create(&setup->generator, setup->exec, &limits, &err), &err);
+    check(json_load_object(&setup->golden, MODEL "/goldens.json", 1 << 20, &err), &err);
+    ids_read(setup, "prompt");
+}
+
+static void setup_close(struct setup *setup)
+{
+    generator_destroy(setup->generator);
+    exec_destroy(setup->exec);
+    engine_close(setup->engine);
+    json_decref(setup->golden);
+}
+
+static bool on_token(void *context, const struct generated_token *token)
+{
+    struct trace *trace = context;
+    trace->ids[trace->count++] = token->id;
+    return trace->stop_after == 0 || trace->count < trace->stop_after;
+}
+
+static void on_prompt(void *context, int64_t position, const struct generated_token *token)
+{
+    (void)position;
+    ((struct trace *)context)->prompt_nll -= token->logprob;
+}
+
+static void on_end(void *context, const struct sequence_end *end)
+{
+    struct trace *trace = context;
+    trace->finished++;
+    trace->end = *end;
+}
+
+static struct sequence_request request_of(struct setup *setup, struct trace *trace,
+                                          int64_t token_count)
+{
+    return (struct sequence_request){
+        .prompt = setup->prompt,
+        .prompt_count = setup->prompt_count,
+        .token_count_max = token_count,
+        .ignore_eos = true,
+        .logprobs = -1,
+        .callbacks = {on_token, on_prompt, on_end},
+        .context = trace,
+    };
+}
+
+static void submit(struct setup *setup, struct trace *trace, int64_t token_count)
+{
+    struct error err;
+    struct sequence_request request = request_of(setup, trace, token_count);
+    check(generator_submit(setup->generator, &request, &err), &err);
+}
+
+static void run(struct setup *setup)
+{
+    struct error err;
+    while (!generator_is_idle(setup->generator))
+        check(generator_step(setup->generator, &err), &err);
+}
+
+static void check_golden(const struct setup *setup, const struct trace *trace)
+{
+    const json_t *expected = json_object_get(setup->golden, "greedy");
+    cr_assert_eq(trace->finished, 1);
+    for (int64_t i = 0; i < trace->count; i++)
+        cr_assert_eq(trace->ids[i], json_integer_value(json_array_get(expected, (size_t)i)),
+                     "token %lld", (long long)i);
+}
+
+Test(generator, greedy_equals_transformers_for_every_chunk)
+{
+    for (int64_t batch_tokens = 1; batch_tokens <= 32; batch_tokens += batch_tokens / 2 + 1) {
+        struct setup setup;
+        struct trace trace = {0};
+        setup_open(&setup, 1, batch_tokens, 8);
+        submit(&setup, &trace, STEPS);
+        run(&setup);
+        cr_assert_eq(trace.count, STEPS);
+        cr_assert_eq(trace.end.reason, FINISH_LENGTH);
+        check_golden(&setup, &trace);
+        setup_close(&setup);
+    }
+}
+
+Test(generator, more_sequences_than_fit_all_finish)
+{
+    struct setup setup;
+    struct trace traces[9] = {0};
+    setup_open(&setup, 4, 16, 5); /* two pages each: two run at a time */
+    for (int i = 0; i < 9; i++)
+        submit(&setup, &traces[i], STEPS - i);
+    run(&setup);
+    for (int i = 0; i < 9; i++) {
+        cr_assert_eq(traces[i].count, STEPS - i);
+        check_golden(&setup, &traces[i]);
+    }
+    cr_assert_eq(generator_counters_get(setup.generator).kv_pages_used, 0);
+    setup_close(&setup);
+}
+
+Test(generator, a_step_allocates_nothing)
+{
+    struct setup setup;
+    struct error err;
+    struct trace traces[3] = {0};
+    setup_open(&setup, 3, 16, 8);
+    for (int i = 0; i < 3; i++)
+        submit(&setup, &traces[i], STEPS);
+    uint64_t before = memory_counters_get().alloc_count;
+    while (!generator_is_idle(setup.generator))
+        check(generator_step(setup.generator, &err), &err);
+    cr_assert_eq(memory_counters_get().alloc_count, before);
+    setup_close(&setup);
+}
+
+Test(generator, ends_as_asked)
+{
+    struct setup setup;
+    struct trace by_caller = {.stop_after = 3}, by_token = {0}, cancelled = {0};
+    setup_open(&setup, 4, 64, 8);
+    submit(&setup, &by_caller, STEPS);
+    struct sequence_request request = request_of(&setup, &by_token, STEPS);
+    const json_t *greedy = json_object_get(setup.golden, "greedy");
+    int32_t stop = (int32_t)json_integer_value(json_array_get(greedy, 2));
+    struct error err;
+    request.stop_ids = &stop;
+    request.stop_count = 1;
+    check(generator_submit(setup.generator, &request, &err), &err);
+    run(&setup);
+    cr_assert_eq(by_caller.end.reason, FINISH_CALLER);
+    cr_assert_eq(by_caller.count, 3);
+    cr_assert_eq(by_token.end.reason, FINISH_STOP);
+    cr_assert_eq(by_token.end.stop_id, stop);
+    cr_assert_eq(by_token.count, 2, "the stop token is not given");
+    cr_assert_eq(by_token.end.token_count, 3, "but counted");
+
+    submit(&setup, &cancelled, STEPS);
+    check(generator_step(setup.generator, &err), &err);
+    generator_cancel_all(setup.generator);
+    cr_assert_eq(cancelled.end.reason, FINISH_CANCELLED);
+    cr_assert(generator_is_idle(setup.generator));
+    cr_assert_eq(generator_counters_get(setup.generator).kv_pages_used, 0);
+    setup_close(&setup);
+}
+
+Test(generator, scores_prompts)
+{
+    struct setup setup;
+    struct trace trace = {0};
+    setup_open(&setup, 2, 11, 8);
+    ids_read(&setup, "long_prompt");
+    struct error err;
+    struct sequence_request request = request_of(&setup, &trace, 0);
+    request.prompt_logprobs = true;
+    check(generator_submit(setup.generator, &request, &err), &err);
+    run(&setup);
+    double expected = json_number_value(json_object_get(setup.golden, "nll_long"));
+    cr_assert(fabs(trace.prompt_nll - expected) < 1e-4 * expected, "%g, not %g", trace.prompt_nll,
+              expected);
+    cr_assert_eq(trace.count, 0);
+    setup_close(&setup);
+}
+
+Test(generator, refuses_what_cannot_run)
+{
+    struct setup setup;
+    struct trace trace = {0};
+    int32_t outside[] = {1, 128};
+    setup_open(&setup, 2, 64, 2);
+    const struct {
+        const int32_t *prompt;
+        int64_t prompt_count, token_count;
+        enum status status;
+        const char *words;
+    } cases[] = {
+        {setup.prompt, 0, 1, STATUS_INVALID_ARGUMENT, "no tokens"},
+        {outside, 2, 1, STATUS_INVALID_ARGUMENT, "token 1 of the prompt is 128"},
+        {setup.prompt, 8, -1, STATUS_INVALID_ARGUMENT, "max_tokens is negative"},
+        {setup.prompt, 8, 249, STATUS_LIMIT, "the context of 256"},
+        {setup.prompt, 8, INT64_MAX, STATUS_LIMIT, "the context of 256"},
+        {setup.prompt, 8, 200, STATUS_LIMIT, "need 4 pages of KV cache and there are 2"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct error err;
+        struct sequence_request request = request_of(&setup, &trace, cases[i].token_count);
+        request.prompt = cases[i].prompt;
+        request.prompt_count = cases[i].prompt_count;
+        cr_assert_eq(generator_submit(setup.generator, &request, &err), cases[i].status);
+        cr_assert_not_null(strstr(err.message, cases[i].words), "%s", err.message);
+    }
+    cr_assert_eq(trace.finished, 0);
+    cr_assert(generator_is_idle(setup.generator));
+    setup_close(&setup);
+}
+
+Test(generator, sampling_does_not_depend_on_the_batch)
+{
+    struct setup setup;
+    struct trace alone = {0}, together[3] = {0};
+    setup_open(&setup, 4, 64, 16);
+    struct error err;
+    struct sequence_request request = request_of(&setup, &alone, STEPS);
+    request.sampling = (struct sampling_params){.temperature = 1.3, .top_p = 0.9, .seed = 7};
+    check(generator_submit(setup.generator, &request, &err), &err);
+    run(&setup);
+    for (int i = 0; i < 3; i++) {
+        request.context = &together[i];
+        request.sampling.seed = 7 + (uint64_t)i % 2;
+        check(generator_submit(setup.generator, &request, &err), &err);
+    }
+    run(&setup);
+    cr_assert_arr_eq(alone.ids, together[0].ids, sizeof alone.ids);
+    cr_assert_arr_eq(alone.ids, together[2].ids, sizeof alone.ids);
+    cr_assert(memcmp(alone.ids, together[1].ids, sizeof alone.ids) != 0, "another seed");
+    setup_close(&setup);
+}
