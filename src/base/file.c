@@ -8,6 +8,20 @@
 
 #include "base/memory.h"
 
+/* `left` bytes at `offset` are not there; the file may have ended before that. */
+static enum status ended_early(int fd, const char *path, uint64_t offset, size_t left,
+                               struct error *err)
+{
+    struct stat stat;
+    uint64_t end = offset;
+    if (fstat(fd, &stat) == 0 && (uint64_t)stat.st_size < offset)
+        end = (uint64_t)stat.st_size;
+    return error_set(err, STATUS_FORMAT,
+                     "%s ends at byte %llu, where %llu more bytes were expected; it was cut or is "
+                     "still being written",
+                     path, (unsigned long long)end, (unsigned long long)(offset - end + left));
+}
+
 enum status file_read_at(int fd, const char *path, uint64_t offset, void *out, size_t bytes,
                          struct error *err)
 {
@@ -21,10 +35,7 @@ enum status file_read_at(int fd, const char *path, uint64_t offset, void *out, s
             return error_set_errno(err, errno, "cannot read %s at byte %llu", path,
                                    (unsigned long long)offset);
         if (got == 0)
-            return error_set(err, STATUS_FORMAT,
-                             "%s ends at byte %llu, where %zu more bytes were expected; it was cut "
-                             "or is still being written",
-                             path, (unsigned long long)offset, left);
+            return ended_early(fd, path, offset, left, err);
         at += got;
         left -= (size_t)got;
         offset += (uint64_t)got;

@@ -1,6 +1,7 @@
 #include "base/json.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/file.h"
 #include "base/memory.h"
@@ -141,6 +142,9 @@ enum status json_get_string(const char **out, const json_t *object, const char *
     if (!json_is_string(value))
         return error_set(err, STATUS_FORMAT, "%s: \"%s\": expected a string, found %s", file, key,
                          json_kind(value));
+    if (strlen(json_string_value(value)) != json_string_length(value))
+        return error_set(err, STATUS_FORMAT, "%s: \"%s\": the string has a NUL character in it",
+                         file, key);
     *out = json_string_value(value);
     return STATUS_OK;
 }

@@ -34,7 +34,8 @@ enum status json_get_real_or(double *out, const json_t *object, const char *file
                              double min, double max, double fallback, struct error *err) MUST_CHECK;
 enum status json_get_bool_or(bool *out, const json_t *object, const char *file, const char *key,
                              bool fallback, struct error *err) MUST_CHECK;
-/* `*out` is borrowed from the object; NULL from the _or form when absent or null. */
+/* `*out` is borrowed from the object; the _or form stores `fallback`, which may be NULL, when the
+ * key is absent or null. A NUL inside the string, which would cut it short, is refused. */
 enum status json_get_string(const char **out, const json_t *object, const char *file,
                             const char *key, struct error *err) MUST_CHECK;
 enum status json_get_string_or(const char **out, const json_t *object, const char *file,

@@ -1,24 +1,47 @@
 #include "base/status.h"
 
 #include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Makes the text safe to print: control characters become '?', a cut text ends in "..." at a
- * UTF-8 boundary. */
+#include "base/text.h"
+
+/* C0, DEL and C1 (U+009B starts a terminal's sequences as ESC [ does). */
+static bool is_control(uint32_t code_point)
+{
+    return code_point < 0x20 || (code_point >= 0x7F && code_point < 0xA0);
+}
+
+/* Makes the text safe to print: a cut text ends in "..." at a UTF-8 boundary; control characters
+ * and bytes that are no UTF-8 become '?'. */
 static void message_finish(char *message, int full_length)
 {
     if (full_length >= ERROR_MESSAGE_BYTES) {
         size_t end = ERROR_MESSAGE_BYTES - 4;
-        while (end > 0 && ((unsigned char)message[end] & 0xC0) == 0x80)
+        for (int i = 0; i < 3 && ((unsigned char)message[end] & 0xC0) == 0x80; i++)
             end--;
         memcpy(message + end, "...", 4);
     }
-    for (unsigned char *c = (unsigned char *)message; *c != 0; c++) {
-        if (*c < 0x20 || *c == 0x7F)
-            *c = '?';
+    char *to = message;
+    const char *from = message;
+    size_t left = strlen(message);
+    while (left > 0) {
+        uint32_t code_point = 0;
+        size_t length = utf8_decode(&code_point, from, left);
+        size_t step = length == 0 ? 1 : length;
+        if (length == 0 || is_control(code_point)) {
+            *to++ = '?';
+        } else {
+            memmove(to, from, length);
+            to += length;
+        }
+        from += step;
+        left -= step;
     }
+    *to = 0;
 }
 
 enum status error_set_v(struct error *err, enum status status, const char *format, va_list args)

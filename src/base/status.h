@@ -34,8 +34,9 @@ struct error {
 #define MUST_CHECK __attribute__((warn_unused_result))
 
 /* Writes the sentence and returns `status`, so that a caller can `return error_set(...)`.
- * `err` may be NULL (the sentence is dropped). Control characters in the text are shown as '?', so
- * that a hostile file name cannot write to a terminal. A text that is too long ends in "...". */
+ * `err` may be NULL (the sentence is dropped). Control characters and bytes that are no UTF-8 are
+ * shown as '?', so that a hostile file name cannot write to a terminal. A text that is too long
+ * ends in "...". */
 enum status error_set(struct error *err, enum status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 enum status error_set_v(struct error *err, enum status status, const char *format, va_list args)

@@ -347,6 +347,7 @@ enum status batch_row_start(struct batch_world *world, struct request *request, 
     TRY(row_create(&row, world, request, line, err));
     row->open_count = 1;
     encode_prompts(row);
+    request_drop_prompts(&row->request);
     for (int64_t i = 0; !row->has_failed && i < row->choice_count; i++)
         submit_choice(row, i);
     row_release(row);

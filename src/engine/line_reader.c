@@ -109,7 +109,7 @@ enum status line_reader_next(struct line_reader *reader, struct line *out, bool 
     for (;;) {
         size_t length = reader->end - reader->begin;
         size_t fresh = length - reader->scanned;
-        const char *bytes = reader->buffer + reader->begin;
+        const char *bytes = reader->buffer == NULL ? NULL : reader->buffer + reader->begin;
         const char *newline = fresh == 0 ? NULL : memchr(bytes + reader->scanned, '\n', fresh);
         *found = true;
         if (newline != NULL) {

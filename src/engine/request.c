@@ -137,3 +137,13 @@ void request_deinit(struct request *request)
     json_decref(request->root);
     request->root = NULL;
 }
+
+void request_drop_prompts(struct request *request)
+{
+    json_t *body = json_object_get(request->root, "body");
+    json_object_del(body, "prompt");
+    json_object_del(body, "messages");
+    arena_deinit(&request->arena);
+    request->prompts = NULL;
+    request->messages = NULL;
+}

@@ -35,9 +35,9 @@ struct request {
     size_t custom_id_length;
     const char *model; /* NULL when the row names none */
 
-    struct prompt_source *prompts; /* completions: at least one */
+    struct prompt_source *prompts; /* completions: at least one; NULL once dropped */
     int64_t prompt_count;          /* 1 for chat, too */
-    struct chat_message *messages; /* chat: at least one */
+    struct chat_message *messages; /* chat: at least one; NULL once dropped */
     size_t message_count;
     bool add_generation_prompt;
     bool enable_thinking;
@@ -85,5 +85,9 @@ bool request_parse(struct request *out, const char *line, size_t length, int64_t
                    const struct request_defaults *defaults, struct field_notes *notes,
                    struct row_error *error) MUST_CHECK;
 void request_deinit(struct request *request);
+
+/* Frees the texts and ids of prompts and messages, once they are encoded: as JSON they take many
+ * times the memory of the token ids, for as long as the row is in flight. The counts stay. */
+void request_drop_prompts(struct request *request);
 
 #endif

@@ -79,9 +79,21 @@ static bool append_decoded(struct text *out, const char *literal, size_t length)
     return is_text && !out->failed;
 }
 
+static bool is_wanted(const char *key, size_t length)
+{
+    static const char wanted[] = "custom_id";
+    size_t wanted_length = sizeof wanted - 1;
+    if (memchr(key, '\\', length) == NULL)
+        return length == wanted_length + 2 && memcmp(key + 1, wanted, wanted_length) == 0;
+    struct text decoded = {0};
+    bool is_equal = append_decoded(&decoded, key, length) && decoded.length == wanted_length &&
+                    memcmp(decoded.bytes, wanted, wanted_length) == 0;
+    text_deinit(&decoded);
+    return is_equal;
+}
+
 bool row_id_find(struct text *out, const char *line, size_t length)
 {
-    static const char wanted[] = "\"custom_id\"";
     struct cursor cursor = {.at = line, .end = line + length};
     if (!take(&cursor, '{'))
         return false;
@@ -90,7 +102,7 @@ bool row_id_find(struct text *out, const char *line, size_t length)
         size_t key_length, value_length;
         if (!take_string(&cursor, &key, &key_length) || !take(&cursor, ':'))
             return false;
-        if (key_length == sizeof wanted - 1 && memcmp(key, wanted, key_length) == 0)
+        if (is_wanted(key, key_length))
             return take_string(&cursor, &value, &value_length) &&
                    append_decoded(out, value, value_length);
         if (!skip_value(&cursor))

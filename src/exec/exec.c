@@ -59,9 +59,10 @@ static int64_t activations_place(struct activations *act, char *base,
     };
     int64_t bytes = 0;
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) {
-        void *place = base + bytes;
-        if (base != NULL)
+        if (base != NULL) {
+            void *place = base + bytes;
             memcpy(buffers[i].pointer, &place, sizeof place);
+        }
         bytes += round_up(buffers[i].count * 4, 64);
     }
     return bytes;

@@ -168,8 +168,9 @@ static int64_t keep_candidates(struct sampler *sampler, const float *logits,
                 all += mass_of(choice, logits[i], most);
         }
     }
-    /* The nucleus is mostly small: rank few first, more when they do not hold the mass. */
-    for (int64_t wanted = limit < 256 ? limit : 256;; wanted *= 8) {
+    /* The nucleus is mostly small: rank few first, more when they do not hold the mass. With top_k
+     * the mass is that of its tokens, so that all of them are ranked. */
+    for (int64_t wanted = limit < vocab || limit < 256 ? limit : 256;; wanted *= 8) {
         int64_t count = sampler_top(sampler, logits, wanted < limit ? wanted : limit, ranked);
         int64_t above = count;
         while (above > 1 &&

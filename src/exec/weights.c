@@ -282,7 +282,8 @@ static enum status read_all(struct loader *loader, struct error *err)
     device->ops->host_run(device, load_work, loader);
     for (int w = 0; w < worker_count; w++) {
         if (loader->workers[w].status != STATUS_OK) {
-            *err = loader->workers[w].error;
+            if (err != NULL)
+                *err = loader->workers[w].error;
             return loader->workers[w].status;
         }
     }

@@ -1,4 +1,6 @@
 #include <criterion/criterion.h>
+#include <stdint.h>
+#include <string.h>
 
 #include "base/memory.h"
 
@@ -15,4 +17,154 @@ Test(memory, counts_and_fails_at_the_nth)
     memory_free(first);
     memory_free(third);
     cr_assert_eq(memory_counters_get().live_bytes, live);
+}
+
+Test(memory, sticky_failures_stay_until_switched_off)
+{
+    memory_fail_at(2, 1);
+    void *first = memory_alloc(1, 1);
+    cr_assert_not_null(first);
+    for (int i = 0; i < 5; i++)
+        cr_assert_null(memory_alloc_raw(1, 1));
+    cr_assert_null(memory_resize(first, 2, 1));
+    memory_fail_at(0, 0);
+    void *second = memory_alloc(1, 1);
+    cr_assert_not_null(second);
+    memory_free(first);
+    memory_free(second);
+}
+
+Test(memory, is_aligned_zeroed_and_unique)
+{
+    static const size_t sizes[] = {0, 1, 15, 63, 64, 65, 100000};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        /* A block of the same size, dirty, so that zeros are no accident. */
+        char *dirty = memory_alloc_raw(sizes[i], 1);
+        memset(dirty, 0xA5, sizes[i]);
+        memory_free(dirty);
+        char *a = memory_alloc(sizes[i], 1), *b = memory_alloc(sizes[i], 1);
+        cr_assert(a != NULL && b != NULL && a != b);
+        cr_assert((uintptr_t)a % 64 == 0 && (uintptr_t)b % 64 == 0);
+        for (size_t k = 0; k < sizes[i]; k++)
+            cr_assert(a[k] == 0 && b[k] == 0);
+        memory_free(a);
+        memory_free(b);
+    }
+}
+
+Test(memory, overflow_is_refused)
+{
+    static const size_t sizes[][2] = {{SIZE_MAX, 1},
+                                      {SIZE_MAX, 2},
+                                      {SIZE_MAX / 2 + 1, 2},
+                                      {1, SIZE_MAX - 64},
+                                      {1ull << 33, 1ull << 33}};
+    uint64_t live = memory_counters_get().live_count;
+    char *block = memory_alloc(10, 1);
+    memcpy(block, "unchanged", 10);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        cr_assert_null(memory_alloc(sizes[i][0], sizes[i][1]));
+        cr_assert_null(memory_alloc_raw(sizes[i][0], sizes[i][1]));
+        cr_assert_null(memory_resize(block, sizes[i][0], sizes[i][1]));
+        cr_assert_str_eq(block, "unchanged");
+    }
+    cr_assert_null(memory_copy_text("x", SIZE_MAX));
+    memory_free(block);
+    memory_free(NULL);
+    cr_assert_eq(memory_counters_get().live_count, live);
+}
+
+Test(memory, resize_keeps_the_bytes)
+{
+    uint64_t live = memory_counters_get().live_bytes;
+    char *block = memory_resize(NULL, 3, 1);
+    memcpy(block, "abc", 3);
+    block = memory_resize(block, 1000, 1);
+    cr_assert_eq(memcmp(block, "abc", 3), 0);
+    cr_assert_eq(memory_counters_get().live_bytes, live + 1000);
+    memory_fail_at(1, 0);
+    cr_assert_null(memory_resize(block, 2000, 1));
+    cr_assert_eq(memcmp(block, "abc", 3), 0);
+    block = memory_resize(block, 2, 1);
+    cr_assert_eq(memcmp(block, "ab", 2), 0);
+    cr_assert_eq(memory_counters_get().live_bytes, live + 2);
+    memory_free(block);
+    cr_assert_eq(memory_counters_get().live_bytes, live);
+}
+
+Test(memory, peak_stays)
+{
+    uint64_t live = memory_counters_get().live_bytes;
+    void *large = memory_alloc_raw(1 << 20, 1);
+    memory_free(large);
+    cr_assert(memory_counters_get().peak_bytes >= live + (1 << 20));
+    cr_assert_eq(memory_counters_get().live_bytes, live);
+}
+
+Test(memory, copied_text_ends_in_nul)
+{
+    char *copy = memory_copy_text("hello", 4);
+    cr_assert_str_eq(copy, "hell");
+    char *empty = memory_copy_text(NULL, 0);
+    cr_assert_str_eq(empty, "");
+    memory_free(copy);
+    memory_free(empty);
+    memory_fail_at(1, 0);
+    cr_assert_null(memory_copy_text("x", 1));
+}
+
+Test(memory, reserve_doubles_and_keeps)
+{
+    int *array = NULL;
+    size_t capacity = 0, grown = 0;
+    struct error err;
+    for (size_t i = 0; i < 1000; i++) {
+        size_t before = capacity;
+        cr_assert_eq(memory_reserve(&array, &capacity, i + 1, sizeof *array, "a list", &err),
+                     STATUS_OK);
+        cr_assert(capacity >= i + 1);
+        grown += capacity != before;
+        array[i] = (int)i;
+    }
+    cr_assert(grown <= 8, "grown %zu times", grown); /* 8, 16, ... 1024 */
+    for (int i = 0; i < 1000; i++)
+        cr_assert_eq(array[i], i);
+
+    int *old = array;
+    size_t old_capacity = capacity;
+    memory_fail_at(1, 0);
+    cr_assert_eq(memory_reserve(&array, &capacity, 5000, sizeof *array, "a list", &err),
+                 STATUS_NO_MEMORY);
+    cr_assert(array == old && capacity == old_capacity);
+    cr_assert_str_eq(err.message, "cannot allocate 32768 bytes for a list");
+    cr_assert_eq(memory_reserve(&array, &capacity, SIZE_MAX, sizeof *array, "a list", &err),
+                 STATUS_NO_MEMORY);
+    cr_assert_eq(memory_reserve(&array, &capacity, SIZE_MAX / 2 + 2, 1, "a list", &err),
+                 STATUS_NO_MEMORY);
+    cr_assert(array == old && capacity == old_capacity);
+    memory_free(array);
+}
+
+Test(memory, sentences_name_size_and_purpose)
+{
+    static const struct {
+        size_t count, size;
+        const char *message;
+    } cases[] = {
+        {100, 10, "cannot allocate 1000 bytes for the test"},
+        {3 << 20, 2, "cannot allocate 6 MiB for the test"},
+        {SIZE_MAX, 16, "cannot allocate 18446744073709551615 x 16 bytes for the test"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct error err;
+        void *out = &err;
+        memory_fail_at(1, 1);
+        cr_assert_eq(memory_get(&out, cases[i].count, cases[i].size, "the test", &err),
+                     STATUS_NO_MEMORY);
+        cr_assert_str_eq(err.message, cases[i].message);
+        cr_assert_eq(memory_get_raw(&out, cases[i].count, cases[i].size, "the test", &err),
+                     STATUS_NO_MEMORY);
+        cr_assert_str_eq(err.message, cases[i].message);
+        cr_assert_eq(out, &err, "a failed call changed its output");
+    }
 }

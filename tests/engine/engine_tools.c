@@ -1,21 +1,42 @@
+#define _XOPEN_SOURCE 700
 #include "engine_tools.h"
 
 #include <criterion/criterion.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+
+static char own_folder[256];
+
+static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *where)
+{
+    (void)about;
+    (void)kind;
+    (void)where;
+    return remove(path);
+}
+
+static void remove_folder(void)
+{
+    nftw(own_folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
 
 const char *tools_folder(void)
 {
-    static char path[64];
-    snprintf(path, sizeof path, "/tmp/phasor-test-XXXXXX");
-    cr_assert_not_null(mkdtemp(path));
-    return path;
+    const char *root = getenv("TMPDIR");
+    if (own_folder[0] != 0)
+        return own_folder;
+    snprintf(own_folder, sizeof own_folder, "%s/phasor-test-XXXXXX", root == NULL ? "/tmp" : root);
+    cr_assert_not_null(mkdtemp(own_folder));
+    atexit(remove_folder);
+    return own_folder;
 }
 
 const char *tools_path(const char *folder, const char *name)
 {
-    static char paths[4][256];
+    static char paths[4][512];
     static int next;
     char *path = paths[next++ % 4];
     snprintf(path, sizeof paths[0], "%s/%s", folder, name);

@@ -5,7 +5,8 @@
 #include <jansson.h>
 #include <stddef.h>
 
-/* A new folder for a test; the path is static and ends without a slash. */
+/* The folder of this test, made by the first call and removed when the test ends; the path is
+ * static and ends without a slash. */
 const char *tools_folder(void);
 
 /* FOLDER/name in a static buffer of its own for each of the last four calls. */

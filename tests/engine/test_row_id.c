@@ -19,6 +19,8 @@ Test(row_id, is_found_wherever_it_stands)
         {"{\"x\":\"\\\"custom_id\\\":\\\"no\\\"\",\"custom_id\":\"a\"}", "a"},
         {"{\"custom_id\":\"\\u00e9\\n\"}", "\xC3\xA9\n"},
         {"{\"custom_id\":\"a\",\"body\":\"cut off", "a"},
+        {"{\"custom\\u005fid\":\"a\"}", "a"},
+        {"{\"custom\\u0000id\":\"no\",\"custom_id\":\"a\"}", "a"},
         {"{\"custom_id\":7}", NULL},
         {"{\"custom_id\":null}", NULL},
         {"{\"custom_id\":\"\\ud800\"}", NULL},

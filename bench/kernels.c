@@ -1,0 +1,245 @@
+/* Times the shared table of cases (tests/kernels/cases.h) on this machine; see bench/README.md.
+ *
+ * Inside the timed window: one launch of one operation on all threads, with the stream's
+ * synchronize. Outside: making the data, warming up, putting route's logits back. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+
+#include "base/memory.h"
+#include "base/system.h"
+#include "device/thread_team.h"
+#include "kernels/cpu/kernels.h"
+#include "workload.h"
+
+#define SAMPLES_MAX       201
+#define SECONDS_PER_CASE  0.5
+#define BANDWIDTH_BYTES   (256ll << 20)
+#define PEAK_ROUNDS       2000000
+#define CACHE_LINE_FLOATS 16
+#define BANDWIDTH_ROUNDS  5
+
+/* Vectors as in kernels/cpu/simd.h, aligned here. */
+typedef float v16 __attribute__((vector_size(64)));
+
+struct limits {
+    double gflops; /* f32 multiply and add from registers */
+    double gbytes; /* read from memory */
+};
+
+/* ---- What the machine can do --------------------------------------------------------------- */
+
+/* Independent chains hide the latency of a multiply-add: 4 cycles on two ports want 8 registers.
+ * One loop for each instruction set; that of the kernels that are timed runs. */
+#if defined(PHASOR_X86_KERNELS)
+#define FOR_AVX512 __attribute__((target("avx512f,prefer-vector-width=512")))
+#define FOR_AVX2   __attribute__((target("avx2,fma")))
+#else
+#define FOR_AVX512
+#define FOR_AVX2
+#endif
+
+#define DEFINE_PEAK(name, attributes, chains)                                                      \
+    attributes static float peak_##name(int64_t rounds)                                            \
+    {                                                                                              \
+        v16 sum[chains], factor, term, total = {0};                                                \
+        for (int i = 0; i < 16; i++) {                                                             \
+            factor[i] = 0.999f;                                                                    \
+            term[i] = 0.001f;                                                                      \
+        }                                                                                          \
+        for (int c = 0; c < (chains); c++)                                                         \
+            sum[c] = term * (float)c;                                                              \
+        for (int64_t round = 0; round < rounds; round++) {                                         \
+            _Pragma("GCC unroll 16") for (int c = 0; c < (chains); c++) sum[c] =                   \
+                sum[c] * factor + term;                                                            \
+        }                                                                                          \
+        for (int c = 0; c < (chains); c++)                                                         \
+            total += sum[c];                                                                       \
+        return total[0] + total[15];                                                               \
+    }
+DEFINE_PEAK(avx512, FOR_AVX512, 16) /* 16 registers of 32 */
+DEFINE_PEAK(avx2, FOR_AVX2, 6)      /* 12 of 16 */
+DEFINE_PEAK(plain, , 3)             /* 12 of 16 */
+
+struct peak {
+    float (*loop)(int64_t rounds);
+    float sink[1024];
+};
+
+static void peak_work(void *context, int worker)
+{
+    struct peak *peak = context;
+    peak->sink[worker] = peak->loop(PEAK_ROUNDS);
+}
+
+static double measure_gflops(struct thread_team *team, const char *kernels)
+{
+    static struct peak peak;
+    int chains = 3;
+    peak.loop = peak_plain;
+    if (strstr(kernels, "avx512") != NULL) {
+        peak.loop = peak_avx512;
+        chains = 16;
+    } else if (strstr(kernels, "avx2") != NULL) {
+        peak.loop = peak_avx2;
+        chains = 6;
+    }
+    double best = INFINITY;
+    for (int i = 0; i < 5; i++) {
+        double start = system_seconds();
+        thread_team_run(team, peak_work, &peak);
+        best = fmin(best, system_seconds() - start);
+    }
+    return 2.0 * 16 * chains * PEAK_ROUNDS * thread_team_size(team) / best * 1e-9;
+}
+
+struct stream_sum {
+    const float *values;
+    int64_t count;
+    int worker_count;
+    float sink[1024];
+};
+
+static void stream_work(void *context, int worker)
+{
+    struct stream_sum *sum = context;
+    int64_t lines = sum->count / CACHE_LINE_FLOATS / 4;
+    int64_t first = lines * worker / sum->worker_count,
+            end = lines * (worker + 1) / sum->worker_count;
+    v16 total[4] = {{0}};
+    const v16 *at = (const v16 *)sum->values;
+    for (int64_t line = first; line < end; line++) {
+        for (int i = 0; i < 4; i++)
+            total[i] += at[line * 4 + i];
+    }
+    total[0] += total[1] + total[2] + total[3];
+    sum->sink[worker] = total[0][0] + total[0][7];
+}
+
+static double measure_gbytes(struct thread_team *team)
+{
+    static struct stream_sum sum;
+    float *values = memory_alloc_raw(BANDWIDTH_BYTES, 1);
+    ASSERT(values != NULL);
+    memset(values, 0, BANDWIDTH_BYTES); /* every page is there */
+    for (int64_t i = 0; i < BANDWIDTH_BYTES / 4; i++)
+        values[i] = 1;
+    sum.values = values;
+    sum.count = BANDWIDTH_BYTES / 4;
+    sum.worker_count = thread_team_size(team);
+    double best = INFINITY;
+    for (int i = 0; i < BANDWIDTH_ROUNDS; i++) {
+        double start = system_seconds();
+        thread_team_run(team, stream_work, &sum);
+        best = fmin(best, system_seconds() - start);
+    }
+    memory_free(values);
+    return (double)BANDWIDTH_BYTES / best * 1e-9;
+}
+
+/* ---- One case ------------------------------------------------------------------------------ */
+
+static int compare_seconds(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void time_case(struct device *device, enum kernel_op op, const struct kernel_case *c,
+                      const struct limits *limits)
+{
+    static double seconds[SAMPLES_MAX];
+    char name[160];
+    int count = 0;
+    struct workload workload;
+    case_describe(name, sizeof name, op, c);
+    workload_create(&workload, op, c);
+    workload_launch(&workload, device); /* warm: pages are there, caches are as in a loop */
+    for (double begin = system_seconds();
+         count < SAMPLES_MAX && (count < 5 || system_seconds() - begin < SECONDS_PER_CASE);
+         count++) {
+        if (op == OP_ROUTE)
+            workload_reset(&workload);
+        double start = system_seconds();
+        workload_launch(&workload, device);
+        seconds[count] = system_seconds() - start;
+    }
+    qsort(seconds, (size_t)count, sizeof *seconds, compare_seconds);
+    double median = seconds[count / 2];
+    double spread = (seconds[count * 3 / 4] - seconds[count / 4]) / median;
+    double gflops = workload.flops / median * 1e-9, gbytes = workload.bytes / median * 1e-9;
+    printf("%-84s %10.1f us %5.1f %% %8.2f GFLOP/s %5.1f %% %7.2f GB/s %5.1f %%\n", name,
+           median * 1e6, spread * 100, gflops, 100 * gflops / limits->gflops, gbytes,
+           100 * gbytes / limits->gbytes);
+    fflush(stdout);
+    workload_destroy(&workload);
+}
+
+/* ---- Command line -------------------------------------------------------------------------- */
+
+static void print_line_of(const char *what, const char *command)
+{
+    char line[256] = "unknown\n";
+    FILE *out = popen(command, "r");
+    if (out != NULL && fgets(line, sizeof line, out) == NULL)
+        strcpy(line, "unknown\n");
+    if (out != NULL)
+        pclose(out);
+    printf("# %s: %s%s", what, line, strchr(line, '\n') == NULL ? "\n" : "");
+}
+
+static void print_header(int argc, char **argv, const struct device *device, int threads,
+                         const struct limits *limits)
+{
+    struct utsname system;
+    print_line_of("commit", "git describe --always --dirty 2>/dev/null");
+    print_line_of("processor", "grep -m1 'model name' /proc/cpuinfo | cut -d: -f2 | sed 's/^ //'");
+    if (uname(&system) == 0)
+        printf("# system: %s %s %s, compiler %s\n", system.sysname, system.release, system.machine,
+               __VERSION__);
+    printf("# command:");
+    for (int i = 0; i < argc; i++)
+        printf(" %s", argv[i]);
+    printf("\n# device: %s, %d threads; clock: CLOCK_MONOTONIC\n", device->ops->name, threads);
+    printf("# limits: %.1f GFLOP/s (f32 multiply-add in registers), %.1f GB/s (sum over 256 MiB)\n",
+           limits->gflops, limits->gbytes);
+    printf("# median of one launch, interquartile range, then rates and their share of the limits;"
+           "\n# more than 100 %% of the bandwidth: the data stayed in the caches from launch to "
+           "launch\n");
+}
+
+int main(int argc, char **argv)
+{
+    int threads = argc > 1 ? atoi(argv[1]) : 0;
+    const char *filter = argc > 2 ? argv[2] : "";
+    const char *set = argc > 3 ? argv[3] : NULL;
+    if (threads <= 0)
+        threads = thread_team_cpu_count();
+    if (threads > 1024 || cpu_kernels_choose(set) == NULL) {
+        fprintf(stderr, "usage: bench_kernels [threads, 0: all] [operation or \"\"] "
+                        "[plain | avx2 | avx512, where the machine has it]\n");
+        return 2;
+    }
+    struct device *device;
+    struct thread_team *team;
+    struct error err;
+    if (device_cpu_create_with(&device, threads, cpu_kernels_choose(set), &err) != STATUS_OK ||
+        thread_team_create(&team, threads, &err) != STATUS_OK) {
+        fprintf(stderr, "bench_kernels: %s\n", err.message);
+        return 1;
+    }
+    struct limits limits = {measure_gflops(team, device->ops->name), measure_gbytes(team)};
+    thread_team_destroy(team);
+    print_header(argc, argv, device, threads, &limits);
+    for (int op = 0; op < OP_COUNT; op++) {
+        for (size_t i = 0; i < case_lists[op].count; i++) {
+            const struct kernel_case *c = &case_lists[op].cases[i];
+            if (c->use == FOR_BENCH && strstr(case_lists[op].name, filter) != NULL)
+                time_case(device, (enum kernel_op)op, c, &limits);
+        }
+    }
+    device_destroy(device);
+    return 0;
+}

@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# The command line as a user meets it: exit codes, what goes to which stream, signals.
+# Usage: test_cli.sh PHASOR MODEL
+set -u
+phasor=$1
+model=$2
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$dir" || exit 1
+unset "${!PHASOR_@}"
+failures=0
+
+fail() {
+    echo "FAILED: $*"
+    echo "--- stdout"; head -c 2000 out; echo "--- stderr"; head -c 2000 err
+    failures=$((failures + 1))
+}
+
+# expect CODE NAME command...: runs it with stdout in `out` and stderr in `err`
+expect() {
+    local wanted=$1 name=$2 code
+    shift 2
+    "$@" >out 2>err </dev/null
+    code=$?
+    [ "$code" -eq "$wanted" ] || fail "$name: exit code $code, expected $wanted"
+}
+silent() { [ ! -s "$1" ] || fail "$2: something stands on $1"; }
+has() { grep -q -e "$2" "$1" || fail "$3: no \"$2\" in $1"; }
+lines() { [ "$(wc -l <"$1")" -eq "$2" ] || fail "$3: $(wc -l <"$1") lines in $1, expected $2"; }
+
+row() { # row ID BODY
+    printf '{"custom_id":"%s","method":"POST","url":"/v1/completions","body":{%s}}\n' "$1" "$2"
+}
+
+# ---- help and usage
+expect 0 "--help" "$phasor" --help
+has out "Commands:" "--help"; silent err "--help"
+expect 0 "help run" "$phasor" help run
+has out "--max-num-seqs" "help run"
+for command in run inspect synth completion version; do
+    expect 0 "$command --help" "$phasor" "$command" --help
+    has out "Usage: phasor $command" "$command --help"; silent err "$command --help"
+done
+expect 0 "--version" "$phasor" --version
+has out "^phasor [0-9]" "--version"
+expect 2 "no command" "$phasor"
+silent out "no command"
+expect 2 "unknown command" "$phasor" walk
+has err "walk" "unknown command"
+expect 2 "unknown flag" "$phasor" run "$model" --no-such-flag
+has err "no-such-flag" "unknown flag"
+expect 2 "no files" "$phasor" run "$model"
+has err "--input-file" "no files"
+expect 2 "no model" "$phasor" run -i in -o o
+expect 2 "two models" "$phasor" run "$model" --model other -p x
+expect 2 "too many operands" "$phasor" run "$model" "$model" -p x
+expect 2 "bad size" "$phasor" run "$model" -p x --kv-memory 4XB
+has err "kv-memory" "bad size"
+expect 2 "bad count" "$phasor" run "$model" -p x --max-num-seqs 0
+expect 2 "bad word" "$phasor" run "$model" -p x --dtype int3
+expect 2 "half" "$phasor" run "$model" -p x --dtype half
+has err "bfloat16" "half"
+expect 2 "tokens below seqs" "$phasor" run "$model" -i in -o o --max-num-seqs 8 --max-num-batched-tokens 7
+expect 2 "bad variable" env PHASOR_SEED=x "$phasor" run "$model" -p x
+has err "PHASOR_SEED" "bad variable"
+for shell in bash zsh fish; do
+    expect 0 "completion $shell" "$phasor" completion $shell
+    has out "max-num-seqs" "completion $shell"
+done
+"$phasor" completion bash | bash -n || fail "the bash completion is no bash"
+expect 2 "completion of what" "$phasor" completion tcsh
+
+# ---- batch files
+row a '"prompt":"In the beginning","max_tokens":4' >good
+row b '"prompt":"And God said","max_tokens":4' >>good
+{ cat good; row a '"prompt":"again"'; echo 'no json'; row c '"prompt":"x","n":0'; } >mixed
+
+expect 0 "a good file" "$phasor" run "$model" -i good -o o1
+silent out "a good file"; has err "2 rows: 2 completed, 0 failed" "a good file"; lines o1 2 "a good file"
+expect 0 "quiet" "$phasor" run "$model" -i good -o o2 --quiet
+silent out "quiet"; silent err "quiet"
+expect 1 "an old output" "$phasor" run "$model" -i good -o o1
+has err "--overwrite" "an old output"; lines o1 2 "an old output"
+expect 0 "--overwrite" "$phasor" run "$model" -i good -o o1 --overwrite
+expect 0 "results on stdout" "$phasor" run "$model" -i good -o -
+lines out 2 "results on stdout"; has out '"custom_id":"a"' "results on stdout"
+expect 0 "input from a pipe" bash -c "cat good | '$phasor' run '$model' -i - -o -"
+lines out 2 "input from a pipe"
+expect 0 "options from variables" env PHASOR_INPUT_FILE=good PHASOR_OUTPUT_FILE=- PHASOR_QUIET=1 \
+    PHASOR_MAX_NUM_SEQS=1 "$phasor" run "$model"
+lines out 2 "options from variables"; silent err "options from variables"
+expect 3 "a mixed file" "$phasor" run "$model" -i mixed -o o3
+silent out "a mixed file"; has err "2 completed, 3 failed" "a mixed file"; lines o3 5 "a mixed file"
+has o3 "line 3: this custom_id stands on line 1" "a mixed file"
+expect 3 "an error file" "$phasor" run "$model" -i mixed -o o4 --error-file e4
+lines o4 2 "an error file"; lines e4 3 "an error file"
+expect 1 "--strict" "$phasor" run "$model" -i mixed -o o5 --strict
+has err "line 3" "--strict"; [ ! -e o5 ] || fail "--strict made an output"
+expect 1 "no input" "$phasor" run "$model" -i none -o o6
+has err "none" "no input"; [ ! -e o6 ] || fail "a refused run made an output"
+expect 1 "no model there" "$phasor" run ./no/such/model -i good -o o6
+has err "no/such/model" "no model there"
+expect 1 "a full disk" "$phasor" run "$model" -i good -o /dev/full
+has err "/dev/full" "a full disk"
+expect 1 "the input as output" "$phasor" run "$model" -i good -o good --overwrite
+lines good 2 "the input as output"
+
+# ---- one prompt
+expect 0 "-p" "$phasor" run "$model" -p "In the beginning" -n 5
+[ -s out ] || fail "-p printed nothing"; silent err "-p"
+expect 0 "--chat" "$phasor" run "$model" -p "Who was Moses?" --chat -n 5
+expect 1 "-p on a full disk" bash -c "'$phasor' run '$model' -p In -n 5 >/dev/full"
+
+# ---- inspect and synth
+expect 0 "inspect" "$phasor" inspect "$model"
+has out "MixtralForCausalLM" "inspect"; silent err "inspect"
+expect 0 "inspect --json" "$phasor" inspect "$model" --json
+has out '"expert_count": 8' "inspect --json"
+expect 1 "inspect nothing" "$phasor" inspect ./no/such/model
+expect 0 "synth --list" "$phasor" synth --list
+has out "tiny-mixtral" "synth --list"
+expect 0 "synth" "$phasor" synth tiny-mixtral -o made --seed 3
+expect 1 "synth into a full folder" "$phasor" synth tiny-mixtral -o made
+expect 1 "synth of what" "$phasor" synth no-such-preset -o other
+row a '"prompt":[1,2,3],"max_tokens":2,"return_token_ids":true' >ids
+expect 0 "a model without tokenizer" "$phasor" run made -i ids -o -
+has out '"token_ids":\[' "a model without tokenizer"
+
+# ---- signals: what is finished is kept, whole
+for i in $(seq 20); do row "s$i" '"prompt":"In","max_tokens":1'; done >many
+for i in $(seq 20000); do row "r$i" '"prompt":"In the beginning","max_tokens":400'; done >>many
+for signal in INT:130 TERM:143; do
+    rm -f o7
+    expect "${signal#*:}" "SIG${signal%:*}" timeout --preserve-status -s "${signal%:*}" 4 \
+        "$phasor" run "$model" -i many -o o7 --max-num-seqs 16
+    [ -s o7 ] || fail "SIG${signal%:*}: nothing was kept"
+    [ -z "$(tail -c 1 o7)" ] || fail "SIG${signal%:*}: the last line is not whole"
+    has err "not run" "SIG${signal%:*}"
+done
+
+[ $failures -eq 0 ] && echo "all passed"
+exit $((failures > 0))

@@ -1,0 +1,433 @@
+#!/usr/bin/env python3
+"""Writes the hand-made inputs of the corpora: one file for each kind of bad input, and valid ones.
+
+Usage: make_seeds.py   (writes into corpus/ beside this script; found inputs there stay)
+
+Names tell the kind: aNN_ follows the list of hostile cases in README.md, ok_ is accepted.
+"""
+import json
+import pathlib
+import struct
+
+HERE = pathlib.Path(__file__).resolve().parent
+DATA = HERE.parent / "data"
+SEPARATOR = b"\n====\n"
+
+
+def write(target, name, data):
+    folder = HERE / "corpus" / target
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(data, str):
+        data = data.encode("utf-8", "surrogatepass")
+    (folder / name).write_bytes(data)
+
+
+# --- safetensors ------------------------------------------------------------------------------
+
+def tensor(dtype="F32", shape=(2, 2), offsets=(0, 16)):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+def st_file(name, header, data=b"", length=None):
+    if not isinstance(header, (str, bytes)):
+        header = json.dumps(header, separators=(",", ":"))
+    header = header.encode() if isinstance(header, str) else header
+    word = struct.pack("<Q", len(header) if length is None else length)
+    write("safetensors", name, b"F" + word + header + data)
+
+
+def st_header(name, header, data_bytes):
+    if not isinstance(header, str):
+        header = json.dumps(header, separators=(",", ":"))
+    write("safetensors", name, f"H{data_bytes}\n{header}")
+
+
+def safetensors():
+    good = {"a": tensor(), "b": tensor("BF16", (4,), (16, 24))}
+    st_file("ok_two", good, bytes(24))
+    st_file("ok_padding", json.dumps(good) + "      ", bytes(24))
+    st_header("ok_metadata", {"__metadata__": {"format": "pt"}, **good}, 24)
+    st_header("ok_empty", "{}", 0)
+    st_header("ok_scalar", {"s": tensor("F64", (), (0, 8))}, 8)
+    st_header("ok_zero_size", {"s": tensor("I8", (0, 5), (0, 0)), "t": tensor()}, 16)
+    st_header("ok_bits", {"f4": tensor("F4", (2, 4), (0, 4)), "f6": tensor("F6_E2M3", (4,), (4, 7))}, 7)
+    st_header("ok_escaped_name", '{"a\\u00e9\\ud83d\\ude00\\n":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', 1)
+    st_header("ok_order", {"z": tensor("U8", (1,), (1, 2)), "a": tensor("U8", (1,), (0, 1))}, 2)
+    st_header("ok_huge", {"a": tensor("U8", (2**62,), (0, 2**62))}, 2**62)
+    every = "F32 BF16 F16 F64 I64 I32 I16 I8 U64 U32 U16 U8 BOOL C64 F8_E4M3 F8_E5M2 F8_E8M0"
+    st_header("ok_dtypes", {t: tensor(t, (0,), (0, 0)) for t in every.split()}, 0)
+    for n in (2**64 - 1, 2**63, 0, 1, 7, 100_000_001, 1000):
+        st_file(f"a01_header_length_{n}", good, bytes(24), length=n)
+    whole = len(json.dumps(good, separators=(",", ":"))) + 24
+    st_file("a01_header_length_file_minus_8_plus_1", good, bytes(24), length=whole + 1)
+    st_file("a01_header_length_file_minus_8", good, bytes(24), length=whole)
+    write("safetensors", "a01_seven_bytes", b"F" + bytes(7))
+    write("safetensors", "a01_no_bytes", b"F")
+    st_header("a02_shape_overflow", {"a": tensor("F32", (4194305, 4194305, 211106198978564), (0, 16))}, 16)
+    st_header("a02_shape_overflow_bits", {"a": tensor("F32", (2**60,), (0, 16))}, 16)
+    st_header("a02_shape_2_63", {"a": tensor("U8", (2**63,), (0, 16))}, 16)
+    st_header("a02_shape_zero_hides_overflow", {"a": tensor("U8", (2**62, 2**62, 0), (0, 0))}, 0)
+    st_header("a02_rank_9", {"a": tensor("U8", (1,) * 9, (0, 1))}, 1)
+    offsets = {"begin_behind_end": "[16,0]", "negative": "[-1,16]", "exponent": "[0,1.6e1]",
+               "big_exponent": "[0,1e3]", "string": '["0","16"]', "2_63": f"[0,{2**63}]",
+               "2_64": f"[0,{2**64}]", "three": "[0,16,16]", "one": "[0]", "none": "[]",
+               "null": "null", "leading_zero": "[00,16]", "minus_zero": "[-0,16]", "fraction": "[0,16.0]",
+               "plus": "[+0,16]", "comma": "[0,16,]", "nested": "[[0,16]]"}
+    for kind, text in offsets.items():
+        st_header(f"a03_offsets_{kind}", '{"a":{"dtype":"F32","shape":[2,2],"data_offsets":%s}}' % text, 16)
+    st_header("a04_overlap", {"a": tensor(), "b": tensor(offsets=(8, 24))}, 24)
+    st_header("a04_same_bytes", {"a": tensor(), "b": tensor()}, 16)
+    st_header("a04_hole", {"a": tensor(), "b": tensor(offsets=(20, 36))}, 36)
+    st_header("a04_hole_at_start", {"a": tensor(offsets=(4, 20))}, 20)
+    st_header("a04_bytes_behind", {"a": tensor()}, 17)
+    st_header("a04_no_tensor_but_bytes", "{}", 1)
+    st_header("a04_past_the_end", {"a": tensor()}, 15)
+    st_header("a04_too_few_bytes", {"a": tensor("F32", (3,), (0, 16))}, 16)
+    same = '"a":{"dtype":"%s","shape":[%d],"data_offsets":[0,16]}'
+    st_header("a05_name_twice", "{" + same % ("F32", 4) + "," + same % ("BF16", 8) + "}", 16)
+    st_header("a05_name_twice_escaped", "{" + same % ("F32", 4) + "," + (same % ("BF16", 8)).replace('"a"', '"\\u0061"') + "}", 16)
+    st_header("a05_field_twice", '{"a":{"dtype":"F32","dtype":"F32","shape":[4],"data_offsets":[0,16]}}', 16)
+    st_header("a05_metadata_twice", '{"__metadata__":{},"__metadata__":{}}', 0)
+    st_header("a05_metadata_escaped", '{"\\u005f_metadata__":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', 1)
+    st_header("a06_metadata_nested", '{"__metadata__":' + '{"a":' * 1000 + "1" + "}" * 1001, 0)
+    st_header("a06_metadata_array", '{"__metadata__":{"a":' + "[" * 1000, 0)
+    st_header("a06_metadata_number", '{"__metadata__":{"a":' + "9" * 3000 + "}}", 0)
+    st_header("a06_long_offset", '{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,%s]}}' % ("1" * 3000), 1)
+    st_header("a06_long_name", {"n" * 3000: tensor()}, 16)
+    for kind, text in {"control": '"a\tb"', "escape": '"a\\x"', "nul": '"a\\u0000"', "high_surrogate": '"\\ud800"',
+                       "low_surrogate": '"\\udc00x"', "pair_broken": '"\\ud800\\u0041"', "open": '"a',
+                       "half_escape": '"\\', "empty": '""', "number": "1", "null": "null"}.items():
+        st_header(f"text_{kind}", "{" + text + ':{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', 1)
+    st_file("text_invalid_utf8", b'{"\xff":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"\0")
+    for kind, text in {"array": "[]", "space_first": " {}", "bom": "\ufeff{}", "trailing": "{} x", "two": "{}{}",
+                       "comma": '{"__metadata__":{},}', "colon": '{"a" {}}', "nul_padding": "{}\0\0",
+                       "unknown_field": '{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"x":1}}',
+                       "unknown_dtype": '{"a":{"dtype":"U128","shape":[1],"data_offsets":[0,16]}}',
+                       "no_dtype": '{"a":{"shape":[1],"data_offsets":[0,1]}}',
+                       "no_shape": '{"a":{"dtype":"U8","data_offsets":[0,1]}}',
+                       "no_offsets": '{"a":{"dtype":"U8","shape":[1]}}',
+                       "shape_negative": '{"a":{"dtype":"U8","shape":[-1],"data_offsets":[0,1]}}',
+                       "shape_comma": '{"a":{"dtype":"U8","shape":[1,],"data_offsets":[0,1]}}',
+                       "shape_text": '{"a":{"dtype":"U8","shape":"1","data_offsets":[0,1]}}',
+                       "odd_bits": '{"a":{"dtype":"F4","shape":[1],"data_offsets":[0,1]}}'}.items():
+        st_header(f"form_{kind}", text, 1 if '"a":{' in text else 0)
+    for cut in (9, 20, 60, 100, 130):
+        write("safetensors", f"a09_cut_at_{cut}", (HERE / "corpus/safetensors/ok_two").read_bytes()[:cut])
+
+
+# --- config and index -------------------------------------------------------------------------
+
+def config():
+    models = sorted(p.parent.name for p in (DATA / "models").glob("*/config.json"))
+    for name in models:
+        write("config", f"ok_{name}", (DATA / "models" / name / "config.json").read_bytes())
+    good = json.loads((DATA / "models/mixtral/config.json").read_text())
+    qwen = json.loads((DATA / "models/qwen2moe/config.json").read_text())
+
+    def bad(name, base=good, **changes):
+        write("config", name, json.dumps({**base, **changes}, indent=1))
+
+    write("config", "ok_generation", json.dumps(good).encode() + SEPARATOR + b'{"eos_token_id":[2,7],"bos_token_id":1}')
+    write("config", "generation_eos_wrong", json.dumps(good).encode() + SEPARATOR + b'{"eos_token_id":[-1,1e99,"x"]}')
+    write("config", "generation_eos_many", json.dumps(good).encode() + SEPARATOR + json.dumps({"eos_token_id": list(range(100))}).encode())
+    bad("a12_experts_0", num_local_experts=0)
+    bad("a12_topk_above_experts", num_experts_per_tok=9)
+    bad("a12_topk_0", num_experts_per_tok=0)
+    bad("a12_layers_1e9", num_hidden_layers=10**9)
+    bad("a12_layers_0", num_hidden_layers=0)
+    bad("a12_heads_not_divisible", num_attention_heads=4, num_key_value_heads=3)
+    bad("a12_hidden_not_divisible", hidden_size=65)
+    bad("a12_hidden_2_63", hidden_size=2**63)
+    bad("a12_hidden_2_62", hidden_size=2**62)
+    bad("a12_sizes_product_overflow", hidden_size=2**31, intermediate_size=2**31, num_local_experts=2**20, head_dim=2**20)
+    bad("a12_head_dim_odd", head_dim=15)
+    bad("a12_vocab_0", vocab_size=0)
+    bad("a12_vocab_negative", vocab_size=-1)
+    bad("a12_real_size", hidden_size=64.5)
+    bad("a12_theta_0", rope_theta=0)
+    bad("a12_epsilon_1e999", rms_norm_eps="X")
+    write("config", "a12_theta_1e999", json.dumps({**good, "rope_theta": 0}).replace('"rope_theta": 0', '"rope_theta": 1e999'))
+    bad("a12_unknown_act", hidden_act="gelu")
+    bad("a12_unknown_architecture", architectures=["LlamaForCausalLM"])
+    bad("a12_no_architecture", architectures=[])
+    bad("a12_quantized", quantization_config={"quant_method": "gptq"})
+    bad("a12_rope_unknown", rope_scaling={"type": "dynamic", "factor": 2})
+    bad("rope_yarn", rope_scaling={"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 128})
+    bad("rope_yarn_extreme", rope_scaling={"rope_type": "yarn", "factor": 1e300, "beta_fast": 0, "beta_slow": 1e300, "mscale": -1e300, "mscale_all_dim": 1e300, "original_max_position_embeddings": 1})
+    bad("rope_linear", rope_scaling={"type": "linear", "factor": 2})
+    bad("rope_llama3", rope_scaling={"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 128})
+    bad("rope_llama3_equal", rope_scaling={"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4, "original_max_position_embeddings": 128})
+    bad("qwen_sparse_step", qwen, decoder_sparse_step=2, num_hidden_layers=4)
+    bad("qwen_sparse_step_0", qwen, decoder_sparse_step=0)
+    bad("qwen_mlp_only", qwen, mlp_only_layers=[0, 0, 10**9, -1])
+    bad("qwen_sliding", qwen, use_sliding_window=True, sliding_window=16, max_window_layers=1)
+    bad("qwen_layer_types", qwen, layer_types=["full_attention", "sliding_attention"])
+    bad("qwen_layer_types_short", qwen, layer_types=["full_attention"])
+    write("config", "json_nested", '{"a":' + "[" * 3000)
+    write("config", "json_twice", '{"hidden_size":1,"hidden_size":2}')
+
+
+def index():
+    def one(name, weight_map, **more):
+        write("index", name, json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map, **more}))
+
+    write("index", "ok_sharded", json.dumps({"weight_map": {f"t{i}": f"m-{i % 3}.safetensors" for i in range(20)}}))
+    one("ok_one", {"a": "a.safetensors", "b": "a.safetensors"})
+    one("ok_link", {"a": "link"})
+    one("a07_dots", {"a": "../../x"})
+    one("a07_sibling", {"a": "../x.safetensors"})
+    one("a07_absolute", {"a": "/etc/passwd"})
+    one("a07_link_out", {"a": "out"})
+    one("a07_link_up", {"a": "up"})
+    one("a07_folder", {"a": "sub"})
+    one("a07_through_folder", {"a": "sub/../a.safetensors"})
+    for kind, name in {"empty": "", "dot": ".", "dotdot": "..", "slash": "a.safetensors/", "long": "x" * 3000,
+                       "nul": "a.safetensors\0x", "backslash": "..\\x", "control": "a\x1b[2Jb"}.items():
+        one(f"a07_name_{kind}", {"a": name})
+    one("a08_missing_shard", {"a": "missing.safetensors"})
+    one("a08_number", {"a": 1})
+    one("a08_null", {"a": None})
+    one("a08_list", {"a": ["a.safetensors"]})
+    one("a08_empty_map", {})
+    one("a08_map_is_list", ["a"])
+    one("a08_many_shards", {str(i): f"{i}" for i in range(1001)})
+    write("index", "a08_no_map", "{}")
+    write("index", "a08_tensor_twice", '{"weight_map":{"a":"a.safetensors","a":"link"}}')
+    write("index", "json_nested", '{"weight_map":' + '{"a":' * 3000)
+    write("index", "json_cut", '{"weight_map":{"a":"a.sa')
+
+
+# --- tokenizers ---------------------------------------------------------------------------------
+
+def byte_alphabet():
+    kept = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))
+    others = [b for b in range(256) if b not in kept]
+    return {**{b: chr(b) for b in kept}, **{b: chr(256 + i) for i, b in enumerate(others)}}
+
+
+def special(token_id, content, **more):
+    return {"id": token_id, "content": content, "special": True, "normalized": False, **more}
+
+
+def bpe(vocab, merges, **more):
+    return {"type": "BPE", "vocab": vocab, "merges": merges, **more}
+
+
+def tokenizer_json(model, **more):
+    return {"added_tokens": [], "normalizer": None, "pre_tokenizer": None, "post_processor": None,
+            "decoder": None, "model": model, **more}
+
+
+def tokenizer():
+    letters = {c: i for i, c in enumerate("abcdĠ")}
+    small = bpe({**letters, "ab": 5, "abc": 6, "Ġa": 7, "<s>": 8}, [["a", "b"], ["ab", "c"], ["Ġ", "a"]])
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    meta = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    spell = bpe({"<unk>": 0, "<s>": 1, **{f"<0x{b:02X}>": b + 2 for b in range(256)}, "▁": 258, "a": 259, "b": 260, "▁a": 261},
+                ["▁ a"], byte_fallback=True, fuse_unk=True, unk_token="<unk>")
+
+    def one(name, value, text="abc a", config=None):
+        data = value if isinstance(value, bytes) else json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+        data += SEPARATOR + (text if isinstance(text, bytes) else text.encode())
+        write("tokenizer", name, data if config is None else data + SEPARATOR + config.encode())
+
+    good = tokenizer_json(small, pre_tokenizer=level, decoder=level, added_tokens=[special(8, "<s>")])
+    one("ok_byte_level", good)
+    one("ok_special", good, "<s>a<s>")
+    one("ok_config", good, "a", '{"bos_token":"<s>","eos_token":{"content":"<s>"},"add_bos_token":true,"chat_template":"x"}')
+    template = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                "pair": [], "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}}
+    spelled = tokenizer_json(spell, added_tokens=[special(0, "<unk>"), special(1, "<s>")], post_processor=template,
+                             normalizer={"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
+                             decoder={"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]})
+    one("ok_byte_fallback", spelled, "a b\u00e9 \U0001F600")
+    one("ok_metaspace", tokenizer_json(bpe({"<unk>": 0, "▁": 1, "a": 2, "▁a": 3}, [["▁", "a"]], unk_token="<unk>"), pre_tokenizer=meta, decoder=meta), "a  a")
+    one("ok_digits_split", {**good, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, {"type": "Split", "pattern": {"Regex": "\\p{N}{1,3}|[a-c]+(?!x)"}, "behavior": "Isolated", "invert": False}, {**level, "use_regex": False}]}}, "a12 b345")
+    for behavior in ("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"):
+        for invert in (False, True):
+            one(f"split_{behavior}_{invert}", {**good, "pre_tokenizer": {"type": "Split", "pattern": {"String": "b"}, "behavior": behavior, "invert": invert}}, "abba")
+    for form in ("NFC", "NFD", "NFKC", "NFKD"):
+        one(f"norm_{form}", {**good, "normalizer": {"type": form}}, "e\u0301 \ufb01 \uac00 \u1100\u1161" + "\u0300" * 50)
+    one("norm_grows", {**good, "normalizer": {"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 50}] * 5}}, "a" * 20)
+    one("norm_empties", {**good, "normalizer": {"type": "Replace", "pattern": {"String": "a"}, "content": ""}}, "aaa")
+    one("added_strip", {**good, "added_tokens": [special(8, "<s>", lstrip=True, rstrip=True), {"id": 9, "content": " ", "special": False, "normalized": True, "single_word": True}]}, "a  <s>  a  ")
+    one("decoder_steps", {**good, "decoder": {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "a"}, "content": "\u00e9"}, {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": "x", "start": 3, "stop": 2}]}})
+    one("decoder_strip_huge", {**good, "decoder": {"type": "Strip", "content": "a", "start": 2**62, "stop": 2**62}}, "aaa")
+
+    def model(name, vocab, merges, **more):
+        one(name, tokenizer_json(bpe(vocab, merges, **more), pre_tokenizer=level, decoder=level))
+
+    model("a13_merge_longer_than_tokens", {**letters, "ab": 5}, [["a", "b"], ["ab", "ab"]])
+    model("a13_merge_unknown", letters, [["a", "zz"]])
+    model("a13_merge_result_unknown", letters, [["a", "b"]])
+    model("a13_merge_three", letters, ["a b c"])
+    model("a13_merge_empty", letters, [["", "a"]])
+    model("a13_merge_space", letters, [" "])
+    model("a13_merge_number", letters, [1])
+    model("a13_merges_object", letters, {})
+    model("a13_id_2_31", {**letters, "x": 2**31}, [])
+    model("a13_id_2_63", {**letters, "x": 2**63 - 1}, [])
+    model("a13_id_negative", {**letters, "x": -1}, [])
+    model("a13_id_real", {**letters, "x": 1.5}, [])
+    model("a13_id_hole", {**letters, "x": 262000}, [])
+    model("a13_same_id", {"a": 0, "b": 0}, [])
+    model("a13_empty_vocab", {}, [])
+    model("a13_empty_token", {"": 0, "a": 1}, [["", "a"]])
+    model("a13_nul_token", {"\0": 0, "a\0": 1, "a": 2}, [])
+    model("a13_long_token", {"a" * 3000: 0, "a": 1}, [])
+    model("a13_unk_missing", letters, [], unk_token="<unk>")
+    model("a13_dropout", letters, [], dropout=0.5)
+    model("a13_suffix", letters, [], end_of_word_suffix="</w>")
+    one("a13_added_other_id", {**good, "added_tokens": [special(1, "<s>")]})
+    one("a13_added_twice", {**good, "added_tokens": [special(8, "<s>"), special(8, "<s>")]})
+    one("a13_added_empty", {**good, "added_tokens": [special(9, "")]})
+    one("a13_added_2_31", {**good, "added_tokens": [special(2**31, "<x>")]})
+    one("a13_added_number", {**good, "added_tokens": [1, None]})
+    one("a13_not_bpe", {**good, "model": {**small, "type": "Unigram"}})
+    one("a13_frame_unknown", {**good, "post_processor": template})
+    one("a13_json_nested", b'{"model":' + b"[" * 3000)
+    one("a13_json_cut", json.dumps(good).encode()[:100])
+    regexes = {"aplusplus": "(a+)+$", "nested_star": "(a*)*b", "alternation": "(a|aa)+$", "backreference": "(a)\\1+",
+               "recursion": "(a(?R)?b)", "callout": "(?C1)a", "verb": "(*COMMIT)a", "limit": "(*LIMIT_MATCH=4294967295)(a+)+$",
+               "lookbehind": "(?<=a)b", "possessive": "a++b", "empty": "", "empty_match": "a*", "huge_count": "(a{1000}){1000}",
+               "class_open": "[a", "group_open": "(" * 1000, "nul": "a\0b", "utf_off": "(*NO_UTF_CHECK)\\C", "single_unit": "\\C",
+               "reset": "a\\Kb", "lookahead": "(?=a)", "inline": "(?i:'s|'t)|\\s+(?!\\S)", "named": "(?<n>a)(?&n)", "quote": "\\Q(a+)+"}
+    for kind, pattern in regexes.items():
+        one(f"a14_regex_{kind}", {**good, "pre_tokenizer": {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}}, "a" * 2000 + "b")
+    one("a14_regex_lone_surrogate", json.dumps({**good, "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "\ud800"}, "behavior": "Isolated"}}).encode())
+
+
+def text():
+    texts = {"ascii": "Hello, world! It's 12345 o'clock.", "spaces": " " * 2000, "newlines": "\n" * 2000, "caret": "^" * 2000,
+             "letter": "a" * 3000, "mixed_space": "a \n\t\r\n  b\u3000\u00a0\u2028c", "nfd": "e\u0301o\u0308" * 50, "marks": "a" + "\u0301" * 500,
+             "hangul": "\u1112\u1161\u11ab\ud55c\uae00", "emoji": "\U0001F468\u200d\U0001F469\u200d\U0001F467", "cjk": "\u4f60\u597d\u3053\u3093",
+             "special": "<s></s><unk><|endoftext|><|im_start|>user<|im_end|><think>x</think>", "half_special": "<|im_<|endoftext|",
+             "tricky": "a [left]  [right]  word mot caf\u00e9 cafe\u0301 <|endtext|>x  <|mask|>\n\n\n", "lower": "\u2581a\u2581 b", "bytes": "<0x41><0xFF>",
+             "digits": "1234567890" * 20, "nul": "a\0b", "bom": "\ufeffa", "edges": "\ud7ff\ue000\U0010ffff\u0080\u0800\U00010000", "contractions": "'s 'T 'RE 'll 'x it\u2019s",
+             "combining_first": "\u0301\u0327", "singleton": "\u212b\u2126\uf900"}
+    for kind, value in texts.items():
+        name = ("a15_" if kind in ("letter", "spaces", "newlines", "caret") else "ok_") + kind
+        write("text", name, b"\0" + value.encode("utf-8", "surrogatepass"))
+    write("text", "ok_options", b"\3" + texts["special"].encode())
+    broken = {"continuation": b"a\x80b", "lone_ff": b"\xff\xfe", "overlong": b"\xc0\xaf\xe0\x80\xaf\xf0\x80\x80\xaf", "surrogate": b"\xed\xa0\x80\xed\xbf\xbf",
+              "too_large": b"\xf4\x91\x92\x93\xff", "truncated": b"\xe1\x80\xe2\xf0\x91\x92\xf1\xbf\x41", "cut_4": b"ab\xf0\x9f\x98", "cut_3": b"ab\xe4\xbd", "cut_2": b"ab\xc3"}
+    for kind, value in broken.items():
+        write("text", f"a16_broken_{kind}", b"\1" + value)
+
+
+# --- batch files --------------------------------------------------------------------------------
+
+def batch():
+    def row(i="1", url="/v1/completions", **body):
+        return json.dumps({"custom_id": i, "method": "POST", "url": url, "body": {"model": "m", "prompt": "a", **body}})
+
+    def chat(**body):
+        return json.dumps({"custom_id": "c", "method": "POST", "url": "/v1/chat/completions",
+                           "body": {"messages": [{"role": "user", "content": "hi"}], **body}})
+
+    write("batch", "ok_rows", row("1") + "\n" + row("2", max_tokens=3) + "\n" + chat() + "\n")
+    write("batch", "ok_all_fields", row(n=2, max_tokens=5, temperature=0.5, top_p=0.9, top_k=5, min_p=0.1, seed=1, stop=["a", "b"], stop_token_ids=[1, 2], ignore_eos=True, logprobs=3, prompt_logprobs=2, echo=True, skip_special_tokens=False, include_stop_str_in_output=True, return_token_ids=True, add_special_tokens=False, stream=False, user="u"))
+    write("batch", "ok_prompts", row(prompt=["a", "b"]) + "\n" + row("2", prompt=[1, 2]) + "\n" + row("3", prompt=[[1], [2, 3]]))
+    write("batch", "ok_chat", chat(messages=[{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "x"}]}, {"role": "assistant", "content": None, "name": "n"}], logprobs=True, top_logprobs=5, max_completion_tokens=9, chat_template_kwargs={"enable_thinking": False}))
+    write("batch", "a16_no_newline_at_end", row())
+    write("batch", "a16_crlf", row("1") + "\r\n" + row("2") + "\r\n\r\n")
+    write("batch", "a16_bom", "\ufeff" + row() + "\n")
+    write("batch", "a16_nul", row().encode() + b"\n\0\n{\0}\n")
+    write("batch", "a16_nul_escape", row("a\0b", prompt="x\0y", stop="\0"))
+    write("batch", "a16_invalid_utf8", row("1").replace('"a"', '"\udcff"').encode("utf-8", "surrogateescape") + b"\n")
+    write("batch", "a16_lone_surrogate", row().replace('"a"', '"\\ud800"'))
+    write("batch", "a16_line_long", row(prompt="x" * 3000) + "\n" + row("2"))
+    write("batch", "a16_line_of_511", "x" * 511 + "\n" + "y" * 512 + "\n" + "z" * 513 + "\n" + "w" * 514)
+    write("batch", "a16_line_of_512_crlf", "y" * 512 + "\r\n" + "z" * 513 + "\r\n" + "w" * 512 + "\r")
+    write("batch", "a16_blank_lines", "\n\n \t\r\n" + row() + "\n\n")
+    write("batch", "a16_empty", "")
+    write("batch", "a16_cut", row()[:60] + "\n" + row()[:20])
+    write("batch", "a16_nested", '{"custom_id":"1","body":' + "[" * 3000 + "\n" + "{\"a\":" * 1000)
+    write("batch", "a16_array", "[1]\n1\n\"x\"\nnull\n")
+    write("batch", "a17_id_twice", row("1") + "\n" + row("1"))
+    write("batch", "a17_id_twice_escaped", row("a") + "\n" + row("a").replace('"a"', '"\\u0061"', 1))
+    write("batch", "a17_id_key_twice", row("a")[:-1] + ',"custom_id":"b"}')
+    write("batch", "a17_id_key_escaped", row("a").replace("custom_id", "custom\\u005fid"))
+    write("batch", "a17_id_empty", row(""))
+    write("batch", "a17_id_number", row(1) + "\n" + row(None) + "\n" + row(["x"]))
+    write("batch", "a17_id_513", row("x" * 513) + "\n" + row("x" * 512))
+    write("batch", "a17_id_3000", row("x" * 3000))
+    write("batch", "a17_id_inside_body", '{"body":{"custom_id":"x"},"custom_id":"y","method":"POST","url":"/v1/completions"}')
+    values = ["-1", "0", "2147483648", "1e309", "1e9", "1e300", "-0", "0.5", "true", "null", '"1"', "[]", "{}", "9" * 400, "9223372036854775807", "NaN", "1000000"]
+    fields = ["max_tokens", "n", "temperature", "top_p", "top_k", "min_p", "seed", "logprobs", "prompt_logprobs", "stop", "stop_token_ids", "prompt", "echo", "ignore_eos"]
+    for field in fields:
+        rows = [row(f"{i}").replace('"prompt": "a"', ('"prompt": "a", ' if field != "prompt" else "") + f'"{field}": {v}') for i, v in enumerate(values)]
+        write("batch", f"a18_{field}", "\n".join(rows))
+    for field in ("messages", "top_logprobs", "logprobs", "max_completion_tokens", "tools", "response_format", "chat_template", "chat_template_kwargs"):
+        write("batch", f"a18_chat_{field}", "\n".join(chat(**{field: v}) for v in (-1, 10**6, [], {}, "x", None, [1], [{"role": 1}], [{"content": "x"}])))
+    write("batch", "a18_prompt_ids", "\n".join(row(str(i), prompt=v) for i, v in enumerate(([-1], [2**31], [1.5], [[]], [], [[1], "a"], ["a", 1], [None], [[2**63 - 1]]))))
+    write("batch", "a18_many_prompts", row(prompt=["a"] * 300, n=128))
+    write("batch", "a18_many_stops", row(stop=["x"] * 200) + "\n" + row("2", stop_token_ids=list(range(200))))
+    write("batch", "a19_no_prompt", row(prompt=None) + "\n" + row("2", prompt=""))
+    for kind, value in {"get": '"GET"', "url": '"/v1/embeddings"', "none": "null", "number": "1"}.items():
+        write("batch", f"envelope_{kind}", row().replace('"POST"', value).replace('"/v1/completions"', value if kind == "url" else '"/v1/completions"'))
+
+
+# --- dictionaries -------------------------------------------------------------------------------
+
+def dictionary(name, words):
+    def quoted(word):
+        return "".join(c if 32 <= ord(c) < 127 and c not in '"\\' else "".join(f"\\x{b:02X}" for b in c.encode("utf-8", "surrogatepass")) for c in word)
+    text = "\n".join(f'"{quoted(w)}"' for w in dict.fromkeys(words))
+    (HERE / f"{name}.dict").write_text(text + "\n")
+
+
+JSON_WORDS = ['{', '}', '[', ']', ':', ',', '"', 'null', 'true', 'false', '0', '-1', '1e9', '1e309', '0.5', '\\u0000', '\\ud800', '\\ud83d\\ude00',
+              '\\n', '2147483647', '2147483648', '4294967296', '9223372036854775807', '18446744073709551615', '18446744073709551616', '""', '{}', '[]']
+SEPARATOR_WORD = [SEPARATOR.decode()]
+
+
+def keys(value):
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield f'"{key}":'
+            yield from keys(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from keys(item)
+    elif isinstance(value, str) and 0 < len(value) < 40:
+        yield f'"{value}"'
+
+
+def dictionaries():
+    def of_corpus(target, limit=400):
+        words = []
+        for path in sorted((HERE / "corpus" / target).glob("*_*")):
+            for part in path.read_bytes().split(SEPARATOR):
+                for piece in [part] + part.split(b"\n"):
+                    try:
+                        words += keys(json.loads(piece))
+                    except (ValueError, RecursionError):
+                        pass
+        return list(dict.fromkeys(words))[:limit]
+
+    every = "F32 BF16 F16 F64 I64 I32 I16 I8 U64 U32 U16 U8 BOOL C64 F8_E4M3 F8_E5M2 F8_E8M0 F6_E2M3 F6_E3M2 F4"
+    dictionary("safetensors", JSON_WORDS + ['"dtype":', '"shape":', '"data_offsets":', '"__metadata__":', '"a":', '[0,16]', '[2,2]', '[0,0]'] +
+               [f'"{t}"' for t in every.split()] + ['{"dtype":"U8","shape":[1],"data_offsets":[0,1]}', 'F', 'H0\n', 'H1\n', 'H16\n'])
+    dictionary("config", JSON_WORDS + SEPARATOR_WORD + of_corpus("config"))
+    dictionary("index", JSON_WORDS + ['"weight_map":', '"a.safetensors"', '"link"', '"out"', '"up"', '"sub"', '../', '/', '/..', '/.', 'a.safetensors'])
+    dictionary("tokenizer", JSON_WORDS + SEPARATOR_WORD + of_corpus("tokenizer", 300) + ["(a+)+$", "\\\\p{L}", "\\\\s+(?!\\\\S)", "(?i:", "\u0120", "\u2581", "<0x41>"])
+    dictionary("text", [" ", "  ", "\n", "\r\n", "\t", "\u2581", "\u0301", "\u0327", "\u00e9", "\u1100", "\u1161", "\u11a8", "\uac00", "\u3000", "\u00a0", "\u4e00", "\u3042", "\U0001F600", "\u200d",
+                        "<s>", "</s>", "<unk>", "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<|begin|>", "<|end|>", "[left]", "[right]", "[both]", "word", "mot", "caf\u00e9", "na\u00efve",
+                        "<|mask|>", "<|end", "text|>x", "'s", "'re", "'LL", "123", "<0x41>", "\u0345", "\u0f71", "\u0958", "\ufb01"])
+    dictionary("batch", JSON_WORDS + ["\n", "\r\n", "\ufeff"] + of_corpus("batch"))
+    raw = ['"\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x80"', '"\\xFF\\xFF\\xFF\\xFF\\xFF\\xFF\\xFF\\xFF"']
+    with (HERE / "safetensors.dict").open("a") as out:
+        out.write("\n".join(raw) + "\n")
+    with (HERE / "text.dict").open("a") as out:
+        out.write('"\\xF0\\x9F"\n"\\xE2\\x96"\n"\\xED\\xA0\\x80"\n"\\xC3"\n"\\x80"\n"\\xF4\\x90"\n')
+
+
+if __name__ == "__main__":
+    safetensors()
+    config()
+    index()
+    tokenizer()
+    text()
+    batch()
+    dictionaries()

@@ -1,0 +1,76 @@
+/* Softmax at the ends of its range, where random data does not come: the running maximum rises by
+ * thousands from page to page, and every exponential but one vanishes. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/kernels.h"
+
+#define DIM    16
+#define TOKENS 200
+#define PAGES  ((TOKENS + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS)
+
+static float keys[PAGES * DIM * KV_PAGE_TOKENS], values[PAGES * DIM * KV_PAGE_TOKENS];
+
+/* One query of the last position whose score against position p is scores[p]; value p is p in each
+ * dimension. */
+static float attend(struct device *device, const float *scores)
+{
+    static const int32_t pages[PAGES] = {2, 0, 3, 1};
+    static float out[DIM], qkv[3 * DIM];
+    memset(keys, 0, sizeof keys);
+    memset(values, 0, sizeof values);
+    for (int p = 0; p < TOKENS; p++) {
+        float *page_keys = keys + pages[p / KV_PAGE_TOKENS] * DIM * KV_PAGE_TOKENS;
+        float *page_values = values + pages[p / KV_PAGE_TOKENS] * DIM * KV_PAGE_TOKENS;
+        page_keys[3 * KV_PAGE_TOKENS + p % KV_PAGE_TOKENS] = scores[p];
+        for (int d = 0; d < DIM; d++)
+            page_values[p % KV_PAGE_TOKENS * DIM + d] = (float)p;
+    }
+    qkv[3] = 4; /* the root of DIM */
+    struct segment segment = {.token_count = 1, .first_position = TOKENS - 1, .pages = pages};
+    device->ops->attention(device->stream, &(struct op_attention){
+                                               .out = out,
+                                               .out_stride = DIM,
+                                               .qkv = {.values = qkv,
+                                                       .stride = 3 * DIM,
+                                                       .k_offset = DIM,
+                                                       .v_offset = 2 * DIM,
+                                                       .head_count = 1,
+                                                       .kv_head_count = 1,
+                                                       .head_dim = DIM},
+                                               .kv = {keys, values, DTYPE_F32, 1, DIM},
+                                               .segments = &segment,
+                                               .segment_count = 1,
+                                           });
+    return out[DIM - 1];
+}
+
+static void check_set(const char *set)
+{
+    struct device *device;
+    struct error err;
+    float scores[TOKENS];
+    if (cpu_kernels_choose(set) == NULL)
+        return;
+    cr_assert_eq(device_cpu_create_with(&device, 1, cpu_kernels_choose(set), &err), STATUS_OK);
+    for (int winner = 0; winner < TOKENS; winner += 33) {
+        for (int p = 0; p < TOKENS; p++)
+            scores[p] = p == winner ? 3e4f : -3e4f;
+        cr_assert_eq(attend(device, scores), (float)winner, "%s: position %d", set, winner);
+    }
+    for (int p = 0; p < TOKENS; p++)
+        scores[p] = (float)p * 1000; /* the maximum rises with each page */
+    cr_assert_eq(attend(device, scores), TOKENS - 1, "%s", set);
+    for (int p = 0; p < TOKENS; p++)
+        scores[p] = -3e37f; /* all the same: the mean */
+    cr_assert_float_eq(attend(device, scores), (TOKENS - 1) / 2.0f, 1e-3, "%s", set);
+    device_destroy(device);
+}
+
+Test(attention, scores_at_the_ends_of_the_range)
+{
+    check_set("plain");
+    check_set("avx2");
+    check_set("avx512");
+}

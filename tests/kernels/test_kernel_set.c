@@ -1,0 +1,129 @@
+/* Which kernels are chosen, and what the vector helpers promise where no other test would see it.
+ */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "kernels/cpu/kernels.h"
+
+Test(kernel_set, names_answer_to_names)
+{
+    static const char *const names[] = {"plain", "avx2", "avx512"};
+    cr_assert_not_null(cpu_kernels_choose("plain"));
+    cr_assert_null(cpu_kernels_choose("sse9"));
+    cr_assert_null(cpu_kernels_choose(""));
+    for (int i = 0; i < 3; i++) {
+        const struct cpu_kernels *set = cpu_kernels_choose(names[i]);
+        char expected[32];
+        snprintf(expected, sizeof expected, "cpu (%s)", names[i]);
+        if (set != NULL)
+            cr_assert_str_eq(set->name, expected);
+    }
+}
+
+Test(kernel_set, the_best_is_the_default)
+{
+    const struct cpu_kernels *best = cpu_kernels_choose("plain");
+    if (cpu_kernels_choose("avx2") != NULL)
+        best = cpu_kernels_choose("avx2");
+    if (cpu_kernels_choose("avx512") != NULL)
+        best = cpu_kernels_choose("avx512");
+    cr_assert_eq(cpu_kernels_choose(NULL), best);
+    struct device *device;
+    struct error err;
+    cr_assert_eq(device_cpu_create(&device, 1, &err), STATUS_OK);
+    cr_assert_str_eq(device->ops->name, best->name);
+    device_destroy(device);
+    device_destroy(NULL);
+}
+
+Test(kernel_set, device_memory_is_aligned_and_accounted)
+{
+    struct device *device;
+    struct error err;
+    void *memory;
+    uint64_t live = memory_counters_get().live_count;
+    cr_assert_eq(device_cpu_create(&device, 2, &err), STATUS_OK);
+    cr_assert_eq(device->ops->memory_get(device, &memory, 100, "a test", &err), STATUS_OK);
+    cr_assert_eq((uintptr_t)memory % 64, 0);
+    device->ops->memory_free(device, memory);
+    device->ops->memory_free(device, NULL);
+    memory_fail_at(1, 0);
+    cr_assert_eq(device->ops->memory_get(device, &memory, 100, "a test", &err), STATUS_NO_MEMORY);
+    cr_assert_not_null(strstr(err.message, "a test"));
+    cr_assert_eq(device->ops->host_workers(device), 2);
+    device_destroy(device);
+    cr_assert_eq(memory_counters_get().live_count, live);
+}
+
+Test(kernel_set, a_device_that_cannot_be_had_leaves_nothing)
+{
+    struct device *device = NULL;
+    struct error err;
+    uint64_t live = memory_counters_get().live_count;
+    for (uint64_t n = 1;; n++) {
+        memory_fail_at(n, 0);
+        enum status status = device_cpu_create(&device, 2, &err);
+        memory_fail_at(0, 0);
+        if (status == STATUS_OK) {
+            cr_assert_gt(n, 2);
+            break;
+        }
+        cr_assert_eq(status, STATUS_NO_MEMORY);
+        cr_assert_eq(memory_counters_get().live_count, live);
+    }
+    device_destroy(device);
+    cr_assert_eq(memory_counters_get().live_count, live);
+}
+
+/* silu(gate) x 1 through ffn_up with a 1 x 1 gate: the exponential over its whole range. */
+static float silu_of(struct device *device, float x)
+{
+    _Alignas(64) static float gate[256], up[256], in[16], out[16];
+    memset(gate, 0, sizeof gate);
+    memset(up, 0, sizeof up);
+    memset(in, 0, sizeof in);
+    gate[0] = x;
+    up[0] = in[0] = 1;
+    struct matrix shape = {NULL, DTYPE_F32, PACK_OUTPUT, 1, 1};
+    struct ffn_weights weights = {.gate = shape, .up = shape};
+    weights.gate.data = gate;
+    weights.up.data = up;
+    int32_t offsets[2] = {0, 1};
+    device->ops->ffn_up(device->stream, &(struct op_ffn_up){.out = out,
+                                                            .in = in,
+                                                            .groups = &weights,
+                                                            .offsets = offsets,
+                                                            .group_count = 1,
+                                                            .out_stride = 16,
+                                                            .in_stride = 16});
+    return out[0];
+}
+
+Test(kernel_set, silu_over_its_whole_range)
+{
+    static const char *const names[] = {"plain", "avx2", "avx512"};
+    for (int i = 0; i < 3; i++) {
+        if (cpu_kernels_choose(names[i]) == NULL)
+            continue;
+        struct device *device;
+        struct error err;
+        cr_assert_eq(device_cpu_create_with(&device, 1, cpu_kernels_choose(names[i]), &err),
+                     STATUS_OK);
+        for (double x = -86; x <= 86; x += 0.0078125 * 1.37) {
+            double rounded = (double)(float)x, exact = rounded / (1 + exp(-rounded));
+            double found = (double)silu_of(device, (float)x);
+            /* 2^-22 of the exponential, and three roundings. */
+            cr_assert(fabs(found - exact) <= fabs(exact) * (0x1p-22 + 3 * 0x1p-24),
+                      "%s: silu(%.9g) is %.9g instead of %.9g", names[i], rounded, found, exact);
+        }
+        /* Beyond the range: no overflow, no NaN, and the limit. */
+        cr_assert_eq(silu_of(device, 1e30f), 1e30f);
+        cr_assert_eq(silu_of(device, 0), 0);
+        cr_assert(fabsf(silu_of(device, -1e3f)) < 1e-30f);
+        cr_assert(isnan(silu_of(device, NAN)));
+        device_destroy(device);
+    }
+}

@@ -1,0 +1,59 @@
+/* A case of the shared table with its data: seeded inputs, poisoned outputs, ready to launch on any
+ * CPU device. What an operation must not write, and KV memory that it must not read, holds NaN. */
+#ifndef PHASOR_TESTS_KERNELS_WORKLOAD_H
+#define PHASOR_TESTS_KERNELS_WORKLOAD_H
+
+#include "cases.h"
+#include "device/device.h"
+
+#define POISON_F32  0x7FC0DEADu
+#define POISON_BF16 0x7FDEu
+
+/* Memory that an operation writes, with what stands in it before. */
+struct output {
+    void *data;
+    void *initial;
+    size_t bytes;
+};
+
+struct workload {
+    enum kernel_op op;
+    const struct kernel_case *from;
+    union {
+        struct op_embed embed;
+        struct op_rms_norm rms_norm;
+        struct op_add add;
+        struct op_matmul matmul;
+        struct op_rope_append rope_append;
+        struct op_attention attention;
+        struct op_route route;
+        struct op_group group;
+        struct op_ffn_up ffn_up;
+        struct op_ffn_down ffn_down;
+        struct op_combine combine;
+        struct op_shared_add shared_add;
+        struct op_gather gather;
+    };
+    int64_t row_count;   /* rows that can be computed alone; 0: none can (group) */
+    int64_t page_count;  /* of the KV cache, unused pages included */
+    double flops, bytes; /* what the operation must do and move at least (device/ops.h) */
+
+    struct output outputs[4];
+    int output_count;
+    void **owned;
+    size_t owned_count, owned_capacity;
+};
+
+/* Aborts when memory cannot be had. */
+void workload_create(struct workload *out, enum kernel_op op, const struct kernel_case *from);
+void workload_destroy(struct workload *workload);
+
+/* Puts the outputs back to what they were before the first launch. */
+void workload_reset(struct workload *workload);
+
+void workload_launch(struct workload *workload, struct device *device);
+
+/* The same for one row of `row_count` alone: a token, or a sorted position of a group. */
+void workload_launch_row(struct workload *workload, struct device *device, int64_t row);
+
+#endif
