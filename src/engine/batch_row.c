@@ -211,7 +211,7 @@ static void encode_prompt(struct batch_row_run *row, int64_t index)
     const struct prompt_source *source = &request->prompts[index];
     struct prompt_result *prompt = &row->prompts[index];
     struct encode_options options = {.add_special = request->add_special_tokens,
-                                     .parse_special = true};
+                                     .parse_special = request->parse_special};
     struct error err;
     enum status status;
     if (source->ids == NULL && !needs_tokenizer(row, "prompt"))

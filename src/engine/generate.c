@@ -67,7 +67,7 @@ static enum status encode(struct generation *generation, const struct engine *en
                          "the checkpoint has no tokenizer.json, so it cannot read a text; a batch "
                          "file can hold token ids");
     if (!params->chat) {
-        struct encode_options options = {.add_special = true, .parse_special = true};
+        struct encode_options options = {.add_special = true};
         return tokenizer_encode(tokenizer, &generation->prompt, params->prompt, length, options,
                                 err);
     }

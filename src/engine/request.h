@@ -42,6 +42,7 @@ struct request {
     bool add_generation_prompt;
     bool enable_thinking;
     bool add_special_tokens; /* completions */
+    bool parse_special;      /* completions: text that spells a special token becomes it */
 
     int64_t n;          /* choices for each prompt */
     int64_t max_tokens; /* -1: not given */

@@ -63,6 +63,7 @@ static const struct field fields[] = {
     {"ignore_eos", BOTH, FIELD_BOOL, 0, 0, AT(ignore_eos)},
     {"include_stop_str_in_output", BOTH, FIELD_BOOL, 0, 0, AT(include_stop)},
     {"add_special_tokens", COMPLETIONS, FIELD_BOOL, 0, 0, AT(add_special_tokens)},
+    {"parse_special", COMPLETIONS, FIELD_BOOL, 0, 0, AT(parse_special)},
     {"skip_special_tokens", BOTH, FIELD_BOOL, 0, 0, AT(skip_special_tokens)},
     {"add_generation_prompt", CHAT, FIELD_BOOL, 0, 0, AT(add_generation_prompt)},
     {"return_token_ids", BOTH, FIELD_BOOL, 0, 0, AT(return_token_ids)},
@@ -90,6 +91,7 @@ static const struct field fields[] = {
     {"suffix", COMPLETIONS, FIELD_ONLY_EMPTY, 0, 0, 0},
     {"echo", CHAT, FIELD_ONLY_FALSE, 0, 0, 0},
     {"add_special_tokens", CHAT, FIELD_ONLY_FALSE, 0, 0, 0},
+    {"parse_special", CHAT, FIELD_ONLY_FALSE, 0, 0, 0},
     {"continue_final_message", CHAT, FIELD_ONLY_FALSE, 0, 0, 0},
     {"chat_template", CHAT, FIELD_ONLY_EMPTY, 0, 0, 0}, /* no template comes from a request */
     {"documents", CHAT, FIELD_ONLY_EMPTY, 0, 0, 0},

@@ -254,7 +254,7 @@ Test(request, silence_means_the_defaults)
     cr_expect_eq(request.logprobs, -1);
     cr_expect_eq(request.prompt_logprobs, -1);
     cr_expect(!request.has_seed && !request.ignore_eos && !request.echo && !request.include_stop);
-    cr_expect(request.add_special_tokens && request.skip_special_tokens);
+    cr_expect(request.add_special_tokens && request.skip_special_tokens && !request.parse_special);
     cr_expect_null(request.model);
     request_deinit(&request);
     const struct request_defaults defaults = {.ignore_eos = true, .prompt_logprobs = true};
@@ -275,6 +275,7 @@ Test(request, fields_are_taken)
             "\"logprobs\":20,\"prompt_logprobs\":0,\"echo\":true,\"stop\":[\"a\",\"bc\"],"
             "\"stop_token_ids\":[0,5],\"include_stop_str_in_output\":true,\"stream\":false,"
             "\"add_special_tokens\":false,\"skip_special_tokens\":false,\"return_token_ids\":true,"
+            "\"parse_special\":true,"
             "\"frequency_penalty\":0.0,\"repetition_penalty\":1,\"logit_bias\":{},\"suffix\":null,"
             "\"response_format\":{\"type\":\"text\"},\"user\":\"u\",\"ignore_eos\":true"));
     cr_expect_str_eq(request.model, "m");
@@ -285,7 +286,7 @@ Test(request, fields_are_taken)
     cr_expect_eq(request.stops.count, 2);
     cr_expect_eq(request.stop_id_count, 2);
     cr_expect(request.echo && request.include_stop && request.return_token_ids);
-    cr_expect(!request.add_special_tokens && !request.skip_special_tokens);
+    cr_expect(!request.add_special_tokens && !request.skip_special_tokens && request.parse_special);
     request_deinit(&request);
     request = take(row(false, "\"max_tokens\":0,\"echo\":true"));
     cr_expect_eq(request.max_tokens, 0);

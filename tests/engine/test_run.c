@@ -100,6 +100,28 @@ static const char *string_of(const json_t *rows, const char *id, const char *key
 
 /* ---- Rows ---------------------------------------------------------------------------------- */
 
+/* Prompt tokens of a row. */
+static json_int_t prompt_tokens_of(const json_t *rows, const char *id)
+{
+    const json_t *response = json_object_get(tools_row(rows, id), "response");
+    const json_t *usage = json_object_get(json_object_get(response, "body"), "usage");
+    return json_integer_value(json_object_get(usage, "prompt_tokens"));
+}
+
+Test(run, text_becomes_a_control_token_only_when_asked)
+{
+    static const char lines[] =
+        ROW("plain", "\"prompt\":\"</s>\",\"add_special_tokens\":false,\"max_tokens\":1")
+            ROW("asked", "\"prompt\":\"</s>\",\"add_special_tokens\":false,\"max_tokens\":1,"
+                         "\"parse_special\":true");
+    struct phasor_batch_result result;
+    json_t *rows = run_lines(MODEL, lines, &result);
+    cr_expect_eq(result.completed, 2);
+    cr_expect_eq(prompt_tokens_of(rows, "asked"), 1);
+    cr_expect_gt(prompt_tokens_of(rows, "plain"), 1);
+    json_decref(rows);
+}
+
 Test(run, wrong_rows_leave_their_neighbours_alone)
 {
     static const char good[] = ROW("a", "\"prompt\":\"In the beginning\",\"temperature\":0")
