@@ -1,6 +1,7 @@
 # libphasor from the objects of all parts, static and shared. Both give phasor_* and nothing else:
 # the names inside have no prefix and must not meet those of a caller.
 get_property(objects GLOBAL PROPERTY PHASOR_OBJECTS)
+get_property(object_targets GLOBAL PROPERTY PHASOR_OBJECT_TARGETS)
 set(phasor_libraries phasor_static)
 set(phasor_dependencies phasor::jansson phasor::pcre2 phasor::utf8proc phasor::xxhash
     Threads::Threads m)
@@ -11,7 +12,7 @@ set(joined ${CMAKE_CURRENT_BINARY_DIR}/libphasor.o)
 add_custom_command(OUTPUT ${joined}
                    COMMAND ${CMAKE_LINKER} -r -o ${joined} ${objects}
                    COMMAND ${CMAKE_OBJCOPY} --localize-hidden ${joined}
-                   DEPENDS ${objects}
+                   DEPENDS ${objects} ${object_targets}
                    COMMENT "Joining the objects of libphasor.a"
                    COMMAND_EXPAND_LISTS VERBATIM)
 add_library(phasor_static STATIC ${joined})

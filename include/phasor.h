@@ -80,6 +80,7 @@ struct phasor_model_params {
     const char *model;       /* a directory, or "org/name" in the local Hugging Face cache */
     const char *revision;    /* of a cached model; NULL: main */
     enum phasor_dtype dtype; /* AUTO: as the checkpoint says (float16 runs as bfloat16) */
+    bool needs_tokenizer;    /* refuse a checkpoint without tokenizer.json before it is loaded */
     int thread_count;        /* 0: one for each core the process may use */
     phasor_log_fn *log;      /* or NULL */
     void *log_context;

@@ -44,14 +44,6 @@ INLINE void v16_load_pairs(v16 *even, v16 *odd, const uint16_t *from)
     *odd = (v16)(bits & 0xFFFF0000u);
 }
 
-/* Rounds to nearest even; NaN is not handled (caches of finite values). */
-INLINE void v16_store_bf16(uint16_t *to, v16 value)
-{
-    v16u bits = (v16u)value;
-    bits = (bits + 0x7FFFu + (bits >> 16 & 1)) >> 16;
-    *(v16h *)to = __builtin_convertvector(bits, v16h);
-}
-
 /* Sum of the lanes, always in the same order. */
 INLINE float v16_sum(v16 value)
 {
@@ -80,7 +72,8 @@ INLINE float v16_max_lane(v16 value)
     return most;
 }
 
-/* exp of each lane, relative error under 2^-22 for x in [-87, 88]; below that 0 (also for -inf).
+/* exp of each lane, relative error under 2^-22 for x in [-87, 88]; below that 0 (also for -inf);
+ * NaN stays NaN, so that a damaged value is seen in the logits.
  * x = n ln 2 + r with |r| <= ln 2 / 2; the polynomial is the Taylor series of degree 7, whose
  * remainder r^8 / 8! is under 6e-9. */
 INLINE v16 v16_exp(v16 x)
@@ -103,7 +96,8 @@ INLINE v16 v16_exp(v16 x)
     sum = sum * r + 1.0f;
     sum = sum * r + 1.0f;
     v16 power = (v16)((n + 127) << 23);
-    return (v16)((v16i)(sum * power) & in_range);
+    v16i is_nan = x != x;
+    return (v16)(((v16i)(sum * power) & in_range) | is_nan);
 }
 
 INLINE v16 v16_silu(v16 x)

@@ -17,16 +17,29 @@ static uint64_t number_in_file(const char *path, const char *format)
     return number;
 }
 
+#define CGROUP_STAT "/sys/fs/cgroup/memory.stat"
+
+/* What is used and cannot be had back; UINT64_MAX stands for a number that is not told. */
+static uint64_t cgroup_taken(uint64_t used, uint64_t inactive_file, uint64_t active_file)
+{
+    uint64_t cached = (inactive_file == UINT64_MAX ? 0 : inactive_file) +
+                      (active_file == UINT64_MAX ? 0 : active_file);
+    return used > cached ? used - cached : 0;
+}
+
 uint64_t system_memory_available(void)
 {
     uint64_t available = number_in_file("/proc/meminfo", "MemAvailable: %llu kB");
     if (available != UINT64_MAX)
         available *= 1024;
-    /* Inside a container the root of the cgroup tree is the container's own. */
+    /* Inside a container the root of the cgroup tree is the container's own. Cached file pages
+     * count as used there, but are given back when memory is asked for. */
     uint64_t limit = number_in_file("/sys/fs/cgroup/memory.max", "%llu");
     uint64_t used = number_in_file("/sys/fs/cgroup/memory.current", "%llu");
     if (limit != UINT64_MAX && used != UINT64_MAX) {
-        uint64_t left = limit > used ? limit - used : 0;
+        uint64_t taken = cgroup_taken(used, number_in_file(CGROUP_STAT, "inactive_file %llu"),
+                                      number_in_file(CGROUP_STAT, "active_file %llu"));
+        uint64_t left = limit > taken ? limit - taken : 0;
         available = left < available ? left : available;
     }
     return available;

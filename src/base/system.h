@@ -4,8 +4,9 @@
 
 #include <stdint.h>
 
-/* Bytes of memory that can be taken without swapping: MemAvailable, or less where a cgroup of this
- * process allows less. UINT64_MAX when nothing tells. */
+/* Bytes of memory that can be taken without swapping: MemAvailable, or less where the cgroup
+ * (version 2) at the root of the tree that this process sees, as in a container, allows less.
+ * UINT64_MAX when nothing tells. */
 uint64_t system_memory_available(void);
 
 /* Seconds on a clock that is never set back; only differences mean something. */

@@ -153,6 +153,7 @@ static enum phasor_status open_model(struct phasor_model **out, struct progress 
     params.model = values.model;
     params.revision = values.revision;
     params.dtype = (enum phasor_dtype)values.dtype;
+    params.needs_tokenizer = values.prompt != NULL;
     params.thread_count = (int)values.threads;
     params.log = progress_log;
     params.log_context = progress;

@@ -11,7 +11,8 @@
 
 #include "base/memory.h"
 
-/* About 5 us: longer than the gap between two stages of a layer, shorter than a time slice. */
+/* 5 to 20 us where there is a pause instruction: longer than the gap between two stages of a layer,
+ * far shorter than a time slice. */
 #define SPIN_COUNT 1000
 
 struct worker {
@@ -70,11 +71,12 @@ static void *worker_main(void *argument)
     }
 }
 
-/* Best effort: a refusal only costs speed. */
+/* Only a team as large as the set of CPUs is pinned: two smaller teams would meet on the same ones.
+ * Best effort: a refusal only costs speed. */
 static void pin_thread(pthread_t thread, int index, int thread_count)
 {
     cpu_set_t allowed;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < thread_count)
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) != thread_count)
         return;
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         if (!CPU_ISSET(cpu, &allowed) || index-- > 0)

@@ -11,8 +11,8 @@
 
 struct thread_team;
 
-/* `thread_count` >= 1, the caller's thread included. Each of the others is pinned to one of the CPUs
- * that the process may use, when there are at least as many; the caller's stays as it is. */
+/* `thread_count` >= 1, the caller's thread included. Each of the others is pinned to one of the
+ * CPUs that the process may use, when there are just as many; the caller's stays as it is. */
 enum status thread_team_create(struct thread_team **out, int thread_count,
                                struct error *err) MUST_CHECK;
 void thread_team_destroy(struct thread_team *team); /* NULL is allowed */

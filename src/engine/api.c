@@ -100,12 +100,17 @@ static enum status open_model(struct phasor_model *model, const struct phasor_mo
     if (params->thread_count < 0)
         return error_set(err, STATUS_INVALID_ARGUMENT, "--threads must not be negative, found %d",
                          params->thread_count);
+    if (params->dtype != PHASOR_DTYPE_AUTO && params->dtype != PHASOR_DTYPE_FLOAT32 &&
+        params->dtype != PHASOR_DTYPE_BFLOAT16)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "dtype: %d is none of enum phasor_dtype",
+                         (int)params->dtype);
     struct engine_params engine = {
         .model = params->model,
         .revision = params->revision,
         .dtype_is_auto = params->dtype == PHASOR_DTYPE_AUTO,
         .dtype = params->dtype == PHASOR_DTYPE_FLOAT32 ? DTYPE_F32 : DTYPE_BF16,
         .thread_count = params->thread_count,
+        .needs_tokenizer = params->needs_tokenizer,
         .log = model->log,
         .load_progress = params->load_progress,
         .load_context = params->load_context,
@@ -161,6 +166,8 @@ enum phasor_status phasor_batch_run(struct phasor_model *model,
     struct error reason;
     struct phasor_batch_params whole = phasor_batch_params_default();
     struct phasor_batch_result ignored;
+    if (result != NULL)
+        *result = (struct phasor_batch_result){0};
     enum status status = complete(&whole, sizeof whole, params, &reason);
     if (status == STATUS_OK)
         status = batch_run(model->engine, &whole, &model->log, result == NULL ? &ignored : result,

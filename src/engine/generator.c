@@ -192,8 +192,11 @@ static void sweep_ended(struct generator *generator)
 
 void generator_cancel_all(struct generator *generator)
 {
-    for (int64_t i = 0; i < generator->counters.running; i++)
-        sequence_finish(generator->running[i], FINISH_CANCELLED, -1, NULL);
+    for (int64_t i = 0; i < generator->counters.running; i++) {
+        /* A step that failed half-way may have ended some. */
+        if (!generator->running[i]->done)
+            sequence_finish(generator->running[i], FINISH_CANCELLED, -1, NULL);
+    }
     sweep_ended(generator);
     while (generator->first_waiting != NULL) {
         struct sequence *sequence = generator->first_waiting;

@@ -2,14 +2,13 @@
  *
  * The generator knows token ids only; text, stop strings and files are its caller's. It is driven
  * by one thread: submit sequences, call generator_step until generator_is_idle. All callbacks come
- * from that thread, inside generator_step (or submit, for a sequence that is refused there). */
+ * from that thread, inside generator_step and generator_cancel_all. */
 #ifndef PHASOR_ENGINE_GENERATOR_H
 #define PHASOR_ENGINE_GENERATOR_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/log.h"
 #include "base/status.h"
 
 #define LOGPROBS_MAX 20
@@ -86,7 +85,6 @@ struct generator_params {
     int64_t batch_token_max;    /* --max-num-batched-tokens: tokens of one step, >= sequences */
     int64_t context_max;        /* --max-model-len; prompt and max_tokens together */
     int64_t kv_bytes_max;       /* budget of the KV cache */
-    struct log_sink log;
 };
 
 /* `exec` is borrowed. */
@@ -100,8 +98,9 @@ void generator_destroy(struct generator *generator); /* NULL is allowed; no call
 enum status generator_submit(struct generator *generator, const struct sequence_request *request,
                              struct error *err) MUST_CHECK;
 
-/* One forward pass over what is there: decodes all running sequences and fills up with prompt
- * chunks. Failure is of the whole generator (the device failed). */
+/* One forward pass of one phase: prompt chunks of the admitted sequences while any prompt is left,
+ * else one token of every running sequence. Failure is of the whole generator (the device failed).
+ */
 enum status generator_step(struct generator *generator, struct error *err) MUST_CHECK;
 
 void generator_cancel_all(struct generator *generator); /* ends each with FINISH_CANCELLED */

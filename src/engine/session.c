@@ -5,7 +5,7 @@
 #include "exec/exec.h"
 #include "exec/kv_cache.h"
 
-/* Far above any use; they keep the sizes of tables within 32 bits. */
+/* Far above any use; routing counts (token, choice) pairs in 32 bits. */
 #define SEQUENCES_MAX    (1 << 20)
 #define BATCH_TOKENS_MAX (1 << 24)
 
@@ -21,6 +21,12 @@ static enum status check_limits(const struct session_params *params,
                          "--max-num-batched-tokens: expected at least --max-num-seqs (%lld) and at "
                          "most %d, found %lld",
                          seqs, BATCH_TOKENS_MAX, tokens);
+    if (tokens * config->expert_top_k > INT32_MAX)
+        return error_set(
+            err, STATUS_INVALID_ARGUMENT,
+            "--max-num-batched-tokens: expected at most %lld for %lld experts a token, "
+            "found %lld",
+            (long long)(INT32_MAX / config->expert_top_k), (long long)config->expert_top_k, tokens);
     if (params->max_model_len < 0 || params->max_model_len > config->position_count_max)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--max-model-len: expected at most %lld, which this model was made for, "
@@ -29,11 +35,29 @@ static enum status check_limits(const struct session_params *params,
     return STATUS_OK;
 }
 
+/* What the loader asks for weights, for activations and an explicit KV cache: a sentence now rather
+ * than the kernel's killer later. */
+static enum status check_memory(const struct session_params *params,
+                                const struct model_config *config, struct error *err)
+{
+    uint64_t pass = exec_bytes(config, params->max_num_batched_tokens);
+    uint64_t available = system_memory_available();
+    if (pass > available || params->kv_bytes > available - pass)
+        return error_set(
+            err, STATUS_NO_MEMORY,
+            "a pass of %lld tokens needs %llu MiB and the KV cache %llu MiB; %llu MiB "
+            "of memory are available; lower --max-num-batched-tokens or --kv-memory",
+            (long long)params->max_num_batched_tokens, (unsigned long long)(pass >> 20),
+            (unsigned long long)(params->kv_bytes >> 20), (unsigned long long)(available >> 20));
+    return STATUS_OK;
+}
+
 enum status session_open(struct session *out, struct engine *engine,
                          const struct session_params *params, struct error *err)
 {
     const struct model_config *config = engine_config(engine);
     TRY(check_limits(params, config, err));
+    TRY(check_memory(params, config, err));
     struct session session = {.context_max = params->max_model_len > 0
                                                  ? params->max_model_len
                                                  : config->position_count_max};
@@ -45,7 +69,6 @@ enum status session_open(struct session *out, struct engine *engine,
         .batch_token_max = params->max_num_batched_tokens,
         .context_max = session.context_max,
         .kv_bytes_max = kv_bytes > INT64_MAX ? INT64_MAX : (int64_t)kv_bytes,
-        .log = params->log,
     };
     enum status status = generator_create(&session.generator, session.exec, &generator, err);
     if (status != STATUS_OK) {

@@ -16,6 +16,9 @@ struct candidate {
     int32_t id;
 };
 
+/* Below it the quotient logit / temperature leaves no second choice, and could overflow. */
+#define SAMPLER_TEMPERATURE_MIN 1e-6
+
 struct sampler {
     int64_t vocab_count;
     struct candidate *candidates; /* [vocab_count]: scratch */
@@ -23,10 +26,11 @@ struct sampler {
 
 /* As in engine/generator.h: temperature, then min_p, then top_k, then top_p over what is left. */
 struct sampler_choice {
-    double temperature; /* 0: the largest logit, the lowest id among equals */
-    int64_t top_k;      /* 0: all */
-    double top_p;       /* 1: all */
-    double min_p;       /* 0: all */
+    double
+        temperature; /* below SAMPLER_TEMPERATURE_MIN: the largest logit, the lowest id of equals */
+    int64_t top_k;   /* 0: all */
+    double top_p;    /* 1: all */
+    double min_p;    /* 0: all */
     uint64_t seed;
     uint64_t position; /* of the token that is chosen */
 };

@@ -57,11 +57,7 @@ static enum status task_add(struct loader *loader, struct load_task task, struct
     task.is_vector = rank == 1 || task.weight == WEIGHT_SHARED_SIGMOID;
     task.rows = task.is_vector ? 1 : shape[0];
     task.columns = shape[rank - 1];
-    if (task.columns > (int64_t)(STAGING_BYTES / sizeof(float)))
-        return error_set(err, STATUS_LIMIT,
-                         "a weight has rows of %lld values; at most %zu are "
-                         "supported",
-                         (long long)task.columns, STAGING_BYTES / sizeof(float));
+    ASSERT(task.columns <= (int64_t)(STAGING_BYTES / sizeof(float))); /* config.c limits widths */
     task.bytes = (uint64_t)(task.is_vector ? round_up(task.columns, PACK_BLOCK) * 4
                                            : packed_bytes(task.rows, task.columns, task.dtype));
     task.offset = loader->slab_bytes[task.slab];
@@ -192,10 +188,10 @@ static enum status slabs_get(struct loader *loader, struct error *err)
     uint64_t available = system_memory_available();
     if (total > available)
         return error_set(err, STATUS_NO_MEMORY,
-                         "the weights need %.1f GiB as %s, and %.1f GiB of memory are available; "
+                         "the weights need %llu MiB as %s, and %llu MiB of memory are available; "
                          "use a smaller model or free memory",
-                         (double)total / (1 << 30), dtype_name(weights->dtype),
-                         (double)available / (1 << 30));
+                         (unsigned long long)(total >> 20), dtype_name(weights->dtype),
+                         (unsigned long long)(available >> 20));
     for (int64_t s = 0; s < weights->slab_count; s++) {
         if (loader->slab_bytes[s] > 0)
             TRY(weights->device->ops->memory_get(weights->device, &weights->slabs[s],

@@ -87,8 +87,8 @@ static enum status refuse_unknown_settings(struct config_source source, struct e
     static const struct {
         const char *key, *cure;
     } refused[] = {
-        {"quantization_config", "phasor reads float32, bfloat16 and float16 checkpoints and makes "
-                                "its own INT4 copy (phasor quantize)"},
+        {"quantization_config", "phasor reads float32, bfloat16 and float16 checkpoints: use the "
+                                "model's unquantized one"},
         {"compression_config", "phasor reads float32, bfloat16 and float16 checkpoints"},
         {"per_layer_config", "phasor needs the same settings in all layers"},
         {"pruned_heads", "phasor runs all heads of all layers"},
@@ -170,7 +170,14 @@ static enum status read_heads(struct model_config *config, struct config_source 
                          "\"num_key_value_heads\" (%lld)",
                          source.file, (long long)config->head_count,
                          (long long)config->kv_head_count);
-    return read_head_dim(config, source, err);
+    TRY(read_head_dim(config, source, err));
+    if (config->head_count * config->head_dim > MODEL_WIDTH_MAX)
+        return error_set(err, STATUS_LIMIT,
+                         "%s: \"num_attention_heads\" (%lld) x \"head_dim\" (%lld): expected at "
+                         "most %d",
+                         source.file, (long long)config->head_count, (long long)config->head_dim,
+                         MODEL_WIDTH_MAX);
+    return STATUS_OK;
 }
 
 /* Sizes have no defaults: a file that omits one was not saved by transformers. */

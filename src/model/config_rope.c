@@ -205,6 +205,44 @@ static enum status read_llama3(struct rope_config *rope, struct config_source pa
     return STATUS_OK;
 }
 
+/* Every key must be one that the kind is computed from, or one that changes nothing. */
+static enum status refuse_unknown_keys(const struct rope_config *rope,
+                                       struct config_source parameters, struct error *err)
+{
+    static const struct {
+        const char *key;
+        unsigned kinds; /* bits of enum rope_kind */
+    } known[] = {
+        {"type", ~0u},
+        {"rope_type", ~0u},
+        {"rope_theta", ~0u},
+        {"partial_rotary_factor", ~0u}, /* refuse_partial has seen it */
+        {"factor", 1u << ROPE_LINEAR | 1u << ROPE_YARN | 1u << ROPE_LLAMA3},
+        {"original_max_position_embeddings", ~0u},
+        {"attention_factor", 1u << ROPE_YARN},
+        {"beta_fast", 1u << ROPE_YARN},
+        {"beta_slow", 1u << ROPE_YARN},
+        {"mscale", 1u << ROPE_YARN},
+        {"mscale_all_dim", 1u << ROPE_YARN},
+        {"truncate", 1u << ROPE_YARN},
+        {"low_freq_factor", 1u << ROPE_LLAMA3},
+        {"high_freq_factor", 1u << ROPE_LLAMA3},
+    };
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)parameters.object, key, value)
+    {
+        bool is_known = json_is_null(value);
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+            is_known |= strcmp(key, known[i].key) == 0 && (known[i].kinds >> rope->kind & 1) != 0;
+        if (!is_known)
+            return error_set(err, STATUS_UNSUPPORTED,
+                             "%s: \"%s\" is no setting that phasor knows for this rope type",
+                             parameters.file, key);
+    }
+    return STATUS_OK;
+}
+
 static enum status read_by_kind(struct rope_config *rope, struct config_source source,
                                 struct config_source parameters, int64_t position_count_max,
                                 struct error *err)
@@ -243,6 +281,7 @@ enum status config_read_rope(struct model_config *config, struct config_source s
         TRY(refuse_partial(parameters, err));
         TRY(read_theta(&rope.theta, source, parameters, fallback, err));
         TRY(read_kind(&rope.kind, parameters, err));
+        TRY(refuse_unknown_keys(&rope, parameters, err));
         TRY(read_by_kind(&rope, source, parameters, config->position_count_max, err));
     }
     config->rope = rope;

@@ -334,6 +334,10 @@ enum status safetensors_parse(struct safetensors *out, struct arena *arena, cons
     struct scan scan = {header, header, header + header_bytes, name, err};
     struct collector collector = {0};
     TRY(read_entries(&collector, &scan, &layout));
+    if (collector.tensor_count > SAFETENSORS_TENSORS_MAX)
+        return error_set(err, STATUS_LIMIT,
+                         "%s: the header lists %lld tensors; at most %d are read", name,
+                         (long long)collector.tensor_count, SAFETENSORS_TENSORS_MAX);
 
     struct collector filled = {0};
     filled.tensors = arena_alloc(arena, (size_t)collector.tensor_count, sizeof *filled.tensors);

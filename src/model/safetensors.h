@@ -13,6 +13,7 @@
 #include "base/status.h"
 
 #define SAFETENSORS_HEADER_BYTES_MAX 100000000u
+#define SAFETENSORS_TENSORS_MAX      (1 << 20) /* the largest published models have under 100,000 */
 #define TENSOR_RANK_MAX              8
 
 /* Types that stand in files; those without a `enum dtype` can be listed but not read. */
@@ -48,7 +49,8 @@ struct safetensors {
  * Stricter than the reference reader in five points: a name or "__metadata__" that stands twice, an
  * unknown field, white space before the first brace, a NUL in a string, more than TENSOR_RANK_MAX
  * dimensions.
- * A header that is refused for its own sake takes no memory. `out` is set only on success; what the
+ * A header that breaks the grammar takes no memory; duplicates, overlaps and holes are found in a
+ * table of at most SAFETENSORS_TENSORS_MAX entries. `out` is set only on success; what the
  * arena got before a failure stays in it. */
 enum status safetensors_parse(struct safetensors *out, struct arena *arena, const char *header,
                               uint64_t header_bytes, uint64_t file_bytes, const char *name,

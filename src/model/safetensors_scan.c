@@ -29,8 +29,10 @@ enum status scan_expect(struct scan *scan, char wanted)
                          "%s: the header ends where '%c' was expected (byte %lld of the header)",
                          scan->name, wanted, offset_of(scan));
     return error_set(scan->err, STATUS_FORMAT,
-                     "%s: expected '%c' at byte %lld of the header, found '%c'", scan->name, wanted,
-                     offset_of(scan), found);
+                     found > 0x20 && found < 0x7F
+                         ? "%s: expected '%c' at byte %lld of the header, found '%c'"
+                         : "%s: expected '%c' at byte %lld of the header, found byte 0x%02x",
+                     scan->name, wanted, offset_of(scan), (unsigned)found);
 }
 
 static int hex_value(char digit)

@@ -64,3 +64,24 @@ Test(arena, refuses_what_cannot_be)
     cr_assert_not_null(arena_alloc(&arena, 1, 1 << 20));
     arena_deinit(&arena);
 }
+
+/* Objects of one size until a second block comes: all of the first lie within the memory that it
+ * has. A block begins at a multiple of 64, as all memory, with a header of less than that. */
+Test(arena, a_block_is_not_overrun)
+{
+    for (size_t size = 16; size <= 2048; size += 16) {
+        struct arena arena = {0};
+        struct memory_counters before = memory_counters_get(), now = before;
+        char *first = arena_alloc(&arena, 1, size), *last = first;
+        uint64_t bytes = memory_counters_get().live_bytes - before.live_bytes;
+        for (char *next = first; now.live_count < before.live_count + 2;) {
+            last = next;
+            next = arena_alloc(&arena, 1, size);
+            now = memory_counters_get();
+        }
+        char *begin = first - (uintptr_t)first % 64;
+        cr_assert(last + size <= begin + bytes, "objects of %zu bytes", size);
+        cr_assert(last + 2 * size > begin + bytes, "room for %zu bytes was left", size);
+        arena_deinit(&arena);
+    }
+}

@@ -68,6 +68,33 @@ static void check_set(const char *set)
     device_destroy(device);
 }
 
+static void check_damage(const char *set)
+{
+    static const float damages[] = {NAN, INFINITY};
+    struct device *device;
+    struct error err;
+    float scores[TOKENS];
+    if (cpu_kernels_choose(set) == NULL)
+        return;
+    cr_assert_eq(device_cpu_create_with(&device, 1, cpu_kernels_choose(set), &err), STATUS_OK);
+    for (int at = 0; at < TOKENS; at += 33) {
+        for (int i = 0; i < 2; i++) {
+            for (int p = 0; p < TOKENS; p++)
+                scores[p] = p == at ? damages[i] : 1;
+            cr_assert(isnan(attend(device, scores)), "%s: %g at %d is passed over", set,
+                      (double)damages[i], at);
+        }
+    }
+    device_destroy(device);
+}
+
+Test(attention, a_damaged_key_is_not_passed_over)
+{
+    check_damage("plain");
+    check_damage("avx2");
+    check_damage("avx512");
+}
+
 Test(attention, scores_at_the_ends_of_the_range)
 {
     check_set("plain");

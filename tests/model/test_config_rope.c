@@ -115,6 +115,10 @@ Test(config_rope, refuses_by_name)
     static const struct config_row rows[] = {
         {QWEN3_JSON, SCALING("'type':'dynamic','factor':2.0"), STATUS_UNSUPPORTED,
          "rope_scaling|\"dynamic\"|default, linear, yarn and llama3"},
+        {QWEN3_JSON, SCALING("'factor':4.0"), STATUS_UNSUPPORTED, "\"factor\""},
+        {QWEN3_JSON, SCALING("'rope_type':'linear','factor':2.0,'short_factor':[1]"),
+         STATUS_UNSUPPORTED, "\"short_factor\""},
+        {QWEN3_JSON, "{'rope_scaling':{'a':{'b':{'c':1}}}}", STATUS_UNSUPPORTED, "\"b\""},
         {QWEN3_JSON, SCALING("'rope_type':'longrope'"), STATUS_UNSUPPORTED, "\"longrope\""},
         {QWEN3_JSON, SCALING("'rope_type':'proportional'"), STATUS_UNSUPPORTED, "\"proportional\""},
         {QWEN3_JSON, SCALING("'rope_type':7"), STATUS_FORMAT, "\"rope_type\"|an integer"},
