@@ -307,12 +307,12 @@ def text():
              "combining_first": "\u0301\u0327", "singleton": "\u212b\u2126\uf900"}
     for kind, value in texts.items():
         name = ("a15_" if kind in ("letter", "spaces", "newlines", "caret") else "ok_") + kind
-        write("text", name, b"\0" + value.encode("utf-8", "surrogatepass"))
-    write("text", "ok_options", b"\3" + texts["special"].encode())
+        write("text", name, b"\x80" + value.encode("utf-8", "surrogatepass"))
+    write("text", "ok_options", b"\x83" + texts["special"].encode())
     broken = {"continuation": b"a\x80b", "lone_ff": b"\xff\xfe", "overlong": b"\xc0\xaf\xe0\x80\xaf\xf0\x80\x80\xaf", "surrogate": b"\xed\xa0\x80\xed\xbf\xbf",
               "too_large": b"\xf4\x91\x92\x93\xff", "truncated": b"\xe1\x80\xe2\xf0\x91\x92\xf1\xbf\x41", "cut_4": b"ab\xf0\x9f\x98", "cut_3": b"ab\xe4\xbd", "cut_2": b"ab\xc3"}
     for kind, value in broken.items():
-        write("text", f"a16_broken_{kind}", b"\1" + value)
+        write("text", f"a16_broken_{kind}", b"\x81" + value)
 
 
 # --- batch files --------------------------------------------------------------------------------
