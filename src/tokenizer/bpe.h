@@ -1,8 +1,7 @@
 /* Byte-pair encoding: the lowest-ranked pair of neighbours is merged until none is left.
  *
  * Equal to Hugging Face tokenizers (models/bpe/word.rs, `merge_all`) in its rules for ties: of
- * equal ranks the leftmost pair; a queued pair whose sides have changed still counts while its
- * merge would give the same token. Time is O(n log n) in the word, which may be a whole text. */
+ * equal ranks the leftmost pair. Time is O(n log n) in the word, which may be a whole text. */
 #ifndef PHASOR_TOKENIZER_BPE_H
 #define PHASOR_TOKENIZER_BPE_H
 

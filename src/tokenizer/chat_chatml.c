@@ -1,8 +1,7 @@
 /* The ChatML families of Qwen. */
-#define _GNU_SOURCE /* memmem */
-
 #include <string.h>
 
+#include "tokenizer/byte_search.h"
 #include "tokenizer/chat_internal.h"
 
 struct slice {
@@ -34,7 +33,7 @@ static struct slice strip_back(struct slice text)
 /* The part before the first `mark`; all when there is none. */
 static struct slice before_first(struct slice text, const char *mark)
 {
-    const char *hit = text.length == 0 ? NULL : memmem(text.bytes, text.length, mark, strlen(mark));
+    const char *hit = bytes_find(text.bytes, text.length, mark, strlen(mark));
     if (hit != NULL)
         text.length = (size_t)(hit - text.bytes);
     return text;
@@ -45,7 +44,7 @@ static struct slice behind_last(struct slice text, const char *mark)
 {
     size_t length = strlen(mark);
     const char *hit;
-    while (text.length > 0 && (hit = memmem(text.bytes, text.length, mark, length)) != NULL) {
+    while ((hit = bytes_find(text.bytes, text.length, mark, length)) != NULL) {
         text.length -= (size_t)(hit - text.bytes) + length;
         text.bytes = hit + length;
     }

@@ -4,6 +4,23 @@
 #include "tokenizer/internal.h"
 #include "tokenizer/utf8_clean.h"
 
+/* An added token that is looked for in normalized text also decodes from its normalized form, as in
+ * the reference since 0.22: with Prepend and Replace its spaces are then decoded like all others.
+ */
+static bool append_added(const struct tokenizer *tokenizer, struct text *out, int32_t id,
+                         bool first, bool *took_place)
+{
+    const struct token_set *set = &tokenizer->added.normalized;
+    for (size_t i = 0; i < set->count; i++) {
+        const struct added_token *token = &set->tokens[i];
+        if (token->id != id)
+            continue;
+        *took_place = decode_plan_apply(&tokenizer->decode, out, token->text, token->length, first);
+        return true;
+    }
+    return false;
+}
+
 /* Returns whether the token took the first place of the text. */
 static bool append_token(const struct tokenizer *tokenizer, struct text *out, int32_t id,
                          bool first, bool skip_special)
@@ -11,6 +28,9 @@ static bool append_token(const struct tokenizer *tokenizer, struct text *out, in
     const struct vocab_token *token = vocab_at(&tokenizer->vocab, id);
     if (token == NULL || (skip_special && (token->flags & TOKEN_SPECIAL) != 0))
         return false;
+    bool took_place;
+    if ((token->flags & TOKEN_ADDED) != 0 && append_added(tokenizer, out, id, first, &took_place))
+        return took_place;
     return decode_plan_apply(&tokenizer->decode, out, token->text, token->length, first);
 }
 

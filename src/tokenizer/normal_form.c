@@ -5,6 +5,43 @@
 
 #include "base/memory.h"
 #include "tokenizer/normalizer.h"
+#include "tokenizer/unicode_class.h"
+
+/* Characters that the reference, whose tables are of about Unicode 10, passes as they are: later
+ * marks that have an order, later compatibility characters, and the two that would make U+11938. A
+ * model has seen them so; ids must not depend on a newer table. None of them combines with what
+ * stands beside it in the older tables, so a text can be cut there. */
+static const struct {
+    uint32_t first, last;
+} newer_characters[] = {
+    {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},
+    {0xC3C, 0xC3C},     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},
+    {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},   {0x32FF, 0x32FF},   {0xA7F2, 0xA7F4},
+    {0xA82C, 0xA82C},   {0xAB69, 0xAB69},   {0x10781, 0x10785}, {0x10787, 0x107B0},
+    {0x107B2, 0x107BA}, {0x10D24, 0x10D27}, {0x10EAB, 0x10EAC}, {0x10EFD, 0x10EFF},
+    {0x10F46, 0x10F50}, {0x10F82, 0x10F85}, {0x11070, 0x11070}, {0x1133B, 0x1133B},
+    {0x1145E, 0x1145E}, {0x11839, 0x1183A}, {0x11930, 0x11930}, {0x11938, 0x11938},
+    {0x1193D, 0x1193E}, {0x11943, 0x11943}, {0x119E0, 0x119E0}, {0x11A34, 0x11A34},
+    {0x11A47, 0x11A47}, {0x11A99, 0x11A99}, {0x11D42, 0x11D42}, {0x11D44, 0x11D45},
+    {0x11D97, 0x11D97}, {0x11F41, 0x11F42}, {0x16FF0, 0x16FF1}, {0x1E030, 0x1E06D},
+    {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF},
+    {0x1E4EC, 0x1E4EF}, {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9},
+};
+
+static bool is_newer(uint32_t code_point)
+{
+    size_t low = 0, high = sizeof newer_characters / sizeof newer_characters[0];
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (code_point > newer_characters[middle].last)
+            low = middle + 1;
+        else if (code_point < newer_characters[middle].first)
+            high = middle;
+        else
+            return true;
+    }
+    return false;
+}
 
 #define DECOMPOSITION_MAX 18 /* code points; of U+FDFA in NFKD */
 
@@ -113,6 +150,20 @@ static enum status append_form(struct text *out, struct code_points *points,
     return STATUS_OK;
 }
 
+/* End of the stretch that must be normalized together: before the next ASCII or newer character.
+ * `*behind` is where the search goes on, behind a newer one. */
+static size_t stretch_end(const char *in, size_t length, size_t at, size_t *behind)
+{
+    while (at < length && (unsigned char)in[at] >= 0x80) {
+        *behind = at;
+        if (is_newer(unicode_next(in, behind)))
+            return at;
+        at = *behind;
+    }
+    *behind = at;
+    return at;
+}
+
 /* ASCII is its own normal form and combines with nothing before it. So a text is cut into stretches
  * of ASCII, copied, and stretches that begin with at most one ASCII character and go on without. */
 enum status normalizer_form(enum normalizer_kind kind, struct text *out, const char *in,
@@ -125,12 +176,13 @@ enum status normalizer_form(enum normalizer_kind kind, struct text *out, const c
         size_t begin = at;
         while (at < length && (unsigned char)in[at] < 0x80)
             at++;
-        size_t copied = at < length && at > begin ? at - 1 : at;
+        size_t copied = at < length && at > begin ? at - 1 : at, behind = at;
         text_append(out, in + begin, copied - begin);
-        while (at < length && (unsigned char)in[at] >= 0x80)
-            at++;
-        if (at > copied)
-            status = append_form(out, &points, kind, in + copied, at - copied, err);
+        size_t end = stretch_end(in, length, at, &behind);
+        if (end > copied)
+            status = append_form(out, &points, kind, in + copied, end - copied, err);
+        text_append(out, in + end, behind - end);
+        at = behind;
     }
     memory_free(points.items);
     return status;

@@ -1,10 +1,9 @@
-#define _GNU_SOURCE /* memmem */
-
 #include "tokenizer/normalizer.h"
 
 #include <string.h>
 
 #include "base/json.h"
+#include "tokenizer/byte_search.h"
 
 static enum status copy_string(const char **out, size_t *length, struct arena *arena,
                                const json_t *value, const char *what, const char *file,
@@ -82,35 +81,43 @@ enum status normalizer_read(struct normalizer *normalizer, struct arena *arena, 
     return STATUS_OK;
 }
 
-static enum status check_size(size_t length, struct error *err)
+static enum status check_size(size_t length, size_t limit, struct error *err)
 {
-    if (length > NORMALIZED_BYTES_MAX)
+    if (length > limit)
         return error_set(err, STATUS_LIMIT,
-                         "the text becomes longer than %zu MiB when it is normalized",
-                         NORMALIZED_BYTES_MAX >> 20);
+                         "the text becomes longer than %zu bytes when it is normalized", limit);
     return STATUS_OK;
 }
 
+/* For a text of `length` bytes. */
+static size_t size_limit(size_t length)
+{
+    size_t room = NORMALIZED_BYTES_MAX - NORMALIZED_SPARE_BYTES;
+    if (length > room / NORMALIZED_GROWTH_MAX)
+        return NORMALIZED_BYTES_MAX;
+    return NORMALIZED_SPARE_BYTES + NORMALIZED_GROWTH_MAX * length;
+}
+
 static enum status replace(const struct normalizer_step *step, struct text *out, const char *in,
-                           size_t length, struct error *err)
+                           size_t length, size_t limit, struct error *err)
 {
     const char *end = in + length;
     while (in < end) {
-        const char *hit = memmem(in, (size_t)(end - in), step->from, step->from_length);
+        const char *hit = bytes_find(in, (size_t)(end - in), step->from, step->from_length);
         if (hit == NULL)
             hit = end;
         text_append(out, in, (size_t)(hit - in));
         if (hit == end)
             break;
         text_append(out, step->to, step->to_length);
-        TRY(check_size(out->length, err));
+        TRY(check_size(out->length, limit, err));
         in = hit + step->from_length;
     }
     return STATUS_OK;
 }
 
 static enum status apply_step(const struct normalizer_step *step, struct text *out, const char *in,
-                              size_t length, struct error *err)
+                              size_t length, size_t limit, struct error *err)
 {
     switch (step->kind) {
     case NORMALIZER_PREPEND:
@@ -119,7 +126,7 @@ static enum status apply_step(const struct normalizer_step *step, struct text *o
         text_append(out, in, length);
         return STATUS_OK;
     case NORMALIZER_REPLACE:
-        return replace(step, out, in, length, err);
+        return replace(step, out, in, length, limit, err);
     default:
         return normalizer_form(step->kind, out, in, length, err);
     }
@@ -128,15 +135,18 @@ static enum status apply_step(const struct normalizer_step *step, struct text *o
 enum status normalizer_apply(const struct normalizer *normalizer, struct text *out,
                              struct text *scratch, const char *in, size_t length, struct error *err)
 {
+    size_t limit = size_limit(length);
     text_clear(out);
     text_append(out, in, length);
+    TRY(text_check(out, "a normalized text", err));
     for (size_t i = 0; i < normalizer->step_count; i++) {
         text_clear(scratch);
-        TRY(apply_step(&normalizer->steps[i], scratch, out->bytes, out->length, err));
-        TRY(check_size(scratch->length, err));
+        TRY(apply_step(&normalizer->steps[i], scratch, out->bytes, out->length, limit, err));
+        TRY(text_check(scratch, "a normalized text", err));
+        TRY(check_size(scratch->length, limit, err));
         struct text result = *scratch;
         *scratch = *out;
         *out = result;
     }
-    return text_check(out, "a normalized text", err);
+    return STATUS_OK;
 }

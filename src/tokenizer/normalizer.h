@@ -35,11 +35,14 @@ struct normalizer {
 enum status normalizer_read(struct normalizer *normalizer, struct arena *arena, const json_t *json,
                             const char *file, struct error *err) MUST_CHECK;
 
-/* Limit of a normalized text, so that no file can blow a prompt up. */
-#define NORMALIZED_BYTES_MAX ((size_t)48 << 20)
+/* Limits of a normalized text, so that no file can blow a prompt up. Compatibility forms make at
+ * most 11 bytes of one (U+FDFA), a replaced space 3. */
+#define NORMALIZED_BYTES_MAX   ((size_t)48 << 20)
+#define NORMALIZED_SPARE_BYTES ((size_t)64 << 10) /* for what is put before a text */
+#define NORMALIZED_GROWTH_MAX  ((size_t)16)
 
 /* Replaces what `out` holds by the normal form of `in` (valid UTF-8); `scratch` is used between the
- * steps. STATUS_LIMIT beyond NORMALIZED_BYTES_MAX. */
+ * steps. STATUS_LIMIT beyond these limits. */
 enum status normalizer_apply(const struct normalizer *normalizer, struct text *out,
                              struct text *scratch, const char *in, size_t length,
                              struct error *err) MUST_CHECK;

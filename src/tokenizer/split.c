@@ -1,9 +1,8 @@
-#define _GNU_SOURCE /* memmem */
-
 #include "tokenizer/split.h"
 
 #include <string.h>
 
+#include "tokenizer/byte_search.h"
 #include "tokenizer/unicode_class.h"
 
 static const struct {
@@ -45,7 +44,8 @@ static enum status find_literal(const struct matcher *matcher, struct span_list 
 {
     const char *at = text, *end = text + length;
     while (at < end) {
-        const char *hit = memmem(at, (size_t)(end - at), matcher->literal, matcher->literal_length);
+        const char *hit =
+            bytes_find(at, (size_t)(end - at), matcher->literal, matcher->literal_length);
         if (hit == NULL)
             break;
         at = hit + matcher->literal_length;

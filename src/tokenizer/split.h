@@ -38,7 +38,7 @@ struct match_work {
     void *pcre_match; /* pcre2_match_data and pcre2_match_context, made on first use */
     void *pcre_limits;
     size_t text_bytes; /* of the whole encode: the time allowed grows with it */
-    size_t match_count;
+    size_t attempt_count;
     double started_s; /* CPU time of the thread when the first pattern ran */
 };
 void match_work_deinit(struct match_work *work);

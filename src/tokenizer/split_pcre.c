@@ -1,5 +1,6 @@
 /* Unknown patterns, by PCRE2. A file may hold any pattern and a prompt any text, so that a match is
- * bounded in steps and memory, and all matches of an encode in time. */
+ * bounded in steps and memory, and all matches of an encode in time. The classes are those of
+ * PCRE2's own Unicode tables, which may be older than the reference's. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -8,19 +9,22 @@
 #include <time.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "tokenizer/split.h"
 
 #define PATTERN_BYTES_MAX 16384
+#define SHOWN_BYTES       200 /* of a pattern, in messages */
 #define HEAP_LIMIT_KIB    65536
-/* One match may take this many steps and 16 more for each byte: a greedy repeat over the whole text
- * that gives back one character at a time needs one step for each, in each alternative. */
-#define STEPS_BASE     1000000
+/* One attempt to match, from one place, may take this many steps and 16 more for each byte: a
+ * greedy repeat over the whole text that gives back one character at a time needs one step for
+ * each, in each alternative. */
+#define STEPS_BASE     10000
 #define STEPS_PER_BYTE 16
-#define STEPS_MAX      300000000
-/* All matches of a text together: CPU time of the thread, so that a busy machine refuses nothing.
- */
-#define SECONDS_BASE    0.1
-#define SECONDS_PER_MIB 1.0
+/* All attempts of a text together: CPU time of the thread, so that a busy machine refuses nothing.
+ * PCRE2 counts no steps over attempts; a callout at the front of the pattern looks at the clock. */
+#define SECONDS_BASE       0.08
+#define SECONDS_PER_MIB    1.0
+#define ATTEMPTS_PER_CHECK 4
 
 struct pcre_pattern {
     pcre2_code *code;
@@ -50,6 +54,14 @@ static bool is_known_group(const char *rest, size_t length)
     return false;
 }
 
+/* The } that ends the braces which begin at `at`, or the end of the expression. */
+static size_t skip_braces(const char *regex, size_t length, size_t at)
+{
+    while (at < length && regex[at] != '}')
+        at++;
+    return at;
+}
+
 /* A construct that Oniguruma reads otherwise than PCRE2, or that has no place in a split pattern.
  * NULL: none found. */
 static const char *find_foreign(const char *regex, size_t length)
@@ -61,6 +73,8 @@ static const char *find_foreign(const char *regex, size_t length)
             if (next != 0 && strchr("wWbBhHvVgkKRXGQEZzAyYONCMcu123456789", next) != NULL)
                 return "an escape whose meaning differs";
             i++;
+            if (i + 1 < length && regex[i + 1] == '{') /* \p{L} */
+                i = skip_braces(regex, length, i + 1);
         } else if (in_class) {
             if (byte == '[' || (byte == '&' && next == '&'))
                 return "a class within a class";
@@ -81,12 +95,17 @@ static const char *find_foreign(const char *regex, size_t length)
     return NULL;
 }
 
+static enum status no_memory(const char *file, struct error *err)
+{
+    return error_set(err, STATUS_NO_MEMORY, "cannot allocate a pre-tokenizer pattern of %s", file);
+}
+
 static enum status refuse(const char *file, const char *regex, size_t length, const char *reason,
                           struct error *err)
 {
     return error_set(err, STATUS_UNSUPPORTED,
                      "%s: pre-tokenizer pattern \"%.*s\" is not supported: %s", file,
-                     (int)(length < 200 ? length : 200), regex, reason);
+                     (int)(length < SHOWN_BYTES ? length : SHOWN_BYTES), regex, reason);
 }
 
 static enum status compile(pcre2_code **out, pcre2_compile_context *context, const char *regex,
@@ -100,33 +119,37 @@ static enum status compile(pcre2_code **out, pcre2_compile_context *context, con
     *out = pcre2_compile((PCRE2_SPTR)regex, length, options, &code, &where, context);
     if (*out != NULL)
         return STATUS_OK;
-    if (code == PCRE2_ERROR_NOMEMORY || code == 121 /* compile time: no memory */)
-        return error_set(err, STATUS_NO_MEMORY, "cannot allocate a pre-tokenizer pattern of %s",
-                         file);
+    if (code == PCRE2_ERROR_HEAP_FAILED)
+        return no_memory(file, err);
     PCRE2_UCHAR reason[128];
     pcre2_get_error_message(code, reason, sizeof reason);
     return refuse(file, regex, length, (const char *)reason, err);
 }
 
-static enum status compile_pattern(struct pcre_pattern *pattern, pcre2_general_context *general,
+/* The pattern alone must be right before it is put behind the callout. */
+static enum status compile_pattern(struct pcre_pattern *pattern, pcre2_compile_context *context,
                                    const char *regex, size_t length, const char *file,
                                    struct error *err)
 {
-    pcre2_compile_context *context = pcre2_compile_context_create(general);
-    pattern->shown = memory_copy_text(regex, length < 200 ? length : 200);
-    if (context == NULL || pattern->shown == NULL) {
-        pcre2_compile_context_free(context);
-        return error_set(err, STATUS_NO_MEMORY, "cannot allocate a pre-tokenizer pattern of %s",
-                         file);
-    }
-    enum status status = compile(&pattern->code, context, regex, length, file, err);
-    pcre2_compile_context_free(context);
-    TRY(status);
+    struct text guarded = {0};
+    enum status status;
+    TRY_GOTO(compile(&pattern->code, context, regex, length, file, err), done);
     uint32_t may_be_empty = 0;
     pcre2_pattern_info(pattern->code, PCRE2_INFO_MATCHEMPTY, &may_be_empty);
-    if (may_be_empty)
-        return refuse(file, regex, length, "it may match the empty text", err);
-    return STATUS_OK;
+    pcre2_code_free(pattern->code);
+    pattern->code = NULL;
+    if (may_be_empty) {
+        status = refuse(file, regex, length, "it may match the empty text", err);
+        goto done;
+    }
+    text_append_string(&guarded, "(?C1)(?:");
+    text_append(&guarded, regex, length);
+    text_append_string(&guarded, ")");
+    TRY_GOTO(text_check(&guarded, "a pattern", err), done);
+    status = compile(&pattern->code, context, guarded.bytes, guarded.length, file, err);
+done:
+    text_deinit(&guarded);
+    return status;
 }
 
 enum status pcre_pattern_compile(struct pcre_pattern **out, const char *regex, size_t length,
@@ -142,10 +165,12 @@ enum status pcre_pattern_compile(struct pcre_pattern **out, const char *regex, s
     struct pcre_pattern *pattern = memory;
     pcre2_general_context *general =
         pcre2_general_context_create(pcre_allocate, pcre_release, NULL);
-    enum status status =
-        general == NULL
-            ? error_set(err, STATUS_NO_MEMORY, "cannot allocate a pre-tokenizer pattern")
-            : compile_pattern(pattern, general, regex, length, file, err);
+    pcre2_compile_context *context = general == NULL ? NULL : pcre2_compile_context_create(general);
+    pattern->shown = memory_copy_text(regex, length < SHOWN_BYTES ? length : SHOWN_BYTES);
+    enum status status = context == NULL || pattern->shown == NULL
+                             ? no_memory(file, err)
+                             : compile_pattern(pattern, context, regex, length, file, err);
+    pcre2_compile_context_free(context);
     pcre2_general_context_free(general);
     if (status == STATUS_OK)
         *out = pattern;
@@ -188,12 +213,25 @@ static enum status match_failed(const struct pcre_pattern *pattern, int code, st
 {
     if (code == PCRE2_ERROR_NOMEMORY)
         return error_set(err, STATUS_NO_MEMORY, "cannot allocate memory to match a pattern");
+    if (code == PCRE2_ERROR_CALLOUT)
+        return too_slow(pattern, "long", err);
     if (code == PCRE2_ERROR_HEAPLIMIT)
         return too_slow(pattern, "much memory", err);
     if (code == PCRE2_ERROR_MATCHLIMIT || code == PCRE2_ERROR_DEPTHLIMIT)
         return too_slow(pattern, "many steps", err);
     return error_set(err, STATUS_INTERNAL, "the pre-tokenizer pattern \"%s\" failed with code %d",
                      pattern->shown, code);
+}
+
+/* Called before each attempt to match. */
+static int watch_time(pcre2_callout_block *block, void *context)
+{
+    (void)block;
+    struct match_work *work = context;
+    if (++work->attempt_count % ATTEMPTS_PER_CHECK != 0)
+        return 0;
+    double seconds_max = SECONDS_BASE + SECONDS_PER_MIB * (double)work->text_bytes / (1 << 20);
+    return thread_seconds() - work->started_s > seconds_max ? PCRE2_ERROR_CALLOUT : 0;
 }
 
 static enum status start_work(struct match_work *work, size_t length, struct error *err)
@@ -212,9 +250,9 @@ static enum status start_work(struct match_work *work, size_t length, struct err
         match_work_deinit(work);
         return error_set(err, STATUS_NO_MEMORY, "cannot allocate memory to match a pattern");
     }
-    uint64_t steps = STEPS_BASE + (uint64_t)length * STEPS_PER_BYTE;
-    pcre2_set_match_limit(work->pcre_limits, steps < STEPS_MAX ? (uint32_t)steps : STEPS_MAX);
+    pcre2_set_match_limit(work->pcre_limits, (uint32_t)(STEPS_BASE + length * STEPS_PER_BYTE));
     pcre2_set_heap_limit(work->pcre_limits, HEAP_LIMIT_KIB);
+    pcre2_set_callout(work->pcre_limits, watch_time, work);
     return STATUS_OK;
 }
 
@@ -223,12 +261,9 @@ enum status pcre_pattern_find(const struct pcre_pattern *pattern, struct match_w
                               struct error *err)
 {
     TRY(start_work(work, length, err));
-    double seconds_max = SECONDS_BASE + SECONDS_PER_MIB * (double)work->text_bytes / (1 << 20);
     for (size_t at = 0; at < length;) {
         int code = pcre2_match(pattern->code, (PCRE2_SPTR)text, length, at, PCRE2_NO_UTF_CHECK,
                                work->pcre_match, work->pcre_limits);
-        if (++work->match_count % 64 == 0 && thread_seconds() - work->started_s > seconds_max)
-            return too_slow(pattern, "long", err);
         if (code == PCRE2_ERROR_NOMATCH)
             return STATUS_OK;
         if (code < 0)

@@ -1,10 +1,16 @@
 /* Text to token ids and back, from the pipeline that tokenizer.json describes.
  *
- * Known components: normalizers NFC, Prepend, Replace, Sequence; pre-tokenizers Split with a known
- * or PCRE2 pattern, ByteLevel, Metaspace, Digits, Sequence; model BPE (byte_fallback, fuse_unk,
- * ignore_merges); post-processor TemplateProcessing, ByteLevel; decoders ByteLevel, Replace,
- * ByteFallback, Fuse, Strip, Metaspace, Sequence. Anything else is refused by name. Encoding takes
- * time linear (times a logarithm) in the text. */
+ * Known components: normalizers NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence; pre-tokenizers
+ * Split with a known or PCRE2 pattern, ByteLevel, Metaspace, Digits, Sequence; model BPE
+ * (byte_fallback, fuse_unk, ignore_merges); post-processors TemplateProcessing, ByteLevel,
+ * Sequence; decoders ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace, Sequence. Anything
+ * else is refused by name. Encoding takes time linear (times a logarithm) in the text.
+ *
+ * Ids are those of Hugging Face tokenizers, but for three things. Text never becomes a special
+ * token by a merge. Patterns that PCRE2 runs see its Unicode tables (10.42: Unicode 14), in which
+ * newer characters are unassigned and \s takes U+180E. And where byte tokens are no valid UTF-8,
+ * decoding gives one U+FFFD for each maximal broken part, not one for each byte of the whole run of
+ * them: a stream cannot wait for the end of a run. "truncation" and "padding" are not applied. */
 #ifndef PHASOR_TOKENIZER_TOKENIZER_H
 #define PHASOR_TOKENIZER_TOKENIZER_H
 
@@ -43,7 +49,8 @@ struct encode_options {
 
 /* Appends the ids of `text` (any bytes; invalid UTF-8 becomes U+FFFD, one for each maximal broken
  * part as the Unicode standard recommends). Added tokens that are not special are always found;
- * special ones only with parse_special. On failure the list is as before. */
+ * special ones only with parse_special. On failure the list is as before. STATUS_LIMIT: more than
+ * 16 MiB, or an unknown split pattern that takes too long. */
 enum status tokenizer_encode(const struct tokenizer *tokenizer, struct token_list *out,
                              const char *text, size_t length, struct encode_options options,
                              struct error *err) MUST_CHECK;
@@ -68,7 +75,8 @@ struct decoder {
     bool started;
     struct text pending; /* bytes of an unfinished sequence */
 };
-/* Appends what the next id completes; bytes that can never become valid are given as U+FFFD. */
+/* Appends what the next id completes; an id that is no token gives nothing. Bytes that can never
+ * become valid are given as U+FFFD. */
 enum status decoder_push(struct decoder *decoder, const struct tokenizer *tokenizer,
                          struct text *out, int32_t id, struct error *err) MUST_CHECK;
 /* The end: an unfinished sequence becomes U+FFFD. */
