@@ -27,10 +27,12 @@ struct run_values {
     bool chat, ignore_eos, prompt_logprobs, strict, overwrite, quiet, verbose;
 };
 
+#define MAX_TOKENS_DEFAULT 128
+
 static struct run_values values = {
     .max_num_seqs = 256,
     .max_num_batched_tokens = 2048,
-    .max_tokens = 128,
+    .max_tokens = MAX_TOKENS_DEFAULT,
     .top_p = 1,
 };
 
@@ -93,6 +95,34 @@ static const struct cli_option options[] = {
 
 /* ---- Checks before the model is loaded ----------------------------------------------------- */
 
+/* Options that mean something with --prompt alone, or with files alone: silence would mislead. */
+static int check_mode(const struct cli_command *command)
+{
+    const struct {
+        const char *name;
+        bool is_given, needs_prompt;
+    } modes[] = {
+        {"--max-tokens", values.max_tokens != MAX_TOKENS_DEFAULT, true},
+        {"--chat", values.chat, true},
+        {"--temperature", values.temperature != 0, true},
+        {"--top-p", values.top_p != 1, true},
+        {"--top-k", values.top_k != 0, true},
+        {"--error-file", values.errors != NULL, false},
+        {"--strict", values.strict, false},
+        {"--overwrite", values.overwrite, false},
+        {"--prompt-logprobs", values.prompt_logprobs, false},
+    };
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        if (!modes[i].is_given || modes[i].needs_prompt == (values.prompt != NULL))
+            continue;
+        if (modes[i].needs_prompt)
+            return options_mistake(command, "%s is for --prompt; rows of a file say it themselves",
+                                   modes[i].name);
+        return options_mistake(command, "%s is for a batch file, not for --prompt", modes[i].name);
+    }
+    return -1;
+}
+
 static int check_values(const struct cli_command *command, char **operands, int operand_count)
 {
     if (operand_count == 1 && values.model != NULL && strcmp(values.model, operands[0]) != 0)
@@ -107,6 +137,9 @@ static int check_values(const struct cli_command *command, char **operands, int 
     if (values.prompt == NULL && (values.input == NULL || values.output == NULL))
         return options_mistake(command, "%s is missing (or --prompt for a quick try)",
                                values.input == NULL ? "--input-file" : "--output-file");
+    int mistake = check_mode(command);
+    if (mistake >= 0)
+        return mistake;
     if (values.max_num_batched_tokens < values.max_num_seqs)
         return options_mistake(command,
                                "--max-num-batched-tokens (%lld) must be at least --max-num-seqs "

@@ -154,7 +154,8 @@ static bool needs_tokenizer(struct batch_row_run *row, const char *param)
     if (row->world->tokenizer != NULL)
         return true;
     error_set(&err, STATUS_UNSUPPORTED,
-              "the checkpoint has no tokenizer.json, so \"prompt\" must be token ids");
+              "the checkpoint has no tokenizer.json; send token ids as the \"prompt\" of "
+              "/v1/completions");
     row_fail(row, ROW_UNSUPPORTED, param, &err);
     return false;
 }
@@ -260,6 +261,40 @@ static void encode_prompts(struct batch_row_run *row)
     }
 }
 
+/* Scores that one answer may hold: at some 60 bytes each, a line of about 64 MiB. */
+#define SCORES_MAX (1 << 20)
+
+/* A short row can ask for an answer without bound: each choice repeats what is known of its prompt.
+ */
+static void check_scores(struct batch_row_run *row)
+{
+    const struct request *request = &row->request;
+    int64_t tops = prompt_tops(request);
+    int64_t scores = 0;
+    for (int64_t i = 0; tops >= 0 && i < request->prompt_count; i++)
+        scores += (int64_t)row->prompts[i].ids.count * (tops + 1) * request->n;
+    if (scores <= SCORES_MAX)
+        return;
+    struct error err;
+    error_set(&err, STATUS_LIMIT,
+              "the answer would hold %lld scores of prompt tokens, and at most %d are written; ask "
+              "for fewer choices (n), fewer logprobs, or split the row",
+              (long long)scores, SCORES_MAX);
+    row_fail(row, ROW_INVALID_VALUE, "prompt_logprobs", &err);
+}
+
+/* Stop strings are looked for in text. */
+static void check_stops(struct batch_row_run *row)
+{
+    if (row->request.stops.count > 0 && row->world->tokenizer == NULL) {
+        struct error err;
+        error_set(&err, STATUS_UNSUPPORTED,
+                  "the checkpoint has no tokenizer.json, so \"stop\" strings cannot be found; use "
+                  "\"stop_token_ids\"");
+        row_fail(row, ROW_UNSUPPORTED, "stop", &err);
+    }
+}
+
 /* ---- Sequences ----------------------------------------------------------------------------- */
 
 /* OpenAI's default for completions; in a chat the answer may take what is left. */
@@ -346,7 +381,11 @@ enum status batch_row_start(struct batch_world *world, struct request *request, 
     struct batch_row_run *row;
     TRY(row_create(&row, world, request, line, err));
     row->open_count = 1;
-    encode_prompts(row);
+    check_stops(row);
+    if (!row->has_failed)
+        encode_prompts(row);
+    if (!row->has_failed)
+        check_scores(row);
     request_drop_prompts(&row->request);
     for (int64_t i = 0; !row->has_failed && i < row->choice_count; i++)
         submit_choice(row, i);
