@@ -98,6 +98,8 @@ static const char *string_of(const json_t *rows, const char *id, const char *key
     return text == NULL ? "null" : text;
 }
 
+#define TEN(x) x x x x x x x x x x
+
 /* ---- Rows ---------------------------------------------------------------------------------- */
 
 /* Prompt tokens of a row. */
@@ -119,6 +121,26 @@ Test(run, text_becomes_a_control_token_only_when_asked)
     cr_expect_eq(result.completed, 2);
     cr_expect_eq(prompt_tokens_of(rows, "asked"), 1);
     cr_expect_gt(prompt_tokens_of(rows, "plain"), 1);
+    json_decref(rows);
+}
+
+Test(run, what_cannot_be_done_is_refused)
+{
+    static const char many[] =
+        ROW("scores", "\"prompt\":\"" TEN(
+                          TEN(TEN("word "))) "\",\"n\":128,\"max_tokens\":1,"
+                                             "\"prompt_logprobs\":20,\"echo\":true,\"logprobs\":20")
+            ROW("few", "\"prompt\":\"word\",\"prompt_logprobs\":20,\"max_tokens\":1");
+    static const char stops[] = ROW("stop", "\"prompt\":[1,2],\"stop\":\"x\",\"max_tokens\":1")
+        ROW("ids", "\"prompt\":[1,2],\"stop_token_ids\":[1],\"max_tokens\":1");
+    struct phasor_batch_result result;
+    json_t *rows = run_lines(MODEL, many, &result);
+    cr_expect_eq(result.completed, 1);
+    cr_expect_str_eq(error_code_of(rows, "scores"), "invalid_value");
+    json_decref(rows);
+    rows = run_lines(TEST_DATA "/models/mixtral", stops, &result);
+    cr_expect_eq(result.completed, 1);
+    cr_expect_str_eq(error_code_of(rows, "stop"), "unsupported_parameter");
     json_decref(rows);
 }
 
