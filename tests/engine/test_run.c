@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "engine_tools.h"
 #include "phasor.h"
+#include "sweep.h"
 
 #define MODEL   MODELS_DIR "/kjv-moe"
 #define TINY    TEST_DATA "/models/mixtral" /* no tokenizer */
@@ -422,7 +423,7 @@ Test(run, errors_can_have_a_file_of_their_own)
 }
 
 /* The n-th allocation of a run fails, for growing n until none does. A row may get an error, the
- * run may end; nothing leaks and nothing crashes. PHASOR_TESTS_FULL takes every n. */
+ * run may end; nothing leaks and nothing crashes. */
 Test(run, allocations_may_fail_anywhere)
 {
     static const char lines[] =
@@ -444,8 +445,8 @@ Test(run, allocations_may_fail_anywhere)
     cr_assert_eq(phasor_batch_run(model, &params, &result, &err), PHASOR_OK);
     count = memory_counters_get().alloc_count - count;
     cr_expect_eq(memory_counters_get().live_count, live);
-    uint64_t stride = getenv("PHASOR_TESTS_FULL") != NULL ? 1 : 1 + count / 40;
-    for (uint64_t n = 1; n <= count; n += stride) {
+    uint64_t step = sweep_step(1 + count / 40);
+    for (uint64_t n = sweep_first(step); n <= count; n += step) {
         memory_fail_at(n, n % 4 >= 2);
         enum phasor_status status = phasor_batch_run(model, &params, &result, &err);
         memory_fail_at(0, 0);

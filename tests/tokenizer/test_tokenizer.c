@@ -1,5 +1,6 @@
 /* Opening and parsing: what is accepted, and what is refused in which words. */
 #include "helpers.h"
+#include "sweep.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -202,7 +203,7 @@ Test(tokenizer, accepts_holes_between_ids)
     tokenizer_close(tokenizer);
 }
 
-/* Each allocation of a parse fails once; in the quick tier with strides. */
+/* Each allocation of a parse fails once. */
 static void sweep_parse(const char *name)
 {
     static const char config[] = "{\"bos_token\":\"a\",\"chat_template\":\"b\"}";
@@ -213,7 +214,8 @@ static void sweep_parse(const char *name)
     char *json = data_read(file, &length);
     uint64_t live = memory_counters_get().live_count;
     enum status status = STATUS_NO_MEMORY;
-    for (uint64_t n = 1; status != STATUS_OK; n += n < 40 ? 1 : 7) {
+    uint64_t step = sweep_step(7);
+    for (uint64_t n = sweep_first(step); status != STATUS_OK; n += step) {
         struct tokenizer *tokenizer = NULL;
         memory_fail_at(n, n % 2);
         status = tokenizer_parse(&tokenizer, json, length, config, sizeof config - 1, file, &err);
