@@ -1,6 +1,8 @@
 /* phasor run: a batch file, or one prompt, through a model. */
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -149,27 +151,49 @@ static int check_values(const struct cli_command *command, char **operands, int 
     return -1;
 }
 
+static bool is_stream(const char *path)
+{
+    return strcmp(path, "-") == 0;
+}
+
+/* Whether a file could be written there; made if need be. */
+static int check_output(const char *path)
+{
+    struct stat about;
+    if (path == NULL || is_stream(path))
+        return -1;
+    if (stat(path, &about) != 0) {
+        char folder[PATH_MAX];
+        snprintf(folder, sizeof folder, "%s", path);
+        if (access(dirname(folder), W_OK) == 0)
+            return -1;
+        fprintf(stderr, "phasor: cannot write the output file %s: its folder: %s\n", path,
+                strerror(errno));
+        return EXIT_FATAL;
+    }
+    if (S_ISDIR(about.st_mode)) {
+        fprintf(stderr, "phasor: the output file %s is a folder; name a file in it\n", path);
+        return EXIT_FATAL;
+    }
+    if (values.overwrite || !S_ISREG(about.st_mode) || about.st_size == 0)
+        return -1;
+    fprintf(stderr,
+            "phasor: the output file %s exists and is not empty; remove it, choose another, or "
+            "allow it to be replaced with --overwrite\n",
+            path);
+    return EXIT_FATAL;
+}
+
 /* The library checks files again; this spares the user a load before a simple mistake shows. */
 static int check_files(void)
 {
-    struct stat about;
-    if (strcmp(values.input, "-") != 0 && access(values.input, R_OK) != 0) {
+    if (!is_stream(values.input) && access(values.input, R_OK) != 0) {
         fprintf(stderr, "phasor: cannot open the input file %s: %s\n", values.input,
                 strerror(errno));
         return EXIT_FATAL;
     }
-    const char *outputs[] = {values.output, values.errors};
-    for (int i = 0; i < 2; i++) {
-        if (values.overwrite || outputs[i] == NULL || strcmp(outputs[i], "-") == 0 ||
-            stat(outputs[i], &about) != 0 || !S_ISREG(about.st_mode) || about.st_size == 0)
-            continue;
-        fprintf(stderr,
-                "phasor: the output file %s exists and is not empty; remove it, choose another, or "
-                "allow it to be replaced with --overwrite\n",
-                outputs[i]);
-        return EXIT_FATAL;
-    }
-    return -1;
+    int mistake = check_output(values.output);
+    return mistake >= 0 ? mistake : check_output(values.errors);
 }
 
 /* ---- Running ------------------------------------------------------------------------------- */

@@ -61,6 +61,9 @@ expect 2 "bad word" "$phasor" run "$model" -p x --dtype int3
 expect 2 "half" "$phasor" run "$model" -p x --dtype half
 has err "bfloat16" "half"
 expect 2 "tokens below seqs" "$phasor" run "$model" -i in -o o --max-num-seqs 8 --max-num-batched-tokens 7
+expect 2 "a prompt's option with a file" "$phasor" run "$model" -i in -o o --top-p 0.5
+has err "is for --prompt" "a prompt's option with a file"
+expect 2 "a file's option with a prompt" "$phasor" run "$model" -p x --strict
 expect 2 "bad variable" env PHASOR_SEED=x "$phasor" run "$model" -p x
 has err "PHASOR_SEED" "bad variable"
 for shell in bash zsh fish; do
@@ -98,6 +101,10 @@ expect 1 "--strict" "$phasor" run "$model" -i mixed -o o5 --strict
 has err "line 3" "--strict"; [ ! -e o5 ] || fail "--strict made an output"
 expect 1 "no input" "$phasor" run "$model" -i none -o o6
 has err "none" "no input"; [ ! -e o6 ] || fail "a refused run made an output"
+expect 1 "a folder as output" "$phasor" run "$model" -i good -o .
+has err "is a folder" "a folder as output"
+expect 1 "no folder for the output" "$phasor" run "$model" -i good -o no/such/folder/o
+has err "its folder" "no folder for the output"
 expect 1 "no model there" "$phasor" run ./no/such/model -i good -o o6
 has err "no/such/model" "no model there"
 expect 1 "a full disk" "$phasor" run "$model" -i good -o /dev/full
