@@ -25,25 +25,6 @@ static inline bool checked_mul(uint64_t *out, uint64_t a, uint64_t b)
     return true;
 }
 
-/* Product of `count` factors; 1 for none. */
-static inline bool checked_product(uint64_t *out, const uint64_t *factors, size_t count)
-{
-    uint64_t product = 1;
-    for (size_t i = 0; i < count; i++) {
-        if (!checked_mul(&product, product, factors[i]))
-            return false;
-    }
-    *out = product;
-    return true;
-}
-
-/* Rounds up to a multiple of `unit` (> 0). */
-static inline bool checked_round_up(uint64_t *out, uint64_t value, uint64_t unit)
-{
-    uint64_t rest = value % unit;
-    return checked_add(out, value, rest == 0 ? 0 : unit - rest);
-}
-
 /* Whether [offset, offset + bytes) lies within [0, limit). */
 static inline bool checked_range(uint64_t offset, uint64_t bytes, uint64_t limit)
 {

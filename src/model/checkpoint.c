@@ -204,17 +204,6 @@ const char *checkpoint_dir(const struct checkpoint *checkpoint)
     return checkpoint->dir;
 }
 
-int64_t checkpoint_shard_count(const struct checkpoint *checkpoint)
-{
-    return checkpoint->shard_count;
-}
-
-const char *checkpoint_shard_path(const struct checkpoint *checkpoint, int64_t shard)
-{
-    ASSERT(shard >= 0 && shard < checkpoint->shard_count);
-    return checkpoint->shards[shard].path;
-}
-
 int64_t checkpoint_tensor_count(const struct checkpoint *checkpoint)
 {
     return checkpoint->tensor_count;

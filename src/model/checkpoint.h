@@ -25,10 +25,6 @@ void checkpoint_close(struct checkpoint *checkpoint); /* NULL is allowed */
 const struct model_config *checkpoint_config(const struct checkpoint *checkpoint);
 const char *checkpoint_dir(const struct checkpoint *checkpoint);
 
-/* The file of a tensor is that of its `shard`. */
-int64_t checkpoint_shard_count(const struct checkpoint *checkpoint);
-const char *checkpoint_shard_path(const struct checkpoint *checkpoint, int64_t shard);
-
 /* All tensors of all shards, for `inspect`. */
 int64_t checkpoint_tensor_count(const struct checkpoint *checkpoint);
 const struct tensor_info *checkpoint_tensor(const struct checkpoint *checkpoint, int64_t index);

@@ -41,45 +41,6 @@ Test(checked, mul)
     }
 }
 
-Test(checked, product)
-{
-    static const uint64_t factors[] = {3, 5, 1ull << 40, 1ull << 40, 0};
-    static const struct {
-        size_t count;
-        bool fits;
-        uint64_t result;
-    } cases[] = {{0, true, 1}, {1, true, 3}, {3, true, 15ull << 40}, {4, false, 0}};
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        uint64_t out = 77;
-        cr_assert_eq(checked_product(&out, factors, cases[i].count), cases[i].fits);
-        cr_assert_eq(out, cases[i].fits ? cases[i].result : 77);
-    }
-    /* Overflow before a zero is overflow: no order of factors hides it. */
-    uint64_t out = 77;
-    cr_assert(!checked_product(&out, factors, 5));
-    cr_assert_eq(out, 77);
-}
-
-Test(checked, round_up_to_a_unit)
-{
-    static const struct operation cases[] = {
-        {0, 16, true, 0},
-        {1, 16, true, 16},
-        {16, 16, true, 16},
-        {17, 16, true, 32},
-        {MOST, 1, true, MOST},
-        {MOST, 2, false, 0},
-        {MOST - 1, 2, true, MOST - 1},
-        {MOST - 14, 16, false, 0},
-        {MOST - 15, 16, true, MOST - 15},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        uint64_t out = 77;
-        cr_assert_eq(checked_round_up(&out, cases[i].a, cases[i].b), cases[i].fits, "case %zu", i);
-        cr_assert_eq(out, cases[i].fits ? cases[i].result : 77, "case %zu", i);
-    }
-}
-
 Test(checked, range_within_a_limit)
 {
     static const struct {
