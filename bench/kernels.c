@@ -225,8 +225,9 @@ int main(int argc, char **argv)
     struct device *device;
     struct thread_team *team;
     struct error err;
-    if (device_cpu_create_with(&device, threads, cpu_kernels_choose(set), &err) != STATUS_OK ||
-        thread_team_create(&team, threads, &err) != STATUS_OK) {
+    struct cpu_share share = {.thread_count = threads, .first_cpu = 0};
+    if (device_cpu_create_with(&device, &share, cpu_kernels_choose(set), &err) != STATUS_OK ||
+        thread_team_create(&team, threads, 0, &err) != STATUS_OK) {
         fprintf(stderr, "bench_kernels: %s\n", err.message);
         return 1;
     }

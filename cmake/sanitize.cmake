@@ -16,3 +16,8 @@ endif()
 add_compile_options(-fsanitize=${PHASOR_SANITIZE} -fno-omit-frame-pointer
                     -fno-sanitize-recover=all)
 add_link_options(-fsanitize=${PHASOR_SANITIZE})
+
+# The thread sanitizer sees the interleavings that happen: chance is helped along (base/perturb.h).
+if(PHASOR_SANITIZE MATCHES "thread")
+    add_compile_definitions(PHASOR_PERTURB)
+endif()

@@ -81,7 +81,11 @@ struct phasor_model_params {
     const char *revision;    /* of a cached model; NULL: main */
     enum phasor_dtype dtype; /* AUTO: as the checkpoint says (float16 runs as bfloat16) */
     bool needs_tokenizer;    /* refuse a checkpoint without tokenizer.json before it is loaded */
-    int thread_count;        /* 0: one for each core the process may use */
+    int thread_count;        /* of all devices together; 0: one for each core the process may use */
+    const char *devices;     /* "cpu:N": N ranks, each with its share of the cores and its own
+                              * memory; NULL: one */
+    const char *plan;        /* how weights lie over the ranks, "tp4|ep4" (docs/plans.md); NULL:
+                              * static tensor parallelism */
     phasor_log_fn *log;      /* or NULL */
     void *log_context;
     /* Bytes of weights read so far; or NULL. */
@@ -190,11 +194,26 @@ PHASOR_API enum phasor_status phasor_generate(struct phasor_model *model,
 
 /* ---- Looking at a checkpoint --------------------------------------------------------------- */
 
+struct phasor_inspect_params {
+    size_t size;
+    const char *model;
+    const char *revision; /* of a cached model; NULL: main */
+    /* With either of these: how the weights would lie over ranks, and the bytes of each. */
+    const char *devices;     /* "cpu:N"; NULL: as many ranks as the plan has */
+    const char *plan;        /* "tp4|ep4" (docs/plans.md); "list": all that there are for `devices`,
+                              * legal or not; NULL: the one that phasor_model_open would choose */
+    enum phasor_dtype dtype; /* of the weights in memory; AUTO: as the checkpoint says */
+    int64_t max_num_seqs;    /* as in phasor_batch_params: memory for a pass follows from them */
+    int64_t max_num_batched_tokens;
+};
+PHASOR_API struct phasor_inspect_params phasor_inspect_params_default(void);
+
 /* Describes a checkpoint without loading its weights: a JSON object, documented in phasor(1), in
  * memory that phasor_text_free releases. An unsupported checkpoint is described as far as it was
- * understood, with the reason under "unsupported". */
-PHASOR_API enum phasor_status phasor_inspect(char **out_json, const char *model,
-                                             const char *revision,
+ * understood, with the reason under "unsupported". PHASOR_INVALID_ARGUMENT when the plan is none,
+ * or not legal for this model: the sentence has the rule. */
+PHASOR_API enum phasor_status phasor_inspect(char **out_json,
+                                             const struct phasor_inspect_params *params,
                                              struct phasor_error *err) PHASOR_MUST_CHECK;
 PHASOR_API void phasor_text_free(char *text); /* NULL is allowed */
 
@@ -202,7 +221,7 @@ PHASOR_API void phasor_text_free(char *text); /* NULL is allowed */
 
 struct phasor_synth_params {
     size_t size;
-    const char *preset;     /* one of phasor_synth_presets() */
+    const char *preset;     /* one of phasor_synth_presets(), or the path of a config.json */
     const char *output_dir; /* made if need be; must be empty */
     uint64_t seed;
     int64_t layer_count;      /* 0: as published */

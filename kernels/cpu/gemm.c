@@ -329,6 +329,8 @@ static void ffn_up_store(const struct op_ffn_up *op, const struct scratch *scrat
 
 void KERNEL(ffn_up)(const struct op_ffn_up *op, struct share *share)
 {
+    if (op->group_count == 0)
+        return;
     struct scratch scratch;
     struct tiles shape = tiles_of(&op->groups[0].gate);
     struct rows rows = {op->in, op->token_of, op->in_stride, op->groups[0].gate.columns};
@@ -348,6 +350,8 @@ void KERNEL(ffn_up)(const struct op_ffn_up *op, struct share *share)
 
 void KERNEL(ffn_down)(const struct op_ffn_down *op, struct share *share)
 {
+    if (op->group_count == 0)
+        return;
     struct scratch scratch;
     struct tiles shape = tiles_of(&op->groups[0].down);
     struct rows rows = {op->in, NULL, op->in_stride, op->groups[0].down.columns};

@@ -17,4 +17,5 @@ const struct cpu_kernels KERNEL(cpu_kernels) = {
     .combine = KERNEL(combine),
     .shared_add = KERNEL(shared_add),
     .gather = KERNEL(gather),
+    .copy = KERNEL(copy),
 };

@@ -10,16 +10,25 @@
 #include "device/device.h"
 #include "device/ops.h"
 
-/* Work that workers take in pieces: which worker takes which piece never changes a result. */
+/* Work that workers take in pieces: which worker takes which piece never changes a result. A stream
+ * has one for all its operations, and `next` only grows, so that others can read from it that the
+ * stream moves. */
 struct share {
     _Alignas(64) atomic_int_fast64_t next;
+    int64_t first; /* what `next` was when the operation began */
     int worker_count;
 };
 
-/* The next piece, or `count` and more when none is left. */
+static inline void share_begin(struct share *share, int worker_count)
+{
+    share->first = atomic_load_explicit(&share->next, memory_order_relaxed);
+    share->worker_count = worker_count;
+}
+
+/* The next piece, counted from 0: `count` and more when none is left. */
 static inline int64_t share_take(struct share *share)
 {
-    return atomic_fetch_add_explicit(&share->next, 1, memory_order_relaxed);
+    return atomic_fetch_add_explicit(&share->next, 1, memory_order_relaxed) - share->first;
 }
 
 struct cpu_kernels {
@@ -36,6 +45,7 @@ struct cpu_kernels {
     void (*combine)(const struct op_combine *op, struct share *share);
     void (*shared_add)(const struct op_shared_add *op, struct share *share);
     void (*gather)(const struct op_gather *op, struct share *share);
+    void (*copy)(const struct op_copy *op, struct share *share);
 };
 
 /* One set for each instruction set that the compiler was asked for. */
@@ -50,7 +60,7 @@ extern const struct cpu_kernels cpu_kernels_avx512;
 const struct cpu_kernels *cpu_kernels_choose(const char *wanted);
 
 /* device_cpu_create with chosen kernels: for tests and benchmarks of each set. */
-enum status device_cpu_create_with(struct device **out, int thread_count,
+enum status device_cpu_create_with(struct device **out, const struct cpu_share *share,
                                    const struct cpu_kernels *kernels, struct error *err) MUST_CHECK;
 
 /* KERNEL(embed) is embed_avx2 where KERNEL_ISA is avx2. */
@@ -71,6 +81,7 @@ void KERNEL(ffn_down)(const struct op_ffn_down *op, struct share *share);
 void KERNEL(combine)(const struct op_combine *op, struct share *share);
 void KERNEL(shared_add)(const struct op_shared_add *op, struct share *share);
 void KERNEL(gather)(const struct op_gather *op, struct share *share);
+void KERNEL(copy)(const struct op_copy *op, struct share *share);
 #endif
 
 #endif

@@ -1,4 +1,5 @@
-/* Operations that work row by row: embedding, norm, sums, gathers. */
+/* Operations that work row by row: embedding, norm, sums, gathers, and the
+ * router. */
 #include <math.h>
 #include <string.h>
 
@@ -86,8 +87,11 @@ void KERNEL(combine)(const struct op_combine *op, struct share *share)
             float *out = op->out + t * op->stride;
             memset(out, 0, (size_t)op->stride * sizeof(float));
             for (int64_t c = 0; c < op->top_k; c++) {
-                const float *in = op->in + op->position_of[t * op->top_k + c] * op->stride;
-                float weight = op->weights[t * op->top_k + c];
+                int64_t position = op->position_of[t * op->top_k + c];
+                if (position < 0)
+                    continue;
+                const float *in = op->in + position * op->stride;
+                float weight = op->weights != NULL ? op->weights[t * op->choice_stride + c] : 1;
                 for (int64_t i = 0; i < op->stride; i += LANES)
                     v16_store(out + i, v16_load(out + i) + v16_load(in + i) * weight);
             }
@@ -115,8 +119,19 @@ void KERNEL(gather)(const struct op_gather *op, struct share *share)
     struct row_range rows;
     while (rows_take(&rows, share, op->row_count)) {
         for (int64_t r = rows.first; r < rows.end; r++)
-            memcpy(op->out + r * op->stride, op->in + op->rows[r] * op->stride,
-                   (size_t)op->stride * sizeof(float));
+            memcpy((char *)op->out + r * op->row_bytes,
+                   (const char *)op->in + op->rows[r] * op->row_bytes, (size_t)op->row_bytes);
+    }
+}
+
+#define COPY_BYTES (256 * 1024) /* of a piece */
+
+void KERNEL(copy)(const struct op_copy *op, struct share *share)
+{
+    int64_t at;
+    while ((at = share_take(share) * COPY_BYTES) < op->bytes) {
+        int64_t bytes = op->bytes - at < COPY_BYTES ? op->bytes - at : COPY_BYTES;
+        memcpy((char *)op->out + at, (const char *)op->in + at, (size_t)bytes);
     }
 }
 
@@ -138,7 +153,7 @@ static void top_k_pick(int32_t *ids, float *weights, float *scores, int64_t coun
 static void route_token(const struct op_route *op, int64_t t)
 {
     float *scores = op->logits + t * op->logit_stride;
-    float *weights = op->weights + t * op->top_k;
+    float *weights = op->weights + t * op->choice_stride;
     float most = scores[0];
     for (int64_t e = 1; e < op->expert_count; e++)
         most = fmaxf(most, scores[e]);
@@ -149,7 +164,7 @@ static void route_token(const struct op_route *op, int64_t t)
     }
     for (int64_t e = 0; e < op->expert_count; e++)
         scores[e] /= sum;
-    top_k_pick(op->ids + t * op->top_k, weights, scores, op->expert_count, op->top_k);
+    top_k_pick(op->ids + t * op->choice_stride, weights, scores, op->expert_count, op->top_k);
     if (!op->normalize)
         return;
     float chosen = 0;

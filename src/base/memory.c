@@ -3,6 +3,22 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define WITH_ASAN 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(WITH_ASAN)
+#include <sanitizer/asan_interface.h>
+#define TAIL_BYTES 1 /* at least, behind the pages' bytes: an access there is found */
+#else
+#define ASAN_POISON_MEMORY_REGION(memory, bytes)   ((void)(memory), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(memory, bytes) ((void)(memory), (void)(bytes))
+#define TAIL_BYTES                                 0
+#endif
 
 #define ALIGNMENT 64
 
@@ -35,6 +51,12 @@ static void account(size_t bytes)
     uint64_t peak = atomic_load(&peak_bytes);
     while (live > peak && !atomic_compare_exchange_weak(&peak_bytes, &peak, live))
         ;
+}
+
+static void unaccount(size_t bytes)
+{
+    atomic_fetch_sub(&live_count, 1);
+    atomic_fetch_sub(&live_bytes, bytes);
 }
 
 void *memory_alloc_raw(size_t count, size_t size)
@@ -82,8 +104,7 @@ void memory_free(void *memory)
     if (memory == NULL)
         return;
     struct block_header *header = header_of(memory);
-    atomic_fetch_sub(&live_count, 1);
-    atomic_fetch_sub(&live_bytes, header->bytes);
+    unaccount(header->bytes);
     free(header);
 }
 
@@ -126,6 +147,41 @@ enum status memory_get_raw(void **out, size_t count, size_t size, const char *wh
         return no_memory(count, size, what, err);
     *out = memory;
     return STATUS_OK;
+}
+
+/* At least one page; where there is no room for the rounding, more than any map can be. */
+size_t memory_pages_bytes(size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t total;
+    if (__builtin_add_overflow(bytes, TAIL_BYTES + page - 1, &total))
+        return SIZE_MAX / page * page;
+    return total < page ? page : total / page * page;
+}
+
+enum status memory_pages_get(void **out, size_t bytes, const char *what, struct error *err)
+{
+    size_t total = memory_pages_bytes(bytes);
+    if (should_fail())
+        return no_memory(bytes, 1, what, err);
+    void *memory = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return no_memory(bytes, 1, what, err);
+    ASAN_POISON_MEMORY_REGION((char *)memory + bytes, total - bytes);
+    account(bytes);
+    *out = memory;
+    return STATUS_OK;
+}
+
+void memory_pages_free(void *memory, size_t bytes)
+{
+    if (memory == NULL)
+        return;
+    size_t total = memory_pages_bytes(bytes);
+    ASAN_UNPOISON_MEMORY_REGION(memory, total);
+    unaccount(bytes);
+    int failure = munmap(memory, total);
+    ASSERT(failure == 0);
 }
 
 enum status memory_reserve(void *array, size_t *capacity, size_t needed, size_t size,

@@ -31,6 +31,17 @@ enum status memory_get(void **out, size_t count, size_t size, const char *what,
 enum status memory_get_raw(void **out, size_t count, size_t size, const char *what,
                            struct error *err) MUST_CHECK;
 
+/* Whole pages for `bytes` bytes, zeroed, of which nothing else has a part, so that mprotect can
+ * open and close them. They count as memory_alloc's do. Freed by memory_pages_free with the same
+ * bytes.
+ */
+enum status memory_pages_get(void **out, size_t bytes, const char *what,
+                             struct error *err) MUST_CHECK;
+void memory_pages_free(void *memory, size_t bytes); /* NULL is allowed */
+
+/* The bytes that memory_pages_get maps for `bytes`: a multiple of the page. */
+size_t memory_pages_bytes(size_t bytes);
+
 struct memory_counters {
     uint64_t alloc_count; /* successful allocations since the start */
     uint64_t live_count;  /* allocations not yet freed */

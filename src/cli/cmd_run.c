@@ -21,6 +21,7 @@ struct run_values {
     const char *prompt;
     int dtype;
     int64_t threads;
+    const char *devices, *plan;
     uint64_t seed;
     int64_t max_num_seqs, max_num_batched_tokens, max_model_len;
     uint64_t kv_memory;
@@ -75,6 +76,11 @@ static const struct cli_option options[] = {
      "for rows without a seed of their own (0); the same seed gives the same output", 0, 0, NULL},
     {"dtype", 0, OPTION_WORD, AT(dtype), "TYPE",
      "number type of the weights: auto, float32, bfloat16 (auto)", 0, 0, dtype_words},
+    {"devices", 0, OPTION_TEXT, AT(devices), "cpu:N",
+     "N ranks, each with its share of the cores and its own memory (default 1)", 0, 0, NULL},
+    {"plan", 0, OPTION_TEXT, AT(plan), "PLAN",
+     "how weights lie over the ranks, such as \"tp4|ep4\" (default: static tensor parallelism)", 0,
+     0, NULL},
     {"threads", 't', OPTION_COUNT, AT(threads), "COUNT",
      "compute threads (0: one for each core that the process may use)", 0, 4096, NULL},
     {"max-num-seqs", 0, OPTION_COUNT, AT(max_num_seqs), "COUNT",
@@ -212,6 +218,8 @@ static enum phasor_status open_model(struct phasor_model **out, struct progress 
     params.dtype = (enum phasor_dtype)values.dtype;
     params.needs_tokenizer = values.prompt != NULL;
     params.thread_count = (int)values.threads;
+    params.devices = values.devices;
+    params.plan = values.plan;
     params.log = progress_log;
     params.log_context = progress;
     params.load_progress = on_load;

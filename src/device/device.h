@@ -1,4 +1,4 @@
-/* A device: memory of its own, and operations that run in the order of a stream.
+/* A device: memory of its own, and streams of operations that run in their order.
  *
  * No part above asks which device it is. A new operation lands with its CPU form and its cases in
  * the shared table of cases (tests/kernels/cases.h) first.
@@ -14,10 +14,25 @@
 
 struct device;
 struct stream;
+struct event;
+
+/* What runs on a low stream gives way to everything else: on the CPU a thread that the system runs
+ * only where a core would be idle. */
+enum stream_priority { STREAM_NORMAL, STREAM_LOW };
+
+struct device_memory {
+    uint64_t bytes; /* held now, as they were asked for */
+    uint64_t peak_bytes;
+};
+
+/* The largest argument of `call`; it is copied. */
+#define STREAM_CALL_BYTES 256
 
 /* Operations are put on a stream and run in its order; they may have run when the call returns, or
- * not. They cannot fail in sight of their caller: the first failure stays with the stream, later
- * operations on it do nothing, and stream_synchronize reports it. */
+ * not. The argument struct is copied, what it points to is borrowed until the stream has passed the
+ * operation. They cannot fail in sight of their caller: the first failure stays with the stream,
+ * later operations on it do nothing (but events are still recorded, so that nobody waits for ever),
+ * and `synchronize` reports it, now and ever after. One host thread at a time uses a stream. */
 struct device_ops {
     const char *name; /* "cpu (avx512)" */
 
@@ -28,6 +43,7 @@ struct device_ops {
     void (*rope_append)(struct stream *stream, const struct op_rope_append *op);
     void (*attention)(struct stream *stream, const struct op_attention *op);
     void (*route)(struct stream *stream, const struct op_route *op);
+    void (*dispatch)(struct stream *stream, const struct op_dispatch *op);
     void (*group)(struct stream *stream, const struct op_group *op);
     void (*ffn_up)(struct stream *stream, const struct op_ffn_up *op);
     void (*ffn_down)(struct stream *stream, const struct op_ffn_down *op);
@@ -35,15 +51,57 @@ struct device_ops {
     void (*shared_add)(struct stream *stream, const struct op_shared_add *op);
     void (*gather)(struct stream *stream, const struct op_gather *op);
 
+    /* Bytes from any memory (this device's, or the host's from host_memory_get) to any. */
+    void (*copy)(struct stream *stream, const struct op_copy *op);
+
+    /* Runs work(argument, err) in the stream's order, on a thread of the device; its failure is
+     * the stream's. `bytes` of the argument (<= STREAM_CALL_BYTES) are copied. Collectives and
+     * reads stand on this. */
+    void (*call)(struct stream *stream, enum status (*work)(void *argument, struct error *err),
+                 const void *argument, size_t bytes);
+
     /* Returns when everything put on the stream has run. */
     enum status (*synchronize)(struct stream *stream, struct error *err) MUST_CHECK;
 
-    /* Memory of the device, aligned to 64, not zeroed. `what` names it in the sentence. */
+    /* Operations finished, and pieces of the one that runs: it grows while the stream works. Any
+     * thread. */
+    uint64_t (*progress)(const struct stream *stream);
+
+    /* Streams beside device->stream. Destroying waits for what is on it. */
+    enum status (*stream_create)(struct device *device, struct stream **out,
+                                 enum stream_priority priority, struct error *err) MUST_CHECK;
+    void (*stream_destroy)(struct device *device, struct stream *stream); /* NULL is allowed */
+
+    /* An event is passed once the last `event_record` put on a stream has been reached; an event
+     * that was never recorded is passed. `event_wait` holds what comes later on its stream until
+     * then; `event_synchronize` holds the host thread. */
+    enum status (*event_create)(struct device *device, struct event **out,
+                                struct error *err) MUST_CHECK;
+    void (*event_destroy)(struct device *device, struct event *event); /* NULL is allowed */
+    void (*event_record)(struct stream *stream, struct event *event);
+    void (*event_wait)(struct stream *stream, struct event *event);
+    void (*event_synchronize)(struct event *event);
+
+    /* Called on the stream's thread when a stream of this device fails, once for each stream, so
+     * that whoever waits for this rank can be told. Set before anything is put on a stream. */
+    void (*on_failure)(struct device *device,
+                       void (*handler)(void *context, const struct error *err), void *context);
+
+    /* The pool of the device: memory aligned to 64, not zeroed; only this device's operations and
+     * collectives touch it, the host never. `what` names it in the sentence. */
     enum status (*memory_get)(struct device *device, void **out, size_t bytes, const char *what,
                               struct error *err) MUST_CHECK;
     void (*memory_free)(struct device *device, void *memory); /* NULL is allowed */
+    struct device_memory (*memory_use)(const struct device *device);
 
-    /* A helper for host work on the device's cores (loading): see thread_team_run. */
+    /* The pool of the host for copies from and to the device (pinned, where that means something):
+     * aligned to 64, not zeroed. */
+    enum status (*host_memory_get)(struct device *device, void **out, size_t bytes,
+                                   const char *what, struct error *err) MUST_CHECK;
+    void (*host_memory_free)(struct device *device, void *memory); /* NULL is allowed */
+
+    /* A helper for host work on the device's cores (loading): see thread_team_run. Not while
+     * anything is on a stream. */
     void (*host_run)(struct device *device, void (*work)(void *context, int worker), void *context);
     int (*host_workers)(const struct device *device);
 
@@ -52,11 +110,39 @@ struct device_ops {
 
 struct device {
     const struct device_ops *ops;
-    struct stream *stream; /* where the passes run */
+    struct stream *stream; /* where the passes run; of normal priority */
 };
 
-/* The CPU as a device; always there. `thread_count` >= 1. kernels/cpu/cpu_device.c */
-enum status device_cpu_create(struct device **out, int thread_count, struct error *err) MUST_CHECK;
+/* Who may run, where ranks are to run one at a time with the memory of all others closed: a test's
+ * proof that no rank touches what is not its own. `take` is called on a stream's thread before it
+ * works, `give` when it has nothing to do or waits for others; `open_all` and `close_others` stand
+ * around the copying inside a collective. */
+struct turn {
+    void (*take)(struct turn *turn, struct device *device);
+    void (*give)(struct turn *turn, struct device *device);
+    void (*open_all)(struct turn *turn, struct device *device);
+    void (*close_others)(struct turn *turn, struct device *device);
+};
+
+/* A share of the machine's cores. */
+struct cpu_share {
+    int thread_count;  /* >= 1, the thread of device->stream included */
+    int first_cpu;     /* the threads are pinned to the CPUs that the process may use, counted from
+                        * this one; -1: they are not pinned */
+    struct turn *turn; /* NULL: none */
+    const char *kernels; /* "plain", "avx2", "avx512"; NULL: the best that this machine can run */
+};
+
+/* The CPU as a device; always there. STATUS_UNSUPPORTED for kernels that this machine or build has
+ * not. kernels/cpu/device */
+enum status device_cpu_create(struct device **out, const struct cpu_share *share,
+                              struct error *err) MUST_CHECK;
+
+/* Opens or closes (any access is a fault) all memory that a CPU device has from memory_get. */
+void device_cpu_protect(struct device *device, bool closed);
+
+/* The turn of a CPU device, NULL where there is none: for who blocks on a stream's thread. */
+struct turn *device_cpu_turn(const struct device *device);
 
 static inline void device_destroy(struct device *device)
 {

@@ -123,31 +123,55 @@ struct op_attention {
     int64_t segment_count;
 };
 
+/* The choices of a token, made by `route` and read by those below: a row of choice_stride 4-byte
+ * values that travels with the token, ids [top_k] (i32; -1: no expert) and weights [top_k] (f32) at
+ * places of the caller's choice. */
+
 /* Softmax over expert_count logits, the top_k likeliest in falling order (ties: the lower id
  * first), their probabilities, divided by their sum where `normalize`. */
 struct op_route {
-    int32_t *ids;   /* [token_count][top_k] */
-    float *weights; /* [token_count][top_k] */
+    int32_t *ids;   /* [token_count][choice_stride], top_k of each row are written */
+    float *weights; /* [token_count][choice_stride], likewise */
     float *logits;  /* [token_count][logit_stride]; overwritten */
     int64_t token_count;
     int64_t expert_count;
     int64_t top_k;
+    int64_t choice_stride;
     int64_t logit_stride;
     bool normalize;
 };
 
-/* Sorts the (token, choice) pairs by expert, stable. Pair p = token x top_k + choice goes to sorted
- * position position_of[p]; sorted position s holds token token_of[s]; expert e has positions
- * offsets[e] .. offsets[e + 1] - 1. loads[e] grows by the expert's tokens. */
-struct op_group {
-    uint64_t *loads;      /* [expert_count] or NULL */
-    int32_t *offsets;     /* [expert_count + 1] */
-    int32_t *token_of;    /* [token_count x top_k] */
-    int32_t *position_of; /* [token_count x top_k] */
-    const int32_t *ids;   /* [token_count][top_k] */
+/* Which tokens go to which group of experts: a token goes once to each group that holds any of its
+ * experts. The lists of the groups stand one after another, each in the order of the tokens: place
+ * s holds token token_of[s]; token t is at place slot_of[t][g] for group g, or -1. */
+struct op_dispatch {
+    int32_t *counts;         /* [group_count]: places of each group */
+    int32_t *token_of;       /* [token_count x min(top_k, group_count)] */
+    int32_t *slot_of;        /* [token_count][group_count] */
+    const int32_t *ids;      /* [token_count][choice_stride] */
+    const int32_t *group_of; /* [experts of the layer] */
     int64_t token_count;
-    int64_t expert_count;
+    int64_t group_count;
     int64_t top_k;
+    int64_t choice_stride;
+};
+
+/* Sorts the (token, choice) pairs by expert, stable. Pair p = token x top_k + choice goes to sorted
+ * position position_of[p], -1 where its expert is not here; sorted position s holds token
+ * token_of[s]; expert e has positions offsets[e] .. offsets[e + 1] - 1. loads[e] grows by the
+ * expert's tokens. */
+struct op_group {
+    uint64_t *loads;         /* [expert_count] or NULL */
+    int32_t *offsets;        /* [expert_count + 1] */
+    int32_t *token_of;       /* [token_count x top_k] */
+    int32_t *position_of;    /* [token_count x top_k] */
+    const int32_t *ids;      /* [token_count][choice_stride] */
+    const int32_t *local_of; /* [experts of the layer]: which of the experts here, or -1; NULL: the
+                              * id itself */
+    int64_t token_count;
+    int64_t expert_count; /* here */
+    int64_t top_k;
+    int64_t choice_stride;
 };
 
 /* One feed-forward network: a routed expert, a shared expert or a dense layer. */
@@ -181,15 +205,16 @@ struct op_ffn_down {
     int64_t in_stride;
 };
 
-/* out[t] = sum over choices c, in rising order, of weights[t][c] x in[position_of[t x top_k + c]].
- */
+/* out[t] = sum over choices c, in rising order, of weights[t][c] x in[position_of[t x top_k + c]],
+ * choices at position -1 left out: a token without any gives zeros. */
 struct op_combine {
-    float *out;      /* [token_count][stride] */
-    const float *in; /* [token_count x top_k][stride] */
-    const int32_t *position_of;
-    const float *weights; /* [token_count][top_k] */
+    float *out;                 /* [token_count][stride] */
+    const float *in;            /* [token_count x top_k][stride] */
+    const int32_t *position_of; /* [token_count][top_k] */
+    const float *weights;       /* [token_count][choice_stride]; NULL: all 1 */
     int64_t token_count;
     int64_t top_k;
+    int64_t choice_stride;
     int64_t stride;
 };
 
@@ -204,13 +229,20 @@ struct op_shared_add {
     int64_t stride;
 };
 
-/* Rows of `in` that are wanted later, one after another: out[i] = in[rows[i]]. */
+/* Rows of `in`, one after another: out[i] = in[rows[i]], of any kind of value. */
 struct op_gather {
-    float *out; /* [row_count][stride] */
-    const float *in;
+    void *out; /* [row_count][row_bytes] */
+    const void *in;
     const int32_t *rows; /* [row_count] */
     int64_t row_count;
-    int64_t stride;
+    int64_t row_bytes;
+};
+
+/* out[0 .. bytes - 1] = in[...]; the two do not overlap. */
+struct op_copy {
+    void *out;
+    const void *in;
+    int64_t bytes;
 };
 
 #endif

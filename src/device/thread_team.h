@@ -1,19 +1,21 @@
 /* A persistent team of threads that run one function together, then wait for the next.
  *
- * Waiting spins for a few microseconds and then sleeps in the kernel, so that a team never takes
- * time from another process while it has nothing to do. */
+ * Waiting spins for a few microseconds where each thread has a CPU of its own, and then sleeps in
+ * the kernel, so that a team never takes time from another process while it has nothing to do. */
 #ifndef PHASOR_DEVICE_THREAD_TEAM_H
 #define PHASOR_DEVICE_THREAD_TEAM_H
 
+#include <pthread.h>
 #include <stdint.h>
 
 #include "base/status.h"
 
 struct thread_team;
 
-/* `thread_count` >= 1, the caller's thread included. Each of the others is pinned to one of the
- * CPUs that the process may use, when there are just as many; the caller's stays as it is. */
-enum status thread_team_create(struct thread_team **out, int thread_count,
+/* `thread_count` >= 1, the thread that calls thread_team_run included. Each of the others, 1 .., is
+ * pinned to the CPU first_cpu + its number (see thread_pin); -1: they are not pinned, and do not
+ * spin. */
+enum status thread_team_create(struct thread_team **out, int thread_count, int first_cpu,
                                struct error *err) MUST_CHECK;
 void thread_team_destroy(struct thread_team *team); /* NULL is allowed */
 int thread_team_size(const struct thread_team *team);
@@ -23,7 +25,11 @@ int thread_team_size(const struct thread_team *team);
 void thread_team_run(struct thread_team *team, void (*work)(void *context, int worker),
                      void *context);
 
-/* CPUs that this process may use: what thread_count 0 stands for elsewhere. */
+/* CPUs that the calling thread may use: what thread_count 0 stands for elsewhere. */
 int thread_team_cpu_count(void);
+
+/* Pins a thread to one of the CPUs that the calling thread may use, counted from 0. Best effort: a
+ * refusal, or a number beyond the last, leaves it as it is and only costs speed. */
+void thread_pin(pthread_t thread, int cpu);
 
 #endif

@@ -92,24 +92,32 @@ struct phasor_model_params phasor_model_params_default(void)
     return (struct phasor_model_params){.size = sizeof(struct phasor_model_params)};
 }
 
+static enum status check_model(const char *model, enum phasor_dtype dtype, struct error *err)
+{
+    if (model == NULL || *model == 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "a model is needed");
+    if (dtype != PHASOR_DTYPE_AUTO && dtype != PHASOR_DTYPE_FLOAT32 &&
+        dtype != PHASOR_DTYPE_BFLOAT16)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "dtype: %d is none of enum phasor_dtype",
+                         (int)dtype);
+    return STATUS_OK;
+}
+
 static enum status open_model(struct phasor_model *model, const struct phasor_model_params *params,
                               struct error *err)
 {
-    if (params->model == NULL || *params->model == 0)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "a model is needed");
+    TRY(check_model(params->model, params->dtype, err));
     if (params->thread_count < 0)
         return error_set(err, STATUS_INVALID_ARGUMENT, "--threads must not be negative, found %d",
                          params->thread_count);
-    if (params->dtype != PHASOR_DTYPE_AUTO && params->dtype != PHASOR_DTYPE_FLOAT32 &&
-        params->dtype != PHASOR_DTYPE_BFLOAT16)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "dtype: %d is none of enum phasor_dtype",
-                         (int)params->dtype);
     struct engine_params engine = {
         .model = params->model,
         .revision = params->revision,
         .dtype_is_auto = params->dtype == PHASOR_DTYPE_AUTO,
         .dtype = params->dtype == PHASOR_DTYPE_FLOAT32 ? DTYPE_F32 : DTYPE_BF16,
         .thread_count = params->thread_count,
+        .devices = params->devices,
+        .plan = params->plan,
         .needs_tokenizer = params->needs_tokenizer,
         .log = model->log,
         .load_progress = params->load_progress,
@@ -200,11 +208,40 @@ enum phasor_status phasor_generate(struct phasor_model *model,
 
 /* ---- Inspection ---------------------------------------------------------------------------- */
 
-enum phasor_status phasor_inspect(char **out_json, const char *model, const char *revision,
+struct phasor_inspect_params phasor_inspect_params_default(void)
+{
+    struct phasor_batch_params batch = phasor_batch_params_default();
+    return (struct phasor_inspect_params){.size = sizeof(struct phasor_inspect_params),
+                                          .max_num_seqs = batch.max_num_seqs,
+                                          .max_num_batched_tokens = batch.max_num_batched_tokens};
+}
+
+static enum status inspect_model(char **out_json, const struct phasor_inspect_params *params,
+                                 struct error *err)
+{
+    TRY(check_model(params->model, params->dtype, err));
+    struct inspect_params inspect = {
+        .model = params->model,
+        .revision = params->revision,
+        .plans = {.devices = params->devices,
+                  .plan = params->plan,
+                  .dtype_is_auto = params->dtype == PHASOR_DTYPE_AUTO,
+                  .dtype = params->dtype == PHASOR_DTYPE_FLOAT32 ? DTYPE_F32 : DTYPE_BF16,
+                  .max_num_seqs = params->max_num_seqs,
+                  .max_num_batched_tokens = params->max_num_batched_tokens},
+    };
+    return inspect_json(out_json, &inspect, err);
+}
+
+enum phasor_status phasor_inspect(char **out_json, const struct phasor_inspect_params *params,
                                   struct phasor_error *err)
 {
     struct error reason;
-    return tell(err, inspect_json(out_json, model, revision, &reason), &reason);
+    struct phasor_inspect_params whole = phasor_inspect_params_default();
+    enum status status = complete(&whole, sizeof whole, params, &reason);
+    if (status == STATUS_OK)
+        status = inspect_model(out_json, &whole, &reason);
+    return tell(err, status, &reason);
 }
 
 void phasor_text_free(char *text)

@@ -1,9 +1,12 @@
 #include "engine/engine.h"
 
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
-#include "device/thread_team.h"
+#include "base/system.h"
+#include "comm/box.h"
 #include "exec/exec.h"
 #include "model/checkpoint.h"
 #include "model/hub.h"
@@ -13,8 +16,9 @@ struct engine {
     char *dir;
     struct checkpoint *checkpoint;
     struct tokenizer *tokenizer;
-    struct device *device;
-    struct weights weights;
+    struct layout layout;
+    struct box *box;
+    struct weights *weights; /* [rank_count] */
 };
 
 static enum dtype choose_dtype(const struct engine_params *params,
@@ -47,18 +51,145 @@ static enum status tokenizer_load(struct engine *engine, const struct engine_par
     return STATUS_OK;
 }
 
+/* ---- Devices and plan ------------------------------------------------------------------------ */
+
+enum status engine_devices_parse(int *rank_count, const char *devices, struct error *err)
+{
+    *rank_count = 1;
+    if (devices == NULL || strcmp(devices, "cpu") == 0)
+        return STATUS_OK;
+    const char *digits = strncmp(devices, "cpu:", 4) == 0 ? devices + 4 : "";
+    size_t length = strspn(digits, "0123456789");
+    int count = length >= 1 && length <= 3 && digits[length] == '\0' ? atoi(digits) : 0;
+    if (count < 1 || count > COMM_RANKS_MAX)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--devices: expected cpu or cpu:N with N from 1 to %d, found \"%s\"",
+                         COMM_RANKS_MAX, devices);
+    *rank_count = count;
+    return STATUS_OK;
+}
+
+enum status engine_plan_parse(struct layout *out, const char *plan,
+                              const struct model_config *config, int rank_count, struct error *err)
+{
+    struct model_shape shape = weights_shape(config);
+    enum status status;
+    if (plan == NULL) {
+        status = layout_static_tp(out, &shape, rank_count, err);
+        return status == STATUS_OK ? status
+                                   : error_prefix(err, STATUS_INVALID_ARGUMENT, "--devices");
+    }
+    status = layout_parse(out, plan, rank_count, err);
+    if (status == STATUS_OK && layout_check(out, &shape, err) != STATUS_OK)
+        return error_prefix(err, STATUS_INVALID_ARGUMENT, "--plan %s", plan);
+    return status == STATUS_OK ? status : error_prefix(err, status, "--plan");
+}
+
+/* ---- Weights --------------------------------------------------------------------------------- */
+
+/* What all ranks have read so far; the user hears of it on the thread that opens the model. */
+struct loading {
+    struct engine *engine;
+    const struct engine_params *params;
+    enum dtype dtype;
+    struct rank_loading {
+        struct loading *loading;
+        int rank;
+        atomic_uint_fast64_t done, total;
+    } ranks[COMM_RANKS_MAX];
+};
+
+static void loading_tell(struct loading *loading)
+{
+    uint64_t done = 0, total = 0;
+    if (loading->params->load_progress == NULL)
+        return;
+    for (int r = 0; r < loading->engine->layout.rank_count; r++) {
+        done += atomic_load(&loading->ranks[r].done);
+        total += atomic_load(&loading->ranks[r].total);
+    }
+    loading->params->load_progress(loading->params->load_context, done, total);
+}
+
+static void loading_report(void *context, int worker, uint64_t bytes_done, uint64_t bytes_total)
+{
+    struct rank_loading *rank = context;
+    atomic_store(&rank->total, bytes_total);
+    /* Workers may report out of order. */
+    uint64_t known = atomic_load(&rank->done);
+    while (known < bytes_done && !atomic_compare_exchange_weak(&rank->done, &known, bytes_done))
+        ;
+    if (rank->rank == 0 && worker == 0)
+        loading_tell(rank->loading);
+}
+
+static enum status rank_load(void *context, int rank, struct error *err)
+{
+    struct loading *loading = context;
+    struct engine *engine = loading->engine;
+    struct weights_progress progress = {loading_report, &loading->ranks[rank]};
+    return weights_load(&engine->weights[rank], box_device(engine->box, rank), engine->checkpoint,
+                        &engine->layout, rank, loading->dtype, &progress, err);
+}
+
+/* A sentence now rather than the kernel's killer later. */
+static enum status check_memory(const struct engine *engine, enum dtype dtype, struct error *err)
+{
+    uint64_t total = 0, available = system_memory_available();
+    for (int r = 0; r < engine->layout.rank_count; r++) {
+        struct weights_bytes bytes;
+        weights_bytes(&bytes, checkpoint_config(engine->checkpoint), &engine->layout, r, dtype);
+        total += bytes.resident + bytes.experts;
+    }
+    if (total <= available)
+        return STATUS_OK;
+    return error_set(err, STATUS_NO_MEMORY,
+                     "the weights need %llu MiB as %s, and %llu MiB of memory are available; use a "
+                     "smaller model or free memory",
+                     (unsigned long long)(total >> 20), dtype_name(dtype),
+                     (unsigned long long)(available >> 20));
+}
+
+static enum status weights_get(struct engine *engine, const struct engine_params *params,
+                               struct error *err)
+{
+    struct loading loading = {
+        .engine = engine,
+        .params = params,
+        .dtype = choose_dtype(params, checkpoint_config(engine->checkpoint)),
+    };
+    for (int r = 0; r < engine->layout.rank_count; r++) {
+        loading.ranks[r].loading = &loading;
+        loading.ranks[r].rank = r;
+    }
+    TRY(check_memory(engine, loading.dtype, err));
+    TRY(box_open(&engine->box,
+                 &(struct box_params){
+                     .rank_count = engine->layout.rank_count,
+                     .thread_count = params->thread_count,
+                     .tag_names = traffic_names,
+                 },
+                 err));
+    TRY(memory_get((void **)&engine->weights, (size_t)engine->layout.rank_count,
+                   sizeof *engine->weights, "the weights", err));
+    TRY(box_run(engine->box, rank_load, &loading, err));
+    loading_tell(&loading);
+    return STATUS_OK;
+}
+
+/* ---- Life ------------------------------------------------------------------------------------ */
+
 static enum status engine_load(struct engine *engine, const struct engine_params *params,
                                struct error *err)
 {
-    int thread_count = params->thread_count > 0 ? params->thread_count : thread_team_cpu_count();
-    struct weights_progress progress = {params->load_progress, params->load_context};
+    int rank_count;
+    TRY(engine_devices_parse(&rank_count, params->devices, err));
     TRY(hub_resolve(&engine->dir, params->model, params->revision, err));
     TRY(checkpoint_open(&engine->checkpoint, engine->dir, err));
+    TRY(engine_plan_parse(&engine->layout, params->plan, checkpoint_config(engine->checkpoint),
+                          rank_count, err));
     TRY(tokenizer_load(engine, params, err));
-    TRY(device_cpu_create(&engine->device, thread_count, err));
-    enum dtype dtype = choose_dtype(params, checkpoint_config(engine->checkpoint));
-    return weights_load(&engine->weights, engine->device, engine->checkpoint, dtype, &progress,
-                        err);
+    return weights_get(engine, params, err);
 }
 
 enum status engine_open(struct engine **out, const struct engine_params *params, struct error *err)
@@ -83,9 +214,10 @@ void engine_close(struct engine *engine)
 {
     if (engine == NULL)
         return;
-    if (engine->device != NULL)
-        weights_deinit(&engine->weights);
-    device_destroy(engine->device);
+    for (int r = 0; engine->weights != NULL && r < engine->layout.rank_count; r++)
+        weights_deinit(&engine->weights[r]);
+    memory_free(engine->weights);
+    box_close(engine->box);
     tokenizer_close(engine->tokenizer);
     checkpoint_close(engine->checkpoint);
     memory_free(engine->dir);
@@ -108,9 +240,22 @@ const char *engine_model_name(const struct engine *engine)
     return engine->name;
 }
 
+const struct layout *engine_layout(const struct engine *engine)
+{
+    return &engine->layout;
+}
+
 enum status engine_exec_create(struct exec **out, struct engine *engine, int64_t token_max,
                                int64_t segment_max, struct error *err)
 {
-    return exec_create(out, engine->device, engine_config(engine), &engine->weights, token_max,
-                       segment_max, err);
+    return exec_create(out,
+                       &(struct exec_params){
+                           .box = engine->box,
+                           .config = engine_config(engine),
+                           .layout = &engine->layout,
+                           .weights = engine->weights,
+                           .token_max = token_max,
+                           .segment_max = segment_max,
+                       },
+                       err);
 }

@@ -1,5 +1,5 @@
-/* A loaded model, ready to run: checkpoint, weights, tokenizer, executor. The only part that sees
- * planner, exec and transition together; it stays small. */
+/* A loaded model, ready to run: checkpoint, tokenizer, the box of ranks, the weights of each under
+ * one layout. The only part that sees planner, exec and transition together; it stays small. */
 #ifndef PHASOR_ENGINE_ENGINE_H
 #define PHASOR_ENGINE_ENGINE_H
 
@@ -10,6 +10,7 @@
 #include "base/numeric.h"
 #include "base/status.h"
 #include "engine/generator.h"
+#include "layout/layout.h"
 #include "model/config.h"
 #include "tokenizer/tokenizer.h"
 
@@ -18,7 +19,9 @@ struct engine_params {
     const char *revision; /* or NULL */
     bool dtype_is_auto;   /* weights as config.json says: bf16 and f16 as bf16, f32 as f32 */
     enum dtype dtype;     /* DTYPE_F32 or DTYPE_BF16 otherwise */
-    int32_t thread_count; /* 0: one for each core that the process may use */
+    int32_t thread_count; /* of all ranks together; 0: one for each core the process may use */
+    const char *devices;  /* "cpu:N"; "cpu" and NULL: one rank */
+    const char *plan;     /* see layout_parse; NULL: static tensor parallelism */
     bool needs_tokenizer; /* false: a checkpoint without tokenizer.json will do (token ids) */
     struct log_sink log;
     /* Loading: bytes read of all bytes; may be NULL. */
@@ -35,6 +38,17 @@ const struct model_config *engine_config(const struct engine *engine);
 /* NULL when the checkpoint has none (and none was needed). */
 const struct tokenizer *engine_tokenizer(const struct engine *engine);
 const char *engine_model_name(const struct engine *engine); /* as the user gave it */
+const struct layout *engine_layout(const struct engine *engine);
+
+/* How many ranks "cpu:N" means; NULL means 1. */
+enum status engine_devices_parse(int *rank_count, const char *devices,
+                                 struct error *err) MUST_CHECK;
+
+/* The layout that a plan's text means for this model on so many ranks; NULL means static tensor
+ * parallelism. STATUS_INVALID_ARGUMENT when the model cannot lie so: the sentence has the rule. */
+enum status engine_plan_parse(struct layout *out, const char *plan,
+                              const struct model_config *config, int rank_count,
+                              struct error *err) MUST_CHECK;
 
 /* An executor over the engine's weights for passes of so many tokens and sequences; the caller
  * destroys it (exec_destroy) before it closes the engine. */

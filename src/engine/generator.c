@@ -25,26 +25,36 @@ static enum status check_params(const struct generator_params *params, const str
     return STATUS_OK;
 }
 
+/* As many pages as the budget gives to each group, at most what its sequences can use. */
 static enum status cache_create(struct generator *generator, struct error *err)
 {
     const struct generator_params *params = &generator->params;
-    const struct model_config *config = exec_config(generator->exec);
-    enum dtype dtype = exec_kv_dtype(generator->exec);
-    uint64_t page_bytes = kv_page_bytes(config, dtype);
+    const struct exec *exec = generator->exec;
+    const struct layout *layout = exec_layout(exec);
+    enum dtype dtype = exec_kv_dtype(exec);
+    uint64_t page_bytes = kv_page_bytes(exec_config(exec), layout, dtype) *
+                          (uint64_t)layout->rank_count; /* one page of every group */
     uint64_t budget = (uint64_t)params->kv_bytes_max / page_bytes;
-    uint64_t useful = (uint64_t)(params->sequence_count_max * kv_pages_for(params->context_max));
+    uint64_t useful = (uint64_t)(generator->group_sequence_max * kv_pages_for(params->context_max));
     uint64_t count = budget < useful ? budget : useful;
     if (count < 1)
         return error_set(err, STATUS_NO_MEMORY,
-                         "the KV cache needs at least %llu bytes for one page of %d tokens, and "
-                         "was given %lld; raise --kv-memory",
+                         "the KV cache needs at least %llu bytes for one page of %d tokens in each "
+                         "group, and was given %lld; raise --kv-memory",
                          (unsigned long long)page_bytes, KV_PAGE_TOKENS,
                          (long long)params->kv_bytes_max);
     if (count > INT32_MAX)
         count = INT32_MAX;
-    TRY(kv_cache_init(&generator->cache, exec_device(generator->exec), config, dtype,
-                      (int64_t)count, err));
-    generator->counters.kv_pages_total = (int64_t)count;
+    TRY(kv_cache_init(&generator->cache,
+                      &(struct kv_cache_params){
+                          .box = exec_box(exec),
+                          .config = exec_config(exec),
+                          .layout = layout,
+                          .dtype = dtype,
+                          .page_count = (int64_t)count,
+                      },
+                      err));
+    generator->counters.kv_pages_total = (int64_t)count * generator->group_count;
     return STATUS_OK;
 }
 
@@ -52,12 +62,15 @@ static enum status tables_create(struct generator *generator, struct error *err)
 {
     size_t sequences = (size_t)generator->params.sequence_count_max;
     const char *what = "the generator";
+    TRY(memory_get((void **)&generator->loads, (size_t)generator->group_count,
+                   sizeof *generator->loads, what, err));
     TRY(memory_get((void **)&generator->running, sequences, sizeof *generator->running, what, err));
     TRY(memory_get((void **)&generator->segments, sequences, sizeof *generator->segments, what,
                    err));
     TRY(memory_get((void **)&generator->of_segment, sequences, sizeof *generator->of_segment, what,
                    err));
-    TRY(memory_get((void **)&generator->wanted, (size_t)generator->params.batch_token_max,
+    TRY(memory_get((void **)&generator->wanted,
+                   (size_t)(generator->group_count * generator->group_token_max),
                    sizeof *generator->wanted, what, err));
     return sampler_init(&generator->sampler, exec_config(generator->exec)->vocab_count, err);
 }
@@ -70,6 +83,11 @@ enum status generator_create(struct generator **out, struct exec *exec,
     TRY(memory_get((void **)&generator, 1, sizeof *generator, "the generator", err));
     generator->exec = exec;
     generator->params = *params;
+    generator->group_count = exec_layout(exec)->attention.dp;
+    generator->group_token_max = ceil_div(params->batch_token_max, generator->group_count);
+    generator->group_sequence_max = params->sequence_count_max < generator->group_token_max
+                                        ? params->sequence_count_max
+                                        : generator->group_token_max;
     enum status status = tables_create(generator, err);
     if (status == STATUS_OK)
         status = cache_create(generator, err);
@@ -104,13 +122,16 @@ void generator_destroy(struct generator *generator)
     memory_free(generator->of_segment);
     memory_free(generator->segments);
     memory_free(generator->running);
+    memory_free(generator->loads);
     memory_free(generator);
 }
 
 struct generator_counters generator_counters_get(const struct generator *generator)
 {
     struct generator_counters counters = generator->counters;
-    counters.kv_pages_used = generator->cache.page_count - generator->cache.free_count;
+    counters.kv_pages_used = counters.kv_pages_total;
+    for (int g = 0; g < generator->group_count; g++)
+        counters.kv_pages_used -= generator->cache.groups[g].free_count;
     return counters;
 }
 
@@ -172,6 +193,48 @@ enum status generator_submit(struct generator *generator, const struct sequence_
     return STATUS_OK;
 }
 
+/* ---- Groups -------------------------------------------------------------------------------- */
+
+static int64_t tokens_of(const struct sequence *sequence)
+{
+    return sequence->request.prompt_count + sequence->request.token_count_max;
+}
+
+static bool group_has_room(const struct generator *generator, int group,
+                           const struct sequence *sequence)
+{
+    return generator->cache.groups[group].free_count >= sequence->page_count &&
+           generator->loads[group].sequence_count < generator->group_sequence_max;
+}
+
+/* The group with the fewest tokens before it among those that have room; -1: none has. */
+static int group_choose(const struct generator *generator, const struct sequence *sequence)
+{
+    int best = -1;
+    for (int g = 0; g < generator->group_count; g++) {
+        if (group_has_room(generator, g, sequence) &&
+            (best < 0 || generator->loads[g].token_count < generator->loads[best].token_count))
+            best = g;
+    }
+    return best;
+}
+
+static void group_enter(struct generator *generator, struct sequence *sequence, int group)
+{
+    sequence->group = group;
+    kv_cache_take(&generator->cache, group, sequence->pages, sequence->page_count);
+    generator->loads[group].sequence_count++;
+    generator->loads[group].token_count += tokens_of(sequence);
+}
+
+static void group_leave(struct generator *generator, struct sequence *sequence)
+{
+    struct group_load *load = &generator->loads[sequence->group];
+    kv_cache_return(&generator->cache, sequence->group, sequence->pages, sequence->page_count);
+    load->sequence_count--;
+    load->token_count -= tokens_of(sequence);
+}
+
 /* ---- Ending -------------------------------------------------------------------------------- */
 
 /* Takes the ended out of the running and gives their pages back. */
@@ -184,7 +247,7 @@ static void sweep_ended(struct generator *generator)
             generator->running[kept++] = sequence;
             continue;
         }
-        kv_cache_return(&generator->cache, sequence->pages, sequence->page_count);
+        group_leave(generator, sequence);
         sequence_free(sequence);
     }
     generator->counters.running = kept;
@@ -213,12 +276,14 @@ void generator_cancel_all(struct generator *generator)
 static void admit(struct generator *generator)
 {
     while (generator->first_waiting != NULL &&
-           generator->counters.running < generator->params.sequence_count_max &&
-           generator->first_waiting->page_count <= generator->cache.free_count) {
+           generator->counters.running < generator->params.sequence_count_max) {
         struct sequence *sequence = generator->first_waiting;
+        int group = group_choose(generator, sequence);
+        if (group < 0)
+            return;
         generator->first_waiting = sequence->next;
         generator->counters.waiting--;
-        kv_cache_take(&generator->cache, sequence->pages, sequence->page_count);
+        group_enter(generator, sequence, group);
         sequence->started = system_seconds();
         generator->running[generator->counters.running++] = sequence;
     }
@@ -238,32 +303,42 @@ static void segment_add(struct generator *generator, int64_t *count, struct sequ
         .token_count = token_count,
         .first_position = sequence->position,
         .pages = sequence->pages,
+        .group = sequence->group,
     };
 }
 
-/* Prompt chunks in order of admission, up to batch_token_max tokens. */
-static int64_t collect_prefill(struct generator *generator)
+/* Prompt chunks of a group in order of admission, up to its share of batch_token_max tokens. */
+static void collect_prompts(struct generator *generator, int group, int64_t *count)
 {
-    int64_t count = 0, room = generator->params.batch_token_max;
+    int64_t room = generator->group_token_max;
     for (int64_t i = 0; i < generator->counters.running && room > 0; i++) {
         struct sequence *sequence = generator->running[i];
         int64_t left = prompt_left(sequence);
         int64_t chunk = left < room ? left : room;
-        if (chunk <= 0)
+        if (chunk <= 0 || sequence->group != group)
             continue;
-        segment_add(generator, &count, sequence, sequence->request.prompt + sequence->position,
+        segment_add(generator, count, sequence, sequence->request.prompt + sequence->position,
                     chunk);
         room -= chunk;
     }
-    return count;
 }
 
-static int64_t collect_decode(struct generator *generator)
+static void collect_last_tokens(struct generator *generator, int group, int64_t *count)
+{
+    for (int64_t i = 0; i < generator->counters.running; i++) {
+        struct sequence *sequence = generator->running[i];
+        if (sequence->group == group)
+            segment_add(generator, count, sequence, &sequence->last_token, 1);
+    }
+}
+
+/* Segments stand in the order of their groups. */
+static int64_t collect(struct generator *generator,
+                       void (*of_group)(struct generator *generator, int group, int64_t *count))
 {
     int64_t count = 0;
-    for (int64_t i = 0; i < generator->counters.running; i++)
-        segment_add(generator, &count, generator->running[i], &generator->running[i]->last_token,
-                    1);
+    for (int group = 0; group < generator->group_count; group++)
+        of_group(generator, group, &count);
     return count;
 }
 
@@ -319,13 +394,15 @@ enum status generator_step(struct generator *generator, struct error *err)
 {
     double start = system_seconds();
     admit(generator);
-    int64_t segment_count = collect_prefill(generator);
+    int64_t segment_count = collect(generator, collect_prompts);
     bool is_prefill = segment_count > 0;
     if (!is_prefill)
-        segment_count = collect_decode(generator);
+        segment_count = collect(generator, collect_last_tokens);
     if (segment_count == 0)
         return STATUS_OK;
-    TRY(exec_forward(generator->exec, &generator->cache, generator->segments, segment_count, err));
+    enum layer_form form = is_prefill ? FORM_OWNED : exec_decode_form(generator->exec);
+    TRY(exec_forward(generator->exec, &generator->cache, form, generator->segments, segment_count,
+                     err));
     int64_t wanted_count = collect_wanted(generator, segment_count);
     int64_t tokens = advance(generator, segment_count);
     TRY(generator_use_logits(generator, wanted_count, err));

@@ -10,13 +10,20 @@
 struct sequence {
     struct sequence_request request;
     struct sequence *next; /* of the waiting */
-    int32_t *pages;        /* [page_count], taken when it starts */
+    int group;             /* the data-parallel group that it runs in */
+    int32_t *pages;        /* [page_count], of its group, taken when it starts */
     int64_t page_count;
     int64_t position;    /* tokens that are in the cache */
     int64_t token_count; /* generated */
     int32_t last_token;  /* generated, not yet in the cache */
     double submitted, started, first_token;
     bool done;
+};
+
+/* What a data-parallel group of the attention has before it. */
+struct group_load {
+    int64_t sequence_count;
+    int64_t token_count; /* prompts and max_tokens of its sequences */
 };
 
 /* A row of the pass whose logits are wanted, and for which sequence. */
@@ -31,7 +38,11 @@ struct generator {
     struct generator_params params;
     struct kv_cache cache;
     struct sampler sampler;
-    struct sequence **running; /* [sequence_count_max] in order of admission */
+    int group_count;
+    int64_t group_token_max;    /* of a pass, in each group */
+    int64_t group_sequence_max; /* that run at once in each group */
+    struct group_load *loads;   /* [group_count] */
+    struct sequence **running;  /* [sequence_count_max] in order of admission */
     struct sequence *first_waiting, *last_waiting;
     struct exec_segment *segments; /* [sequence_count_max] */
     struct sequence **of_segment;  /* [sequence_count_max] */

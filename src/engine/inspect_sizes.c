@@ -37,6 +37,11 @@ const char *model_part_name(enum model_part part)
     return names[part];
 }
 
+enum model_part model_part_of(enum weight weight)
+{
+    return part_of[weight];
+}
+
 /* The fused forms are another place of the same weights. */
 static bool is_counted(const struct model_config *config, enum weight weight, int64_t layer)
 {

@@ -18,6 +18,7 @@ enum model_part {
     PART_COUNT
 };
 const char *model_part_name(enum model_part part);
+enum model_part model_part_of(enum weight weight);
 
 struct model_sizes {
     uint64_t parameters[PART_COUNT];

@@ -37,10 +37,13 @@ static enum status check_limits(const struct session_params *params,
 
 /* What the loader asks for weights, for activations and an explicit KV cache: a sentence now rather
  * than the kernel's killer later. */
-static enum status check_memory(const struct session_params *params,
-                                const struct model_config *config, struct error *err)
+static enum status check_memory(const struct session_params *params, const struct engine *engine,
+                                struct error *err)
 {
-    uint64_t pass = exec_bytes(config, params->max_num_batched_tokens);
+    const struct layout *layout = engine_layout(engine);
+    uint64_t pass = exec_bytes(engine_config(engine), layout, params->max_num_batched_tokens,
+                               params->max_num_seqs) *
+                    (uint64_t)layout->rank_count;
     uint64_t available = system_memory_available();
     if (pass > available || params->kv_bytes > available - pass)
         return error_set(
@@ -55,12 +58,11 @@ static enum status check_memory(const struct session_params *params,
 enum status session_open(struct session *out, struct engine *engine,
                          const struct session_params *params, struct error *err)
 {
-    const struct model_config *config = engine_config(engine);
-    TRY(check_limits(params, config, err));
-    TRY(check_memory(params, config, err));
+    TRY(check_limits(params, engine_config(engine), err));
+    TRY(check_memory(params, engine, err));
     struct session session = {.context_max = params->max_model_len > 0
                                                  ? params->max_model_len
-                                                 : config->position_count_max};
+                                                 : engine_config(engine)->position_count_max};
     TRY(engine_exec_create(&session.exec, engine, params->max_num_batched_tokens,
                            params->max_num_seqs, err));
     uint64_t kv_bytes = params->kv_bytes > 0 ? params->kv_bytes : system_memory_available() / 2;

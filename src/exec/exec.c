@@ -5,116 +5,109 @@
 #include "base/memory.h"
 #include "exec/exec_state.h"
 
-static int64_t max_of(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
+/* ---- Communicators --------------------------------------------------------------------------- */
 
-static struct strides strides_of(const struct model_config *config)
-{
-    int64_t q = round_up(config->head_count * config->head_dim, PACK_BLOCK);
-    int64_t kv = round_up(config->kv_head_count * config->head_dim, PACK_BLOCK);
-    return (struct strides){
-        .hidden = round_up(config->hidden_dim, PACK_BLOCK),
-        .qkv = q + 2 * kv,
-        .k_offset = q,
-        .v_offset = q + kv,
-        .attention = q,
-        .experts = round_up(config->expert_count, PACK_BLOCK),
-        /* One buffer serves top_k expert rows and one shared or dense row of a token. */
-        .up = max_of(config->expert_top_k * round_up(config->expert_dim, PACK_BLOCK),
-                     round_up(max_of(config->shared_expert_dim, config->dense_dim), PACK_BLOCK)),
-        .vocab = round_up(config->vocab_count, PACK_BLOCK),
-    };
-}
-
-/* Lays the buffers one after another; with `base` NULL it only counts. */
-static int64_t activations_place(struct activations *act, char *base,
-                                 const struct model_config *config, const struct strides *s,
-                                 int64_t tokens)
-{
-    int64_t pairs = tokens * config->expert_top_k;
-    const struct {
-        void *pointer; /* to the pointer */
-        int64_t count; /* of 4-byte values */
-    } buffers[] = {
-        {&act->residual, tokens * s->hidden},
-        {&act->normed, tokens * s->hidden},
-        {&act->module_out, tokens * s->hidden},
-        {&act->qkv, tokens * s->qkv},
-        {&act->attention, tokens * s->attention},
-        {&act->router_logits, tokens * s->experts},
-        {&act->expert_up, tokens * s->up},
-        {&act->expert_down, pairs * s->hidden},
-        {&act->rope, tokens * config->head_dim},
-        {&act->logits, EXEC_LOGIT_ROWS * s->vocab},
-        {&act->logit_hidden, EXEC_LOGIT_ROWS * s->hidden},
-        {&act->ids, max_of(tokens, EXEC_LOGIT_ROWS)},
-        {&act->expert_ids, pairs},
-        {&act->expert_weights, pairs},
-        {&act->expert_offsets, config->expert_count + 1},
-        {&act->token_of, pairs},
-        {&act->position_of, pairs},
-        {&act->dense_offsets, 2},
-    };
-    int64_t bytes = 0;
-    for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) {
-        if (base != NULL) {
-            void *place = base + bytes;
-            memcpy(buffers[i].pointer, &place, sizeof place);
-        }
-        bytes += round_up(buffers[i].count * 4, 64);
-    }
-    return bytes;
-}
-
-uint64_t exec_bytes(const struct model_config *config, int64_t token_max)
-{
-    struct activations act;
-    struct strides strides = strides_of(config);
-    return (uint64_t)activations_place(&act, NULL, config, &strides, token_max);
-}
-
-enum status exec_create(struct exec **out, struct device *device, const struct model_config *config,
-                        const struct weights *weights, int64_t token_max, int64_t segment_max,
+/* Gives each of `count` ranks, first, first + step ..., its end in `*slot of that rank`; none where
+ * a group would be one rank. */
+static enum status join(struct exec *exec, size_t slot, int first, int step, int count,
                         struct error *err)
 {
+    int members[COMM_RANKS_MAX];
+    struct comm *ends[COMM_RANKS_MAX];
+    if (count < 2)
+        return STATUS_OK;
+    for (int m = 0; m < count; m++)
+        members[m] = first + m * step;
+    TRY(comm_create(ends, box_domain(exec->box), members, count, err));
+    for (int m = 0; m < count; m++)
+        memcpy((char *)&exec->ranks[members[m]] + slot, &ends[m], sizeof ends[m]);
+    return STATUS_OK;
+}
+
+static enum status communicators_create(struct exec *exec, struct error *err)
+{
+    const struct attention_layout *attention = &exec->layout.attention;
+    const struct expert_layout *experts = &exec->layout.experts;
+    TRY(join(exec, offsetof(struct rank, world), 0, 1, exec->layout.rank_count, err));
+    for (int g = 0; g < attention->dp; g++)
+        TRY(join(exec, offsetof(struct rank, attention), g * attention->tp, 1, attention->tp, err));
+    for (int g = 0; g < experts->ep; g++)
+        TRY(join(exec, offsetof(struct rank, expert_group), g * experts->tp, 1, experts->tp, err));
+    for (int m = 0; m < experts->tp; m++)
+        TRY(join(exec, offsetof(struct rank, expert_peers), m, experts->tp, experts->ep, err));
+    return STATUS_OK;
+}
+
+/* ---- Life ------------------------------------------------------------------------------------ */
+
+uint64_t exec_bytes(const struct model_config *config, const struct layout *layout,
+                    int64_t token_max, int64_t segment_max)
+{
+    struct dimensions dim = dimensions_of(config, layout, token_max, segment_max);
+    return rank_bytes(&dim, config, layout);
+}
+
+static enum status start(void *context, int index, struct error *err)
+{
+    struct exec *exec = context;
+    return rank_start(&exec->ranks[index], err);
+}
+
+static enum status ranks_create(struct exec *exec, const struct exec_params *params,
+                                struct error *err)
+{
+    int rank_count = exec->layout.rank_count;
+    size_t logits = (size_t)round_up(exec->config->vocab_count, PACK_BLOCK) * EXEC_LOGIT_ROWS;
+    TRY(memory_get((void **)&exec->ranks, (size_t)rank_count, sizeof *exec->ranks, "the executor",
+                   err));
+    for (int r = 0; r < rank_count; r++) {
+        struct rank *rank = &exec->ranks[r];
+        rank->exec = exec;
+        rank->index = r;
+        rank->place = layout_place(&exec->layout, r);
+        rank->device = box_device(exec->box, r);
+        rank->ops = rank->device->ops;
+        rank->stream = rank->device->stream;
+        rank->weights = &params->weights[r];
+        TRY(rank_take_memory(rank, err));
+    }
+    TRY(memory_get((void **)&exec->logits, logits, sizeof *exec->logits, "logits", err));
+    TRY(communicators_create(exec, err));
+    /* What can fail for want of memory is done: a failure from here on is of the box. */
+    return box_run(exec->box, start, exec, err);
+}
+
+enum status exec_create(struct exec **out, const struct exec_params *params, struct error *err)
+{
     struct exec *exec;
-    size_t bytes = exec_bytes(config, token_max);
+    ASSERT(params->layout->rank_count == box_rank_count(params->box));
     TRY(memory_get((void **)&exec, 1, sizeof *exec, "the executor", err));
-    exec->device = device;
-    exec->config = config;
-    exec->weights = weights;
-    exec->token_max = token_max;
-    exec->segment_max = segment_max;
-    exec->strides = strides_of(config);
-    enum status status;
-    TRY_GOTO(memory_get((void **)&exec->segments, (size_t)segment_max, sizeof *exec->segments,
-                        "the executor", err),
-             failed);
-    TRY_GOTO(memory_get((void **)&exec->expert_loads,
-                        (size_t)(config->layer_count * config->expert_count),
-                        sizeof *exec->expert_loads, "the executor", err),
-             failed);
-    TRY_GOTO(device->ops->memory_get(device, &exec->slab, bytes, "activations", err), failed);
-    /* Padding between heads and strides must be finite from the start. */
-    memset(exec->slab, 0, bytes);
-    activations_place(&exec->act, exec->slab, config, &exec->strides, token_max);
+    exec->box = params->box;
+    exec->config = params->config;
+    exec->layout = *params->layout;
+    exec->shape = weights_shape(params->config);
+    exec->token_max = params->token_max;
+    exec->segment_max = params->segment_max;
+    exec->dim =
+        dimensions_of(params->config, params->layout, params->token_max, params->segment_max);
+    exec->token_max = exec->dim.token_max;
+    enum status status = ranks_create(exec, params, err);
+    if (status != STATUS_OK) {
+        exec_destroy(exec);
+        return status;
+    }
     *out = exec;
     return STATUS_OK;
-
-failed:
-    exec_destroy(exec);
-    return status;
 }
 
 void exec_destroy(struct exec *exec)
 {
     if (exec == NULL)
         return;
-    exec->device->ops->memory_free(exec->device, exec->slab);
-    memory_free(exec->expert_loads);
-    memory_free(exec->segments);
+    for (int r = 0; exec->ranks != NULL && r < exec->layout.rank_count; r++)
+        rank_deinit(&exec->ranks[r]);
+    memory_free(exec->logits);
+    memory_free(exec->ranks);
     memory_free(exec);
 }
 
@@ -123,9 +116,14 @@ const struct model_config *exec_config(const struct exec *exec)
     return exec->config;
 }
 
-struct device *exec_device(const struct exec *exec)
+const struct layout *exec_layout(const struct exec *exec)
 {
-    return exec->device;
+    return &exec->layout;
+}
+
+struct box *exec_box(const struct exec *exec)
+{
+    return exec->box;
 }
 
 int64_t exec_token_max(const struct exec *exec)
@@ -133,92 +131,85 @@ int64_t exec_token_max(const struct exec *exec)
     return exec->token_max;
 }
 
+int64_t exec_group_token_max(const struct exec *exec)
+{
+    return exec->dim.group_max;
+}
+
 enum dtype exec_kv_dtype(const struct exec *exec)
 {
-    return exec->weights->dtype;
+    return exec->ranks[0].weights->dtype;
 }
 
-const uint64_t *exec_expert_loads(const struct exec *exec)
+enum layer_form exec_decode_form(const struct exec *exec)
 {
-    return exec->expert_loads;
+    return exec->layout.attention.dp == 1 ? FORM_REPLICATED : FORM_GATHERED;
 }
 
-static void pass_start(struct exec *exec, const struct exec_segment *segments,
-                       int64_t segment_count)
+/* ---- Routing, where it is recorded ----------------------------------------------------------- */
+
+void exec_record_routing(struct exec *exec, int32_t *ids)
 {
-    ASSERT(segment_count <= exec->segment_max);
-    int64_t row = 0;
-    for (int64_t s = 0; s < segment_count; s++) {
-        const struct exec_segment *in = &segments[s];
-        ASSERT(in->token_count > 0 && row + in->token_count <= exec->token_max);
-        exec->segments[s] = (struct segment){.first_row = row,
-                                             .token_count = in->token_count,
-                                             .first_position = in->first_position,
-                                             .pages = in->pages};
-        memcpy(exec->act.ids + row, in->tokens, (size_t)in->token_count * sizeof *in->tokens);
-        row += in->token_count;
-    }
-    exec->segment_count = segment_count;
-    exec->token_count = row;
-    exec->act.dense_offsets[0] = 0;
-    exec->act.dense_offsets[1] = (int32_t)row;
-    rope_fill(exec->act.rope, exec->config, exec->segments, segment_count);
+    exec->routing = ids;
 }
 
-static void embed(struct exec *exec)
+enum status routing_record(struct rank *rank, int64_t layer, struct error *err)
 {
-    exec->device->ops->embed(exec->device->stream, &(struct op_embed){
-                                                       .out = exec->act.residual,
-                                                       .table = exec->weights->embedding,
-                                                       .ids = exec->act.ids,
-                                                       .token_count = exec->token_count,
-                                                       .out_stride = exec->strides.hidden,
-                                                   });
+    const struct exec *exec = rank->exec;
+    int64_t top_k = exec->config->expert_top_k, stride = exec->dim.choices;
+    /* Replicated rows are recorded once. */
+    if (exec->routing == NULL || (exec->pass.form == FORM_REPLICATED && rank->index > 0))
+        return STATUS_OK;
+    rank->ops->copy(rank->stream, &(struct op_copy){rank->staging.choices, rank->act.choices,
+                                                    rank->own_count * stride * 4});
+    TRY(rank->ops->synchronize(rank->stream, err));
+    int64_t first = layer * exec->token_max + exec->pass.own[rank->index].first;
+    for (int64_t t = 0; t < rank->own_count; t++)
+        memcpy(exec->routing + (first + t) * top_k, rank->staging.choices + t * stride,
+               (size_t)top_k * sizeof *exec->routing);
+    return STATUS_OK;
 }
 
-enum status exec_forward(struct exec *exec, struct kv_cache *cache,
+/* ---- Passes ---------------------------------------------------------------------------------- */
+
+static enum status rank_forward(void *context, int index, struct error *err)
+{
+    struct exec *exec = context;
+    struct rank *rank = &exec->ranks[index];
+    pass_prepare(rank);
+    embedding_run(rank);
+    for (int64_t layer = 0; layer < exec->config->layer_count; layer++)
+        TRY(layer_run(rank, layer, err));
+    return rank->ops->synchronize(rank->stream, err);
+}
+
+enum status exec_forward(struct exec *exec, struct kv_cache *cache, enum layer_form form,
                          const struct exec_segment *segments, int64_t segment_count,
                          struct error *err)
 {
+    exec->pass = (struct pass){.form = form, .cache = cache};
     pass_start(exec, segments, segment_count);
-    embed(exec);
-    for (int64_t layer = 0; layer < exec->config->layer_count; layer++)
-        layer_run(exec, layer, &cache->layers[layer]);
-    return exec->device->ops->synchronize(exec->device->stream, err);
+    return box_run(exec->box, rank_forward, exec, err);
+}
+
+static enum status rank_logits(void *context, int index, struct error *err)
+{
+    struct exec *exec = context;
+    struct rank *rank = &exec->ranks[index];
+    head_run(rank);
+    return rank->ops->synchronize(rank->stream, err);
 }
 
 enum status exec_logits(struct exec *exec, const int32_t *rows, int64_t row_count, float **logits,
                         int64_t *stride, struct error *err)
 {
-    const struct device_ops *ops = exec->device->ops;
-    struct stream *stream = exec->device->stream;
     ASSERT(row_count <= EXEC_LOGIT_ROWS);
-    ops->gather(stream, &(struct op_gather){
-                            .out = exec->act.logit_hidden,
-                            .in = exec->act.residual,
-                            .rows = rows,
-                            .row_count = row_count,
-                            .stride = exec->strides.hidden,
-                        });
-    ops->rms_norm(stream, &(struct op_rms_norm){
-                              .out = exec->act.logit_hidden,
-                              .in = exec->act.logit_hidden,
-                              .weight = exec->weights->final_norm,
-                              .row_count = row_count,
-                              .dim = exec->config->hidden_dim,
-                              .stride = exec->strides.hidden,
-                              .epsilon = (float)exec->config->norm_epsilon,
-                          });
-    ops->matmul(stream, &(struct op_matmul){
-                            .out = exec->act.logits,
-                            .in = exec->act.logit_hidden,
-                            .weight = exec->weights->head,
-                            .row_count = row_count,
-                            .out_stride = exec->strides.vocab,
-                            .in_stride = exec->strides.hidden,
-                        });
-    TRY(ops->synchronize(stream, err));
-    *logits = exec->act.logits;
-    *stride = exec->strides.vocab;
+    for (int64_t i = 1; i < row_count; i++)
+        ASSERT(rows[i - 1] <= rows[i]);
+    exec->wanted = rows;
+    exec->wanted_count = row_count;
+    TRY(box_run(exec->box, rank_logits, exec, err));
+    *logits = exec->logits;
+    *stride = round_up(exec->config->vocab_count, PACK_BLOCK);
     return STATUS_OK;
 }

@@ -1,32 +1,51 @@
-/* The executor: one forward pass over tokens of any sequences.
+/* The executor: one forward pass over tokens of any sequences, on all ranks of a box under one
+ * layout.
  *
  * A pass goes through the stages of docs/ARCHITECTURE.md, "One token's way through a layer"
- * (src/exec/layer.c). exec knows neither planner nor transition, and no architecture. */
+ * (src/exec/layer.c). exec knows neither planner nor transition, and no architecture. Its functions
+ * are called by one host thread; the ranks' own threads work inside them. */
 #ifndef PHASOR_EXEC_EXEC_H
 #define PHASOR_EXEC_EXEC_H
 
 #include <stdint.h>
 
-#include "device/device.h"
+#include "comm/box.h"
 #include "exec/kv_cache.h"
 #include "exec/weights.h"
+#include "layout/traffic.h"
 
 struct exec;
 
-/* `device`, `config` and `weights` are borrowed. `token_max` tokens and `segment_max` segments of a
- * pass are provided for; a pass allocates nothing. */
-enum status exec_create(struct exec **out, struct device *device, const struct model_config *config,
-                        const struct weights *weights, int64_t token_max, int64_t segment_max,
+/* All is borrowed. */
+struct exec_params {
+    struct box *box; /* its tags are traffic_names */
+    const struct model_config *config;
+    const struct layout *layout;   /* legal for the model, of the box's rank count */
+    const struct weights *weights; /* [rank_count], loaded under that layout */
+    int64_t token_max;             /* of a pass, all groups together; rounded up to their number */
+    int64_t segment_max;           /* of a pass; and tokens of a pass in the forms for decode */
+};
+
+/* A pass allocates nothing. */
+enum status exec_create(struct exec **out, const struct exec_params *params,
                         struct error *err) MUST_CHECK;
 void exec_destroy(struct exec *exec); /* NULL is allowed */
 
-/* Bytes of activations that exec_create will take. */
-uint64_t exec_bytes(const struct model_config *config, int64_t token_max);
+/* Bytes that exec_create takes of each rank's memory. */
+uint64_t exec_bytes(const struct model_config *config, const struct layout *layout,
+                    int64_t token_max, int64_t segment_max);
 
 const struct model_config *exec_config(const struct exec *exec);
-struct device *exec_device(const struct exec *exec);
+const struct layout *exec_layout(const struct exec *exec);
+struct box *exec_box(const struct exec *exec);
 int64_t exec_token_max(const struct exec *exec);
 enum dtype exec_kv_dtype(const struct exec *exec); /* f32 with f32 weights, else bf16 */
+
+/* Tokens of a pass that one data-parallel group takes: its even share of token_max, rounded up. */
+int64_t exec_group_token_max(const struct exec *exec);
+
+/* The form for passes of one token a sequence: replicated where Ad = 1, else gathered. */
+enum layer_form exec_decode_form(const struct exec *exec);
 
 /* Tokens of one sequence in a pass. */
 struct exec_segment {
@@ -34,23 +53,28 @@ struct exec_segment {
     int64_t token_count;
     int64_t first_position;
     const int32_t *pages; /* of the sequence, from position 0 to the last of these tokens */
+    int group;            /* the data-parallel group that the sequence belongs to */
 };
 
 /* Runs the pass: keys and values are appended to `cache`, and the final hidden states of all tokens
- * stay in the executor for exec_logits, in the order of the segments. Token ids are within the
- * vocabulary; token counts sum to at most token_max. */
-enum status exec_forward(struct exec *exec, struct kv_cache *cache,
+ * stay in the executor for exec_logits, in the order of the segments. Segments come in rising order
+ * of their groups. Token ids are within the vocabulary; each group has at most
+ * exec_group_token_max tokens; FORM_GATHERED and FORM_REPLICATED take at most segment_max tokens in
+ * all, FORM_REPLICATED only where Ad = 1. A failure is of the box: nothing more can be run. */
+enum status exec_forward(struct exec *exec, struct kv_cache *cache, enum layer_form form,
                          const struct exec_segment *segments, int64_t segment_count,
                          struct error *err) MUST_CHECK;
 
-/* Logits of some tokens of the last pass: `rows` are token indices in it, at most EXEC_LOGIT_ROWS.
- * `*logits` is [row_count][*stride], f32, valid until the next call. */
+/* Logits of some tokens of the last pass: `rows` are token indices in it, in rising order, at most
+ * EXEC_LOGIT_ROWS. `*logits` is [row_count][*stride], f32, host memory, valid until the next call.
+ */
 #define EXEC_LOGIT_ROWS 64
 enum status exec_logits(struct exec *exec, const int32_t *rows, int64_t row_count, float **logits,
                         int64_t *stride, struct error *err) MUST_CHECK;
 
-/* How many tokens each expert of each layer has received since the executor was made:
- * [layer_count][expert_count], borrowed; to be read between passes. */
-const uint64_t *exec_expert_loads(const struct exec *exec);
+/* The experts that the router chose in the passes to come, until it is called with NULL:
+ * ids[layer x token_max x top_k + token x top_k + choice], written for the MoE layers and the
+ * tokens of each pass, before exec_forward returns. `ids` is [layer_count][token_max][top_k]. */
+void exec_record_routing(struct exec *exec, int32_t *ids);
 
 #endif

@@ -2,39 +2,69 @@
 
 #include "base/memory.h"
 
-uint64_t kv_page_bytes(const struct model_config *config, enum dtype dtype)
+/* Legal layouts cut the KV heads evenly: what one rank holds, all do. */
+static int64_t own_kv_heads(const struct model_config *config, const struct layout *layout)
 {
-    int64_t values = config->kv_head_count * round_up(config->head_dim, PACK_BLOCK) *
-                     KV_PAGE_TOKENS * config->layer_count;
-    return (uint64_t)(2 * values * dtype_bytes(dtype));
+    return config->kv_head_count / layout->attention.tp;
 }
 
-enum status kv_cache_init(struct kv_cache *out, struct device *device,
-                          const struct model_config *config, enum dtype dtype, int64_t page_count,
+uint64_t kv_page_bytes(const struct model_config *config, const struct layout *layout,
+                       enum dtype dtype)
+{
+    struct kv_layer layer = {.kv_head_count = own_kv_heads(config, layout),
+                             .head_dim = config->head_dim};
+    return (uint64_t)(2 * kv_page_values(&layer) * dtype_bytes(dtype) * config->layer_count);
+}
+
+static enum status free_lists_get(struct kv_cache *cache, struct error *err)
+{
+    TRY(memory_get((void **)&cache->groups, (size_t)cache->group_count, sizeof *cache->groups,
+                   "the KV cache", err));
+    for (int g = 0; g < cache->group_count; g++) {
+        struct kv_group *group = &cache->groups[g];
+        TRY(memory_get_raw((void **)&group->free_pages, (size_t)cache->page_count,
+                           sizeof *group->free_pages, "the KV cache", err));
+        for (int64_t p = 0; p < cache->page_count; p++)
+            group->free_pages[p] = (int32_t)(cache->page_count - 1 - p);
+        group->free_count = cache->page_count;
+    }
+    return STATUS_OK;
+}
+
+static enum status pages_get(struct kv_cache *cache, const struct kv_cache_params *params,
+                             struct error *err)
+{
+    struct kv_layer empty = {.dtype = params->dtype,
+                             .kv_head_count = own_kv_heads(params->config, params->layout),
+                             .head_dim = params->config->head_dim};
+    size_t bytes =
+        (size_t)(kv_page_values(&empty) * dtype_bytes(params->dtype) * params->page_count);
+    TRY(memory_get((void **)&cache->layers,
+                   (size_t)(cache->layer_count * box_rank_count(cache->box)), sizeof *cache->layers,
+                   "the KV cache", err));
+    for (int rank = 0; rank < box_rank_count(cache->box); rank++) {
+        struct device *device = box_device(cache->box, rank);
+        for (int64_t l = 0; l < cache->layer_count; l++) {
+            struct kv_layer *layer = &cache->layers[rank * cache->layer_count + l];
+            *layer = empty;
+            TRY(device->ops->memory_get(device, &layer->keys, bytes, "the KV cache", err));
+            TRY(device->ops->memory_get(device, &layer->values, bytes, "the KV cache", err));
+        }
+    }
+    return STATUS_OK;
+}
+
+enum status kv_cache_init(struct kv_cache *out, const struct kv_cache_params *params,
                           struct error *err)
 {
-    ASSERT(page_count >= 1 && page_count <= INT32_MAX);
-    struct kv_cache cache = {.device = device, .layer_count = config->layer_count};
+    ASSERT(params->page_count >= 1 && params->page_count <= INT32_MAX);
+    struct kv_cache cache = {.page_count = params->page_count,
+                             .group_count = params->layout->attention.dp,
+                             .box = params->box,
+                             .layer_count = params->config->layer_count};
     enum status status;
-    TRY_GOTO(memory_get((void **)&cache.layers, (size_t)config->layer_count, sizeof *cache.layers,
-                        "the KV cache", err),
-             done);
-    TRY_GOTO(memory_get_raw((void **)&cache.free_pages, (size_t)page_count,
-                            sizeof *cache.free_pages, "the KV cache", err),
-             done);
-    for (int64_t l = 0; l < config->layer_count; l++) {
-        struct kv_layer *layer = &cache.layers[l];
-        layer->dtype = dtype;
-        layer->kv_head_count = config->kv_head_count;
-        layer->head_dim = config->head_dim;
-        size_t bytes = (size_t)(kv_page_values(layer) * dtype_bytes(dtype) * page_count);
-        TRY_GOTO(device->ops->memory_get(device, &layer->keys, bytes, "the KV cache", err), done);
-        TRY_GOTO(device->ops->memory_get(device, &layer->values, bytes, "the KV cache", err), done);
-    }
-    for (int64_t p = 0; p < page_count; p++)
-        cache.free_pages[p] = (int32_t)(page_count - 1 - p);
-    cache.page_count = page_count;
-    cache.free_count = page_count;
+    TRY_GOTO(free_lists_get(&cache, err), done);
+    TRY_GOTO(pages_get(&cache, params, err), done);
     *out = cache;
 
 done:
@@ -45,25 +75,37 @@ done:
 
 void kv_cache_deinit(struct kv_cache *cache)
 {
-    for (int64_t l = 0; cache->layers != NULL && l < cache->layer_count; l++) {
-        cache->device->ops->memory_free(cache->device, cache->layers[l].keys);
-        cache->device->ops->memory_free(cache->device, cache->layers[l].values);
+    for (int rank = 0; cache->layers != NULL && rank < box_rank_count(cache->box); rank++) {
+        struct device *device = box_device(cache->box, rank);
+        for (int64_t l = 0; l < cache->layer_count; l++) {
+            device->ops->memory_free(device, cache->layers[rank * cache->layer_count + l].keys);
+            device->ops->memory_free(device, cache->layers[rank * cache->layer_count + l].values);
+        }
     }
+    for (int g = 0; cache->groups != NULL && g < cache->group_count; g++)
+        memory_free(cache->groups[g].free_pages);
+    memory_free(cache->groups);
     memory_free(cache->layers);
-    memory_free(cache->free_pages);
     *cache = (struct kv_cache){0};
 }
 
-void kv_cache_take(struct kv_cache *cache, int32_t *pages, int64_t count)
+struct kv_layer kv_cache_layer(const struct kv_cache *cache, int rank, int64_t layer)
 {
-    ASSERT(count <= cache->free_count);
-    for (int64_t i = 0; i < count; i++)
-        pages[i] = cache->free_pages[--cache->free_count];
+    return cache->layers[rank * cache->layer_count + layer];
 }
 
-void kv_cache_return(struct kv_cache *cache, const int32_t *pages, int64_t count)
+void kv_cache_take(struct kv_cache *cache, int group, int32_t *pages, int64_t count)
 {
-    ASSERT(cache->free_count + count <= cache->page_count);
+    struct kv_group *from = &cache->groups[group];
+    ASSERT(group >= 0 && group < cache->group_count && count <= from->free_count);
+    for (int64_t i = 0; i < count; i++)
+        pages[i] = from->free_pages[--from->free_count];
+}
+
+void kv_cache_return(struct kv_cache *cache, int group, const int32_t *pages, int64_t count)
+{
+    struct kv_group *to = &cache->groups[group];
+    ASSERT(group >= 0 && group < cache->group_count && to->free_count + count <= cache->page_count);
     for (int64_t i = count - 1; i >= 0; i--)
-        cache->free_pages[cache->free_count++] = pages[i];
+        to->free_pages[to->free_count++] = pages[i];
 }

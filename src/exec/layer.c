@@ -1,225 +1,352 @@
-/* One layer, each stage one call, in the order of docs/ARCHITECTURE.md, "One token's way through a
- * layer". With one rank a stage that moves tokens between ranks has nothing to move: 3 is the sum
- * into the residual, 5 and 7 are the sort by expert and its way back. */
+/* One layer on one rank, each stage one call, in the order of docs/ARCHITECTURE.md, "One token's
+ * way through a layer". Stages that move tokens between ranks move nothing where a rank already has
+ * what it needs; which do, and how, follows from the layout and the form of the pass. */
 #include "exec/exec_state.h"
 
-static void norm(struct exec *exec, const float *weight)
+static bool is_replicated(const struct rank *rank)
 {
-    exec->device->ops->rms_norm(exec->device->stream,
-                                &(struct op_rms_norm){
-                                    .out = exec->act.normed,
-                                    .in = exec->act.residual,
-                                    .weight = weight,
-                                    .row_count = exec->token_count,
-                                    .dim = exec->config->hidden_dim,
-                                    .stride = exec->strides.hidden,
-                                    .epsilon = (float)exec->config->norm_epsilon,
-                                });
+    return rank->exec->pass.form == FORM_REPLICATED;
 }
 
-static void matmul(struct exec *exec, float *out, int64_t out_stride, const float *in,
+static void norm(struct rank *rank, const float *weight)
+{
+    rank->ops->rms_norm(rank->stream, &(struct op_rms_norm){
+                                          .out = rank->act.normed,
+                                          .in = rank->act.residual,
+                                          .weight = weight,
+                                          .row_count = rank->own_count,
+                                          .dim = rank->exec->config->hidden_dim,
+                                          .stride = rank->exec->dim.hidden,
+                                          .epsilon = (float)rank->exec->config->norm_epsilon,
+                                      });
+}
+
+static void residual_add(struct rank *rank)
+{
+    rank->ops->add(rank->stream, &(struct op_add){
+                                     .out = rank->act.residual,
+                                     .in = rank->act.module_out,
+                                     .row_count = rank->own_count,
+                                     .stride = rank->exec->dim.hidden,
+                                 });
+}
+
+/* ---- Within the attention group -------------------------------------------------------------- */
+
+/* Whether the group's rows are spread over its ranks. */
+static bool is_spread(const struct rank *rank)
+{
+    return rank->attention != NULL && !is_replicated(rank);
+}
+
+/* Normed rows of the whole group. */
+static const float *group_gather(struct rank *rank, enum traffic tag)
+{
+    if (!is_spread(rank))
+        return rank->act.normed;
+    comm_all_gather(rank->attention, rank->stream,
+                    &(struct comm_all_gather){
+                        .out = rank->act.group_in,
+                        .in = rank->act.normed,
+                        .counts = rank->attention_rows.bytes,
+                        .tag = (int)tag,
+                    });
+    return rank->act.group_in;
+}
+
+/* Where a rank leaves its partial sums for the group's rows. */
+static float *group_sums(const struct rank *rank)
+{
+    return is_spread(rank) ? rank->act.group_out : rank->act.module_out;
+}
+
+/* The sums of own rows, into `out`. */
+static void group_reduce(struct rank *rank, float *out, enum traffic tag)
+{
+    if (rank->attention == NULL)
+        return;
+    if (is_replicated(rank))
+        comm_all_reduce(rank->attention, rank->stream,
+                        &(struct comm_all_reduce){
+                            .out = out,
+                            .in = rank->act.module_out,
+                            .count = rank->group_count * rank->exec->dim.hidden,
+                            .tag = (int)tag,
+                        });
+    else
+        comm_reduce_scatter(rank->attention, rank->stream,
+                            &(struct comm_reduce_scatter){
+                                .out = out,
+                                .in = rank->act.group_out,
+                                .counts = rank->attention_rows.values,
+                                .tag = (int)tag,
+                            });
+}
+
+/* ---- Attention ------------------------------------------------------------------------------- */
+
+static void matmul(struct rank *rank, float *out, int64_t out_stride, const float *in,
                    int64_t in_stride, const struct matrix *weight, const float *bias)
 {
-    exec->device->ops->matmul(exec->device->stream, &(struct op_matmul){
-                                                        .out = out,
-                                                        .in = in,
-                                                        .weight = *weight,
-                                                        .bias = bias,
-                                                        .row_count = exec->token_count,
-                                                        .out_stride = out_stride,
-                                                        .in_stride = in_stride,
-                                                    });
+    rank->ops->matmul(rank->stream, &(struct op_matmul){
+                                        .out = out,
+                                        .in = in,
+                                        .weight = *weight,
+                                        .bias = bias,
+                                        .row_count = rank->group_count,
+                                        .out_stride = out_stride,
+                                        .in_stride = in_stride,
+                                    });
 }
 
-static struct qkv qkv_view(const struct exec *exec)
+static struct qkv qkv_view(const struct rank *rank)
 {
+    const struct exec *exec = rank->exec;
     return (struct qkv){
-        .values = exec->act.qkv,
-        .stride = exec->strides.qkv,
-        .k_offset = exec->strides.k_offset,
-        .v_offset = exec->strides.v_offset,
-        .head_count = exec->config->head_count,
-        .kv_head_count = exec->config->kv_head_count,
+        .values = rank->act.qkv,
+        .stride = exec->dim.qkv,
+        .k_offset = exec->dim.k_offset,
+        .v_offset = exec->dim.v_offset,
+        .head_count = exec->config->head_count / exec->layout.attention.tp,
+        .kv_head_count = exec->config->kv_head_count / exec->layout.attention.tp,
         .head_dim = exec->config->head_dim,
     };
 }
 
-/* 1: own tokens, normed. */
-static void attention_norm(struct exec *exec, const struct layer_weights *layer)
+/* 2: queries, keys and values of own heads; RoPE; keys and values go to the cache. */
+static void attention_project(struct rank *rank, const struct layer_weights *layer,
+                              const struct kv_layer *kv, const float *rows)
 {
-    norm(exec, layer->input_norm);
+    const struct dimensions *dim = &rank->exec->dim;
+    float *qkv = rank->act.qkv;
+    matmul(rank, qkv, dim->qkv, rows, dim->hidden, &layer->q, layer->q_bias);
+    matmul(rank, qkv + dim->k_offset, dim->qkv, rows, dim->hidden, &layer->k, layer->k_bias);
+    matmul(rank, qkv + dim->v_offset, dim->qkv, rows, dim->hidden, &layer->v, layer->v_bias);
+    rank->ops->rope_append(rank->stream,
+                           &(struct op_rope_append){
+                               .qkv = qkv_view(rank),
+                               .kv = *kv,
+                               .q_norm = layer->q_norm,
+                               .k_norm = layer->k_norm,
+                               .norm_epsilon = (float)rank->exec->config->norm_epsilon,
+                               .rope = rank->act.rope,
+                               .segments = rank->segments,
+                               .segment_count = rank->segment_count,
+                           });
 }
 
-/* 2: queries, keys and values; RoPE; keys and values go to the cache. */
-static void attention_project(struct exec *exec, const struct layer_weights *layer,
-                              const struct kv_layer *kv)
-{
-    const struct strides *s = &exec->strides;
-    float *qkv = exec->act.qkv;
-    matmul(exec, qkv, s->qkv, exec->act.normed, s->hidden, &layer->q, layer->q_bias);
-    matmul(exec, qkv + s->k_offset, s->qkv, exec->act.normed, s->hidden, &layer->k, layer->k_bias);
-    matmul(exec, qkv + s->v_offset, s->qkv, exec->act.normed, s->hidden, &layer->v, layer->v_bias);
-    exec->device->ops->rope_append(exec->device->stream,
-                                   &(struct op_rope_append){
-                                       .qkv = qkv_view(exec),
-                                       .kv = *kv,
-                                       .q_norm = layer->q_norm,
-                                       .k_norm = layer->k_norm,
-                                       .norm_epsilon = (float)exec->config->norm_epsilon,
-                                       .rope = exec->act.rope,
-                                       .segments = exec->segments,
-                                       .segment_count = exec->segment_count,
-                                   });
-}
-
-/* 2: attention over the heads of this rank, and the output projection. */
-static void attention_attend(struct exec *exec, const struct layer_weights *layer,
+/* 2: attention over own heads, and the output projection: partial sums where heads are spread. */
+static void attention_attend(struct rank *rank, const struct layer_weights *layer,
                              const struct kv_layer *kv, int64_t window)
 {
-    exec->device->ops->attention(exec->device->stream, &(struct op_attention){
-                                                           .out = exec->act.attention,
-                                                           .out_stride = exec->strides.attention,
-                                                           .qkv = qkv_view(exec),
-                                                           .kv = *kv,
-                                                           .window = window,
-                                                           .segments = exec->segments,
-                                                           .segment_count = exec->segment_count,
-                                                       });
-    matmul(exec, exec->act.module_out, exec->strides.hidden, exec->act.attention,
-           exec->strides.attention, &layer->o, layer->o_bias);
+    const struct dimensions *dim = &rank->exec->dim;
+    rank->ops->attention(rank->stream, &(struct op_attention){
+                                           .out = rank->act.attention,
+                                           .out_stride = dim->attention,
+                                           .qkv = qkv_view(rank),
+                                           .kv = *kv,
+                                           .window = window,
+                                           .segments = rank->segments,
+                                           .segment_count = rank->segment_count,
+                                       });
+    matmul(rank, group_sums(rank), dim->hidden, rank->act.attention, dim->attention, &layer->o,
+           layer->o_bias);
 }
 
-/* 3 and the end of 7: what a module gave goes into the residual of the owners. */
-static void residual_add(struct exec *exec)
+/* ---- Experts --------------------------------------------------------------------------------- */
+
+/* 4: router, top-k, weights as the model says. */
+static void route(struct rank *rank, const struct layer_weights *layer)
 {
-    exec->device->ops->add(exec->device->stream, &(struct op_add){
-                                                     .out = exec->act.residual,
-                                                     .in = exec->act.module_out,
-                                                     .row_count = exec->token_count,
-                                                     .stride = exec->strides.hidden,
-                                                 });
+    const struct exec *exec = rank->exec;
+    rank->ops->matmul(rank->stream, &(struct op_matmul){
+                                        .out = rank->act.router_logits,
+                                        .in = rank->act.normed,
+                                        .weight = layer->router,
+                                        .row_count = rank->own_count,
+                                        .out_stride = exec->dim.experts,
+                                        .in_stride = exec->dim.hidden,
+                                    });
+    rank->ops->route(rank->stream,
+                     &(struct op_route){
+                         .ids = rank->act.choices,
+                         .weights = (float *)(rank->act.choices + exec->config->expert_top_k),
+                         .logits = rank->act.router_logits,
+                         .token_count = rank->own_count,
+                         .expert_count = exec->config->expert_count,
+                         .top_k = exec->config->expert_top_k,
+                         .choice_stride = exec->dim.choices,
+                         .logit_stride = exec->dim.experts,
+                         .normalize = exec->config->norm_topk_prob,
+                     });
 }
 
-/* 4: norm and router, top-k, weights as the model says. */
-static void route(struct exec *exec, const struct layer_weights *layer)
-{
-    matmul(exec, exec->act.router_logits, exec->strides.experts, exec->act.normed,
-           exec->strides.hidden, &layer->router, NULL);
-    exec->device->ops->route(exec->device->stream, &(struct op_route){
-                                                       .ids = exec->act.expert_ids,
-                                                       .weights = exec->act.expert_weights,
-                                                       .logits = exec->act.router_logits,
-                                                       .token_count = exec->token_count,
-                                                       .expert_count = exec->config->expert_count,
-                                                       .top_k = exec->config->expert_top_k,
-                                                       .logit_stride = exec->strides.experts,
-                                                       .normalize = exec->config->norm_topk_prob,
-                                                   });
-}
-
-/* 5: tokens to their experts. */
-static void dispatch(struct exec *exec, int64_t index)
-{
-    exec->device->ops->group(exec->device->stream,
-                             &(struct op_group){
-                                 .loads = exec->expert_loads + index * exec->config->expert_count,
-                                 .offsets = exec->act.expert_offsets,
-                                 .token_of = exec->act.token_of,
-                                 .position_of = exec->act.position_of,
-                                 .ids = exec->act.expert_ids,
-                                 .token_count = exec->token_count,
-                                 .expert_count = exec->config->expert_count,
-                                 .top_k = exec->config->expert_top_k,
-                             });
-}
-
-static void ffn(struct exec *exec, float *out, const struct ffn_weights *groups,
+static void ffn(struct rank *rank, float *out, const float *in, const struct ffn_weights *groups,
                 int64_t group_count, const int32_t *offsets, const int32_t *token_of)
 {
     int64_t width = round_up(groups[0].gate.rows, PACK_BLOCK);
-    exec->device->ops->ffn_up(exec->device->stream, &(struct op_ffn_up){
-                                                        .out = exec->act.expert_up,
-                                                        .in = exec->act.normed,
-                                                        .groups = groups,
-                                                        .offsets = offsets,
-                                                        .token_of = token_of,
-                                                        .group_count = group_count,
-                                                        .out_stride = width,
-                                                        .in_stride = exec->strides.hidden,
-                                                    });
-    exec->device->ops->ffn_down(exec->device->stream, &(struct op_ffn_down){
-                                                          .out = out,
-                                                          .in = exec->act.expert_up,
-                                                          .groups = groups,
-                                                          .offsets = offsets,
-                                                          .group_count = group_count,
-                                                          .out_stride = exec->strides.hidden,
-                                                          .in_stride = width,
-                                                      });
+    int64_t hidden = rank->exec->dim.hidden;
+    rank->ops->ffn_up(rank->stream, &(struct op_ffn_up){
+                                        .out = rank->act.up,
+                                        .in = in,
+                                        .groups = groups,
+                                        .offsets = offsets,
+                                        .token_of = token_of,
+                                        .group_count = group_count,
+                                        .out_stride = width,
+                                        .in_stride = hidden,
+                                    });
+    rank->ops->ffn_down(rank->stream, &(struct op_ffn_down){
+                                          .out = out,
+                                          .in = rank->act.up,
+                                          .groups = groups,
+                                          .offsets = offsets,
+                                          .group_count = group_count,
+                                          .out_stride = hidden,
+                                          .in_stride = width,
+                                      });
 }
 
-/* 6: grouped GEMMs of the experts. */
-static void experts_run(struct exec *exec, const struct layer_weights *layer)
+/* 6: sort by expert, grouped GEMMs of own experts, the weighted sum over them for each row. */
+static void experts_run(struct rank *rank, const struct layer_weights *layer)
 {
-    ffn(exec, exec->act.expert_down, layer->experts, exec->config->expert_count,
-        exec->act.expert_offsets, exec->act.token_of);
+    const struct exec *exec = rank->exec;
+    const int32_t *choices = received_choices(rank);
+    int64_t top_k = exec->config->expert_top_k;
+    rank->ops->group(rank->stream, &(struct op_group){
+                                       .offsets = rank->act.expert_offsets,
+                                       .token_of = rank->act.token_of,
+                                       .position_of = rank->act.position_of,
+                                       .ids = choices,
+                                       .local_of = rank->act.local_of,
+                                       .token_count = rank->received_count,
+                                       .expert_count = rank->weights->expert_count,
+                                       .top_k = top_k,
+                                       .choice_stride = exec->dim.choices,
+                                   });
+    ffn(rank, rank->act.down, received_rows(rank), layer->experts, rank->weights->expert_count,
+        rank->act.expert_offsets, rank->act.token_of);
+    rank->ops->combine(rank->stream, &(struct op_combine){
+                                         .out = received_sums(rank),
+                                         .in = rank->act.down,
+                                         .position_of = rank->act.position_of,
+                                         .weights = (const float *)(choices + top_k),
+                                         .token_count = rank->received_count,
+                                         .top_k = top_k,
+                                         .choice_stride = exec->dim.choices,
+                                         .stride = exec->dim.hidden,
+                                     });
 }
 
-/* 7: the weighted sum back to the owners. */
-static void combine(struct exec *exec)
+/* ---- Shared experts and dense layers ----------------------------------------------------------
+ */
+
+/* A network over all rows of a kind. */
+static void ffn_rows(struct rank *rank, float *out, const float *in,
+                     const struct ffn_weights *weights, enum row_kind kind)
 {
-    exec->device->ops->combine(exec->device->stream, &(struct op_combine){
-                                                         .out = exec->act.module_out,
-                                                         .in = exec->act.expert_down,
-                                                         .position_of = exec->act.position_of,
-                                                         .weights = exec->act.expert_weights,
-                                                         .token_count = exec->token_count,
-                                                         .top_k = exec->config->expert_top_k,
-                                                         .stride = exec->strides.hidden,
-                                                     });
+    ffn(rank, out, in, weights, 1, rank->act.row_offsets + 2 * kind, NULL);
 }
 
-/* 8: the shared expert on own tokens, where the model has one. */
-static void shared_expert(struct exec *exec, const struct layer_weights *layer)
+static void shared_add(struct rank *rank, float *out, const float *shared, const float *in,
+                       const struct layer_weights *layer, int64_t row_count)
 {
-    if (layer->shared.gate.data == NULL)
+    rank->ops->shared_add(rank->stream, &(struct op_shared_add){
+                                            .out = out,
+                                            .shared = shared,
+                                            .in = in,
+                                            .gate = layer->shared_sigmoid,
+                                            .token_count = row_count,
+                                            .dim = rank->exec->config->hidden_dim,
+                                            .stride = rank->exec->dim.hidden,
+                                        });
+}
+
+/* Whether a shared expert that is cut has its rows before it anyway, with sums that are yet to be
+ * added up: then it rides on the experts' gather and reduction. */
+static bool shared_rides(const struct rank *rank)
+{
+    const struct layout *layout = &rank->exec->layout;
+    bool to_all = layout->attention.tp == layout->rank_count && layout->experts.ep == 1;
+    return layout_ffn_is_cut(layout, rank->exec->config->shared_expert_dim) &&
+           (to_all || rank->exec->pass.form != FORM_OWNED);
+}
+
+/* 8, before 7: a slice of the shared expert for the group's rows, which stand together among those
+ * that the experts had. */
+static void shared_beside(struct rank *rank, const struct layer_weights *layer)
+{
+    if (layer->shared.gate.data == NULL || !shared_rides(rank))
         return;
-    ffn(exec, exec->act.expert_down, &layer->shared, 1, exec->act.dense_offsets, NULL);
-    exec->device->ops->shared_add(exec->device->stream, &(struct op_shared_add){
-                                                            .out = exec->act.module_out,
-                                                            .shared = exec->act.expert_down,
-                                                            .in = exec->act.normed,
-                                                            .gate = layer->shared_sigmoid,
-                                                            .token_count = exec->token_count,
-                                                            .dim = exec->config->hidden_dim,
-                                                            .stride = exec->strides.hidden,
-                                                        });
+    int64_t first = rank->group_first * rank->exec->dim.hidden;
+    ffn_rows(rank, rank->act.down, received_rows(rank) + first, &layer->shared, ROWS_GROUP);
+    shared_add(rank, received_sums(rank) + first, rank->act.down, received_rows(rank) + first,
+               layer, rank->group_count);
 }
 
-static void dense_ffn(struct exec *exec, const struct layer_weights *layer)
+/* 8: the shared expert by itself: whole for own tokens, or its slice for the group's. The gate is
+ * applied to the sum. */
+static void shared_expert(struct rank *rank, const struct layer_weights *layer)
 {
-    ffn(exec, exec->act.module_out, &layer->dense, 1, exec->act.dense_offsets, NULL);
-}
-
-void layer_run(struct exec *exec, int64_t index, const struct kv_layer *kv)
-{
-    const struct layer_weights *layer = &exec->weights->layers[index];
-    const struct layer_config *config = &exec->config->layers[index];
-
-    attention_norm(exec, layer);
-    attention_project(exec, layer, kv);
-    attention_attend(exec, layer, kv, config->sliding ? exec->config->sliding_window : 0);
-    residual_add(exec);
-
-    norm(exec, layer->ffn_norm);
-    if (config->ffn == FFN_MOE) {
-        route(exec, layer);
-        dispatch(exec, index);
-        experts_run(exec, layer);
-        combine(exec);
-        shared_expert(exec, layer);
+    if (layer->shared.gate.data == NULL || shared_rides(rank))
+        return;
+    float *shared = rank->act.down;
+    if (layout_ffn_is_cut(&rank->exec->layout, rank->exec->config->shared_expert_dim)) {
+        const float *rows = group_gather(rank, TRAFFIC_FFN_GATHER);
+        ffn_rows(rank, group_sums(rank), rows, &layer->shared, ROWS_GROUP);
+        group_reduce(rank, shared, TRAFFIC_FFN_REDUCE);
     } else {
-        dense_ffn(exec, layer);
+        ffn_rows(rank, shared, rank->act.normed, &layer->shared, ROWS_OWN);
     }
-    residual_add(exec);
+    shared_add(rank, rank->act.module_out, shared, rank->act.normed, layer, rank->own_count);
+}
+
+/* In place of 4 to 8 in a layer without experts. */
+static void dense_ffn(struct rank *rank, const struct layer_weights *layer)
+{
+    if (layout_ffn_is_cut(&rank->exec->layout, rank->exec->config->dense_dim)) {
+        const float *rows = group_gather(rank, TRAFFIC_FFN_GATHER);
+        ffn_rows(rank, group_sums(rank), rows, &layer->dense, ROWS_GROUP);
+        group_reduce(rank, rank->act.module_out, TRAFFIC_FFN_REDUCE);
+    } else {
+        ffn_rows(rank, rank->act.module_out, rank->act.normed, &layer->dense, ROWS_OWN);
+    }
+}
+
+/* ---- The layer --------------------------------------------------------------------------------
+ */
+
+enum status layer_run(struct rank *rank, int64_t index, struct error *err)
+{
+    const struct exec *exec = rank->exec;
+    const struct layer_weights *layer = &rank->weights->layers[index];
+    const struct layer_config *config = &exec->config->layers[index];
+    const struct kv_layer kv = kv_cache_layer(exec->pass.cache, rank->index, index);
+
+    norm(rank, layer->input_norm);                                    /* 1 */
+    const float *rows = group_gather(rank, TRAFFIC_ATTENTION_GATHER); /* 1 */
+    attention_project(rank, layer, &kv, rows);                        /* 2 */
+    attention_attend(rank, layer, &kv,                                /* 2 */
+                     config->sliding ? exec->config->sliding_window : 0);
+    group_reduce(rank, rank->act.module_out, TRAFFIC_ATTENTION_REDUCE); /* 3 */
+    residual_add(rank);
+
+    norm(rank, layer->ffn_norm);
+    if (config->ffn == FFN_MOE) {
+        route(rank, layer); /* 4 */
+        TRY(routing_record(rank, index, err));
+        TRY(dispatch_begin(rank, err)); /* 5 */
+        for (int64_t round = 0; round < rank->rounds; round++) {
+            TRY(dispatch(rank, round, err)); /* 5 */
+            experts_run(rank, layer);        /* 6 */
+            shared_beside(rank, layer);      /* 8, riding */
+            combine(rank);                   /* 7 */
+        }
+        combine_end(rank);          /* 7 */
+        shared_expert(rank, layer); /* 8 */
+    } else {
+        dense_ffn(rank, layer);
+    }
+    residual_add(rank);
+    return STATUS_OK;
 }

@@ -1,28 +1,20 @@
 #include "exec/weights.h"
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "base/system.h"
+#include "exec/weight_slices.h"
 
 #define STAGING_BYTES (4u << 20)
 
-/* One weight on its way from the checkpoint to its place. */
+/* One slice on its way from the checkpoint to its place. */
 struct load_task {
-    enum weight weight;
-    int64_t layer, expert;
+    struct weight_slice slice;
     int64_t slab;
     uint64_t offset; /* in its slab */
-    uint64_t bytes;  /* there, padding included */
-    int64_t rows, columns;
-    bool is_vector; /* f32, whatever the matrices are */
-    enum packing packing;
-    enum dtype dtype;
-    union {
-        const float **vector;
-        struct matrix *matrix;
-    } target; /* set when the slab has its address */
 };
 
 struct loader {
@@ -46,117 +38,101 @@ struct load_worker {
     struct error error;
 };
 
-/* ---- Which weights there are, and where they go -------------------------------------------- */
+/* ---- Where each weight is found ------------------------------------------------------------- */
 
-static enum status task_add(struct loader *loader, struct load_task task, struct error *err)
+#define NOWHERE ((size_t)-1)
+
+/* The offset of a per-layer weight's pointer or matrix in struct layer_weights. */
+static size_t layer_offset(enum weight weight)
 {
-    if (!weight_is_present(loader->config, task.weight, task.layer))
-        return STATUS_OK;
-    int64_t shape[3];
-    int rank = weight_shape(shape, loader->config, task.weight);
-    task.is_vector = rank == 1 || task.weight == WEIGHT_SHARED_SIGMOID;
-    task.rows = task.is_vector ? 1 : shape[0];
-    task.columns = shape[rank - 1];
-    ASSERT(task.columns <= (int64_t)(STAGING_BYTES / sizeof(float))); /* config.c limits widths */
-    task.bytes = (uint64_t)(task.is_vector ? round_up(task.columns, PACK_BLOCK) * 4
-                                           : packed_bytes(task.rows, task.columns, task.dtype));
+    switch (weight) {
+    case WEIGHT_INPUT_NORM:
+        return offsetof(struct layer_weights, input_norm);
+    case WEIGHT_Q:
+        return offsetof(struct layer_weights, q);
+    case WEIGHT_K:
+        return offsetof(struct layer_weights, k);
+    case WEIGHT_V:
+        return offsetof(struct layer_weights, v);
+    case WEIGHT_O:
+        return offsetof(struct layer_weights, o);
+    case WEIGHT_Q_BIAS:
+        return offsetof(struct layer_weights, q_bias);
+    case WEIGHT_K_BIAS:
+        return offsetof(struct layer_weights, k_bias);
+    case WEIGHT_V_BIAS:
+        return offsetof(struct layer_weights, v_bias);
+    case WEIGHT_O_BIAS:
+        return offsetof(struct layer_weights, o_bias);
+    case WEIGHT_Q_NORM:
+        return offsetof(struct layer_weights, q_norm);
+    case WEIGHT_K_NORM:
+        return offsetof(struct layer_weights, k_norm);
+    case WEIGHT_FFN_NORM:
+        return offsetof(struct layer_weights, ffn_norm);
+    case WEIGHT_ROUTER:
+        return offsetof(struct layer_weights, router);
+    case WEIGHT_SHARED_GATE:
+        return offsetof(struct layer_weights, shared.gate);
+    case WEIGHT_SHARED_UP:
+        return offsetof(struct layer_weights, shared.up);
+    case WEIGHT_SHARED_DOWN:
+        return offsetof(struct layer_weights, shared.down);
+    case WEIGHT_SHARED_SIGMOID:
+        return offsetof(struct layer_weights, shared_sigmoid);
+    case WEIGHT_DENSE_GATE:
+        return offsetof(struct layer_weights, dense.gate);
+    case WEIGHT_DENSE_UP:
+        return offsetof(struct layer_weights, dense.up);
+    case WEIGHT_DENSE_DOWN:
+        return offsetof(struct layer_weights, dense.down);
+    default:
+        return NOWHERE;
+    }
+}
+
+/* Where the vector's pointer or the matrix of a slice stands. */
+static void *target_of(struct weights *weights, const struct weight_slice *slice)
+{
+    struct layer_weights *layer = &weights->layers[slice->layer];
+    switch (slice->weight) {
+    case WEIGHT_EMBEDDING:
+        return &weights->embedding;
+    case WEIGHT_HEAD:
+        return &weights->head;
+    case WEIGHT_FINAL_NORM:
+        return &weights->final_norm;
+    case WEIGHT_EXPERT_GATE:
+        return &layer->experts[slice->local_expert].gate;
+    case WEIGHT_EXPERT_UP:
+        return &layer->experts[slice->local_expert].up;
+    case WEIGHT_EXPERT_DOWN:
+        return &layer->experts[slice->local_expert].down;
+    default:
+        break;
+    }
+    size_t offset = layer_offset(slice->weight);
+    ASSERT(offset != NOWHERE);
+    return (char *)layer + offset;
+}
+
+static bool is_routed(enum weight weight)
+{
+    return weight == WEIGHT_EXPERT_GATE || weight == WEIGHT_EXPERT_UP ||
+           weight == WEIGHT_EXPERT_DOWN;
+}
+
+static enum status task_add(void *context, const struct weight_slice *slice, struct error *err)
+{
+    struct loader *loader = context;
+    ASSERT(slice->block.column_count <= (int64_t)(STAGING_BYTES / sizeof(float)));
+    struct load_task task = {.slice = *slice,
+                             .slab = is_routed(slice->weight) ? 1 + slice->layer : 0};
     task.offset = loader->slab_bytes[task.slab];
-    loader->slab_bytes[task.slab] += (uint64_t)round_up((int64_t)task.bytes, 64);
+    loader->slab_bytes[task.slab] += (uint64_t)round_up((int64_t)slice->bytes, 64);
     TRY(memory_reserve(&loader->tasks, &loader->task_capacity, loader->task_count + 1, sizeof task,
                        "the list of weights", err));
     loader->tasks[loader->task_count++] = task;
-    return STATUS_OK;
-}
-
-static enum status add_matrix(struct loader *loader, struct matrix *target, enum weight weight,
-                              int64_t layer, struct error *err)
-{
-    /* The router decides between experts: it keeps full precision (it is tiny). */
-    enum dtype dtype = weight == WEIGHT_ROUTER ? DTYPE_F32 : loader->weights->dtype;
-    return task_add(loader,
-                    (struct load_task){.weight = weight,
-                                       .layer = layer,
-                                       .dtype = dtype,
-                                       .packing = PACK_OUTPUT,
-                                       .target.matrix = target},
-                    err);
-}
-
-static enum status add_vector(struct loader *loader, const float **target, enum weight weight,
-                              int64_t layer, struct error *err)
-{
-    return task_add(
-        loader,
-        (struct load_task){
-            .weight = weight, .layer = layer, .dtype = DTYPE_F32, .target.vector = target},
-        err);
-}
-
-static enum status add_ffn(struct loader *loader, struct ffn_weights *target, enum weight gate,
-                           int64_t layer, int64_t expert, int64_t slab, struct error *err)
-{
-    /* gate, up and down follow one another in enum weight for all three kinds of network. */
-    struct matrix *matrices[3] = {&target->gate, &target->up, &target->down};
-    for (int i = 0; i < 3; i++) {
-        struct load_task task = {.weight = (enum weight)(gate + i),
-                                 .layer = layer,
-                                 .expert = expert,
-                                 .slab = slab,
-                                 .dtype = loader->weights->dtype,
-                                 .packing = i < 2 ? PACK_OUTPUT : PACK_INPUT,
-                                 .target.matrix = matrices[i]};
-        TRY(task_add(loader, task, err));
-    }
-    return STATUS_OK;
-}
-
-static enum status add_layer(struct loader *loader, int64_t index, struct error *err)
-{
-    struct layer_weights *layer = &loader->weights->layers[index];
-    const struct {
-        struct matrix *target;
-        enum weight weight;
-    } matrices[] = {
-        {&layer->q, WEIGHT_Q}, {&layer->k, WEIGHT_K},           {&layer->v, WEIGHT_V},
-        {&layer->o, WEIGHT_O}, {&layer->router, WEIGHT_ROUTER},
-    };
-    const struct {
-        const float **target;
-        enum weight weight;
-    } vectors[] = {
-        {&layer->input_norm, WEIGHT_INPUT_NORM},
-        {&layer->ffn_norm, WEIGHT_FFN_NORM},
-        {&layer->q_bias, WEIGHT_Q_BIAS},
-        {&layer->k_bias, WEIGHT_K_BIAS},
-        {&layer->v_bias, WEIGHT_V_BIAS},
-        {&layer->o_bias, WEIGHT_O_BIAS},
-        {&layer->q_norm, WEIGHT_Q_NORM},
-        {&layer->k_norm, WEIGHT_K_NORM},
-        {&layer->shared_sigmoid, WEIGHT_SHARED_SIGMOID},
-    };
-    for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++)
-        TRY(add_matrix(loader, matrices[i].target, matrices[i].weight, index, err));
-    for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++)
-        TRY(add_vector(loader, vectors[i].target, vectors[i].weight, index, err));
-    TRY(add_ffn(loader, &layer->shared, WEIGHT_SHARED_GATE, index, 0, 0, err));
-    TRY(add_ffn(loader, &layer->dense, WEIGHT_DENSE_GATE, index, 0, 0, err));
-    if (loader->config->layers[index].ffn != FFN_MOE)
-        return STATUS_OK;
-    layer->experts = loader->weights->all_experts + index * loader->config->expert_count;
-    for (int64_t expert = 0; expert < loader->config->expert_count; expert++)
-        TRY(add_ffn(loader, &layer->experts[expert], WEIGHT_EXPERT_GATE, index, expert, 1 + index,
-                    err));
-    return STATUS_OK;
-}
-
-static enum status add_model(struct loader *loader, struct error *err)
-{
-    struct weights *weights = loader->weights;
-    TRY(add_matrix(loader, &weights->embedding, WEIGHT_EMBEDDING, 0, err));
-    TRY(add_matrix(loader, &weights->head, WEIGHT_HEAD, 0, err));
-    TRY(add_vector(loader, &weights->final_norm, WEIGHT_FINAL_NORM, 0, err));
-    for (int64_t layer = 0; layer < loader->config->layer_count; layer++)
-        TRY(add_layer(loader, layer, err));
     return STATUS_OK;
 }
 
@@ -170,10 +146,12 @@ static enum status tables_get(struct loader *loader, struct error *err)
     weights->slab_count = 1 + config->layer_count;
     TRY(memory_get((void **)&weights->layers, layers, sizeof *weights->layers, "the layer table",
                    err));
-    TRY(memory_get((void **)&weights->all_experts, layers * (size_t)config->expert_count,
+    TRY(memory_get((void **)&weights->all_experts, layers * (size_t)weights->expert_count,
                    sizeof *weights->all_experts, "the expert table", err));
     TRY(memory_get((void **)&weights->slabs, layers + 1, sizeof *weights->slabs, "the slab table",
                    err));
+    for (int64_t layer = 0; layer < config->layer_count; layer++)
+        weights->layers[layer].experts = weights->all_experts + layer * weights->expert_count;
     return memory_get((void **)&loader->slab_bytes, layers + 1, sizeof *loader->slab_bytes,
                       "the slab table", err);
 }
@@ -184,14 +162,6 @@ static enum status slabs_get(struct loader *loader, struct error *err)
     weights->resident_bytes = loader->slab_bytes[0];
     for (int64_t s = 1; s < weights->slab_count; s++)
         weights->expert_bytes += loader->slab_bytes[s];
-    uint64_t total = weights->resident_bytes + weights->expert_bytes;
-    uint64_t available = system_memory_available();
-    if (total > available)
-        return error_set(err, STATUS_NO_MEMORY,
-                         "the weights need %llu MiB as %s, and %llu MiB of memory are available; "
-                         "use a smaller model or free memory",
-                         (unsigned long long)(total >> 20), dtype_name(weights->dtype),
-                         (unsigned long long)(available >> 20));
     for (int64_t s = 0; s < weights->slab_count; s++) {
         if (loader->slab_bytes[s] > 0)
             TRY(weights->device->ops->memory_get(weights->device, &weights->slabs[s],
@@ -200,19 +170,24 @@ static enum status slabs_get(struct loader *loader, struct error *err)
     return STATUS_OK;
 }
 
+static char *place_of(const struct loader *loader, const struct load_task *task)
+{
+    return (char *)loader->weights->slabs[task->slab] + task->offset;
+}
+
 static void targets_set(struct loader *loader)
 {
     for (size_t i = 0; i < loader->task_count; i++) {
-        struct load_task *task = &loader->tasks[i];
-        char *place = (char *)loader->weights->slabs[task->slab] + task->offset;
-        if (task->is_vector)
-            *task->target.vector = (const float *)place;
+        const struct load_task *task = &loader->tasks[i];
+        void *target = target_of(loader->weights, &task->slice);
+        if (task->slice.is_vector)
+            *(const float **)target = (const float *)place_of(loader, task);
         else
-            *task->target.matrix = (struct matrix){.data = place,
-                                                   .dtype = task->dtype,
-                                                   .packing = task->packing,
-                                                   .rows = task->rows,
-                                                   .columns = task->columns};
+            *(struct matrix *)target = (struct matrix){.data = place_of(loader, task),
+                                                       .dtype = task->slice.dtype,
+                                                       .packing = task->slice.packing,
+                                                       .rows = task->slice.block.row_count,
+                                                       .columns = task->slice.block.column_count};
     }
     if (loader->config->tied_embedding)
         loader->weights->head = loader->weights->embedding;
@@ -220,34 +195,58 @@ static void targets_set(struct loader *loader)
 
 /* ---- Reading ------------------------------------------------------------------------------- */
 
+static uint64_t bytes_on_disk(const struct weight_location *where, int64_t values)
+{
+    return (uint64_t)values * (where->tensor->dtype == TENSOR_F32 ? 4 : 2);
+}
+
+static enum status locate(struct weight_location *out, const struct loader *loader,
+                          const struct load_task *task, struct error *err)
+{
+    return checkpoint_locate(out, loader->checkpoint, task->slice.weight, task->slice.layer,
+                             task->slice.expert, err);
+}
+
+static enum status bytes_count(struct loader *loader, struct error *err)
+{
+    for (size_t i = 0; i < loader->task_count; i++) {
+        const struct block *block = &loader->tasks[i].slice.block;
+        struct weight_location where;
+        TRY(locate(&where, loader, &loader->tasks[i], err));
+        loader->bytes_total += bytes_on_disk(&where, block->row_count * block->column_count);
+    }
+    return STATUS_OK;
+}
+
 static void report_progress(struct loader *loader, int worker, uint64_t bytes)
 {
     uint64_t done = atomic_fetch_add(&loader->bytes_done, bytes) + bytes;
-    if (worker == 0 && loader->progress->report != NULL)
-        loader->progress->report(loader->progress->context, done, loader->bytes_total);
+    if (loader->progress->report != NULL)
+        loader->progress->report(loader->progress->context, worker, done, loader->bytes_total);
 }
 
 static enum status task_run(struct loader *loader, const struct load_task *task, int worker,
                             struct error *err)
 {
+    const struct weight_slice *slice = &task->slice;
     char *staging = loader->workers[worker].staging;
-    char *place = (char *)loader->weights->slabs[task->slab] + task->offset;
-    memset(place, 0, task->bytes);
+    char *place = place_of(loader, task);
+    memset(place, 0, slice->bytes);
     struct weight_location where;
-    TRY(checkpoint_locate(&where, loader->checkpoint, task->weight, task->layer, task->expert,
-                          err));
-    int64_t rows_per_read = STAGING_BYTES / (task->columns * 4);
-    for (int64_t row = 0; row < task->rows; row += rows_per_read) {
-        int64_t count = task->rows - row < rows_per_read ? task->rows - row : rows_per_read;
-        void *values = task->is_vector ? place : staging + STAGING_BYTES;
-        TRY(checkpoint_read_rows(loader->checkpoint, &where, row, count, values, task->dtype,
-                                 staging, STAGING_BYTES, err));
-        if (!task->is_vector)
-            matrix_pack_rows(place, task->packing, task->dtype, task->rows, task->columns, values,
-                             row, count);
-        report_progress(loader, worker,
-                        (uint64_t)(count * task->columns) *
-                            (where.tensor->dtype == TENSOR_F32 ? 4 : 2));
+    TRY(locate(&where, loader, task, err));
+    int64_t rows_per_read = STAGING_BYTES / (slice->block.column_count * 4);
+    for (int64_t row = 0; row < slice->block.row_count; row += rows_per_read) {
+        struct block part = slice->block;
+        part.row += row;
+        part.row_count =
+            part.row_count - row < rows_per_read ? part.row_count - row : rows_per_read;
+        void *values = slice->is_vector ? place : staging + STAGING_BYTES;
+        TRY(checkpoint_read_block(loader->checkpoint, &where, part, values, slice->dtype, staging,
+                                  STAGING_BYTES, err));
+        if (!slice->is_vector)
+            matrix_pack_rows(place, slice->packing, slice->dtype, slice->block.row_count,
+                             slice->block.column_count, values, row, part.row_count);
+        report_progress(loader, worker, bytes_on_disk(&where, part.row_count * part.column_count));
     }
     return STATUS_OK;
 }
@@ -273,8 +272,6 @@ static enum status read_all(struct loader *loader, struct error *err)
                    "the loading workers", err));
     for (int w = 0; w < worker_count; w++)
         TRY(memory_get_raw(&loader->workers[w].staging, 2, STAGING_BYTES, "loading", err));
-    for (int64_t t = 0; t < checkpoint_tensor_count(loader->checkpoint); t++)
-        loader->bytes_total += checkpoint_tensor(loader->checkpoint, t)->bytes;
     device->ops->host_run(device, load_work, loader);
     for (int w = 0; w < worker_count; w++) {
         if (loader->workers[w].status != STATUS_OK) {
@@ -283,9 +280,7 @@ static enum status read_all(struct loader *loader, struct error *err)
             return loader->workers[w].status;
         }
     }
-    if (loader->progress->report != NULL)
-        loader->progress->report(loader->progress->context, loader->bytes_total,
-                                 loader->bytes_total);
+    loader->weights->bytes_read = atomic_load(&loader->bytes_done);
     return STATUS_OK;
 }
 
@@ -300,17 +295,22 @@ static void loader_deinit(struct loader *loader)
 }
 
 enum status weights_load(struct weights *out, struct device *device,
-                         const struct checkpoint *checkpoint, enum dtype dtype,
-                         const struct weights_progress *progress, struct error *err)
+                         const struct checkpoint *checkpoint, const struct layout *layout, int rank,
+                         enum dtype dtype, const struct weights_progress *progress,
+                         struct error *err)
 {
-    struct weights weights = {.dtype = dtype, .device = device};
-    struct loader loader = {.weights = &weights,
-                            .checkpoint = checkpoint,
-                            .config = checkpoint_config(checkpoint),
-                            .progress = progress};
+    const struct model_config *config = checkpoint_config(checkpoint);
+    struct model_shape shape = weights_shape(config);
+    struct weights weights = {.dtype = dtype,
+                              .device = device,
+                              .vocab = layout_vocab(&shape, layout->rank_count, rank),
+                              .expert_count = weight_slices_expert_count(config, layout, rank)};
+    struct loader loader = {
+        .weights = &weights, .checkpoint = checkpoint, .config = config, .progress = progress};
     enum status status;
     TRY_GOTO(tables_get(&loader, err), done);
-    TRY_GOTO(add_model(&loader, err), done);
+    TRY_GOTO(weight_slices_each(config, layout, rank, dtype, task_add, &loader, err), done);
+    TRY_GOTO(bytes_count(&loader, err), done);
     TRY_GOTO(slabs_get(&loader, err), done);
     targets_set(&loader);
     TRY_GOTO(read_all(&loader, err), done);

@@ -1,40 +1,46 @@
-/* The weights of a model on one device, packed and ready to run. */
+/* The weights that one rank holds, packed and ready to run: its slices of a layout. */
 #ifndef PHASOR_EXEC_WEIGHTS_H
 #define PHASOR_EXEC_WEIGHTS_H
 
 #include <stdint.h>
 
 #include "device/device.h"
+#include "layout/layout.h"
 #include "model/checkpoint.h"
 
 /* Vectors are f32, padded with zeros to a multiple of 16; matrices are packed (layout/packing.h).
- * What a model does not have is NULL (matrix.data, vectors). */
+ * Dimensions with "own" are this rank's slice. What a model does not have, or a rank does not hold,
+ * is NULL (matrix.data, vectors). */
 struct layer_weights {
     const float *input_norm; /* [hidden_dim] */
-    struct matrix q;         /* [head_count x head_dim][hidden_dim] */
-    struct matrix k;         /* [kv_head_count x head_dim][hidden_dim] */
-    struct matrix v;         /* [kv_head_count x head_dim][hidden_dim] */
-    struct matrix o;         /* [hidden_dim][head_count x head_dim] */
-    const float *q_bias, *k_bias, *v_bias, *o_bias;
+    struct matrix q;         /* [own heads x head_dim][hidden_dim] */
+    struct matrix k;         /* [own kv heads x head_dim][hidden_dim] */
+    struct matrix v;         /* [own kv heads x head_dim][hidden_dim] */
+    struct matrix o;         /* [hidden_dim][own heads x head_dim] */
+    const float *q_bias, *k_bias, *v_bias;
+    const float *o_bias;          /* on the first rank of an attention group: it is added once */
     const float *q_norm, *k_norm; /* [head_dim] */
 
     const float *ffn_norm;       /* [hidden_dim] */
     struct matrix router;        /* [expert_count][hidden_dim]; f32 whatever the weights are */
-    struct ffn_weights *experts; /* [expert_count], width expert_dim; host memory */
-    struct ffn_weights shared;   /* width shared_expert_dim */
+    struct ffn_weights *experts; /* [own experts], own width; host memory */
+    struct ffn_weights shared;   /* own width of shared_expert_dim */
     const float *shared_sigmoid; /* [hidden_dim] */
-    struct ffn_weights dense;    /* width dense_dim: a layer without experts */
+    struct ffn_weights dense;    /* own width of dense_dim: a layer without experts */
 };
 
 struct weights {
     enum dtype dtype;             /* of the matrices */
-    struct matrix embedding;      /* [vocab][hidden_dim] */
-    struct matrix head;           /* [vocab][hidden_dim]; the embedding's when tied */
+    struct range vocab;           /* rows of embedding and head that are here; may be none */
+    struct matrix embedding;      /* [own vocab][hidden_dim] */
+    struct matrix head;           /* [own vocab][hidden_dim]; the embedding's when tied */
     const float *final_norm;      /* [hidden_dim] */
     struct layer_weights *layers; /* [layer_count] */
+    int64_t expert_count;         /* routed experts of a layer that are here */
 
     uint64_t resident_bytes; /* everything but routed experts */
     uint64_t expert_bytes;   /* routed experts, all layers */
+    uint64_t bytes_read;     /* from the checkpoint's files */
 
     /* private */
     struct device *device;
@@ -43,18 +49,32 @@ struct weights {
     int64_t slab_count;
 };
 
+/* The sizes of a config that a layout depends on. */
+struct model_shape weights_shape(const struct model_config *config);
+
+/* Bytes of a rank's weights in the memory of its device, exactly as weights_load takes them. */
+struct weights_bytes {
+    uint64_t by_weight[WEIGHT_KIND_COUNT];
+    uint64_t resident, experts; /* the slabs: the sums of the above, each weight rounded up to 64 */
+};
+void weights_bytes(struct weights_bytes *out, const struct model_config *config,
+                   const struct layout *layout, int rank, enum dtype dtype);
+
 struct weights_progress {
-    void (*report)(void *context, uint64_t bytes_done, uint64_t bytes_total); /* or NULL */
+    /* Bytes that have come for this rank, of all that will; from any of the loading workers (0: the
+     * thread that loads). Or NULL. */
+    void (*report)(void *context, int worker, uint64_t bytes_done, uint64_t bytes_total);
     void *context;
 };
 
-/* Reads and packs every weight, with all of the device's host workers, through staging of 4 MiB
- * each; there is never a second full copy. `dtype` is DTYPE_F32 or DTYPE_BF16. The checkpoint is
- * needed only during the call. The progress callback runs on the calling thread.
- * On failure nothing is kept. */
+/* Reads and packs the rank's slices and nothing else, with all of the device's host workers,
+ * through staging of 4 MiB each; there is never a second full copy. `layout` is legal for this
+ * model (layout_check). `dtype` is DTYPE_F32 or DTYPE_BF16. The checkpoint is needed only during
+ * the call. On failure nothing is kept. */
 enum status weights_load(struct weights *out, struct device *device,
-                         const struct checkpoint *checkpoint, enum dtype dtype,
-                         const struct weights_progress *progress, struct error *err) MUST_CHECK;
+                         const struct checkpoint *checkpoint, const struct layout *layout, int rank,
+                         enum dtype dtype, const struct weights_progress *progress,
+                         struct error *err) MUST_CHECK;
 void weights_deinit(struct weights *weights);
 
 #endif

@@ -52,8 +52,21 @@ enum status checkpoint_read(const struct checkpoint *checkpoint, const struct te
                             uint64_t offset, void *out, uint64_t bytes,
                             struct error *err) MUST_CHECK;
 
-/* Reads rows [row, row + count) of a located weight, converted to `dtype`, as [count][columns].
- * `staging` of `staging_bytes` (at least one row on disk) is used for the conversion. */
+/* Rows [row, row + row_count) of columns [column, column + column_count) of a located weight. */
+struct block {
+    int64_t row, row_count;
+    int64_t column, column_count;
+};
+
+/* Reads a block, and no byte beside it, converted to `dtype`, as [row_count][column_count].
+ * `staging` of `staging_bytes` (at least one row of the block on disk) is used for the conversion.
+ */
+enum status checkpoint_read_block(const struct checkpoint *checkpoint,
+                                  const struct weight_location *where, struct block block,
+                                  void *out, enum dtype dtype, void *staging,
+                                  uint64_t staging_bytes, struct error *err) MUST_CHECK;
+
+/* The same for whole rows. */
 enum status checkpoint_read_rows(const struct checkpoint *checkpoint,
                                  const struct weight_location *where, int64_t row, int64_t count,
                                  void *out, enum dtype dtype, void *staging, uint64_t staging_bytes,

@@ -75,28 +75,58 @@ static enum dtype dtype_on_disk(const struct tensor_info *tensor)
     ASSERT(false); /* checkpoint_open refuses such a weight */
 }
 
+/* Whole rows are one read; parts of rows are one read each, so that no byte beside the block is
+ * read (a rank's slice of `down` or of the output projection). */
+static enum status read_block(const struct checkpoint *checkpoint,
+                              const struct weight_location *where, const struct block *block,
+                              void *out, struct error *err)
+{
+    uint64_t value_bytes = (uint64_t)dtype_bytes(dtype_on_disk(where->tensor));
+    uint64_t row_bytes = (uint64_t)where->column_count * value_bytes;
+    uint64_t part_bytes = (uint64_t)block->column_count * value_bytes;
+    uint64_t offset = (uint64_t)(where->first_row + block->row) * row_bytes +
+                      (uint64_t)block->column * value_bytes;
+    if (part_bytes == row_bytes)
+        return checkpoint_read(checkpoint, where->tensor, offset, out,
+                               (uint64_t)block->row_count * row_bytes, err);
+    for (int64_t row = 0; row < block->row_count; row++)
+        TRY(checkpoint_read(checkpoint, where->tensor, offset + (uint64_t)row * row_bytes,
+                            (char *)out + (uint64_t)row * part_bytes, part_bytes, err));
+    return STATUS_OK;
+}
+
+enum status checkpoint_read_block(const struct checkpoint *checkpoint,
+                                  const struct weight_location *where, struct block block,
+                                  void *out, enum dtype dtype, void *staging,
+                                  uint64_t staging_bytes, struct error *err)
+{
+    ASSERT(block.row >= 0 && block.row_count >= 0 &&
+           block.row_count <= where->row_count - block.row);
+    ASSERT(block.column >= 0 && block.column_count >= 1 &&
+           block.column_count <= where->column_count - block.column);
+    enum dtype stored = dtype_on_disk(where->tensor);
+    if (stored == dtype)
+        return read_block(checkpoint, where, &block, out, err);
+    int64_t step = (int64_t)staging_bytes / (block.column_count * dtype_bytes(stored));
+    int64_t end = block.row + block.row_count;
+    ASSERT(step > 0);
+    char *at = out;
+    for (struct block piece = block; piece.row < end; piece.row += step) {
+        piece.row_count = end - piece.row < step ? end - piece.row : step;
+        TRY(read_block(checkpoint, where, &piece, staging, err));
+        int64_t values = piece.row_count * piece.column_count;
+        numeric_convert(at, dtype, staging, stored, values);
+        at += values * dtype_bytes(dtype);
+    }
+    return STATUS_OK;
+}
+
 enum status checkpoint_read_rows(const struct checkpoint *checkpoint,
                                  const struct weight_location *where, int64_t row, int64_t count,
                                  void *out, enum dtype dtype, void *staging, uint64_t staging_bytes,
                                  struct error *err)
 {
-    ASSERT(row >= 0 && count >= 0 && row <= where->row_count && count <= where->row_count - row);
-    enum dtype stored = dtype_on_disk(where->tensor);
-    int64_t columns = where->column_count;
-    uint64_t row_bytes = (uint64_t)(columns * dtype_bytes(stored));
-    uint64_t offset = (uint64_t)(where->first_row + row) * row_bytes;
-    if (stored == dtype)
-        return checkpoint_read(checkpoint, where->tensor, offset, out, (uint64_t)count * row_bytes,
-                               err);
-    int64_t step = (int64_t)(staging_bytes / row_bytes);
-    ASSERT(step > 0);
-    char *at = out;
-    for (int64_t done = 0; done < count; done += step) {
-        int64_t rows = count - done < step ? count - done : step;
-        TRY(checkpoint_read(checkpoint, where->tensor, offset + (uint64_t)done * row_bytes, staging,
-                            (uint64_t)rows * row_bytes, err));
-        numeric_convert(at, dtype, staging, stored, rows * columns);
-        at += rows * columns * dtype_bytes(dtype);
-    }
-    return STATUS_OK;
+    return checkpoint_read_block(checkpoint, where,
+                                 (struct block){row, count, 0, where->column_count}, out, dtype,
+                                 staging, staging_bytes, err);
 }

@@ -13,6 +13,7 @@
 #include "base/status.h"
 
 #define MODEL_LAYERS_MAX  1024
+#define MODEL_EXPERTS_MAX 4096
 #define MODEL_EOS_IDS_MAX 16
 #define WEIGHT_NAME_BYTES 128 /* enough for every name with any layer and expert */
 

@@ -10,11 +10,10 @@ extern const struct architecture architecture_qwen3_moe;
 
 /* Largest sizes accepted. Every product of four of them fits 64 bits with room to spare; published
  * models are smaller by a factor of 8 or more. */
-#define MODEL_WIDTH_MAX   (1 << 20) /* hidden and intermediate widths */
-#define MODEL_HEADS_MAX   4096
-#define MODEL_EXPERTS_MAX 4096
-#define MODEL_VOCAB_MAX   (1 << 24)
-#define POSITIONS_MAX     (1 << 30)
+#define MODEL_WIDTH_MAX (1 << 20) /* hidden and intermediate widths */
+#define MODEL_HEADS_MAX 4096
+#define MODEL_VOCAB_MAX (1 << 24)
+#define POSITIONS_MAX   (1 << 30)
 
 /* What these functions read from. `file` names it in messages. */
 struct config_source {

@@ -10,7 +10,7 @@
 #include "base/status.h"
 
 struct synth_params {
-    const char *preset;  /* a name of synth_presets */
+    const char *preset;  /* a name of synth_presets, or the path of a config.json */
     const char *dir;     /* made if need be; must be empty */
     int64_t layer_count; /* 0: as published */
     int64_t vocab_count; /* 0: as published */

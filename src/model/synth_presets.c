@@ -95,8 +95,9 @@ static const struct preset presets[] = {
      "'vocab_size':256}"},
 };
 
-#define PRESET_COUNT (sizeof presets / sizeof *presets)
-#define JSON_BYTES   2048
+#define PRESET_COUNT     (sizeof presets / sizeof *presets)
+#define JSON_BYTES       2048
+#define CONFIG_BYTES_MAX (1 << 20)
 
 const char *const *synth_presets(void)
 {
@@ -109,8 +110,33 @@ const char *const *synth_presets(void)
     return names;
 }
 
-static enum status load_preset(json_t **out, const char *name, struct error *err)
+/* A config of the user's own; what it says is checked before anything is divided by it. */
+static enum status load_file(json_t **out, const char *path, struct model_config *config,
+                             struct error *err)
 {
+    json_t *object;
+    TRY(json_load_object(&object, path, CONFIG_BYTES_MAX, err));
+    enum status status = model_config_parse(config, object, NULL, path, err);
+    if (status != STATUS_OK) {
+        json_decref(object);
+        return status;
+    }
+    json_object_del(object, "dtype"); /* torch_dtype, which is set below, is its older name */
+    *out = object;
+    return STATUS_OK;
+}
+
+static bool is_file(const char *name)
+{
+    size_t length = strlen(name);
+    return length > 5 && strcmp(name + length - 5, ".json") == 0;
+}
+
+static enum status load_preset(json_t **out, const char *name, struct model_config *config,
+                               struct error *err)
+{
+    if (is_file(name))
+        return load_file(out, name, config, err);
     for (size_t i = 0; i < PRESET_COUNT; i++) {
         char json[JSON_BYTES];
         if (strcmp(presets[i].name, name) != 0)
@@ -124,7 +150,7 @@ static enum status load_preset(json_t **out, const char *name, struct error *err
     return error_set(err, STATUS_INVALID_ARGUMENT,
                      "\"%s\" is no preset; known are mixtral-8x7b, mixtral-8x22b, "
                      "qwen1.5-moe-a2.7b, qwen2-57b-a14b, qwen3-30b-a3b, tiny-mixtral, "
-                     "tiny-qwen2moe and tiny-qwen3moe",
+                     "tiny-qwen2moe, tiny-qwen3moe, and any config.json by its path",
                      name);
 }
 
@@ -199,7 +225,7 @@ enum status synth_config(json_t **out, struct model_config *config,
 {
     json_t *object;
     TRY(check_params(params, err));
-    TRY(load_preset(&object, params->preset, err));
+    TRY(load_preset(&object, params->preset, config, err));
     apply_scale(object, params->scale);
     if (params->layer_count > 0)
         set(object, "num_hidden_layers", params->layer_count);

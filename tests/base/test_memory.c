@@ -1,6 +1,8 @@
 #include <criterion/criterion.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 
@@ -167,4 +169,48 @@ Test(memory, sentences_name_size_and_purpose)
         cr_assert_str_eq(err.message, cases[i].message);
         cr_assert_eq(out, &err, "a failed call changed its output");
     }
+}
+
+Test(memory, pages_are_whole_and_their_own)
+{
+    static const size_t sizes[] = {0, 1, 4095, 4096, 4097, 1000000};
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    struct memory_counters before = memory_counters_get();
+    struct error err;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        size_t bytes = sizes[i], mapped = memory_pages_bytes(bytes);
+        void *a, *b;
+        cr_assert(mapped >= bytes && mapped > 0 && mapped % page == 0 && mapped <= bytes + page);
+        cr_assert_eq(memory_pages_get(&a, bytes, "a test", &err), STATUS_OK);
+        cr_assert_eq(memory_pages_get(&b, bytes, "a test", &err), STATUS_OK);
+        cr_assert(a != b && (uintptr_t)a % page == 0 && (uintptr_t)b % page == 0);
+        for (size_t k = 0; k < bytes; k++)
+            cr_assert(((char *)a)[k] == 0);
+        memset(a, 1, bytes);
+        cr_assert_eq(mprotect(a, mapped, PROT_NONE), 0);
+        memset(b, 2, bytes); /* not closed with the other */
+        cr_assert_eq(memory_counters_get().live_bytes, before.live_bytes + 2 * bytes);
+        cr_assert_eq(memory_counters_get().live_count, before.live_count + 2);
+        memory_pages_free(a, bytes);
+        memory_pages_free(b, bytes);
+    }
+    memory_pages_free(NULL, 0);
+    cr_assert_eq(memory_counters_get().live_bytes, before.live_bytes);
+    cr_assert_eq(memory_counters_get().live_count, before.live_count);
+    cr_assert(memory_counters_get().peak_bytes >= before.live_bytes + 2000000);
+}
+
+Test(memory, pages_that_cannot_be_had)
+{
+    static const size_t sizes[] = {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX - 4096, SIZE_MAX / 2};
+    uint64_t live = memory_counters_get().live_count;
+    struct error err;
+    void *out = &err;
+    memory_fail_at(1, 0);
+    cr_assert_eq(memory_pages_get(&out, 100, "a test", &err), STATUS_NO_MEMORY);
+    cr_assert_str_eq(err.message, "cannot allocate 100 bytes for a test");
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        cr_assert_eq(memory_pages_get(&out, sizes[i], "a test", &err), STATUS_NO_MEMORY);
+    cr_assert_eq(out, &err, "a failed call changed its output");
+    cr_assert_eq(memory_counters_get().live_count, live);
 }

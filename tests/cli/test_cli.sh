@@ -124,6 +124,30 @@ has out "MixtralForCausalLM" "inspect"; silent err "inspect"
 expect 0 "inspect --json" "$phasor" inspect "$model" --json
 has out '"expert_count": 8' "inspect --json"
 expect 1 "inspect nothing" "$phasor" inspect ./no/such/model
+expect 0 "inspect a plan" "$phasor" inspect "$model" --plan "tp2dp2|tp2ep2"
+has out "^plan  *tp2dp2|tp2ep2$" "inspect a plan"; silent err "inspect a plan"
+has out "attention  *groups 0-1, 2-3: 8 of 16 heads, 4 of 8 of keys" "inspect a plan"
+has out "experts  *groups 0-1, 2-3: 4 of 8 experts, 128 of 256 wide" "inspect a plan"
+has out "^memory of device  *0-3$" "inspect a plan"
+has out "^  experts  *2.25 MiB$" "inspect a plan"
+expect 0 "inspect by devices" "$phasor" inspect "$model" --devices cpu:2
+has out "tp2|tp2: static TP (the default)" "inspect by devices"
+expect 0 "inspect all plans" "$phasor" inspect "$model" --plan list --devices cpu:16
+has out "^tp8dp2|tp2ep8 .*static EP" "inspect all plans"
+has out "^tp16|ep16  *no: 8 heads of keys and values cannot be cut 16 ways" "inspect all plans"
+expect 0 "inspect plans as JSON" "$phasor" inspect "$model" --plan list --devices cpu:2 --json
+has out '"plan": "tp2|ep2"' "inspect plans as JSON"
+expect 0 "inspect a plan's memory" "$phasor" inspect "$model" --plan "tp1|tp1" --dtype float32 \
+    --max-num-seqs 1 --max-num-batched-tokens 16
+has out "1 device, float32, passes of 16 tokens of at most 1 seq" "inspect a plan's memory"
+expect 2 "inspect no plan" "$phasor" inspect "$model" --plan "tp2"
+has err "ATTENTION|EXPERTS" "inspect no plan"; silent out "inspect no plan"
+expect 2 "inspect an illegal plan" "$phasor" inspect "$model" --plan "tp16|tp16"
+has err "cannot be cut 16 ways" "inspect an illegal plan"; silent out "inspect an illegal plan"
+expect 2 "inspect another number" "$phasor" inspect "$model" --plan "tp2|ep2" --devices cpu:4
+has err "must lie over 4" "inspect another number"
+expect 2 "inspect plans of what" "$phasor" inspect "$model" --plan list
+has err "--devices cpu:N" "inspect plans of what"
 expect 0 "synth --list" "$phasor" synth --list
 has out "tiny-mixtral" "synth --list"
 expect 0 "synth" "$phasor" synth tiny-mixtral -o made --seed 3

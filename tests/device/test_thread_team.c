@@ -13,7 +13,7 @@ static struct thread_team *team_open(int size)
 {
     struct thread_team *team;
     struct error err;
-    cr_assert_eq(thread_team_create(&team, size, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(thread_team_create(&team, size, -1, &err), STATUS_OK, "%s", err.message);
     cr_assert_eq(thread_team_size(team), size);
     return team;
 }
@@ -159,7 +159,7 @@ Test(thread_team, without_memory)
     struct thread_team *team = NULL;
     struct error err;
     memory_fail_at(1, 0);
-    cr_assert_eq(thread_team_create(&team, 2, &err), STATUS_NO_MEMORY);
+    cr_assert_eq(thread_team_create(&team, 2, -1, &err), STATUS_NO_MEMORY);
     cr_assert_null(team);
     cr_assert_not_null(strstr(err.message, "thread team"));
 }

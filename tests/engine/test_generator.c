@@ -52,7 +52,8 @@ static void setup_open(struct setup *setup, int64_t sequences, int64_t batch_tok
     memset(setup, 0, sizeof *setup);
     check(engine_open(&setup->engine, &params, &err), &err);
     check(engine_exec_create(&setup->exec, setup->engine, TOKEN_MAX, sequences, &err), &err);
-    uint64_t page_bytes = kv_page_bytes(engine_config(setup->engine), DTYPE_F32);
+    uint64_t page_bytes =
+        kv_page_bytes(engine_config(setup->engine), engine_layout(setup->engine), DTYPE_F32);
     struct generator_params limits = {.sequence_count_max = sequences,
                                       .batch_token_max = batch_tokens,
                                       .context_max = 256,

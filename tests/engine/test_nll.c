@@ -71,7 +71,8 @@ static double window_nll(struct generator *generator, const struct tokenizer *to
 }
 
 /* `window_bound` is relative, for each window; the whole must be within 0.1 %. */
-static void check_model(enum dtype dtype, double window_bound)
+static void check_model(enum dtype dtype, const char *devices, const char *plan,
+                        double window_bound)
 {
     struct error err;
     struct engine *engine;
@@ -81,7 +82,7 @@ static void check_model(enum dtype dtype, double window_bound)
     char *lines;
     size_t length;
     struct engine_params params = {
-        .model = MODEL, .dtype = dtype, .thread_count = 2, .needs_tokenizer = true};
+        .model = MODEL, .dtype = dtype, .devices = devices, .plan = plan, .needs_tokenizer = true};
     check(engine_open(&engine, &params, &err), &err);
     check(engine_exec_create(&exec, engine, 200, 4, &err), &err); /* windows go in chunks */
     struct generator_params limits = {.sequence_count_max = 4,
@@ -112,7 +113,7 @@ static void check_model(enum dtype dtype, double window_bound)
         line = end + 1;
     }
     cr_assert(json_array_size(windows) > 10);
-    cr_log_info("NLL %.4f, transformers %.4f, relative difference %.2e", found, expected,
+    cr_log_info("%s: NLL %.4f, transformers %.4f, relative difference %.2e", plan, found, expected,
                 found / expected - 1);
     cr_assert(fabs(found / expected - 1) <= 1e-3);
 
@@ -125,10 +126,24 @@ static void check_model(enum dtype dtype, double window_bound)
 
 Test(nll, bfloat16_equals_transformers)
 {
-    check_model(DTYPE_BF16, 5e-3);
+    check_model(DTYPE_BF16, "cpu", "tp1|tp1", 5e-3);
 }
 
 Test(nll, float32_equals_transformers)
 {
-    check_model(DTYPE_F32, 1e-5);
+    check_model(DTYPE_F32, "cpu", "tp1|tp1", 1e-5);
+}
+
+/* The layouts that static TP, static EP and mixtures have on 2, 4 and 8 ranks. */
+Test(nll, every_kind_of_layout_equals_transformers, .timeout = 600)
+{
+    static const struct {
+        const char *devices, *plan;
+    } cases[] = {
+        {"cpu:2", "tp2|tp2"},       {"cpu:4", "tp4|tp4"}, {"cpu:4", "dp4|ep4"},
+        {"cpu:4", "tp2dp2|tp2ep2"}, {"cpu:8", "tp8|tp8"}, {"cpu:8", "dp8|ep8"},
+        {"cpu:8", "tp2dp4|tp4ep2"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        check_model(DTYPE_BF16, cases[i].devices, cases[i].plan, 5e-3);
 }

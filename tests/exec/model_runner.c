@@ -8,6 +8,16 @@ static void check(enum status status, const struct error *err)
     cr_assert_eq(status, STATUS_OK, "%s", err->message);
 }
 
+void test_device_warm(struct device *device)
+{
+    void *pieces[64];
+    struct error err;
+    for (int i = 0; i < 64; i++)
+        check(device->ops->memory_get(device, &pieces[i], 1, "a test", &err), &err);
+    for (int i = 0; i < 64; i++)
+        device->ops->memory_free(device, pieces[i]);
+}
+
 struct checkpoint *test_checkpoint_open(const char *name)
 {
     char dir[512];
@@ -18,24 +28,83 @@ struct checkpoint *test_checkpoint_open(const char *name)
     return checkpoint;
 }
 
-void model_runner_open(struct model_runner *out, const char *name, enum dtype dtype,
-                       int thread_count, int64_t token_max, int64_t page_count)
+static void layout_choose(struct model_runner *runner, const struct runner_params *params)
 {
     struct error err;
+    struct model_shape shape = weights_shape(runner->config);
+    int rank_count = params->rank_count > 0 ? params->rank_count : 1;
+    if (params->plan == NULL)
+        check(layout_static_tp(&runner->layout, &shape, rank_count, &err), &err);
+    else
+        check(layout_parse(&runner->layout, params->plan, rank_count, &err), &err);
+    check(layout_check(&runner->layout, &shape, &err), &err);
+}
+
+struct loading {
+    struct model_runner *runner;
+    enum dtype dtype;
+};
+
+static enum status load(void *context, int rank, struct error *err)
+{
+    const struct loading *loading = context;
+    struct model_runner *runner = loading->runner;
     struct weights_progress silent = {0};
-    out->checkpoint = test_checkpoint_open(name);
-    const struct model_config *config = checkpoint_config(out->checkpoint);
-    check(device_cpu_create(&out->device, thread_count, &err), &err);
-    check(weights_load(&out->weights, out->device, out->checkpoint, dtype, &silent, &err), &err);
-    check(exec_create(&out->exec, out->device, config, &out->weights, token_max, 16, &err), &err);
-    check(kv_cache_init(&out->cache, out->device, config, dtype, page_count, &err), &err);
+    return weights_load(&runner->weights[rank], box_device(runner->box, rank), runner->checkpoint,
+                        &runner->layout, rank, loading->dtype, &silent, err);
+}
+
+void model_runner_open(struct model_runner *out, const struct runner_params *params)
+{
+    struct error err;
+    if (params->dir != NULL)
+        check(checkpoint_open(&out->checkpoint, params->dir, &err), &err);
+    else
+        out->checkpoint = test_checkpoint_open(params->name);
+    out->config = checkpoint_config(out->checkpoint);
+    layout_choose(out, params);
+    check(box_open(&out->box,
+                   &(struct box_params){
+                       .rank_count = out->layout.rank_count,
+                       .thread_count = params->thread_count,
+                       .patience_seconds = params->patience_seconds,
+                       .tag_names = traffic_names,
+                       .kernels = params->kernels,
+                       .turn = params->turn,
+                   },
+                   &err),
+          &err);
+    struct loading loading = {out, params->dtype};
+    check(box_run(out->box, load, &loading, &err), &err);
+    check(exec_create(&out->exec,
+                      &(struct exec_params){
+                          .box = out->box,
+                          .config = out->config,
+                          .layout = &out->layout,
+                          .weights = out->weights,
+                          .token_max = params->token_max,
+                          .segment_max = params->segment_max > 0 ? params->segment_max : 16,
+                      },
+                      &err),
+          &err);
+    check(kv_cache_init(&out->cache,
+                        &(struct kv_cache_params){
+                            .box = out->box,
+                            .config = out->config,
+                            .layout = &out->layout,
+                            .dtype = params->dtype,
+                            .page_count = params->page_count,
+                        },
+                        &err),
+          &err);
 }
 
 void model_runner_close(struct model_runner *runner)
 {
     kv_cache_deinit(&runner->cache);
     exec_destroy(runner->exec);
-    weights_deinit(&runner->weights);
-    device_destroy(runner->device);
+    for (int r = 0; r < runner->layout.rank_count; r++)
+        weights_deinit(&runner->weights[r]);
+    box_close(runner->box);
     checkpoint_close(runner->checkpoint);
 }

@@ -1,22 +1,42 @@
-/* A small checkpoint of tests/data/models, opened and ready to run. */
+/* A checkpoint opened and ready to run on any number of ranks. */
 #ifndef PHASOR_TESTS_EXEC_MODEL_RUNNER_H
 #define PHASOR_TESTS_EXEC_MODEL_RUNNER_H
 
 #include "exec/exec.h"
 #include "model/checkpoint.h"
 
+struct runner_params {
+    const char *dir; /* of the checkpoint; NULL: `name` in tests/data/models */
+    const char *name;
+    enum dtype dtype;
+    int rank_count;      /* 0: 1 */
+    const char *plan;    /* NULL: static tensor parallelism */
+    int thread_count;    /* 0: one for each core */
+    int64_t token_max;   /* of a pass */
+    int64_t segment_max; /* 0: 16 */
+    int64_t page_count;  /* of each group */
+    const char *kernels; /* see cpu_share */
+    struct turn *turn;   /* see box_params */
+    double patience_seconds;
+};
+
 struct model_runner {
     struct checkpoint *checkpoint;
-    struct device *device;
-    struct weights weights;
+    const struct model_config *config;
+    struct layout layout;
+    struct box *box;
+    struct weights weights[COMM_RANKS_MAX];
     struct exec *exec;
     struct kv_cache cache;
 };
 
+/* Takes and frees so many pieces that the device's own list of them is as long as it will be: what
+ * tests that count allocations do first. */
+void test_device_warm(struct device *device);
+
 /* Fails the test when something cannot be had. */
 struct checkpoint *test_checkpoint_open(const char *name);
-void model_runner_open(struct model_runner *out, const char *name, enum dtype dtype,
-                       int thread_count, int64_t token_max, int64_t page_count);
+void model_runner_open(struct model_runner *out, const struct runner_params *params);
 void model_runner_close(struct model_runner *runner);
 
 #endif

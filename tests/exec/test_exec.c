@@ -17,6 +17,16 @@ static const struct {
 } shapes[] = {{0, 5}, {63, 1}, {70, 3}, {0, 64}, {1, 1}, {100, 20}};
 #define SHAPE_COUNT (sizeof shapes / sizeof shapes[0])
 
+static void runner_start(struct model_runner *out, const char *name, enum dtype dtype,
+                         int thread_count, int64_t token_max, int64_t page_count)
+{
+    model_runner_open(out, &(struct runner_params){.name = name,
+                                                   .dtype = dtype,
+                                                   .thread_count = thread_count,
+                                                   .token_max = token_max,
+                                                   .page_count = page_count});
+}
+
 static void tokens_fill(int32_t *tokens, int64_t count, uint64_t seed, int64_t vocab)
 {
     struct random random = {.seed = seed};
@@ -27,7 +37,8 @@ static void tokens_fill(int32_t *tokens, int64_t count, uint64_t seed, int64_t v
 static void forward(struct model_runner *runner, const struct exec_segment *segments, int64_t count)
 {
     struct error err;
-    cr_assert_eq(exec_forward(runner->exec, &runner->cache, segments, count, &err), STATUS_OK);
+    cr_assert_eq(exec_forward(runner->exec, &runner->cache, FORM_OWNED, segments, count, &err),
+                 STATUS_OK);
 }
 
 static void logits_copy(float *out, struct model_runner *runner, int32_t row)
@@ -50,8 +61,9 @@ static void sequence_open(struct sequence *sequence, struct model_runner *runner
     sequence->past = shapes[shape].past;
     sequence->count = shapes[shape].count;
     tokens_fill(sequence->tokens, TOKENS_MAX, shape, exec_config(runner->exec)->vocab_count);
-    kv_cache_take(&runner->cache, sequence->pages, kv_pages_for(sequence->past + sequence->count));
-    struct exec_segment past = {sequence->tokens, sequence->past, 0, sequence->pages};
+    kv_cache_take(&runner->cache, 0, sequence->pages,
+                  kv_pages_for(sequence->past + sequence->count));
+    struct exec_segment past = {sequence->tokens, sequence->past, 0, sequence->pages, 0};
     if (sequence->past > 0)
         forward(runner, &past, 1);
 }
@@ -59,12 +71,12 @@ static void sequence_open(struct sequence *sequence, struct model_runner *runner
 static struct exec_segment segment_of(const struct sequence *sequence)
 {
     return (struct exec_segment){sequence->tokens + sequence->past, sequence->count, sequence->past,
-                                 sequence->pages};
+                                 sequence->pages, 0};
 }
 
 static void sequence_close(struct sequence *sequence, struct model_runner *runner)
 {
-    kv_cache_return(&runner->cache, sequence->pages,
+    kv_cache_return(&runner->cache, 0, sequence->pages,
                     kv_pages_for(sequence->past + sequence->count));
 }
 
@@ -75,8 +87,8 @@ static void check_batch(const char *name, enum dtype dtype, int threads_alone, i
     static struct sequence sequences[SHAPE_COUNT], single;
     static float found[VOCAB_MAX], expected[VOCAB_MAX];
     struct exec_segment segments[SHAPE_COUNT];
-    model_runner_open(&alone, name, dtype, threads_alone, TOKENS_MAX, PAGES_MAX);
-    model_runner_open(&batch, name, dtype, threads_batch, TOKENS_MAX, PAGES_MAX);
+    runner_start(&alone, name, dtype, threads_alone, TOKENS_MAX, PAGES_MAX);
+    runner_start(&batch, name, dtype, threads_batch, TOKENS_MAX, PAGES_MAX);
     size_t bytes = (size_t)exec_config(batch.exec)->vocab_count * sizeof *found;
     cr_assert(bytes <= sizeof found);
     for (size_t i = 0; i < SHAPE_COUNT; i++) {
@@ -118,18 +130,18 @@ Test(exec, chunks_are_the_whole)
     static float found[VOCAB_MAX], expected[VOCAB_MAX];
     static int32_t tokens[TOKENS_MAX], pages[PAGES_MAX];
     struct model_runner runner;
-    model_runner_open(&runner, "qwen3moe-window", DTYPE_BF16, 2, TOKENS_MAX, PAGES_MAX);
+    runner_start(&runner, "qwen3moe-window", DTYPE_BF16, 2, TOKENS_MAX, PAGES_MAX);
     size_t bytes = (size_t)exec_config(runner.exec)->vocab_count * sizeof *found;
     tokens_fill(tokens, TOKENS_MAX, 1, exec_config(runner.exec)->vocab_count);
-    kv_cache_take(&runner.cache, pages, kv_pages_for(TOKENS_MAX));
-    struct exec_segment whole = {tokens, TOKENS_MAX, 0, pages};
+    kv_cache_take(&runner.cache, 0, pages, kv_pages_for(TOKENS_MAX));
+    struct exec_segment whole = {tokens, TOKENS_MAX, 0, pages, 0};
     forward(&runner, &whole, 1);
     logits_copy(expected, &runner, TOKENS_MAX - 1);
     for (size_t i = 0; i < sizeof chunks / sizeof chunks[0]; i++) {
         int64_t at = 0, count = 0;
         for (; at < TOKENS_MAX; at += count) {
             count = TOKENS_MAX - at < chunks[i] ? TOKENS_MAX - at : chunks[i];
-            struct exec_segment chunk = {tokens + at, count, at, pages};
+            struct exec_segment chunk = {tokens + at, count, at, pages, 0};
             forward(&runner, &chunk, 1);
         }
         logits_copy(found, &runner, (int32_t)count - 1);
@@ -144,9 +156,9 @@ Test(exec, the_past_matters)
     static float one[VOCAB_MAX], other[VOCAB_MAX];
     int32_t tokens[3] = {1, 2, 3}, page;
     struct model_runner runner;
-    model_runner_open(&runner, "mixtral", DTYPE_F32, 1, 8, 1);
-    kv_cache_take(&runner.cache, &page, 1);
-    struct exec_segment segment = {tokens, 3, 0, &page};
+    runner_start(&runner, "mixtral", DTYPE_F32, 1, 8, 1);
+    kv_cache_take(&runner.cache, 0, &page, 1);
+    struct exec_segment segment = {tokens, 3, 0, &page, 0};
     forward(&runner, &segment, 1);
     logits_copy(one, &runner, 2);
     tokens[0] = 4;
@@ -165,14 +177,14 @@ Test(exec, logits_of_many_rows)
     float *logits;
     int64_t stride;
     int32_t page;
-    model_runner_open(&runner, "mixtral", DTYPE_F32, 2, EXEC_LOGIT_ROWS, 1);
+    runner_start(&runner, "mixtral", DTYPE_F32, 2, EXEC_LOGIT_ROWS, 1);
     int64_t vocab = exec_config(runner.exec)->vocab_count;
     tokens_fill(tokens, EXEC_LOGIT_ROWS, 2, vocab);
-    kv_cache_take(&runner.cache, &page, 1);
-    struct exec_segment segment = {tokens, EXEC_LOGIT_ROWS, 0, &page};
+    kv_cache_take(&runner.cache, 0, &page, 1);
+    struct exec_segment segment = {tokens, EXEC_LOGIT_ROWS, 0, &page, 0};
     forward(&runner, &segment, 1);
     for (int32_t i = 0; i < EXEC_LOGIT_ROWS; i++)
-        rows[i] = i * 37 % EXEC_LOGIT_ROWS;
+        rows[i] = i / 3 * 3; /* rising, with repetitions */
     float *all = memory_alloc((size_t)(EXEC_LOGIT_ROWS * vocab), sizeof *all);
     cr_assert_eq(exec_logits(runner.exec, rows, EXEC_LOGIT_ROWS, &logits, &stride, &err),
                  STATUS_OK);
@@ -187,80 +199,123 @@ Test(exec, logits_of_many_rows)
     model_runner_close(&runner);
 }
 
-Test(exec, expert_loads_count_every_choice)
+/* Every choice of every token, in the layers that have experts, and nothing elsewhere. */
+Test(exec, routing_is_recorded)
 {
-    int32_t tokens[20], page;
+    enum { TOKENS = 20 };
+    static int32_t routing[4 * TOKENS * 8];
+    int32_t tokens[TOKENS], page;
     struct model_runner runner;
-    model_runner_open(&runner, "qwen2moe-mlponly", DTYPE_F32, 2, 20, 1);
-    const struct model_config *config = exec_config(runner.exec);
-    tokens_fill(tokens, 20, 3, config->vocab_count);
-    kv_cache_take(&runner.cache, &page, 1);
-    struct exec_segment segment = {tokens, 20, 0, &page};
+    runner_start(&runner, "qwen2moe-mlponly", DTYPE_F32, 2, TOKENS, 1);
+    int64_t top_k = runner.config->expert_top_k, per_layer = TOKENS * top_k;
+    cr_assert(runner.config->layer_count * per_layer <= (int64_t)(sizeof routing / 4));
+    memset(routing, 0xFF, sizeof routing);
+    tokens_fill(tokens, TOKENS, 3, runner.config->vocab_count);
+    kv_cache_take(&runner.cache, 0, &page, 1);
+    struct exec_segment segment = {tokens, TOKENS, 0, &page, 0};
+    exec_record_routing(runner.exec, routing);
     forward(&runner, &segment, 1);
-    segment.token_count = 5;
+    exec_record_routing(runner.exec, NULL);
     forward(&runner, &segment, 1);
     bool has_dense = false;
-    for (int64_t layer = 0; layer < config->layer_count; layer++) {
-        uint64_t sum = 0;
-        for (int64_t expert = 0; expert < config->expert_count; expert++)
-            sum += exec_expert_loads(runner.exec)[layer * config->expert_count + expert];
-        bool is_dense = config->layers[layer].ffn == FFN_DENSE;
+    for (int64_t layer = 0; layer < runner.config->layer_count; layer++) {
+        bool is_dense = runner.config->layers[layer].ffn == FFN_DENSE;
         has_dense |= is_dense;
-        cr_assert_eq(sum, is_dense ? 0 : 25 * (uint64_t)config->expert_top_k);
+        for (int64_t i = 0; i < per_layer; i++) {
+            int32_t id = routing[layer * per_layer + i];
+            cr_assert(is_dense ? id == -1 : id >= 0 && id < runner.config->expert_count);
+            for (int64_t j = i / top_k * top_k; j < i && !is_dense; j++)
+                cr_assert_neq(routing[layer * per_layer + j], id, "one expert twice");
+        }
     }
     cr_assert(has_dense);
     model_runner_close(&runner);
 }
 
-Test(exec, takes_the_bytes_that_it_says_and_allocates_nothing_in_a_pass)
+static struct exec_params params_of(const struct model_runner *runner, int64_t token_max)
 {
-    int32_t tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8}, page;
-    struct model_runner runner;
-    struct error err;
-    struct exec *another;
-    model_runner_open(&runner, "qwen2moe", DTYPE_F32, 2, 8, 1);
-    uint64_t before = memory_counters_get().live_bytes;
-    cr_assert_eq(exec_create(&another, runner.device, exec_config(runner.exec), &runner.weights,
-                             1000, 4, &err),
-                 STATUS_OK);
-    uint64_t taken = memory_counters_get().live_bytes - before;
-    uint64_t said = exec_bytes(exec_config(runner.exec), 1000);
-    cr_assert(taken >= said && taken < said + 4096, "%llu instead of %llu",
-              (unsigned long long)taken, (unsigned long long)said);
-    exec_destroy(another);
-    exec_destroy(NULL);
-
-    kv_cache_take(&runner.cache, &page, 1);
-    struct exec_segment segment = {tokens, 8, 0, &page};
-    uint64_t count = memory_counters_get().alloc_count;
-    float *logits;
-    int64_t stride;
-    int32_t row = 7;
-    forward(&runner, &segment, 1);
-    cr_assert_eq(exec_logits(runner.exec, &row, 1, &logits, &stride, &err), STATUS_OK);
-    cr_assert_eq(memory_counters_get().alloc_count, count);
-    model_runner_close(&runner);
+    return (struct exec_params){.box = runner->box,
+                                .config = runner->config,
+                                .layout = &runner->layout,
+                                .weights = runner->weights,
+                                .token_max = token_max,
+                                .segment_max = 4};
 }
 
+static uint64_t device_bytes(const struct model_runner *runner, int rank)
+{
+    const struct device *device = box_device(runner->box, rank);
+    return device->ops->memory_use(device).bytes;
+}
+
+/* On every rank, under layouts that move tokens in all ways. */
+Test(exec, takes_the_bytes_that_it_says_and_allocates_nothing_in_a_pass)
+{
+    static const struct {
+        const char *plan;
+        int rank_count;
+    } cases[] = {{"tp1|tp1", 1}, {"tp2|tp2", 2}, {"dp2|ep2", 2}, {"tp2dp2|tp2ep2", 4}};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        int32_t tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8}, page;
+        struct model_runner runner;
+        struct error err;
+        struct exec *another;
+        model_runner_open(&runner, &(struct runner_params){.name = "qwen2moe",
+                                                           .dtype = DTYPE_F32,
+                                                           .rank_count = cases[c].rank_count,
+                                                           .plan = cases[c].plan,
+                                                           .token_max = 8 * cases[c].rank_count,
+                                                           .page_count = 1});
+        uint64_t before = device_bytes(&runner, cases[c].rank_count - 1);
+        struct exec_params params = params_of(&runner, 1000);
+        cr_assert_eq(exec_create(&another, &params, &err), STATUS_OK);
+        cr_assert_eq(device_bytes(&runner, cases[c].rank_count - 1) - before,
+                     exec_bytes(runner.config, &runner.layout, 1000, 4), "%s", cases[c].plan);
+        exec_destroy(another);
+        exec_destroy(NULL);
+        cr_assert_eq(device_bytes(&runner, cases[c].rank_count - 1), before);
+
+        kv_cache_take(&runner.cache, 0, &page, 1);
+        struct exec_segment segment = {tokens, 8, 0, &page, 0};
+        uint64_t count = memory_counters_get().alloc_count;
+        float *logits;
+        int64_t stride;
+        int32_t row = 7;
+        forward(&runner, &segment, 1);
+        cr_assert_eq(exec_logits(runner.exec, &row, 1, &logits, &stride, &err), STATUS_OK);
+        cr_assert_eq(memory_counters_get().alloc_count, count);
+        model_runner_close(&runner);
+    }
+}
+
+/* A failure to create leaves the box as it was: a smaller executor can still be made. */
 Test(exec, every_failed_allocation_leaves_nothing)
 {
     struct model_runner runner;
     struct error err;
     struct exec *exec = NULL;
-    model_runner_open(&runner, "mixtral", DTYPE_F32, 1, 8, 1);
+    model_runner_open(&runner, &(struct runner_params){.name = "mixtral",
+                                                       .dtype = DTYPE_F32,
+                                                       .rank_count = 4,
+                                                       .plan = "tp2dp2|ep4",
+                                                       .token_max = 8,
+                                                       .page_count = 1});
+    struct exec_params params = params_of(&runner, 8);
+    for (int rank = 0; rank < 4; rank++)
+        test_device_warm(box_device(runner.box, rank));
     uint64_t live = memory_counters_get().live_count;
     for (uint64_t n = 1;; n++) {
         memory_fail_at(n, 0);
-        enum status status = exec_create(&exec, runner.device, exec_config(runner.exec),
-                                         &runner.weights, 8, 1, &err);
+        enum status status = exec_create(&exec, &params, &err);
         memory_fail_at(0, 0);
         if (status == STATUS_OK) {
-            cr_assert_gt(n, 3);
+            cr_assert_gt(n, 10);
             break;
         }
         cr_assert_eq(status, STATUS_NO_MEMORY);
         cr_assert_null(exec);
-        cr_assert_eq(memory_counters_get().live_count, live);
+        cr_assert_eq(memory_counters_get().live_count, live, "allocation %llu",
+                     (unsigned long long)n);
     }
     exec_destroy(exec);
     model_runner_close(&runner);

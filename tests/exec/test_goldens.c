@@ -12,10 +12,8 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/memory.h"
-#include "device/device.h"
-#include "exec/exec.h"
 #include "kernels/cpu/kernels.h"
-#include "model/checkpoint.h"
+#include "model_runner.h"
 
 #define POSITIONS_MAX 256
 #define MODEL_MAX     32
@@ -34,11 +32,7 @@ struct golden {
 };
 
 struct runner {
-    struct checkpoint *checkpoint;
-    struct device *device;
-    struct weights weights;
-    struct exec *exec;
-    struct kv_cache cache;
+    struct model_runner model;
     int32_t pages[POSITIONS_MAX / KV_PAGE_TOKENS];
 };
 
@@ -75,39 +69,28 @@ static int64_t ids_of(int32_t *out, const json_t *json, const char *key)
 static void runner_open(struct runner *runner, const char *name, enum dtype dtype,
                         const char *kernels)
 {
-    char dir[512];
-    struct error err = {0};
-    struct weights_progress progress = {0};
-    snprintf(dir, sizeof dir, "%s/models/%s", TEST_DATA, name);
-    check(checkpoint_open(&runner->checkpoint, dir, &err), &err);
-    check(device_cpu_create_with(&runner->device, 2, cpu_kernels_choose(kernels), &err), &err);
-    check(
-        weights_load(&runner->weights, runner->device, runner->checkpoint, dtype, &progress, &err),
-        &err);
-    const struct model_config *config = checkpoint_config(runner->checkpoint);
-    check(exec_create(&runner->exec, runner->device, config, &runner->weights, POSITIONS_MAX, 4,
-                      &err),
-          &err);
-    check(kv_cache_init(&runner->cache, runner->device, config, dtype,
-                        POSITIONS_MAX / KV_PAGE_TOKENS, &err),
-          &err);
-    kv_cache_take(&runner->cache, runner->pages, POSITIONS_MAX / KV_PAGE_TOKENS);
+    model_runner_open(&runner->model, &(struct runner_params){
+                                          .name = name,
+                                          .dtype = dtype,
+                                          .thread_count = 2,
+                                          .token_max = POSITIONS_MAX,
+                                          .page_count = POSITIONS_MAX / KV_PAGE_TOKENS,
+                                          .kernels = kernels,
+                                      });
+    kv_cache_take(&runner->model.cache, 0, runner->pages, POSITIONS_MAX / KV_PAGE_TOKENS);
 }
 
 static void runner_close(struct runner *runner)
 {
-    kv_cache_deinit(&runner->cache);
-    exec_destroy(runner->exec);
-    weights_deinit(&runner->weights);
-    device_destroy(runner->device);
-    checkpoint_close(runner->checkpoint);
+    model_runner_close(&runner->model);
 }
 
 static void feed(struct runner *runner, const int32_t *tokens, int64_t count, int64_t position)
 {
     struct error err;
-    struct exec_segment segment = {tokens, count, position, runner->pages};
-    check(exec_forward(runner->exec, &runner->cache, &segment, 1, &err), &err);
+    struct exec_segment segment = {tokens, count, position, runner->pages, 0};
+    check(exec_forward(runner->model.exec, &runner->model.cache, FORM_OWNED, &segment, 1, &err),
+          &err);
 }
 
 static const float *logits_of(struct runner *runner, int32_t row)
@@ -115,7 +98,7 @@ static const float *logits_of(struct runner *runner, int32_t row)
     struct error err;
     float *logits;
     int64_t stride;
-    check(exec_logits(runner->exec, &row, 1, &logits, &stride, &err), &err);
+    check(exec_logits(runner->model.exec, &row, 1, &logits, &stride, &err), &err);
     return logits;
 }
 

@@ -127,9 +127,12 @@ static void check_layer(const struct disk *disk, const struct layer_weights *lay
 static void check_model(const char *name, enum dtype dtype)
 {
     struct model_runner runner;
-    model_runner_open(&runner, name, dtype, 2, 8, 1);
-    const struct model_config *config = checkpoint_config(runner.checkpoint);
-    const struct weights *weights = &runner.weights;
+    model_runner_open(
+        &runner,
+        &(struct runner_params){
+            .name = name, .dtype = dtype, .thread_count = 2, .token_max = 8, .page_count = 1});
+    const struct model_config *config = runner.config;
+    const struct weights *weights = &runner.weights[0];
     struct disk disk = {runner.checkpoint, 0};
     check_matrix(&disk, &weights->embedding, WEIGHT_EMBEDDING, 0, PACK_OUTPUT);
     if (config->tied_embedding)
@@ -150,14 +153,31 @@ Test(weights, are_those_on_disk)
     }
 }
 
+/* ---- One rank ----------------------------------------------------------------------------------
+ */
+
+static struct device *device_of(int thread_count)
+{
+    struct cpu_share share = {.thread_count = thread_count, .first_cpu = -1};
+    struct device *device;
+    struct error err;
+    cr_assert_eq(device_cpu_create(&device, &share, &err), STATUS_OK);
+    test_device_warm(device);
+    return device;
+}
+
+static const struct layout alone = {
+    .rank_count = 1, .attention = {.tp = 1, .dp = 1}, .experts = {.tp = 1, .ep = 1}};
+
 /* ---- Progress ------------------------------------------------------------------------------ */
 
 struct progress_seen {
     uint64_t last, total, calls;
 };
 
-static void progress_see(void *context, uint64_t done, uint64_t total)
+static void progress_see(void *context, int worker, uint64_t done, uint64_t total)
 {
+    cr_assert_eq(worker, 0);
     struct progress_seen *seen = context;
     cr_assert(done >= seen->last && done <= total, "%llu after %llu of %llu",
               (unsigned long long)done, (unsigned long long)seen->last, (unsigned long long)total);
@@ -171,11 +191,11 @@ Test(weights, progress_rises_to_the_end)
     struct checkpoint *checkpoint = test_checkpoint_open("mixtral");
     struct progress_seen seen = {0};
     struct weights_progress progress = {progress_see, &seen};
-    struct device *device;
     struct weights weights;
     struct error err;
-    cr_assert_eq(device_cpu_create(&device, 1, &err), STATUS_OK);
-    cr_assert_eq(weights_load(&weights, device, checkpoint, DTYPE_F32, &progress, &err), STATUS_OK);
+    struct device *device = device_of(1);
+    cr_assert_eq(weights_load(&weights, device, checkpoint, &alone, 0, DTYPE_F32, &progress, &err),
+                 STATUS_OK);
     cr_assert_gt(seen.calls, 10);
     cr_assert_gt(seen.total, 0);
     cr_assert_eq(seen.last, seen.total);
@@ -190,9 +210,8 @@ static void sweep(const char *name, int thread_count, int sticky)
 {
     struct checkpoint *checkpoint = test_checkpoint_open(name);
     struct weights_progress silent = {0};
-    struct device *device;
     struct error err;
-    cr_assert_eq(device_cpu_create(&device, thread_count, &err), STATUS_OK);
+    struct device *device = device_of(thread_count);
     uint64_t live = memory_counters_get().live_count;
     struct weights weights, untouched;
     memset(&untouched, 0xA5, sizeof untouched);
@@ -200,7 +219,8 @@ static void sweep(const char *name, int thread_count, int sticky)
         memcpy(&weights, &untouched, sizeof weights);
         memory_fail_at(n, sticky);
         err.message[0] = 0;
-        enum status status = weights_load(&weights, device, checkpoint, DTYPE_BF16, &silent, &err);
+        enum status status =
+            weights_load(&weights, device, checkpoint, &alone, 0, DTYPE_BF16, &silent, &err);
         memory_fail_at(0, 0);
         if (status == STATUS_OK) {
             cr_assert_gt(n, 5, "only %llu allocations", (unsigned long long)n);
@@ -244,7 +264,6 @@ Test(weights, a_file_that_shrinks)
     char dir[] = "/tmp/phasor-test-XXXXXX", path[128];
     struct checkpoint *checkpoint;
     struct weights_progress silent = {0};
-    struct device *device;
     struct weights weights;
     struct error err;
     cr_assert_not_null(mkdtemp(dir));
@@ -253,13 +272,13 @@ Test(weights, a_file_that_shrinks)
     cr_assert_eq(checkpoint_open(&checkpoint, dir, &err), STATUS_OK);
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     cr_assert_eq(truncate(path, 100000), 0);
-    cr_assert_eq(device_cpu_create(&device, 2, &err), STATUS_OK);
+    struct device *device = device_of(2);
     uint64_t live = memory_counters_get().live_count;
-    cr_assert_eq(weights_load(&weights, device, checkpoint, DTYPE_F32, &silent, &err),
+    cr_assert_eq(weights_load(&weights, device, checkpoint, &alone, 0, DTYPE_F32, &silent, &err),
                  STATUS_FORMAT);
     cr_assert_not_null(strstr(err.message, path), "%s", err.message);
     cr_assert_not_null(strstr(err.message, "ends at byte 100000"), "%s", err.message);
-    cr_assert_eq(weights_load(&weights, device, checkpoint, DTYPE_F32, &silent, NULL),
+    cr_assert_eq(weights_load(&weights, device, checkpoint, &alone, 0, DTYPE_F32, &silent, NULL),
                  STATUS_FORMAT);
     cr_assert_eq(memory_counters_get().live_count, live);
     device_destroy(device);

@@ -6,6 +6,7 @@
  * on both sides of each. Columns stand on both sides of 256, the depth of a pass over the inputs.
  */
 static const struct kernel_case embed_cases[] = {
+    {.dtype = DTYPE_F32, .token_count = 0, .rows = 5, .columns = 16},
     {.dtype = DTYPE_F32, .token_count = 1, .rows = 37, .columns = 16},
     {.dtype = DTYPE_F32, .token_count = 9, .rows = 5, .columns = 24, .stride_extra = 16},
     {.dtype = DTYPE_BF16, .token_count = 17, .rows = 37, .columns = 40},
@@ -14,6 +15,7 @@ static const struct kernel_case embed_cases[] = {
 };
 
 static const struct kernel_case rms_norm_cases[] = {
+    {.token_count = 0, .columns = 16},
     {.token_count = 1, .columns = 1},
     {.token_count = 7, .columns = 15},
     {.token_count = 8, .columns = 16, .option = true},
@@ -25,6 +27,7 @@ static const struct kernel_case rms_norm_cases[] = {
 };
 
 static const struct kernel_case add_cases[] = {
+    {.token_count = 0, .columns = 16},
     {.token_count = 1, .columns = 16},
     {.token_count = 8, .columns = 33},
     {.token_count = 17, .columns = 64, .stride_extra = 16},
@@ -32,6 +35,7 @@ static const struct kernel_case add_cases[] = {
 };
 
 static const struct kernel_case matmul_cases[] = {
+    {.dtype = DTYPE_BF16, .token_count = 0, .rows = 40, .columns = 24, .option = true},
     {.dtype = DTYPE_F32, .token_count = 1, .rows = 1, .columns = 1},
     {.dtype = DTYPE_F32, .token_count = 2, .rows = 16, .columns = 16, .option = true},
     {.dtype = DTYPE_F32, .token_count = 3, .rows = 17, .columns = 15, .stride_extra = 16},
@@ -63,6 +67,7 @@ static const struct kernel_case matmul_cases[] = {
 };
 
 static const struct kernel_case rope_append_cases[] = {
+    {.dtype = DTYPE_F32, .head_count = 1, .kv_head_count = 1, .head_dim = 8}, /* no tokens */
     {.dtype = DTYPE_F32, .head_count = 1, .kv_head_count = 1, .head_dim = 8, .segments = {{1, 0}}},
     {.dtype = DTYPE_F32,
      .head_count = 6,
@@ -87,6 +92,7 @@ static const struct kernel_case rope_append_cases[] = {
 };
 
 static const struct kernel_case attention_cases[] = {
+    {.dtype = DTYPE_F32, .head_count = 1, .kv_head_count = 1, .head_dim = 8}, /* no tokens */
     {.dtype = DTYPE_F32, .head_count = 1, .kv_head_count = 1, .head_dim = 8, .segments = {{1, 0}}},
     {.dtype = DTYPE_F32,
      .head_count = 2,
@@ -182,7 +188,29 @@ static const struct kernel_case route_cases[] = {
     {.token_count = 17, .expert_count = 60, .top_k = 4},
     {.token_count = 33, .expert_count = 128, .top_k = 8, .option = true},
     {.token_count = 5, .expert_count = 5, .top_k = 5, .option = true},
+    {.token_count = 11, .expert_count = 8, .top_k = 2, .option = true, .choice_extra = 12},
+    {.token_count = 9, .expert_count = 20, .top_k = 3, .choice_extra = 1},
+    {.token_count = 0, .expert_count = 8, .top_k = 2},
     {FOR_BENCH, .token_count = 512, .expert_count = 128, .top_k = 8, .option = true},
+};
+
+static const struct kernel_case dispatch_cases[] = {
+    {.token_count = 1, .expert_count = 1, .top_k = 1, .group_count = 1},
+    {.token_count = 20, .expert_count = 8, .top_k = 3, .group_count = 1}, /* all in one */
+    {.token_count = 20, .expert_count = 8, .top_k = 2, .group_count = 8}, /* each its own */
+    {.token_count = 30, .expert_count = 12, .top_k = 2, .group_count = 4},
+    {.token_count = 30, .expert_count = 12, .top_k = 6, .group_count = 4, .choice_extra = 6},
+    {.token_count = 30, .expert_count = 12, .top_k = 3, .group_count = 6, .absent = true},
+    {.token_count = 1, .expert_count = 12, .top_k = 3, .group_count = 6, .absent = true}, /* none */
+    {.token_count = 9, .expert_count = 16, .top_k = 1, .group_count = 4, .spread = SPREAD_LAST},
+    {.token_count = 13,
+     .expert_count = 16,
+     .top_k = 4,
+     .group_count = 4,
+     .spread = SPREAD_FEW, /* the odd groups have no tokens */
+     .choice_extra = 1},
+    {.token_count = 0, .expert_count = 8, .top_k = 2, .group_count = 4},
+    {FOR_BENCH, .token_count = 512, .expert_count = 128, .top_k = 8, .group_count = 8},
 };
 
 static const struct kernel_case group_cases[] = {
@@ -190,11 +218,26 @@ static const struct kernel_case group_cases[] = {
     {.token_count = 40, .expert_count = 8, .top_k = 2},
     {.token_count = 13, .expert_count = 64, .top_k = 6, .spread = SPREAD_FEW},
     {.token_count = 9, .expert_count = 16, .top_k = 1, .spread = SPREAD_LAST},
+    {.token_count = 40, .expert_count = 8, .top_k = 2, .local = LOCAL_ALL, .choice_extra = 2},
+    {.token_count = 40, .expert_count = 12, .top_k = 3, .local = LOCAL_SOME, .choice_extra = 7},
+    {.token_count = 40, .expert_count = 12, .top_k = 3, .local = LOCAL_SOME, .absent = true},
+    {.token_count = 40, .expert_count = 12, .top_k = 3, .absent = true},
+    {.token_count = 1, .expert_count = 12, .top_k = 3, .absent = true}, /* no choice at all */
+    {.token_count = 8, .expert_count = 16, .top_k = 4, .spread = SPREAD_FEW, .local = LOCAL_SOME},
+    {.token_count = 10, .expert_count = 8, .top_k = 2, .local = LOCAL_NONE},
+    {.token_count = 0, .expert_count = 8, .top_k = 2, .local = LOCAL_ALL},
     {FOR_BENCH, .token_count = 512, .expert_count = 128, .top_k = 8},
 };
 
 /* Both halves of a feed-forward network take the same cases. */
 static const struct kernel_case ffn_cases[] = {
+    {.dtype = DTYPE_BF16,
+     .token_count = 0,
+     .rows = 40,
+     .columns = 24,
+     .expert_count = 3,
+     .top_k = 2},
+    {.dtype = DTYPE_BF16, .token_count = 4, .rows = 40, .columns = 24, .expert_count = 0},
     {.dtype = DTYPE_F32,
      .token_count = 1,
      .rows = 16,
@@ -254,10 +297,17 @@ static const struct kernel_case combine_cases[] = {
     {.token_count = 1, .columns = 16, .top_k = 1},
     {.token_count = 9, .columns = 24, .top_k = 2},
     {.token_count = 17, .columns = 64, .top_k = 8, .stride_extra = 16},
+    {.token_count = 9, .columns = 24, .top_k = 2, .choice_extra = 3},
+    {.token_count = 9, .columns = 24, .top_k = 4, .option = true},
+    {.token_count = 12, .columns = 40, .top_k = 3, .absent = true, .choice_extra = 4},
+    {.token_count = 12, .columns = 40, .top_k = 3, .absent = true, .option = true},
+    {.token_count = 1, .columns = 16, .top_k = 2, .absent = true}, /* a sum of nothing */
+    {.token_count = 0, .columns = 16, .top_k = 2},
     {FOR_BENCH, .token_count = 512, .columns = 2048, .top_k = 8},
 };
 
 static const struct kernel_case shared_add_cases[] = {
+    {.token_count = 0, .columns = 16},
     {.token_count = 1, .columns = 16},
     {.token_count = 9, .columns = 24},
     {.token_count = 17, .columns = 300, .stride_extra = 16},
@@ -265,10 +315,25 @@ static const struct kernel_case shared_add_cases[] = {
 };
 
 static const struct kernel_case gather_cases[] = {
-    {.token_count = 1, .columns = 16},
-    {.token_count = 9, .columns = 24},
-    {.token_count = 20, .columns = 64, .stride_extra = 16},
-    {FOR_BENCH, .token_count = 64, .columns = 4096},
+    {.token_count = 1, .row_bytes = 64},
+    {.token_count = 9, .row_bytes = 1},
+    {.token_count = 20, .row_bytes = 12},
+    {.token_count = 17, .row_bytes = 100},
+    {.token_count = 33, .row_bytes = 4160},
+    {.token_count = 0, .row_bytes = 64},
+    {FOR_BENCH, .token_count = 64, .row_bytes = 16384},
+};
+
+/* A piece is 256 KiB. */
+static const struct kernel_case copy_cases[] = {
+    {.row_bytes = 0},
+    {.row_bytes = 1},
+    {.row_bytes = 1000},
+    {.row_bytes = 262144},
+    {.row_bytes = 262145},
+    {.row_bytes = 1000003},
+    {FOR_BENCH, .row_bytes = 1 << 20},
+    {FOR_BENCH, .row_bytes = 64 << 20},
 };
 
 #define LIST(name)                                                                                 \
@@ -288,12 +353,14 @@ const struct case_list case_lists[OP_COUNT] = {
     [OP_ROPE_APPEND] = LIST(rope_append),
     [OP_ATTENTION] = LIST(attention),
     [OP_ROUTE] = LIST(route),
+    [OP_DISPATCH] = LIST(dispatch),
     [OP_GROUP] = LIST(group),
     [OP_FFN_UP] = LIST_OF(ffn_up, ffn_cases),
     [OP_FFN_DOWN] = LIST_OF(ffn_down, ffn_cases),
     [OP_COMBINE] = LIST(combine),
     [OP_SHARED_ADD] = LIST(shared_add),
     [OP_GATHER] = LIST(gather),
+    [OP_COPY] = LIST(copy),
 };
 
 static int describe_heads(char *out, size_t capacity, const struct kernel_case *c)
@@ -329,10 +396,20 @@ void case_describe(char *out, size_t capacity, enum kernel_op op, const struct k
         used = snprintf(out, capacity, "%s ", dtype);
         describe_heads(out + used, capacity - (size_t)used, c);
         return;
+    case OP_DISPATCH:
+        used = snprintf(out, capacity, "to %lld groups, ", (long long)c->group_count);
+        out += used;
+        capacity -= (size_t)used;
+        /* fall through */
     case OP_ROUTE:
     case OP_GROUP:
         snprintf(out, capacity, "%lld of %lld experts, %lld tokens", (long long)c->top_k,
                  (long long)c->expert_count, (long long)c->token_count);
+        return;
+    case OP_GATHER:
+    case OP_COPY:
+        snprintf(out, capacity, "%lld rows, %lld bytes", (long long)c->token_count,
+                 (long long)c->row_bytes);
         return;
     case OP_FFN_UP:
     case OP_FFN_DOWN:

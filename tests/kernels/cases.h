@@ -1,6 +1,6 @@
 /* The shared table of cases: shapes of every operation in device/ops.h. The tests run those marked
  * FOR_TEST on every set of kernels, bench/kernels.c times those marked FOR_BENCH. A new operation
- * lands here, in workload.c (its data), in reference.c (its meaning) and in test_operations.c. */
+ * lands here, in workload_*.c (its data), in reference.c (its meaning) and in checks_*.c. */
 #ifndef PHASOR_TESTS_KERNELS_CASES_H
 #define PHASOR_TESTS_KERNELS_CASES_H
 
@@ -18,12 +18,14 @@ enum kernel_op {
     OP_ROPE_APPEND,
     OP_ATTENTION,
     OP_ROUTE,
+    OP_DISPATCH,
     OP_GROUP,
     OP_FFN_UP,
     OP_FFN_DOWN,
     OP_COMBINE,
     OP_SHARED_ADD,
     OP_GATHER,
+    OP_COPY,
     OP_COUNT
 };
 
@@ -35,6 +37,14 @@ enum expert_spread {
     SPREAD_FEW,    /* the even experts only: the others have no rows */
     SPREAD_LAST,   /* every token's first choice is the last expert */
     SPREAD_DENSE,  /* one group of all rows, token_of is NULL */
+};
+
+/* Which of the experts are here. */
+enum expert_local {
+    LOCAL_IDS,  /* all, by their ids: local_of is NULL */
+    LOCAL_ALL,  /* all, in another order */
+    LOCAL_SOME, /* every third */
+    LOCAL_NONE
 };
 
 #define CASE_SEGMENTS_MAX 8
@@ -50,12 +60,17 @@ struct kernel_case {
     int64_t token_count;   /* rows of activations; for attention the segments tell */
     int64_t rows, columns; /* of the matrix or table; columns is the dim of row operations; for
                               feed-forward networks rows is the width, columns hidden_dim */
-    int64_t expert_count, top_k;
+    int64_t expert_count, top_k, group_count;
     enum expert_spread spread;
+    enum expert_local local;
+    bool absent;          /* some choices are no expert, or at no position */
+    int64_t choice_extra; /* values in a row of choices beyond what the operation needs */
+    int64_t row_bytes;    /* of a gather; of the whole copy */
     int64_t head_count, kv_head_count, head_dim, window;
     struct case_segment segments[CASE_SEGMENTS_MAX];
     int64_t stride_extra; /* beyond the dimension rounded up to 16 */
-    bool option; /* rms_norm: in place; matmul: bias; rope_append: norms; route: normalize */
+    bool option; /* rms_norm: in place; matmul: bias; rope_append: norms; route: normalize; combine:
+                    without weights */
 };
 
 struct case_list {

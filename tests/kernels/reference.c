@@ -1,21 +1,11 @@
 #include "reference.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "reference_parts.h"
 
-#define U         0x1p-24
-#define U_BF16    0x1p-8  /* 8 significant bits, round to nearest: half a unit in the last place */
-#define EXP_ERROR 0x1p-22 /* relative, as kernels/cpu/simd.h promises */
-#define TINY      1e-30   /* what underflow may lose */
-
-static double sum_error(int64_t count)
-{
-    return (4 * sqrt((double)count) + 8) * U;
-}
-
-static void reference_init(struct reference *out, int64_t rows, int64_t columns)
+void reference_init(struct reference *out, int64_t rows, int64_t columns)
 {
     *out = (struct reference){.rows = rows, .columns = columns};
     out->value = memory_alloc((size_t)(rows * columns), sizeof *out->value);
@@ -44,8 +34,7 @@ static double weight_at(const struct matrix *matrix, int64_t row, int64_t column
         packed_index(matrix->packing, matrix->dtype, matrix->rows, matrix->columns, row, column));
 }
 
-/* Inner product of row n of a matrix with `in`, and its bound. */
-static double product(double *bound, const struct matrix *matrix, int64_t n, const float *in)
+double reference_product(double *bound, const struct matrix *matrix, int64_t n, const float *in)
 {
     double sum = 0, magnitude = 0;
     for (int64_t k = 0; k < matrix->columns; k++) {
@@ -99,48 +88,9 @@ void reference_matmul(struct reference *out, const struct op_matmul *op)
     for (int64_t m = 0; m < out->rows; m++) {
         for (int64_t n = 0; n < out->columns; n++) {
             double bound, bias = op->bias != NULL ? op->bias[n] : 0;
-            double sum = product(&bound, &op->weight, n, op->in + m * op->in_stride);
+            double sum = reference_product(&bound, &op->weight, n, op->in + m * op->in_stride);
             out->value[m * out->columns + n] = sum + bias;
             out->bound[m * out->columns + n] = bound + fabs(sum + bias) * U;
-        }
-    }
-}
-
-static double silu(double x)
-{
-    return x / (1 + exp(-x));
-}
-
-void reference_ffn_up(struct reference *out, const struct op_ffn_up *op)
-{
-    reference_init(out, op->offsets[op->group_count], op->groups[0].gate.rows);
-    for (int64_t g = 0; g < op->group_count; g++) {
-        for (int64_t s = op->offsets[g]; s < op->offsets[g + 1]; s++) {
-            const float *in = op->in + (op->token_of != NULL ? op->token_of[s] : s) * op->in_stride;
-            for (int64_t n = 0; n < out->columns; n++) {
-                double gate_bound, up_bound;
-                double gate = product(&gate_bound, &op->groups[g].gate, n, in);
-                double up = product(&up_bound, &op->groups[g].up, n, in);
-                double value = silu(gate) * up;
-                out->value[s * out->columns + n] = value;
-                /* The slope of silu is below 1.1; then the exponential and four roundings. */
-                out->bound[s * out->columns + n] = 1.1 * gate_bound * (fabs(up) + up_bound) +
-                                                   fabs(silu(gate)) * up_bound +
-                                                   fabs(value) * (EXP_ERROR + 4 * U) + TINY;
-            }
-        }
-    }
-}
-
-void reference_ffn_down(struct reference *out, const struct op_ffn_down *op)
-{
-    reference_init(out, op->offsets[op->group_count], op->groups[0].down.rows);
-    for (int64_t g = 0; g < op->group_count; g++) {
-        for (int64_t s = op->offsets[g]; s < op->offsets[g + 1]; s++) {
-            for (int64_t n = 0; n < out->columns; n++)
-                out->value[s * out->columns + n] =
-                    product(&out->bound[s * out->columns + n], &op->groups[g].down, n,
-                            op->in + s * op->in_stride);
         }
     }
 }
@@ -228,7 +178,7 @@ static void attend_head(double *value, double *bound, const struct op_attention 
 
 static int64_t segments_rows(const struct segment *segments, int64_t count)
 {
-    return segments[count - 1].first_row + segments[count - 1].token_count;
+    return count == 0 ? 0 : segments[count - 1].first_row + segments[count - 1].token_count;
 }
 
 void reference_attention(struct reference *out, const struct op_attention *op)
@@ -299,116 +249,4 @@ void reference_rope_append(struct reference_qkv *out, const struct op_rope_appen
     }
     round_to_cache(&out->k, op->kv.dtype);
     round_to_cache(&out->v, op->kv.dtype);
-}
-
-/* ---- Experts ------------------------------------------------------------------------------- */
-
-static bool is_chosen(const int32_t *ids, int64_t count, int64_t id)
-{
-    for (int64_t i = 0; i < count; i++) {
-        if (ids[i] == id)
-            return true;
-    }
-    return false;
-}
-
-void reference_route(struct reference *weights, int32_t *ids, const struct op_route *op)
-{
-    reference_init(weights, op->token_count, op->top_k);
-    for (int64_t t = 0; t < op->token_count; t++) {
-        const float *logits = op->logits + t * op->logit_stride;
-        double most = -INFINITY, least = INFINITY, sum = 0, chosen = 0;
-        for (int64_t e = 0; e < op->expert_count; e++) {
-            most = fmax(most, logits[e]);
-            least = fmin(least, logits[e]);
-        }
-        for (int64_t e = 0; e < op->expert_count; e++)
-            sum += exp(logits[e] - most);
-        for (int64_t c = 0; c < op->top_k; c++) {
-            int64_t best = -1;
-            for (int64_t e = 0; e < op->expert_count; e++) {
-                if (!is_chosen(ids + t * op->top_k, c, e) && (best < 0 || logits[e] > logits[best]))
-                    best = e;
-            }
-            ids[t * op->top_k + c] = (int32_t)best;
-            weights->value[t * op->top_k + c] = exp(logits[best] - most) / sum;
-            chosen += weights->value[t * op->top_k + c];
-        }
-        /* logit - most is rounded; exp, a sum of positives, a quotient; the same again. */
-        double relative = 2 * ((most - least) * U + sum_error(op->expert_count) + 6 * U);
-        for (int64_t c = 0; c < op->top_k; c++) {
-            double *value = &weights->value[t * op->top_k + c];
-            if (op->normalize)
-                *value /= chosen;
-            weights->bound[t * op->top_k + c] = *value * relative;
-        }
-    }
-}
-
-void reference_group(uint64_t *loads, int32_t *offsets, int32_t *token_of, int32_t *position_of,
-                     const struct op_group *op)
-{
-    int32_t next = 0;
-    for (int64_t e = 0; e < op->expert_count; e++) {
-        offsets[e] = next;
-        for (int64_t t = 0; t < op->token_count; t++) {
-            for (int64_t c = 0; c < op->top_k; c++) {
-                if (op->ids[t * op->top_k + c] != e)
-                    continue;
-                token_of[next] = (int32_t)t;
-                position_of[t * op->top_k + c] = next++;
-            }
-        }
-        loads[e] = (uint64_t)(next - offsets[e]);
-    }
-    offsets[op->expert_count] = next;
-}
-
-void reference_combine(struct reference *out, const struct op_combine *op)
-{
-    reference_init(out, op->token_count, op->stride);
-    for (int64_t t = 0; t < out->rows; t++) {
-        for (int64_t i = 0; i < out->columns; i++) {
-            double sum = 0, magnitude = 0;
-            for (int64_t c = 0; c < op->top_k; c++) {
-                double term = (double)op->weights[t * op->top_k + c] *
-                              op->in[op->position_of[t * op->top_k + c] * op->stride + i];
-                sum += term;
-                magnitude += fabs(term);
-            }
-            out->value[t * out->columns + i] = sum;
-            out->bound[t * out->columns + i] = magnitude * (double)(op->top_k + 1) * U;
-        }
-    }
-}
-
-void reference_shared_add(struct reference *out, const struct op_shared_add *op)
-{
-    reference_init(out, op->token_count, op->stride);
-    for (int64_t t = 0; t < out->rows; t++) {
-        double logit = 0, magnitude = 0;
-        for (int64_t i = 0; i < op->dim; i++) {
-            double term = (double)op->in[t * op->stride + i] * op->gate[i];
-            logit += term;
-            magnitude += fabs(term);
-        }
-        double weight = 1 / (1 + exp(-logit));
-        /* The slope of the sigmoid is at most 1/4. */
-        double weight_bound = magnitude * sum_error(op->dim) / 4 + 4 * U * weight;
-        for (int64_t i = 0; i < op->stride; i++) {
-            int64_t at = t * op->stride + i;
-            double value = op->out[at] + op->shared[at] * weight;
-            out->value[at] = value;
-            out->bound[at] = fabs(op->shared[at]) * (weight_bound + U) + fabs(value) * U;
-        }
-    }
-}
-
-void reference_gather(struct reference *out, const struct op_gather *op)
-{
-    reference_init(out, op->row_count, op->stride);
-    for (int64_t r = 0; r < out->rows; r++) {
-        for (int64_t i = 0; i < out->columns; i++)
-            out->value[r * out->columns + i] = op->in[op->rows[r] * op->stride + i];
-    }
 }

@@ -29,7 +29,6 @@ void reference_ffn_up(struct reference *out, const struct op_ffn_up *op);
 void reference_ffn_down(struct reference *out, const struct op_ffn_down *op);
 void reference_combine(struct reference *out, const struct op_combine *op);
 void reference_shared_add(struct reference *out, const struct op_shared_add *op);
-void reference_gather(struct reference *out, const struct op_gather *op);
 
 /* Heads after norm and rotation: q [token][head x dim], k and v [token][kv_head x dim]. */
 struct reference_qkv {
@@ -40,8 +39,11 @@ void reference_rope_append(struct reference_qkv *out, const struct op_rope_appen
 /* `ids` is [token_count][top_k]. */
 void reference_route(struct reference *weights, int32_t *ids, const struct op_route *op);
 
-/* The same arrays as in the operation; loads are what is added. */
-void reference_group(uint64_t *loads, int32_t *offsets, int32_t *token_of, int32_t *position_of,
-                     const struct op_group *op);
+/* The same arrays as in the operations; loads are what is added. Both return how many places of
+ * token_of there are. */
+int32_t reference_dispatch(int32_t *counts, int32_t *token_of, int32_t *slot_of,
+                           const struct op_dispatch *op);
+int32_t reference_group(uint64_t *loads, int32_t *offsets, int32_t *token_of, int32_t *position_of,
+                        const struct op_group *op);
 
 #endif

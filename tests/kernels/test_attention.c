@@ -10,6 +10,7 @@
 #define TOKENS 200
 #define PAGES  ((TOKENS + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS)
 
+static const struct cpu_share share = {.thread_count = 1, .first_cpu = -1};
 static float keys[PAGES * DIM * KV_PAGE_TOKENS], values[PAGES * DIM * KV_PAGE_TOKENS];
 
 /* One query of the last position whose score against position p is scores[p]; value p is p in each
@@ -43,6 +44,8 @@ static float attend(struct device *device, const float *scores)
                                                .segments = &segment,
                                                .segment_count = 1,
                                            });
+    struct error err;
+    cr_assert_eq(device->ops->synchronize(device->stream, &err), STATUS_OK);
     return out[DIM - 1];
 }
 
@@ -53,7 +56,7 @@ static void check_set(const char *set)
     float scores[TOKENS];
     if (cpu_kernels_choose(set) == NULL)
         return;
-    cr_assert_eq(device_cpu_create_with(&device, 1, cpu_kernels_choose(set), &err), STATUS_OK);
+    cr_assert_eq(device_cpu_create_with(&device, &share, cpu_kernels_choose(set), &err), STATUS_OK);
     for (int winner = 0; winner < TOKENS; winner += 33) {
         for (int p = 0; p < TOKENS; p++)
             scores[p] = p == winner ? 3e4f : -3e4f;
@@ -76,7 +79,7 @@ static void check_damage(const char *set)
     float scores[TOKENS];
     if (cpu_kernels_choose(set) == NULL)
         return;
-    cr_assert_eq(device_cpu_create_with(&device, 1, cpu_kernels_choose(set), &err), STATUS_OK);
+    cr_assert_eq(device_cpu_create_with(&device, &share, cpu_kernels_choose(set), &err), STATUS_OK);
     for (int at = 0; at < TOKENS; at += 33) {
         for (int i = 0; i < 2; i++) {
             for (int p = 0; p < TOKENS; p++)

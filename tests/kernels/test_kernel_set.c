@@ -5,8 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/memory.h"
 #include "kernels/cpu/kernels.h"
+
+static const struct cpu_share share = {.thread_count = 1, .first_cpu = -1};
 
 Test(kernel_set, names_answer_to_names)
 {
@@ -33,49 +34,10 @@ Test(kernel_set, the_best_is_the_default)
     cr_assert_eq(cpu_kernels_choose(NULL), best);
     struct device *device;
     struct error err;
-    cr_assert_eq(device_cpu_create(&device, 1, &err), STATUS_OK);
+    cr_assert_eq(device_cpu_create(&device, &share, &err), STATUS_OK);
     cr_assert_str_eq(device->ops->name, best->name);
     device_destroy(device);
     device_destroy(NULL);
-}
-
-Test(kernel_set, device_memory_is_aligned_and_accounted)
-{
-    struct device *device;
-    struct error err;
-    void *memory;
-    uint64_t live = memory_counters_get().live_count;
-    cr_assert_eq(device_cpu_create(&device, 2, &err), STATUS_OK);
-    cr_assert_eq(device->ops->memory_get(device, &memory, 100, "a test", &err), STATUS_OK);
-    cr_assert_eq((uintptr_t)memory % 64, 0);
-    device->ops->memory_free(device, memory);
-    device->ops->memory_free(device, NULL);
-    memory_fail_at(1, 0);
-    cr_assert_eq(device->ops->memory_get(device, &memory, 100, "a test", &err), STATUS_NO_MEMORY);
-    cr_assert_not_null(strstr(err.message, "a test"));
-    cr_assert_eq(device->ops->host_workers(device), 2);
-    device_destroy(device);
-    cr_assert_eq(memory_counters_get().live_count, live);
-}
-
-Test(kernel_set, a_device_that_cannot_be_had_leaves_nothing)
-{
-    struct device *device = NULL;
-    struct error err;
-    uint64_t live = memory_counters_get().live_count;
-    for (uint64_t n = 1;; n++) {
-        memory_fail_at(n, 0);
-        enum status status = device_cpu_create(&device, 2, &err);
-        memory_fail_at(0, 0);
-        if (status == STATUS_OK) {
-            cr_assert_gt(n, 2);
-            break;
-        }
-        cr_assert_eq(status, STATUS_NO_MEMORY);
-        cr_assert_eq(memory_counters_get().live_count, live);
-    }
-    device_destroy(device);
-    cr_assert_eq(memory_counters_get().live_count, live);
 }
 
 /* silu(gate) x 1 through ffn_up with a 1 x 1 gate: the exponential over its whole range. */
@@ -99,6 +61,8 @@ static float silu_of(struct device *device, float x)
                                                             .group_count = 1,
                                                             .out_stride = 16,
                                                             .in_stride = 16});
+    struct error err;
+    cr_assert_eq(device->ops->synchronize(device->stream, &err), STATUS_OK);
     return out[0];
 }
 
@@ -110,7 +74,7 @@ Test(kernel_set, silu_over_its_whole_range)
             continue;
         struct device *device;
         struct error err;
-        cr_assert_eq(device_cpu_create_with(&device, 1, cpu_kernels_choose(names[i]), &err),
+        cr_assert_eq(device_cpu_create_with(&device, &share, cpu_kernels_choose(names[i]), &err),
                      STATUS_OK);
         for (double x = -86; x <= 86; x += 0.0078125 * 1.37) {
             double rounded = (double)(float)x, exact = rounded / (1 + exp(-rounded));

@@ -27,12 +27,14 @@ struct workload {
         struct op_rope_append rope_append;
         struct op_attention attention;
         struct op_route route;
+        struct op_dispatch dispatch;
         struct op_group group;
         struct op_ffn_up ffn_up;
         struct op_ffn_down ffn_down;
         struct op_combine combine;
         struct op_shared_add shared_add;
         struct op_gather gather;
+        struct op_copy copy;
     };
     int64_t row_count;   /* rows that can be computed alone; 0: none can (group) */
     int64_t page_count;  /* of the KV cache, unused pages included */

@@ -1,96 +1,76 @@
-/* The CPU as a device: a stream that runs each operation at once, on a team of threads. */
-#include <string.h>
-
+/* The CPU as a device: its streams, its team of threads, its memory. */
 #include "base/memory.h"
 #include "device/device.h"
 #include "device/thread_team.h"
+#include "kernels/cpu/device/cpu_event.h"
+#include "kernels/cpu/device/cpu_launch.h"
+#include "kernels/cpu/device/cpu_pool.h"
+#include "kernels/cpu/device/cpu_stream.h"
 #include "kernels/cpu/kernels.h"
-
-struct stream {
-    const struct cpu_kernels *kernels;
-    struct thread_team *team;
-};
 
 struct cpu_device {
     struct device device;
     struct device_ops ops; /* the table with the name of the chosen kernels */
-    struct stream stream;
+    struct cpu_common common;
+    struct thread_team *team; /* of device.stream */
+    struct cpu_pool pool;
+    int stream_count; /* beside device.stream */
 };
 
-/* One operation for all workers: its arguments, and the pieces that they share. */
-#define DEFINE_LAUNCH(name)                                                                        \
-    struct name##_launch {                                                                         \
-        const struct cpu_kernels *kernels;                                                         \
-        const struct op_##name *op;                                                                \
-        struct share share;                                                                        \
-    };                                                                                             \
-    static void name##_work(void *context, int worker)                                             \
-    {                                                                                              \
-        (void)worker;                                                                              \
-        struct name##_launch *launch = context;                                                    \
-        launch->kernels->name(launch->op, &launch->share);                                         \
-    }                                                                                              \
-    static void cpu_##name(struct stream *stream, const struct op_##name *op)                      \
-    {                                                                                              \
-        struct name##_launch launch = {.kernels = stream->kernels, .op = op};                      \
-        launch.share.worker_count = thread_team_size(stream->team);                                \
-        thread_team_run(stream->team, name##_work, &launch);                                       \
-    }
-
-DEFINE_LAUNCH(embed)
-DEFINE_LAUNCH(rms_norm)
-DEFINE_LAUNCH(add)
-DEFINE_LAUNCH(matmul)
-DEFINE_LAUNCH(rope_append)
-DEFINE_LAUNCH(attention)
-DEFINE_LAUNCH(route)
-DEFINE_LAUNCH(ffn_up)
-DEFINE_LAUNCH(ffn_down)
-DEFINE_LAUNCH(combine)
-DEFINE_LAUNCH(shared_add)
-DEFINE_LAUNCH(gather)
-
-/* A counting sort: linear, and not worth a second thread. */
-static void cpu_group(struct stream *stream, const struct op_group *op)
+static struct cpu_device *cpu_of(const struct device *device)
 {
-    (void)stream;
-    int64_t pair_count = op->token_count * op->top_k;
-    int32_t *offsets = op->offsets;
-    memset(offsets, 0, (size_t)(op->expert_count + 1) * sizeof *offsets);
-    for (int64_t p = 0; p < pair_count; p++)
-        offsets[op->ids[p] + 1]++;
-    for (int64_t e = 0; e < op->expert_count; e++) {
-        if (op->loads != NULL)
-            op->loads[e] += (uint64_t)offsets[e + 1];
-        offsets[e + 1] += offsets[e];
-    }
-    /* offsets[e] serves as the next free place of expert e, and ends as the start of e + 1 ... */
-    for (int64_t p = 0; p < pair_count; p++) {
-        int32_t position = offsets[op->ids[p]]++;
-        op->position_of[p] = position;
-        op->token_of[position] = (int32_t)(p / op->top_k);
-    }
-    /* ... so all starts move up by one. */
-    for (int64_t e = op->expert_count; e > 0; e--)
-        offsets[e] = offsets[e - 1];
-    offsets[0] = 0;
+    return (struct cpu_device *)device;
 }
 
-static enum status cpu_synchronize(struct stream *stream, struct error *err)
+static enum status cpu_stream_create_beside(struct device *device, struct stream **out,
+                                            enum stream_priority priority, struct error *err)
 {
-    (void)stream; /* operations run at once and cannot fail */
-    (void)err;
+    struct cpu_device *cpu = cpu_of(device);
+    struct cpu_stream_params params = {.common = &cpu->common, .priority = priority, .cpu = -1};
+    TRY(cpu_stream_create(out, &params, err));
+    cpu->stream_count++;
     return STATUS_OK;
+}
+
+static void cpu_stream_destroy_beside(struct device *device, struct stream *stream)
+{
+    if (stream == NULL)
+        return;
+    cpu_stream_destroy(stream);
+    cpu_of(device)->stream_count--;
+}
+
+static void cpu_on_failure(struct device *device,
+                           void (*handler)(void *context, const struct error *err), void *context)
+{
+    cpu_of(device)->common.on_failure = handler;
+    cpu_of(device)->common.on_failure_context = context;
 }
 
 static enum status cpu_memory_get(struct device *device, void **out, size_t bytes, const char *what,
                                   struct error *err)
 {
+    return cpu_pool_get(&cpu_of(device)->pool, out, bytes, what, err);
+}
+
+static void cpu_memory_free(struct device *device, void *memory)
+{
+    cpu_pool_free(&cpu_of(device)->pool, memory);
+}
+
+static struct device_memory cpu_memory_use(const struct device *device)
+{
+    return cpu_pool_use(&cpu_of(device)->pool);
+}
+
+static enum status cpu_host_memory_get(struct device *device, void **out, size_t bytes,
+                                       const char *what, struct error *err)
+{
     (void)device;
     return memory_get_raw(out, bytes, 1, what, err);
 }
 
-static void cpu_memory_free(struct device *device, void *memory)
+static void cpu_host_memory_free(struct device *device, void *memory)
 {
     (void)device;
     memory_free(memory);
@@ -99,18 +79,21 @@ static void cpu_memory_free(struct device *device, void *memory)
 static void cpu_host_run(struct device *device, void (*work)(void *context, int worker),
                          void *context)
 {
-    thread_team_run(device->stream->team, work, context);
+    cpu_stream_host_run(device->stream, work, context);
 }
 
 static int cpu_host_workers(const struct device *device)
 {
-    return thread_team_size(device->stream->team);
+    return thread_team_size(cpu_of(device)->team);
 }
 
 static void cpu_destroy(struct device *device)
 {
-    struct cpu_device *cpu = (struct cpu_device *)device;
-    thread_team_destroy(cpu->stream.team);
+    struct cpu_device *cpu = cpu_of(device);
+    ASSERT(cpu->stream_count == 0);
+    cpu_stream_destroy(device->stream);
+    thread_team_destroy(cpu->team);
+    cpu_pool_deinit(&cpu->pool);
     memory_free(cpu);
 }
 
@@ -122,57 +105,81 @@ static const struct device_ops cpu_ops = {
     .rope_append = cpu_rope_append,
     .attention = cpu_attention,
     .route = cpu_route,
+    .dispatch = cpu_dispatch,
     .group = cpu_group,
     .ffn_up = cpu_ffn_up,
     .ffn_down = cpu_ffn_down,
     .combine = cpu_combine,
     .shared_add = cpu_shared_add,
     .gather = cpu_gather,
-    .synchronize = cpu_synchronize,
+    .copy = cpu_copy,
+    .call = cpu_stream_call,
+    .synchronize = cpu_stream_synchronize,
+    .progress = cpu_stream_progress,
+    .stream_create = cpu_stream_create_beside,
+    .stream_destroy = cpu_stream_destroy_beside,
+    .event_create = cpu_event_create,
+    .event_destroy = cpu_event_destroy,
+    .event_record = cpu_event_record,
+    .event_wait = cpu_event_wait,
+    .event_synchronize = cpu_event_synchronize,
+    .on_failure = cpu_on_failure,
     .memory_get = cpu_memory_get,
     .memory_free = cpu_memory_free,
+    .memory_use = cpu_memory_use,
+    .host_memory_get = cpu_host_memory_get,
+    .host_memory_free = cpu_host_memory_free,
     .host_run = cpu_host_run,
     .host_workers = cpu_host_workers,
     .destroy = cpu_destroy,
 };
 
-const struct cpu_kernels *cpu_kernels_choose(const char *wanted)
-{
-#if defined(PHASOR_X86_KERNELS)
-    __builtin_cpu_init();
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    if (avx512 && (wanted == NULL || strcmp(wanted, "avx512") == 0))
-        return &cpu_kernels_avx512;
-    if (avx2 && (wanted == NULL || strcmp(wanted, "avx2") == 0))
-        return &cpu_kernels_avx2;
-#endif
-    if (wanted == NULL || strcmp(wanted, "plain") == 0)
-        return &cpu_kernels_plain;
-    return NULL;
-}
-
-enum status device_cpu_create_with(struct device **out, int thread_count,
+enum status device_cpu_create_with(struct device **out, const struct cpu_share *share,
                                    const struct cpu_kernels *kernels, struct error *err)
 {
     struct cpu_device *cpu;
+    enum status status;
     TRY(memory_get((void **)&cpu, 1, sizeof *cpu, "the CPU device", err));
-    enum status status = thread_team_create(&cpu->stream.team, thread_count, err);
-    if (status != STATUS_OK) {
-        memory_free(cpu);
-        return status;
-    }
-    cpu->stream.kernels = kernels;
     cpu->ops = cpu_ops;
     cpu->ops.name = kernels->name;
     cpu->device.ops = &cpu->ops;
-    cpu->device.stream = &cpu->stream;
+    cpu->common = (struct cpu_common){
+        .device = &cpu->device,
+        .kernels = kernels,
+        .turn = share->turn,
+    };
+    cpu_pool_init(&cpu->pool);
+    TRY_GOTO(thread_team_create(&cpu->team, share->thread_count, share->first_cpu, err), failed);
+    struct cpu_stream_params params = {
+        .common = &cpu->common,
+        .team = cpu->team,
+        .priority = STREAM_NORMAL,
+        .cpu = share->first_cpu,
+    };
+    TRY_GOTO(cpu_stream_create(&cpu->device.stream, &params, err), failed);
     *out = &cpu->device;
     return STATUS_OK;
+
+failed:
+    cpu_destroy(&cpu->device);
+    return status;
 }
 
-enum status device_cpu_create(struct device **out, int thread_count, struct error *err)
+enum status device_cpu_create(struct device **out, const struct cpu_share *share, struct error *err)
 {
-    return device_cpu_create_with(out, thread_count, cpu_kernels_choose(NULL), err);
+    const struct cpu_kernels *kernels = cpu_kernels_choose(share->kernels);
+    if (kernels == NULL)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "this machine or this build has no kernels \"%s\"", share->kernels);
+    return device_cpu_create_with(out, share, kernels, err);
+}
+
+void device_cpu_protect(struct device *device, bool closed)
+{
+    cpu_pool_protect(&cpu_of(device)->pool, closed);
+}
+
+struct turn *device_cpu_turn(const struct device *device)
+{
+    return cpu_of(device)->common.turn;
 }

@@ -1,0 +1,71 @@
+/* A stream of the CPU device: a thread that takes commands from a ring, in their order. */
+#ifndef PHASOR_KERNELS_CPU_DEVICE_CPU_STREAM_H
+#define PHASOR_KERNELS_CPU_DEVICE_CPU_STREAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "device/sleepers.h"
+#include "device/thread_team.h"
+#include "kernels/cpu/kernels.h"
+
+/* What all streams of a device share. */
+struct cpu_common {
+    struct device *device;
+    const struct cpu_kernels *kernels;
+    struct turn *turn; /* NULL: none */
+    void (*on_failure)(void *context, const struct error *err);
+    void *on_failure_context;
+};
+
+struct cpu_stream_params {
+    const struct cpu_common *common; /* borrowed */
+    struct thread_team *team;        /* borrowed; NULL: the stream's thread alone */
+    enum stream_priority priority;
+    int cpu; /* of the thread, see thread_pin; -1: it is not pinned, and does not spin */
+};
+
+enum status cpu_stream_create(struct stream **out, const struct cpu_stream_params *params,
+                              struct error *err) MUST_CHECK;
+void cpu_stream_destroy(struct stream *stream); /* runs what is on it; NULL is allowed */
+
+/* ---- For the host's thread ------------------------------------------------------------------- */
+
+/* A command's work, on the stream's thread; the argument is a copy. */
+typedef void command_run(struct stream *stream, const void *argument);
+
+enum command_kind {
+    COMMAND_SKIP, /* does nothing once the stream has failed */
+    COMMAND_KEEP  /* runs nevertheless */
+};
+
+/* Blocks while the ring is full. */
+void cpu_stream_put(struct stream *stream, enum command_kind kind, command_run *run,
+                    const void *argument, size_t bytes);
+
+void cpu_stream_call(struct stream *stream, enum status (*work)(void *argument, struct error *err),
+                     const void *argument, size_t bytes);
+enum status cpu_stream_synchronize(struct stream *stream, struct error *err) MUST_CHECK;
+uint64_t cpu_stream_progress(const struct stream *stream); /* any thread */
+
+/* Runs work on the device's threads now, also on a stream that has failed. */
+void cpu_stream_host_run(struct stream *stream, void (*work)(void *context, int worker),
+                         void *context);
+
+/* ---- For commands, on the stream's thread ---------------------------------------------------- */
+
+/* One worker's share of an operation. */
+typedef void share_work(const struct cpu_kernels *kernels, const void *op, struct share *share);
+
+void cpu_stream_share(struct stream *stream, share_work *work, const void *op);
+
+/* Waits for others, as the last thing of a command: the turn is given, and the next command takes
+ * it.
+ */
+void cpu_stream_wait(struct stream *stream, struct sleepers *sleepers,
+                     bool (*ready)(const void *context), const void *context);
+
+#endif

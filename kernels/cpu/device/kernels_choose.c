@@ -1,0 +1,20 @@
+#include <string.h>
+
+#include "kernels/cpu/kernels.h"
+
+const struct cpu_kernels *cpu_kernels_choose(const char *wanted)
+{
+#if defined(PHASOR_X86_KERNELS)
+    __builtin_cpu_init();
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    if (avx512 && (wanted == NULL || strcmp(wanted, "avx512") == 0))
+        return &cpu_kernels_avx512;
+    if (avx2 && (wanted == NULL || strcmp(wanted, "avx2") == 0))
+        return &cpu_kernels_avx2;
+#endif
+    if (wanted == NULL || strcmp(wanted, "plain") == 0)
+        return &cpu_kernels_plain;
+    return NULL;
+}

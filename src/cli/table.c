@@ -1,0 +1,61 @@
+#include "table.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+void table_row(const char *name, const char *value)
+{
+    printf("%-*s%s\n", TABLE_NAME_WIDTH, name, value);
+}
+
+void table_add(struct table_line *line, int width, const char *format, ...)
+{
+    char piece[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(piece, sizeof piece, format, args);
+    va_end(args);
+    size_t room = sizeof line->text - line->length;
+    int length = snprintf(line->text + line->length, room, "%-*s", width, piece);
+    line->length += (size_t)length < room ? (size_t)length : room - 1;
+}
+
+void table_print(struct table_line *line)
+{
+    while (line->length > 0 && line->text[line->length - 1] == ' ')
+        line->length--;
+    printf("%.*s\n", (int)line->length, line->text);
+    *line = (struct table_line){.length = 0};
+}
+
+int64_t table_int(const json_t *object, const char *key)
+{
+    return json_integer_value(json_object_get(object, key));
+}
+
+const char *table_text(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text == NULL ? "none" : text;
+}
+
+void table_format_count(char *out, size_t capacity, double count)
+{
+    if (count >= 1e9)
+        snprintf(out, capacity, "%.1f billion", count / 1e9);
+    else if (count >= 1e6)
+        snprintf(out, capacity, "%.1f million", count / 1e6);
+    else
+        snprintf(out, capacity, "%.0f", count);
+}
+
+void table_format_bytes(char *out, size_t capacity, double bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    int unit = 0;
+    while (bytes >= 1024 && unit < 4) {
+        bytes /= 1024;
+        unit++;
+    }
+    snprintf(out, capacity, unit == 0 ? "%.0f %s" : "%.2f %s", bytes, units[unit]);
+}

@@ -1,0 +1,33 @@
+/* Tables of a name and a value, out of a JSON object. */
+#ifndef PHASOR_CLI_TABLE_H
+#define PHASOR_CLI_TABLE_H
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define TABLE_NAME_WIDTH 19 /* the name and a space */
+
+void table_row(const char *name, const char *value);
+
+/* A line that is put together piece by piece, each filled up to `width` with blanks (0: as it is);
+ * blanks at the end are not printed. Start with {0}; printing empties it. */
+struct table_line {
+    char text[512];
+    size_t length;
+};
+void table_add(struct table_line *line, int width, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+void table_print(struct table_line *line);
+
+/* 0 and "none" where there is nothing of the kind. */
+int64_t table_int(const json_t *object, const char *key);
+const char *table_text(const json_t *object, const char *key);
+
+/* 46702792704 as "46.7 billion". */
+void table_format_count(char *out, size_t capacity, double count);
+
+/* 1610612736 as "1.50 GiB". */
+void table_format_bytes(char *out, size_t capacity, double bytes);
+
+#endif

@@ -1,0 +1,131 @@
+#include "comm/box.h"
+
+#include "base/memory.h"
+#include "device/thread_team.h"
+
+struct box {
+    int rank_count;
+    struct device *devices[COMM_RANKS_MAX];
+    struct comm_domain *domain;
+    struct thread_team *hosts; /* one thread for each rank */
+};
+
+static enum status devices_create(struct box *box, const struct box_params *params,
+                                  struct error *err)
+{
+    int cpu_count = thread_team_cpu_count();
+    int wanted = params->thread_count > 0 ? params->thread_count : cpu_count;
+    int total = wanted < params->rank_count ? params->rank_count : wanted;
+    /* Fewer threads than CPUs are left to the system: another process that pinned its few would
+     * meet them on the first CPUs while the last are idle. */
+    bool pinned = total == cpu_count;
+    int next_cpu = 0;
+    for (int r = 0; r < params->rank_count; r++) {
+        int threads = total / params->rank_count + (r < total % params->rank_count);
+        struct cpu_share share = {.thread_count = threads,
+                                  .first_cpu = pinned ? next_cpu : -1,
+                                  .turn = params->turn,
+                                  .kernels = params->kernels};
+        TRY(device_cpu_create(&box->devices[r], &share, err));
+        next_cpu += threads;
+    }
+    return STATUS_OK;
+}
+
+static enum status box_fill(struct box *box, const struct box_params *params, struct error *err)
+{
+    TRY(devices_create(box, params, err));
+    struct comm_domain_params shared = {
+        .devices = box->devices,
+        .rank_count = params->rank_count,
+        .patience_seconds = params->patience_seconds,
+        .tag_names = params->tag_names,
+    };
+    TRY(comm_domain_create(&box->domain, &shared, err));
+    return thread_team_create(&box->hosts, params->rank_count, -1, err);
+}
+
+enum status box_open(struct box **out, const struct box_params *params, struct error *err)
+{
+    if (params->rank_count < 1 || params->rank_count > COMM_RANKS_MAX)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "%d ranks: 1 to %d are possible",
+                         params->rank_count, COMM_RANKS_MAX);
+    struct box *box;
+    TRY(memory_get((void **)&box, 1, sizeof *box, "the box", err));
+    box->rank_count = params->rank_count;
+    enum status status = box_fill(box, params, err);
+    if (status != STATUS_OK) {
+        box_close(box);
+        return status;
+    }
+    *out = box;
+    return STATUS_OK;
+}
+
+/* What is still on the streams has run behind this, or was passed over. */
+static void streams_drain(struct box *box)
+{
+    for (int r = 0; r < box->rank_count; r++) {
+        struct device *device = box->devices[r];
+        struct error known; /* the domain has it already */
+        if (device != NULL && device->ops->synchronize(device->stream, &known) != STATUS_OK)
+            continue;
+    }
+}
+
+void box_close(struct box *box)
+{
+    if (box == NULL)
+        return;
+    thread_team_destroy(box->hosts);
+    /* A stream that fails tells the domain: first the streams come to rest, then the domain goes,
+     * which the devices must outlive. */
+    streams_drain(box);
+    comm_domain_destroy(box->domain);
+    for (int r = 0; r < box->rank_count; r++)
+        device_destroy(box->devices[r]);
+    memory_free(box);
+}
+
+int box_rank_count(const struct box *box)
+{
+    return box->rank_count;
+}
+
+struct device *box_device(const struct box *box, int rank)
+{
+    return box->devices[rank];
+}
+
+struct comm_domain *box_domain(const struct box *box)
+{
+    return box->domain;
+}
+
+struct box_job {
+    struct box *box;
+    enum status (*work)(void *context, int rank, struct error *err);
+    void *context;
+};
+
+static void rank_work(void *context, int rank)
+{
+    struct box_job *job = context;
+    struct error err;
+    if (job->work(job->context, rank, &err) != STATUS_OK)
+        comm_domain_abort(job->box->domain, rank, &err);
+}
+
+enum status box_run(struct box *box,
+                    enum status (*work)(void *context, int rank, struct error *err), void *context,
+                    struct error *err)
+{
+    TRY(comm_domain_failure(box->domain, err));
+    struct box_job job = {.box = box, .work = work, .context = context};
+    thread_team_run(box->hosts, rank_work, &job);
+    /* A rank that failed may have left collectives on its stream, and others theirs. They have
+     * ended behind this, so that the caller may take their memory away. */
+    if (comm_domain_failure(box->domain, NULL) != STATUS_OK)
+        streams_drain(box);
+    return comm_domain_failure(box->domain, err);
+}

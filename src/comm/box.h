@@ -1,0 +1,35 @@
+/* The devices of one machine, one host thread for each rank, and what joins them. */
+#ifndef PHASOR_COMM_BOX_H
+#define PHASOR_COMM_BOX_H
+
+#include "comm/comm.h"
+
+struct box;
+
+struct box_params {
+    int rank_count;               /* 1 .. COMM_RANKS_MAX; may exceed the cores */
+    int thread_count;             /* of all ranks together; 0: the CPUs that the process may use.
+                                   * Each rank has its share, at least 1; they are pinned to
+                                   * neighbouring CPUs where every thread has its own */
+    double patience_seconds;      /* see comm_domain_params */
+    const char *const *tag_names; /* see comm_domain_params */
+    const char *kernels;          /* see cpu_share; NULL */
+    struct turn *turn;            /* see device/device.h; NULL */
+};
+
+enum status box_open(struct box **out, const struct box_params *params,
+                     struct error *err) MUST_CHECK;
+void box_close(struct box *box); /* NULL is allowed */
+
+int box_rank_count(const struct box *box);
+struct device *box_device(const struct box *box, int rank);
+struct comm_domain *box_domain(const struct box *box);
+
+/* Runs work(context, rank, err) on the host thread of every rank (rank 0: the caller's) and returns
+ * when all are done. When one fails, all collectives are aborted, so that the others end as well;
+ * the answer is the first cause, and the box is of no more use. One caller at a time. */
+enum status box_run(struct box *box,
+                    enum status (*work)(void *context, int rank, struct error *err), void *context,
+                    struct error *err) MUST_CHECK;
+
+#endif

@@ -1,0 +1,115 @@
+#include "comm/comm.h"
+
+#include "base/checked.h"
+#include "base/memory.h"
+#include "comm/group.h"
+
+/* The unit of an all-reduce's parts: a line of the cache. */
+#define PART_VALUES 16
+
+static void group_init(struct comm_group *group, struct comm_domain *domain, const int *ranks,
+                       int member_count)
+{
+    group->domain = domain;
+    group->backend = &comm_backend_local;
+    group->size = member_count;
+    atomic_init(&group->ends_left, member_count);
+    for (int m = 0; m < member_count; m++) {
+        ASSERT(ranks[m] >= 0 && ranks[m] < domain->rank_count);
+        for (int before = 0; before < m; before++)
+            ASSERT(ranks[before] != ranks[m]);
+        group->ranks[m] = ranks[m];
+        group->ends[m].group = group;
+        group->ends[m].member = m;
+    }
+}
+
+enum status comm_create(struct comm **out, struct comm_domain *domain, const int *ranks,
+                        int member_count, struct error *err)
+{
+    ASSERT(member_count >= 1 && member_count <= COMM_RANKS_MAX);
+    struct comm_group *group;
+    TRY(memory_get((void **)&group, 1, sizeof *group + (size_t)member_count * sizeof group->ends[0],
+                   "a communicator", err));
+    group_init(group, domain, ranks, member_count);
+    domain_add(domain, group);
+    for (int m = 0; m < member_count; m++)
+        out[m] = &group->ends[m];
+    return STATUS_OK;
+}
+
+void comm_destroy(struct comm *comm)
+{
+    if (comm == NULL || atomic_fetch_sub(&comm->group->ends_left, 1) > 1)
+        return;
+    struct comm_group *group = comm->group;
+    domain_remove(group->domain, group);
+    memory_free(group);
+}
+
+int comm_size(const struct comm *comm)
+{
+    return comm->group->size;
+}
+
+int comm_member(const struct comm *comm)
+{
+    return comm->member;
+}
+
+void comm_part(int64_t *first, int64_t *count, int64_t total, int size, int member)
+{
+    int64_t part = round_up(ceil_div(total, size), PART_VALUES);
+    *first = member * part < total ? member * part : total;
+    *count = total - *first < part ? total - *first : part;
+}
+
+/* Runs on the stream's thread. */
+static enum status collective_run(void *argument, struct error *err)
+{
+    const struct collective *call = argument;
+    TRY(group_meet(call, err));
+    call->comm->group->backend->move[call->kind](call);
+    group_leave(call);
+    return STATUS_OK;
+}
+
+static void collective_post(struct comm *comm, struct stream *stream, struct collective *call)
+{
+    ASSERT(call->tag >= 0 && call->tag < COMM_TAGS_MAX);
+    call->comm = comm;
+    call->number = ++comm->posted;
+    group_device(comm)->ops->call(stream, collective_run, call, sizeof *call);
+}
+
+void comm_all_gather(struct comm *comm, struct stream *stream, const struct comm_all_gather *op)
+{
+    struct collective call = {.kind = COLLECTIVE_ALL_GATHER, .tag = op->tag, .all_gather = *op};
+    collective_post(comm, stream, &call);
+}
+
+void comm_reduce_scatter(struct comm *comm, struct stream *stream,
+                         const struct comm_reduce_scatter *op)
+{
+    struct collective call = {
+        .kind = COLLECTIVE_REDUCE_SCATTER, .tag = op->tag, .reduce_scatter = *op};
+    collective_post(comm, stream, &call);
+}
+
+void comm_all_reduce(struct comm *comm, struct stream *stream, const struct comm_all_reduce *op)
+{
+    struct collective call = {.kind = COLLECTIVE_ALL_REDUCE, .tag = op->tag, .all_reduce = *op};
+    collective_post(comm, stream, &call);
+}
+
+void comm_all_to_all_v(struct comm *comm, struct stream *stream, const struct comm_all_to_all_v *op)
+{
+    struct collective call = {.kind = COLLECTIVE_ALL_TO_ALL_V, .tag = op->tag, .all_to_all_v = *op};
+    collective_post(comm, stream, &call);
+}
+
+void comm_exchange(struct comm *comm, struct stream *stream, const struct comm_exchange *op)
+{
+    struct collective call = {.kind = COLLECTIVE_EXCHANGE, .tag = op->tag, .exchange = *op};
+    collective_post(comm, stream, &call);
+}

@@ -1,0 +1,204 @@
+#include "engine/inspect_plans.h"
+
+#include <string.h>
+
+#include "engine/engine.h"
+#include "engine/inspect_sizes.h"
+#include "exec/exec.h"
+#include "layout/layout.h"
+
+#define BATCH_TOKENS_MAX (1 << 24)
+
+/* What all plans of a model have in common. */
+struct subject {
+    const struct model_config *config;
+    struct model_shape shape;
+    enum dtype dtype; /* of weights in memory, and of the KV cache */
+    int64_t token_max, segment_max;
+    int rank_count;
+};
+
+/* ---- One plan -------------------------------------------------------------------------------- */
+
+/* [[0, 1], [2, 3]]: groups of neighbouring ranks. */
+static void put_groups(struct description *to, json_t *object, int group_size, int rank_count)
+{
+    json_t *groups = description_put_array(to, object, "groups");
+    json_t *group = NULL;
+    for (int rank = 0; rank < rank_count; rank++) {
+        if (rank % group_size == 0) {
+            group = json_array();
+            description_append(to, groups, group);
+        }
+        description_append(to, group, json_integer(rank));
+    }
+}
+
+/* Who is with whom, and what each has: the same on every rank. */
+static void put_layout(struct description *to, json_t *row, const struct subject *subject,
+                       const struct layout *layout)
+{
+    const struct model_shape *shape = &subject->shape;
+    json_t *attention = description_put_object(to, row, "attention");
+    put_groups(to, attention, layout->attention.tp, layout->rank_count);
+    description_put_int(to, attention, "heads", (uint64_t)layout_heads(layout, shape, 0).count);
+    description_put_int(to, attention, "kv_heads",
+                        (uint64_t)layout_kv_heads(layout, shape, 0).count);
+    json_t *experts = description_put_object(to, row, "experts");
+    put_groups(to, experts, layout->experts.tp, layout->rank_count);
+    description_put_int(to, experts, "count", (uint64_t)(shape->expert_count / layout->experts.ep));
+    description_put_int(to, experts, "width",
+                        (uint64_t)layout_expert_width(layout, shape, 0).count);
+    description_put_int(to, row, "shared_expert_width",
+                        (uint64_t)layout_ffn_width(layout, shape->shared_expert_dim, 0).count);
+    description_put_int(to, row, "dense_width",
+                        (uint64_t)layout_ffn_width(layout, shape->dense_dim, 0).count);
+}
+
+static void put_rank(struct description *to, json_t *ranks, const struct subject *subject,
+                     const struct layout *layout, uint64_t activations, int rank)
+{
+    struct weights_bytes weights;
+    uint64_t parts[PART_COUNT] = {0};
+    weights_bytes(&weights, subject->config, layout, rank, subject->dtype);
+    for (int w = 0; w < WEIGHT_KIND_COUNT; w++)
+        parts[model_part_of((enum weight)w)] += weights.by_weight[w];
+    json_t *object = description_append_object(to, ranks);
+    description_put_int(to, object, "rank", (uint64_t)rank);
+    json_t *by_part = description_put_object(to, object, "by_part");
+    for (int part = 0; part < PART_COUNT; part++)
+        description_put_int(to, by_part, model_part_name((enum model_part)part), parts[part]);
+    description_put_int(to, object, "weights", weights.resident + weights.experts);
+    description_put_int(to, object, "activations", activations);
+    description_put_int(to, object, "total", weights.resident + weights.experts + activations);
+}
+
+static bool is_baseline(const struct layout *layout, const struct subject *subject,
+                        enum status (*baseline)(struct layout *out, const struct model_shape *shape,
+                                                int rank_count, struct error *reason))
+{
+    struct layout other;
+    return !layout->attention.replicate_ffn &&
+           baseline(&other, &subject->shape, layout->rank_count, NULL) == STATUS_OK &&
+           other.attention.tp == layout->attention.tp && other.experts.tp == layout->experts.tp;
+}
+
+static void put_baselines(struct description *to, json_t *row, const struct subject *subject,
+                          const struct layout *layout)
+{
+    json_t *names = description_put_array(to, row, "baselines");
+    if (is_baseline(layout, subject, layout_static_tp))
+        description_append(to, names, json_string("static_tp"));
+    if (is_baseline(layout, subject, layout_static_ep))
+        description_append(to, names, json_string("static_ep"));
+}
+
+static void put_plan(struct description *to, json_t *list, const struct subject *subject,
+                     const struct layout *layout)
+{
+    struct error reason;
+    char text[LAYOUT_TEXT_BYTES];
+    json_t *row = description_append_object(to, list);
+    layout_format(text, layout);
+    description_put(to, row, "plan", json_string(text));
+    if (layout_check(layout, &subject->shape, &reason) != STATUS_OK) {
+        description_put(to, row, "refused", description_text(reason.message));
+        return;
+    }
+    description_put(to, row, "refused", json_null());
+    put_baselines(to, row, subject, layout);
+    put_layout(to, row, subject, layout);
+    description_put_int(to, row, "kv_bytes_per_token",
+                        kv_page_bytes(subject->config, layout, subject->dtype) / KV_PAGE_TOKENS);
+    uint64_t activations =
+        exec_bytes(subject->config, layout, subject->token_max, subject->segment_max);
+    json_t *ranks = description_put_array(to, row, "ranks");
+    for (int rank = 0; rank < layout->rank_count; rank++)
+        put_rank(to, ranks, subject, layout, activations, rank);
+}
+
+/* ---- Which plans ----------------------------------------------------------------------------- */
+
+static bool wants_list(const struct inspect_plans_params *params)
+{
+    return params->plan != NULL && strcmp(params->plan, "list") == 0;
+}
+
+/* The limits of a run (session.c), so that no product below overflows. */
+static enum status check_limits(const struct inspect_plans_params *params, struct error *err)
+{
+    long long seqs = params->max_num_seqs, tokens = params->max_num_batched_tokens;
+    if (seqs >= 1 && tokens >= seqs && tokens <= BATCH_TOKENS_MAX)
+        return STATUS_OK;
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "--max-num-seqs must be at least 1 and --max-num-batched-tokens at least that "
+                     "and at most %d, found %lld and %lld",
+                     BATCH_TOKENS_MAX, seqs, tokens);
+}
+
+static enum status check_params(int *rank_count, const struct inspect_plans_params *params,
+                                struct error *err)
+{
+    TRY(check_limits(params, err));
+    if (wants_list(params) && params->devices == NULL)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--plan list needs to know for how many devices; give --devices cpu:N");
+    *rank_count = 0;
+    return params->devices == NULL ? STATUS_OK
+                                   : engine_devices_parse(rank_count, params->devices, err);
+}
+
+/* Every pair of degrees, the refused with their rule: what there is to choose from. */
+static void put_list(struct description *to, json_t *list, const struct subject *subject)
+{
+    struct layout layouts[LAYOUT_LIST_MAX];
+    int count = layout_list(layouts, LAYOUT_LIST_MAX, subject->rank_count);
+    for (int i = 0; i < count; i++)
+        put_plan(to, list, subject, &layouts[i]);
+}
+
+static void put_plans(struct description *to, const struct subject *subject,
+                      const struct layout *layout)
+{
+    json_t *plans = description_put_object(to, to->root, "plans");
+    description_put_int(to, plans, "device_count", (uint64_t)subject->rank_count);
+    description_put(to, plans, "dtype", json_string(dtype_name(subject->dtype)));
+    description_put_int(to, plans, "max_num_seqs", (uint64_t)subject->segment_max);
+    description_put_int(to, plans, "max_num_batched_tokens", (uint64_t)subject->token_max);
+    json_t *list = description_put_array(to, plans, "list");
+    if (layout == NULL)
+        put_list(to, list, subject);
+    else
+        put_plan(to, list, subject, layout);
+}
+
+enum status inspect_plans_put(struct description *to, const struct model_config *config,
+                              enum dtype dtype, const struct inspect_plans_params *params,
+                              struct error *err)
+{
+    struct layout layout;
+    struct subject subject = {
+        .config = config,
+        .shape = weights_shape(config),
+        .dtype = params->dtype_is_auto ? dtype : params->dtype,
+        .token_max = params->max_num_batched_tokens,
+        .segment_max = params->max_num_seqs,
+    };
+    if (subject.dtype == DTYPE_F16) /* runs as bf16 */
+        subject.dtype = DTYPE_BF16;
+    TRY(check_params(&subject.rank_count, params, err));
+    if (wants_list(params)) {
+        put_plans(to, &subject, NULL);
+        return STATUS_OK;
+    }
+    enum status status = engine_plan_parse(&layout, params->plan, config, subject.rank_count, err);
+    if (status == STATUS_UNSUPPORTED) { /* here the plan is to blame, not the checkpoint */
+        if (err != NULL)
+            err->status = STATUS_INVALID_ARGUMENT;
+        return STATUS_INVALID_ARGUMENT;
+    }
+    TRY(status);
+    subject.rank_count = layout.rank_count;
+    put_plans(to, &subject, &layout);
+    return STATUS_OK;
+}

@@ -1,0 +1,95 @@
+/* Stage 9: the final rows that need logits go to all ranks, each of which computes its part of the
+ * vocabulary. */
+#include "exec/exec_state.h"
+
+/* The wanted rows that this rank owns, as its own rows; they are neighbours in the list. */
+static int64_t wanted_here(struct rank *rank)
+{
+    const struct exec *exec = rank->exec;
+    const struct range *own = &exec->pass.own[rank->index];
+    int64_t count = 0;
+    for (int64_t i = 0; i < exec->wanted_count; i++) {
+        int64_t row = exec->wanted[i] - own->first;
+        if (row >= 0 && row < own->count)
+            rank->staging.logit_rows[count++] = (int32_t)row;
+    }
+    return count;
+}
+
+static void final_counts(struct rank *rank)
+{
+    const struct exec *exec = rank->exec;
+    for (int r = 0; r < exec->layout.rank_count; r++) {
+        const struct range *own = &exec->pass.own[r];
+        int64_t count = 0;
+        for (int64_t i = 0; i < exec->wanted_count; i++)
+            count += exec->wanted[i] >= own->first && exec->wanted[i] < own->first + own->count;
+        rank->final_rows.bytes[r] = count * exec->dim.hidden * 4;
+    }
+}
+
+/* Own final rows, normed. */
+static void finals_norm(struct rank *rank, int64_t count)
+{
+    const struct exec *exec = rank->exec;
+    int64_t row_bytes = exec->dim.hidden * 4;
+    rank->ops->copy(rank->stream,
+                    &(struct op_copy){rank->act.logit_rows, rank->staging.logit_rows, count * 4});
+    rank->ops->gather(rank->stream, &(struct op_gather){
+                                        .out = rank->act.own_finals,
+                                        .in = rank->act.residual,
+                                        .rows = rank->act.logit_rows,
+                                        .row_count = count,
+                                        .row_bytes = row_bytes,
+                                    });
+    rank->ops->rms_norm(rank->stream, &(struct op_rms_norm){
+                                          .out = rank->act.own_finals,
+                                          .in = rank->act.own_finals,
+                                          .weight = rank->weights->final_norm,
+                                          .row_count = count,
+                                          .dim = exec->config->hidden_dim,
+                                          .stride = exec->dim.hidden,
+                                          .epsilon = (float)exec->config->norm_epsilon,
+                                      });
+}
+
+/* Final rows of all ranks, in the order of the list. */
+static const float *finals_gather(struct rank *rank)
+{
+    if (rank->world == NULL || rank->exec->pass.form == FORM_REPLICATED)
+        return rank->act.own_finals;
+    final_counts(rank);
+    comm_all_gather(rank->world, rank->stream,
+                    &(struct comm_all_gather){
+                        .out = rank->act.finals,
+                        .in = rank->act.own_finals,
+                        .counts = rank->final_rows.bytes,
+                        .tag = TRAFFIC_HEAD,
+                    });
+    return rank->act.finals;
+}
+
+void head_run(struct rank *rank)
+{
+    const struct exec *exec = rank->exec;
+    const struct range *vocab = &rank->weights->vocab;
+    int64_t stride = round_up(exec->config->vocab_count, PACK_BLOCK);
+    finals_norm(rank, wanted_here(rank));
+    const float *finals = finals_gather(rank);
+    if (vocab->count == 0)
+        return;
+    rank->ops->matmul(rank->stream, &(struct op_matmul){
+                                        .out = rank->act.logits,
+                                        .in = finals,
+                                        .weight = rank->weights->head,
+                                        .row_count = exec->wanted_count,
+                                        .out_stride = exec->dim.vocab,
+                                        .in_stride = exec->dim.hidden,
+                                    });
+    for (int64_t i = 0; i < exec->wanted_count; i++)
+        rank->ops->copy(rank->stream, &(struct op_copy){
+                                          .out = exec->logits + i * stride + vocab->first,
+                                          .in = rank->act.logits + i * exec->dim.vocab,
+                                          .bytes = vocab->count * 4,
+                                      });
+}

@@ -1,0 +1,235 @@
+/* A rank's buffers: how large they are, where they lie, and what joins the rank to others. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "exec/exec_state.h"
+#include "exec/weight_slices.h"
+
+static int64_t max_of(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t min_of(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- Sizes --------------------------------------------------------------------------------- */
+
+static void row_limits(struct dimensions *dim, const struct model_config *config,
+                       const struct layout *layout, int64_t token_max, int64_t segment_max)
+{
+    struct model_shape shape = weights_shape(config);
+    dim->group_max = ceil_div(token_max, layout->attention.dp);
+    dim->token_max = dim->group_max * layout->attention.dp;
+    dim->decode_max = min_of(segment_max, dim->token_max);
+    dim->own_max = ceil_div(dim->group_max, layout->attention.tp);
+    if (layout->attention.dp == 1) /* the replicated form */
+        dim->own_max = max_of(dim->own_max, dim->decode_max);
+    dim->lists_max = min_of(config->expert_top_k, layout->experts.ep);
+    dim->held_max = dim->token_max;
+    dim->capacity =
+        layout->experts.ep > 1 ? dispatch_capacity(layout, &shape, dim->token_max) : dim->token_max;
+    dim->received_max = max_of(dim->capacity, dim->decode_max);
+}
+
+/* One pair of buffers serves routed experts, shared experts and dense layers in turn; `down` serves
+ * embedding rows on their way as well. */
+static void ffn_limits(struct dimensions *dim, const struct model_config *config)
+{
+    int64_t pairs = dim->received_max * min_of(config->expert_top_k, dim->expert_count);
+    int64_t rows = max_of(dim->group_max, dim->own_max);
+    int64_t width = max_of(dim->shared_width, dim->dense_width);
+    dim->up_values = max_of(pairs * dim->expert_width, rows * width);
+    dim->down_rows = max_of(max_of(pairs, rows), dim->held_max);
+}
+
+struct dimensions dimensions_of(const struct model_config *config, const struct layout *layout,
+                                int64_t token_max, int64_t segment_max)
+{
+    struct model_shape shape = weights_shape(config);
+    int64_t heads = layout_heads(layout, &shape, 0).count;
+    int64_t kv_heads = layout_kv_heads(layout, &shape, 0).count;
+    int64_t q = round_up(heads * config->head_dim, PACK_BLOCK);
+    int64_t kv = round_up(kv_heads * config->head_dim, PACK_BLOCK);
+    struct dimensions dim = {
+        .hidden = round_up(config->hidden_dim, PACK_BLOCK),
+        .qkv = q + 2 * kv,
+        .k_offset = q,
+        .v_offset = q + kv,
+        .attention = q,
+        .experts = round_up(config->expert_count, PACK_BLOCK),
+        .choices = 2 * config->expert_top_k,
+        .expert_width = round_up(layout_expert_width(layout, &shape, 0).count, PACK_BLOCK),
+        .shared_width =
+            round_up(layout_ffn_width(layout, config->shared_expert_dim, 0).count, PACK_BLOCK),
+        .dense_width = round_up(layout_ffn_width(layout, config->dense_dim, 0).count, PACK_BLOCK),
+        /* The first rank's range of the vocabulary is the longest. */
+        .vocab = round_up(layout_vocab(&shape, layout->rank_count, 0).count, PACK_BLOCK),
+        .expert_count = ceil_div(config->expert_count, layout->experts.ep),
+    };
+    row_limits(&dim, config, layout, token_max, segment_max);
+    ffn_limits(&dim, config);
+    return dim;
+}
+
+/* ---- Places -------------------------------------------------------------------------------- */
+
+/* A buffer and how many 4-byte values it has. */
+struct buffer {
+    void *pointer; /* to the pointer */
+    int64_t count;
+};
+
+/* Lays buffers one after another; with `base` NULL it only counts. */
+static int64_t buffers_place(const struct buffer *buffers, size_t buffer_count, char *base)
+{
+    int64_t bytes = 0;
+    for (size_t i = 0; i < buffer_count; i++) {
+        if (base != NULL) {
+            void *place = base + bytes;
+            memcpy(buffers[i].pointer, &place, sizeof place);
+        }
+        bytes += round_up(buffers[i].count * 4, 64);
+    }
+    return bytes;
+}
+
+static int64_t activations_place(struct activations *act, char *base, const struct dimensions *dim,
+                                 const struct model_config *config, const struct layout *layout)
+{
+    int64_t joins = layout->rank_count > 1;
+    int64_t cuts = layout->attention.tp > 1;
+    int64_t sends = layout->experts.ep > 1 ? dim->own_max * dim->lists_max : 0;
+    int64_t tables = layout->experts.ep > 1;
+    int64_t groups = layout->experts.ep;
+    int64_t received = joins * dim->received_max;
+    int64_t choices = dim->received_max * config->expert_top_k;
+    const struct buffer buffers[] = {
+        {&act->residual, dim->own_max * dim->hidden},
+        {&act->normed, dim->own_max * dim->hidden},
+        {&act->module_out, dim->own_max * dim->hidden},
+        {&act->group_in, cuts * dim->group_max * dim->hidden},
+        {&act->group_out, cuts * dim->group_max * dim->hidden},
+        {&act->qkv, dim->group_max * dim->qkv},
+        {&act->attention, dim->group_max * dim->attention},
+        {&act->rope, dim->group_max * config->head_dim},
+        {&act->router_logits, dim->own_max * dim->experts},
+        {&act->choices, dim->own_max * dim->choices},
+        {&act->sent, sends * dim->hidden},
+        {&act->sent_choices, sends * dim->choices},
+        {&act->sent_token_of, sends},
+        {&act->slot_of, tables * dim->own_max * groups},
+        {&act->sent_counts, tables * groups},
+        {&act->all_counts, tables * layout->rank_count * groups},
+        {&act->received, received * dim->hidden},
+        {&act->received_choices, received * dim->choices},
+        {&act->received_out, received * dim->hidden},
+        {&act->up, dim->up_values},
+        {&act->down, dim->down_rows * dim->hidden},
+        {&act->expert_offsets, dim->expert_count + 1},
+        {&act->token_of, choices},
+        {&act->position_of, choices},
+        {&act->ids, dim->held_max},
+        {&act->embed_rows, dim->own_max},
+        {&act->row_offsets, 2 * ROW_KIND_COUNT},
+        {&act->group_of, config->expert_count},
+        {&act->local_of, config->expert_count},
+        {&act->logit_rows, EXEC_LOGIT_ROWS},
+        {&act->own_finals, EXEC_LOGIT_ROWS * dim->hidden},
+        {&act->finals, joins * EXEC_LOGIT_ROWS * dim->hidden},
+        {&act->logits, EXEC_LOGIT_ROWS * dim->vocab},
+    };
+    return buffers_place(buffers, sizeof buffers / sizeof buffers[0], base);
+}
+
+static int64_t staging_place(struct staging *staging, char *base, const struct dimensions *dim,
+                             const struct model_config *config, const struct layout *layout)
+{
+    int64_t table = layout->rank_count * layout->experts.ep;
+    const struct buffer buffers[] = {
+        {&staging->rope, dim->group_max * config->head_dim},
+        {&staging->ids, dim->held_max},
+        {&staging->embed_rows, dim->own_max},
+        {&staging->row_offsets, 2 * ROW_KIND_COUNT},
+        {&staging->tables, 2 * config->expert_count},
+        {&staging->all_counts, table},
+        {&staging->sent, 2 * table},
+        {&staging->logit_rows, EXEC_LOGIT_ROWS},
+        {&staging->choices, dim->own_max * dim->choices},
+    };
+    return buffers_place(buffers, sizeof buffers / sizeof buffers[0], base);
+}
+
+uint64_t rank_bytes(const struct dimensions *dim, const struct model_config *config,
+                    const struct layout *layout)
+{
+    struct activations act;
+    return (uint64_t)activations_place(&act, NULL, dim, config, layout);
+}
+
+/* ---- Life ---------------------------------------------------------------------------------- */
+
+/* Which expert stands where: from the layout to the device. */
+static enum status tables_send(struct rank *rank, struct error *err)
+{
+    const struct exec *exec = rank->exec;
+    int64_t count = exec->shape.expert_count;
+    int32_t *group_of = rank->staging.tables, *local_of = group_of + count;
+    int32_t local = 0;
+    layout_placement(group_of, &exec->layout, &exec->shape);
+    for (int64_t e = 0; e < count; e++)
+        local_of[e] = group_of[e] == rank->place.ee ? local++ : -1;
+    size_t bytes = (size_t)count * sizeof(int32_t);
+    rank->ops->copy(rank->stream, &(struct op_copy){rank->act.group_of, group_of, (int64_t)bytes});
+    rank->ops->copy(rank->stream, &(struct op_copy){rank->act.local_of, local_of, (int64_t)bytes});
+    return rank->ops->synchronize(rank->stream, err);
+}
+
+/* Padding between heads and strides must be finite from the start. */
+static enum status zero_all(void *argument, struct error *err)
+{
+    struct buffer *all = argument;
+    (void)err;
+    memset(all->pointer, 0, (size_t)all->count);
+    return STATUS_OK;
+}
+
+enum status rank_take_memory(struct rank *rank, struct error *err)
+{
+    const struct exec *exec = rank->exec;
+    const struct dimensions *dim = &exec->dim;
+    int64_t bytes = activations_place(&rank->act, NULL, dim, exec->config, &exec->layout);
+    int64_t staging = staging_place(&rank->staging, NULL, dim, exec->config, &exec->layout);
+    TRY(memory_get((void **)&rank->segments, (size_t)exec->segment_max, sizeof *rank->segments,
+                   "the executor", err));
+    TRY(rank->ops->memory_get(rank->device, &rank->slab, (size_t)bytes, "activations", err));
+    TRY(rank->ops->host_memory_get(rank->device, &rank->staging_slab, (size_t)staging,
+                                   "the executor", err));
+    activations_place(&rank->act, rank->slab, dim, exec->config, &exec->layout);
+    staging_place(&rank->staging, rank->staging_slab, dim, exec->config, &exec->layout);
+    return STATUS_OK;
+}
+
+enum status rank_start(struct rank *rank, struct error *err)
+{
+    const struct exec *exec = rank->exec;
+    struct buffer all = {rank->slab,
+                         (int64_t)rank_bytes(&exec->dim, exec->config, &exec->layout)};
+    rank->ops->call(rank->stream, zero_all, &all, sizeof all);
+    return tables_send(rank, err);
+}
+
+void rank_deinit(struct rank *rank)
+{
+    if (rank->device == NULL)
+        return;
+    comm_destroy(rank->world);
+    comm_destroy(rank->attention);
+    comm_destroy(rank->expert_group);
+    comm_destroy(rank->expert_peers);
+    rank->ops->host_memory_free(rank->device, rank->staging_slab);
+    rank->ops->memory_free(rank->device, rank->slab);
+    memory_free(rank->segments);
+}

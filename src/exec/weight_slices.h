@@ -1,0 +1,35 @@
+/* Which parts of which weights a rank holds under a layout: the one list that loading reads by and
+ * that says in advance how much memory it will take. */
+#ifndef PHASOR_EXEC_WEIGHT_SLICES_H
+#define PHASOR_EXEC_WEIGHT_SLICES_H
+
+#include <stdbool.h>
+
+#include "layout/layout.h"
+#include "model/checkpoint.h"
+
+struct weight_slice {
+    enum weight weight;
+    int64_t layer;
+    int64_t expert;       /* the model's number of a routed expert; else 0 */
+    int64_t local_expert; /* its place among those of the rank */
+    struct block block;   /* of the weight as it lies on disk; a vector is one row */
+    bool is_vector;       /* f32, whatever the matrices are */
+    enum packing packing;
+    enum dtype dtype; /* in memory */
+    uint64_t bytes;   /* in memory, padding included */
+};
+
+/* Calls visit(context, slice, err) for each slice of the rank, in a fixed order; stops at the first
+ * failure. `dtype` is of the matrices. Pure but for what `visit` does. */
+enum status weight_slices_each(const struct model_config *config, const struct layout *layout,
+                               int rank, enum dtype dtype,
+                               enum status (*visit)(void *context, const struct weight_slice *slice,
+                                                    struct error *err),
+                               void *context, struct error *err) MUST_CHECK;
+
+/* Routed experts of a layer that the rank holds. */
+int64_t weight_slices_expert_count(const struct model_config *config, const struct layout *layout,
+                                   int rank);
+
+#endif

@@ -1,0 +1,356 @@
+#include "scenarios.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "base/random.h"
+#include "exec/exec_state.h"
+#include "model/synth.h"
+
+#define PAGES_PER_SEQUENCE 2
+#define LENGTH_MAX         (PAGES_PER_SEQUENCE * KV_PAGE_TOKENS)
+
+const struct scenario scenarios[] = {
+    {"uneven prompts", 5, {37, 5, 70, 1, 18}, false}, /* 5 sequences: no multiple of any Ad */
+    {"one token", 1, {1}, false},
+    {"all to one", 8, {16, 16, 16, 16, 16, 16, 16, 16}, true},
+};
+const int64_t scenario_count = sizeof scenarios / sizeof scenarios[0];
+
+const char *const scenario_models[] = {"mixtral", "qwen2moe", "qwen3moe"};
+const int64_t scenario_model_count = sizeof scenario_models / sizeof scenario_models[0];
+
+/* ---- Checkpoints ------------------------------------------------------------------------------
+ */
+
+static char made[8][256]; /* paths */
+static int made_count;
+
+static void remove_made(void)
+{
+    for (int i = 0; i < made_count; i++) {
+        char command[300];
+        snprintf(command, sizeof command, "rm -rf '%.255s'", made[i]);
+        if (system(command) != 0)
+            fprintf(stderr, "cannot remove %s\n", made[i]);
+    }
+}
+
+const char *scenario_checkpoint(const char *model, enum dtype dtype)
+{
+    char config[512], wanted[64];
+    struct error err;
+    snprintf(wanted, sizeof wanted, "-%s-%s", model, dtype_name(dtype));
+    for (int i = 0; i < made_count; i++) {
+        if (strstr(made[i], wanted) != NULL)
+            return made[i];
+    }
+    cr_assert_lt(made_count, 8);
+    if (made_count == 0)
+        atexit(remove_made);
+    snprintf(made[made_count], sizeof made[0], "/tmp/phasor-test-%d%.200s", (int)getpid(), wanted);
+    snprintf(config, sizeof config, "%s/configs/%s.json", TEST_DATA, model);
+    enum status status = synth_write(
+        &(struct synth_params){
+            .preset = config, .dir = made[made_count], .dtype = dtype, .seed = 7},
+        &err);
+    cr_assert_eq(status, STATUS_OK, "%s", status == STATUS_OK ? "" : err.message);
+    return made[made_count++];
+}
+
+/* ---- Sequences ---------------------------------------------------------------------------------
+ */
+
+struct sequence {
+    int32_t tokens[LENGTH_MAX];
+    int32_t pages[PAGES_PER_SEQUENCE];
+    int64_t prompt_count, token_count;
+    int64_t fed;
+    int64_t first_row; /* of the results */
+    int group;
+};
+
+struct run {
+    struct model_runner *runner;
+    struct scenario_result *result;
+    struct sequence sequences[SCENARIO_SEQUENCES_MAX];
+    int64_t sequence_count;
+    struct exec_segment segments[SCENARIO_SEQUENCES_MAX];
+    struct sequence *of_segment[SCENARIO_SEQUENCES_MAX];
+    int64_t segment_count;
+    int32_t *routing;
+};
+
+static void check(enum status status, const struct error *err)
+{
+    cr_assert_eq(status, STATUS_OK, "%s", err->message);
+}
+
+static void sequences_open(struct run *run, const struct scenario *scenario)
+{
+    int64_t row = 0, vocab = run->runner->config->vocab_count;
+    run->sequence_count = scenario->sequence_count;
+    for (int64_t s = 0; s < run->sequence_count; s++) {
+        struct sequence *sequence = &run->sequences[s];
+        struct random random = {.seed = 100 + (uint64_t)s};
+        *sequence = (struct sequence){
+            .prompt_count = scenario->lengths[s],
+            .token_count = scenario->lengths[s] + SCENARIO_DECODE_STEPS,
+            .first_row = row,
+            .group = (int)(s % run->runner->layout.attention.dp),
+        };
+        for (int64_t t = 0; t < sequence->token_count; t++)
+            sequence->tokens[t] =
+                scenario->same_token ? 5 : (int32_t)random_below(&random, (uint64_t)vocab);
+        kv_cache_take(&run->runner->cache, sequence->group, sequence->pages, PAGES_PER_SEQUENCE);
+        row += sequence->token_count;
+    }
+    run->result->token_count = row;
+}
+
+static void sequences_close(struct run *run)
+{
+    for (int64_t s = 0; s < run->sequence_count; s++)
+        kv_cache_return(&run->runner->cache, run->sequences[s].group, run->sequences[s].pages,
+                        PAGES_PER_SEQUENCE);
+}
+
+int64_t scenario_token_max(const struct scenario *scenario, int group_count)
+{
+    int64_t most = 1;
+    for (int g = 0; g < group_count; g++) {
+        int64_t first = 0, second = 0;
+        for (int64_t s = g; s < scenario->sequence_count; s += group_count) {
+            first += (scenario->lengths[s] + 1) / 2;
+            second += scenario->lengths[s] / 2;
+        }
+        most = first > most ? first : most;
+        most = second > most ? second : most;
+    }
+    return most * group_count;
+}
+
+/* ---- Bytes -------------------------------------------------------------------------------------
+ */
+
+/* The rank that owns a row of the pass. In the replicated form all do; the first stands for it. */
+static int owner_of(const struct pass *pass, int64_t row)
+{
+    int rank = 0;
+    while (row < pass->own[rank].first || row >= pass->own[rank].first + pass->own[rank].count)
+        rank++;
+    return rank;
+}
+
+static void expect_embedding(struct run *run, const struct traffic_pass *traffic)
+{
+    const struct pass *pass = &run->runner->exec->pass;
+    const struct layout *layout = &run->runner->layout;
+    int n = layout->rank_count;
+    int64_t held[COMM_RANKS_MAX * COMM_RANKS_MAX] = {0}, row = 0;
+    for (int64_t s = 0; s < run->segment_count; s++) {
+        for (int64_t t = 0; t < run->segments[s].token_count; t++, row++) {
+            int holder = 0;
+            int32_t id = run->segments[s].tokens[t];
+            while (id >= run->runner->weights[holder].vocab.first +
+                             run->runner->weights[holder].vocab.count)
+                holder++;
+            for (int owner = 0; owner < n; owner++) {
+                if (pass->form == FORM_REPLICATED || owner == owner_of(pass, row))
+                    held[holder * n + owner]++;
+            }
+        }
+    }
+    traffic_embed(&run->result->expected, layout, traffic, held);
+}
+
+/* Tokens of each owner that go to each expert group, from what the router chose. */
+static void sent_count(int64_t *sent, const struct run *run, int64_t layer)
+{
+    const struct exec *exec = run->runner->exec;
+    int groups = run->runner->layout.experts.ep;
+    int64_t top_k = exec->config->expert_top_k;
+    int32_t group_of[256];
+    layout_placement(group_of, &run->runner->layout, &exec->shape);
+    memset(sent, 0, sizeof *sent * COMM_RANKS_MAX * COMM_RANKS_MAX);
+    for (int64_t row = 0; row < exec->pass.row_count; row++) {
+        const int32_t *ids = run->routing + (layer * exec->token_max + row) * top_k;
+        bool goes[COMM_RANKS_MAX] = {false};
+        for (int64_t c = 0; c < top_k; c++)
+            goes[group_of[ids[c]]] = true;
+        for (int g = 0; g < groups; g++)
+            sent[owner_of(&exec->pass, row) * groups + g] += goes[g];
+    }
+}
+
+static int64_t experts_used(const struct run *run, int64_t layer)
+{
+    const struct exec *exec = run->runner->exec;
+    const int32_t *ids = run->routing + layer * exec->token_max * exec->config->expert_top_k;
+    bool used[256] = {false};
+    int64_t count = 0;
+    for (int64_t i = 0; i < exec->pass.row_count * exec->config->expert_top_k; i++) {
+        count += !used[ids[i]];
+        used[ids[i]] = true;
+    }
+    return count;
+}
+
+static void expect_pass(struct run *run)
+{
+    const struct exec *exec = run->runner->exec;
+    const struct layout *layout = &run->runner->layout;
+    int64_t own[COMM_RANKS_MAX], sent[COMM_RANKS_MAX * COMM_RANKS_MAX];
+    struct traffic_pass traffic = {exec->pass.form, own, exec->dim.hidden * 4};
+    struct traffic_bytes *to = &run->result->expected;
+    for (int r = 0; r < layout->rank_count; r++)
+        own[r] = exec->pass.own[r].count;
+    expect_embedding(run, &traffic);
+    for (int64_t layer = 0; layer < exec->config->layer_count; layer++) {
+        traffic_attention(to, layout, &traffic);
+        if (exec->config->layers[layer].ffn == FFN_MOE) {
+            int64_t used = experts_used(run, layer);
+            if (used > run->result->expert_max)
+                run->result->expert_max = used;
+            sent_count(sent, run, layer);
+            traffic_experts(to, layout, &exec->shape, &traffic, sent);
+            traffic_ffn(to, layout, &traffic, exec->config->shared_expert_dim, true);
+        } else {
+            traffic_ffn(to, layout, &traffic, exec->config->dense_dim, false);
+        }
+    }
+}
+
+static void expect_head(struct run *run, const int32_t *rows, int64_t row_count)
+{
+    const struct exec *exec = run->runner->exec;
+    int64_t wanted[COMM_RANKS_MAX] = {0};
+    for (int64_t i = 0; i < row_count; i++)
+        wanted[owner_of(&exec->pass, rows[i])]++;
+    struct traffic_pass traffic = {exec->pass.form, NULL, exec->dim.hidden * 4};
+    traffic_head(&run->result->expected, &run->runner->layout, &traffic, wanted);
+}
+
+/* ---- Passes ------------------------------------------------------------------------------------
+ */
+
+static double token_nll(const float *logits, int64_t vocab, int32_t next)
+{
+    double most = logits[0], sum = 0;
+    for (int64_t i = 1; i < vocab; i++)
+        most = logits[i] > most ? logits[i] : most;
+    for (int64_t i = 0; i < vocab; i++)
+        sum += exp(logits[i] - most);
+    return most + log(sum) - logits[next];
+}
+
+/* Logits of the pass's rows go to where their tokens' results stand. */
+static void logits_take(struct run *run)
+{
+    struct scenario_result *result = run->result;
+    int64_t s = 0, t = 0, total = run->runner->exec->pass.row_count;
+    for (int64_t first = 0; first < total; first += EXEC_LOGIT_ROWS) {
+        int32_t rows[EXEC_LOGIT_ROWS];
+        int64_t count = total - first < EXEC_LOGIT_ROWS ? total - first : EXEC_LOGIT_ROWS, stride;
+        struct error err;
+        float *logits;
+        for (int64_t i = 0; i < count; i++)
+            rows[i] = (int32_t)(first + i);
+        check(exec_logits(run->runner->exec, rows, count, &logits, &stride, &err), &err);
+        expect_head(run, rows, count);
+        for (int64_t i = 0; i < count; i++, t++) {
+            while (t == run->segments[s].token_count) {
+                s++;
+                t = 0;
+            }
+            const struct sequence *sequence = run->of_segment[s];
+            int64_t position = run->segments[s].first_position + t;
+            memcpy(result->logits + (sequence->first_row + position) * result->vocab,
+                   logits + i * stride, (size_t)result->vocab * sizeof *logits);
+            if (position + 1 < sequence->token_count)
+                result->nll +=
+                    token_nll(logits + i * stride, result->vocab, sequence->tokens[position + 1]);
+        }
+    }
+}
+
+/* Feeds up to `count` tokens of each sequence, but not beyond `end_of(sequence)`. */
+static void feed(struct run *run, enum layer_form form, bool is_prompt, bool is_rest)
+{
+    struct model_runner *runner = run->runner;
+    struct error err;
+    run->segment_count = 0;
+    for (int g = 0; g < runner->layout.attention.dp; g++) {
+        for (int64_t s = 0; s < run->sequence_count; s++) {
+            struct sequence *sequence = &run->sequences[s];
+            int64_t left = sequence->prompt_count - sequence->fed;
+            int64_t count = !is_prompt ? 1 : is_rest ? left : (left + 1) / 2;
+            if (sequence->group != g || count == 0)
+                continue;
+            run->of_segment[run->segment_count] = sequence;
+            run->segments[run->segment_count++] = (struct exec_segment){
+                sequence->tokens + sequence->fed, count, sequence->fed, sequence->pages, g};
+            sequence->fed += count;
+        }
+    }
+    if (run->segment_count == 0)
+        return;
+    check(exec_forward(runner->exec, &runner->cache, form, run->segments, run->segment_count, &err),
+          &err);
+    if (runner->exec->ranks[0].rounds > run->result->round_max)
+        run->result->round_max = runner->exec->ranks[0].rounds;
+    expect_pass(run);
+    logits_take(run);
+}
+
+void scenario_run(struct scenario_result *out, struct model_runner *runner,
+                  const struct scenario *scenario)
+{
+    struct run *run = memory_alloc(1, sizeof *run);
+    cr_assert_not_null(run);
+    *out = (struct scenario_result){.vocab = runner->config->vocab_count};
+    run->runner = runner;
+    run->result = out;
+    run->routing = memory_alloc((size_t)(runner->config->layer_count * runner->exec->token_max *
+                                         runner->config->expert_top_k),
+                                sizeof *run->routing);
+    sequences_open(run, scenario);
+    out->logits = memory_alloc((size_t)(out->token_count * out->vocab), sizeof *out->logits);
+    cr_assert(run->routing != NULL && out->logits != NULL);
+    exec_record_routing(runner->exec, run->routing);
+    feed(run, FORM_OWNED, true, false);
+    feed(run, FORM_OWNED, true, true);
+    for (int step = 0; step < SCENARIO_DECODE_STEPS; step++)
+        feed(run, step % 2 == 0 ? FORM_GATHERED : exec_decode_form(runner->exec), false, false);
+    exec_record_routing(runner->exec, NULL);
+    sequences_close(run);
+    memory_free(run->routing);
+    memory_free(run);
+}
+
+double scenario_worst(const struct scenario_result *found, const struct scenario_result *expected)
+{
+    double worst = 0;
+    cr_assert_eq(found->token_count, expected->token_count);
+    for (int64_t row = 0; row < expected->token_count; row++) {
+        const float *a = found->logits + row * expected->vocab;
+        const float *b = expected->logits + row * expected->vocab;
+        double sum = 0, squares = 0, most = 0;
+        for (int64_t i = 0; i < expected->vocab; i++) {
+            double difference = fabs((double)a[i] - b[i]);
+            sum += b[i];
+            squares += (double)b[i] * b[i];
+            most = difference > most || isnan(difference) ? difference : most;
+        }
+        double mean = sum / (double)expected->vocab;
+        double spread = sqrt(squares / (double)expected->vocab - mean * mean);
+        worst = most / spread > worst || isnan(most) ? most / spread : worst;
+    }
+    return worst;
+}

@@ -1,0 +1,51 @@
+/* Passes that every layout must answer alike: small models of each architecture, batches with the
+ * edges that layouts have, fed in chunks and then token by token. */
+#ifndef PHASOR_TESTS_EXEC_SCENARIOS_H
+#define PHASOR_TESTS_EXEC_SCENARIOS_H
+
+#include "model_runner.h"
+
+#define SCENARIO_SEQUENCES_MAX 8
+#define SCENARIO_DECODE_STEPS  4
+
+struct scenario {
+    const char *name;
+    int64_t sequence_count;
+    int64_t lengths[SCENARIO_SEQUENCES_MAX]; /* of the prompts */
+    bool same_token; /* all tokens are one: all rows are equal, and so are their experts */
+};
+
+extern const struct scenario scenarios[];
+extern const int64_t scenario_count;
+
+/* tests/data/configs, one for each architecture. */
+extern const char *const scenario_models[];
+extern const int64_t scenario_model_count;
+
+/* Writes a random checkpoint of that model; the path is static. One of each (model, type) is made
+ * and shared. */
+const char *scenario_checkpoint(const char *model, enum dtype dtype);
+
+/* Tokens of a pass that a group must be able to take, times the groups. */
+int64_t scenario_token_max(const struct scenario *scenario, int group_count);
+
+/* Bytes that the collectives must have moved, from the formulas and the recorded routing. */
+struct scenario_result {
+    float *logits; /* of all tokens, sequence after sequence: [token][vocab]; free with
+                    * memory_free */
+    int64_t token_count;
+    int64_t vocab;
+    double nll;         /* teacher-forced, of all tokens but the first of each sequence */
+    int64_t round_max;  /* the most rounds that a dispatch took */
+    int64_t expert_max; /* the most experts that the tokens of one layer and pass chose together */
+    struct traffic_bytes expected;
+};
+
+/* Prompts in two passes of the owned form, then single tokens in the forms for decode. */
+void scenario_run(struct scenario_result *out, struct model_runner *runner,
+                  const struct scenario *scenario);
+
+/* The largest difference of two logits in units of the row's standard deviation. */
+double scenario_worst(const struct scenario_result *found, const struct scenario_result *expected);
+
+#endif

@@ -1,0 +1,208 @@
+/* A rank that fails ends the run on all ranks: soon, with one sentence that names rank and cause,
+ * and nothing is left. Faults are put between the executor and a rank's device: its n-th operation
+ * fails, or never ends. */
+#include <criterion/criterion.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/memory.h"
+#include "base/system.h"
+#include "scenarios.h"
+#include "sweep.h"
+
+enum fault_kind { FAULT_STREAM, FAULT_HOST, FAULT_HANG };
+
+/* One rank's table of operations with a fault in it. */
+static struct fault {
+    struct device_ops ops;
+    const struct device_ops *real;
+    enum fault_kind kind;
+    atomic_llong left; /* operations until it comes */
+    double hang_seconds;
+} fault;
+
+static enum status fail(void *argument, struct error *err)
+{
+    (void)argument;
+    return error_set(err, STATUS_IO, "a fault that the test put in");
+}
+
+static enum status hang(void *argument, struct error *err)
+{
+    struct timespec pause = {
+        .tv_sec = (time_t)fault.hang_seconds,
+        .tv_nsec = (long)((fault.hang_seconds - (double)(time_t)fault.hang_seconds) * 1e9)};
+    (void)argument;
+    (void)err;
+    nanosleep(&pause, NULL);
+    return STATUS_OK;
+}
+
+static void count_down(struct stream *stream)
+{
+    if (atomic_fetch_sub(&fault.left, 1) != 1)
+        return;
+    if (fault.kind == FAULT_STREAM)
+        fault.real->call(stream, fail, "", 1);
+    else if (fault.kind == FAULT_HANG)
+        fault.real->call(stream, hang, "", 1);
+}
+
+#define OPERATIONS(X)                                                                              \
+    X(embed)                                                                                       \
+    X(rms_norm)                                                                                    \
+    X(add)                                                                                         \
+    X(matmul) X(rope_append) X(attention) X(route) X(dispatch) X(group) X(ffn_up) X(ffn_down)      \
+        X(combine) X(shared_add) X(gather) X(copy)
+#define DEFINE_FAULTY(name)                                                                        \
+    static void faulty_##name(struct stream *stream, const struct op_##name *op)                   \
+    {                                                                                              \
+        count_down(stream);                                                                        \
+        fault.real->name(stream, op);                                                              \
+    }
+OPERATIONS(DEFINE_FAULTY)
+
+static void faulty_call(struct stream *stream,
+                        enum status (*work)(void *argument, struct error *err),
+                        const void *argument, size_t bytes)
+{
+    count_down(stream);
+    fault.real->call(stream, work, argument, bytes);
+}
+
+/* The host's own failure: it returns without what it should have called next. */
+static enum status faulty_synchronize(struct stream *stream, struct error *err)
+{
+    if (fault.kind == FAULT_HOST && atomic_fetch_sub(&fault.left, 1) == 1)
+        return fail(NULL, err);
+    return fault.real->synchronize(stream, err);
+}
+
+static void fault_install(struct device *device, enum fault_kind kind, int64_t at)
+{
+    fault.real = device->ops;
+    fault.ops = *device->ops;
+    fault.kind = kind;
+    fault.left = at;
+#define USE_FAULTY(name) fault.ops.name = faulty_##name;
+    if (kind != FAULT_HOST) {
+        OPERATIONS(USE_FAULTY)
+        fault.ops.call = faulty_call;
+    }
+    fault.ops.synchronize = faulty_synchronize;
+    device->ops = &fault.ops;
+}
+
+struct outcome {
+    enum status status;
+    struct error error;
+    double seconds;
+};
+
+/* One pass of the owned form and one for decode, with the fault on a rank. */
+static struct outcome run_with_fault(const char *plan, int rank, enum fault_kind kind, int64_t at,
+                                     double patience)
+{
+    struct model_runner runner;
+    struct outcome outcome = {.status = STATUS_OK};
+    int32_t tokens[8] = {3, 1, 4, 1, 5, 9, 2, 6}, pages[2];
+    float *logits;
+    int64_t stride;
+    int32_t row = 0;
+    model_runner_open(&runner, &(struct runner_params){
+                                   .dir = scenario_checkpoint("qwen2moe", DTYPE_F32),
+                                   .dtype = DTYPE_F32,
+                                   .rank_count = 4,
+                                   .plan = plan,
+                                   .token_max = 32,
+                                   .segment_max = 8,
+                                   .page_count = 2,
+                                   .patience_seconds = patience,
+                               });
+    struct device *device = box_device(runner.box, rank);
+    const struct device_ops *real = device->ops;
+    /* The executor takes the table when it is made. */
+    exec_destroy(runner.exec);
+    fault_install(device, kind, INT64_MAX);
+    struct exec_params params = {.box = runner.box,
+                                 .config = runner.config,
+                                 .layout = &runner.layout,
+                                 .weights = runner.weights,
+                                 .token_max = 32,
+                                 .segment_max = 8};
+    cr_assert_eq(exec_create(&runner.exec, &params, &outcome.error), STATUS_OK);
+    fault.left = at;
+
+    double start = system_seconds();
+    kv_cache_take(&runner.cache, 0, pages, 1);
+    struct exec_segment prompt = {tokens, 7, 0, pages, 0}, next = {tokens + 7, 1, 7, pages, 0};
+    outcome.status =
+        exec_forward(runner.exec, &runner.cache, FORM_OWNED, &prompt, 1, &outcome.error);
+    if (outcome.status == STATUS_OK)
+        outcome.status = exec_logits(runner.exec, &row, 1, &logits, &stride, &outcome.error);
+    if (outcome.status == STATUS_OK)
+        outcome.status = exec_forward(runner.exec, &runner.cache, exec_decode_form(runner.exec),
+                                      &next, 1, &outcome.error);
+    outcome.seconds = system_seconds() - start;
+    device->ops = real;
+    model_runner_close(&runner);
+    return outcome;
+}
+
+static const char *const plans[] = {"tp4|tp4", "tp2dp2|tp2ep2", "dp4|ep4"};
+
+/* Every n-th operation of a rank. */
+static void sweep(enum fault_kind kind, uint64_t quick_step, int64_t least)
+{
+    for (size_t p = 0; p < 3; p++) {
+        uint64_t step = sweep_step(quick_step), n = sweep_first(step);
+        int rank = (int)((n + p) % 4);
+        char who[32];
+        snprintf(who, sizeof who, "rank %d: ", rank);
+        for (;; n += step) {
+            uint64_t live = memory_counters_get().live_count;
+            struct outcome outcome = run_with_fault(plans[p], rank, kind, (int64_t)n, 0);
+            cr_assert_eq(memory_counters_get().live_count, live, "%s, operation %llu leaks",
+                         plans[p], (unsigned long long)n);
+            if (outcome.status == STATUS_OK)
+                break; /* fewer operations than that */
+            cr_assert_eq(outcome.status, STATUS_IO, "%s", outcome.error.message);
+            cr_assert(strncmp(outcome.error.message, who, strlen(who)) == 0, "%s",
+                      outcome.error.message);
+            cr_assert_not_null(strstr(outcome.error.message, "a fault that the test put in"));
+            cr_assert_null(strstr(outcome.error.message + strlen(who), "rank "));
+            cr_assert_lt(outcome.seconds, 5);
+        }
+        cr_assert_gt((int64_t)n, least, "%s: only %llu operations", plans[p],
+                     (unsigned long long)n);
+    }
+}
+
+Test(failures, of_any_operation_end_the_run, .timeout = 600)
+{
+    sweep(FAULT_STREAM, 11, 100);
+}
+
+Test(failures, of_a_host_thread_end_the_run, .timeout = 600)
+{
+    sweep(FAULT_HOST, 1, 2);
+}
+
+/* A rank that does not come any more: the others wait as long as they were told to, and say for
+ * whom and with what. */
+Test(failures, a_rank_that_hangs_is_named)
+{
+    static const int64_t places[] = {1, 20, 45};
+    fault.hang_seconds = 2;
+    for (size_t p = 0; p < 3; p++) {
+        uint64_t live = memory_counters_get().live_count;
+        struct outcome outcome = run_with_fault(plans[p], 2, FAULT_HANG, places[p], 0.5);
+        printf("%s: %s (%.1f s)\n", plans[p], outcome.error.message, outcome.seconds);
+        cr_assert_neq(outcome.status, STATUS_OK);
+        cr_assert_not_null(strstr(outcome.error.message, "rank 2"), "%s", outcome.error.message);
+        cr_assert_lt(outcome.seconds, 5);
+        cr_assert_eq(memory_counters_get().live_count, live);
+    }
+}

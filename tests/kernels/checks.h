@@ -1,0 +1,29 @@
+/* Each launches a workload on a device and holds every byte that it wrote, and what it must leave
+ * alone, against the reference; `name` begins each complaint. */
+#ifndef PHASOR_TESTS_KERNELS_CHECKS_H
+#define PHASOR_TESTS_KERNELS_CHECKS_H
+
+#include "reference.h"
+#include "workload.h"
+
+typedef void check_fn(struct workload *w, struct device *device, const char *name);
+
+check_fn check_embed, check_rms_norm, check_add, check_matmul, check_shared_add, check_gather,
+    check_copy;
+check_fn check_rope_append, check_attention;
+check_fn check_route, check_dispatch, check_group, check_ffn_up, check_ffn_down, check_combine;
+
+/* ---- What they share ------------------------------------------------------------------------- */
+
+/* `out` holds the reference's columns, then zeros to `padded`, then poison to `stride`. */
+void check_values(const struct reference *expected, const float *out, int64_t padded,
+                  int64_t stride, const char *name);
+
+/* The row behind the last is as it was. */
+void check_guard(const float *out, int64_t rows, int64_t stride, const char *name);
+
+/* `written` numbers as expected, the others up to `count` and one behind as they were. */
+void check_ints(const int32_t *found, const int32_t *expected, int64_t written, int64_t count,
+                const char *what, const char *name);
+
+#endif

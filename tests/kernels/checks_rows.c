@@ -1,0 +1,81 @@
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "checks.h"
+
+void check_embed(struct workload *w, struct device *device, const char *name)
+{
+    struct reference expected;
+    reference_embed(&expected, &w->embed);
+    workload_launch(w, device);
+    check_values(&expected, w->embed.out, w->embed.out_stride, w->embed.out_stride, name);
+    check_guard(w->embed.out, w->embed.token_count, w->embed.out_stride, name);
+    reference_deinit(&expected);
+}
+
+void check_rms_norm(struct workload *w, struct device *device, const char *name)
+{
+    const struct op_rms_norm *op = &w->rms_norm;
+    struct reference expected;
+    reference_rms_norm(&expected, op);
+    workload_launch(w, device);
+    check_values(&expected, op->out, op->stride, op->stride, name);
+    if (op->in != op->out)
+        check_guard(op->out, op->row_count, op->stride, name);
+    reference_deinit(&expected);
+}
+
+void check_add(struct workload *w, struct device *device, const char *name)
+{
+    struct reference expected;
+    reference_add(&expected, &w->add);
+    workload_launch(w, device);
+    check_values(&expected, w->add.out, w->add.stride, w->add.stride, name);
+    reference_deinit(&expected);
+}
+
+void check_matmul(struct workload *w, struct device *device, const char *name)
+{
+    const struct op_matmul *op = &w->matmul;
+    struct reference expected;
+    reference_matmul(&expected, op);
+    workload_launch(w, device);
+    check_values(&expected, op->out, round_up(op->weight.rows, 16), op->out_stride, name);
+    check_guard(op->out, op->row_count, op->out_stride, name);
+    reference_deinit(&expected);
+}
+
+void check_shared_add(struct workload *w, struct device *device, const char *name)
+{
+    struct reference expected;
+    reference_shared_add(&expected, &w->shared_add);
+    workload_launch(w, device);
+    check_values(&expected, w->shared_add.out, w->shared_add.stride, w->shared_add.stride, name);
+    reference_deinit(&expected);
+}
+
+void check_gather(struct workload *w, struct device *device, const char *name)
+{
+    const struct op_gather *op = &w->gather;
+    const char *out = op->out, *in = op->in, *initial = w->outputs[0].initial;
+    workload_launch(w, device);
+    for (int64_t r = 0; r < op->row_count; r++)
+        cr_assert(memcmp(out + r * op->row_bytes, in + op->rows[r] * op->row_bytes,
+                         (size_t)op->row_bytes) == 0,
+                  "%s: row %lld", name, (long long)r);
+    int64_t end = op->row_count * op->row_bytes;
+    cr_assert(memcmp(out + end, initial + end, w->outputs[0].bytes - (size_t)end) == 0,
+              "%s: wrote behind the last row", name);
+}
+
+void check_copy(struct workload *w, struct device *device, const char *name)
+{
+    const struct op_copy *op = &w->copy;
+    size_t bytes = (size_t)op->bytes;
+    const char *initial = w->outputs[0].initial;
+    workload_launch(w, device);
+    cr_assert(memcmp(op->out, op->in, bytes) == 0, "%s", name);
+    cr_assert(memcmp((const char *)op->out + bytes, initial + bytes, w->outputs[0].bytes - bytes) ==
+                  0,
+              "%s: wrote behind the end", name);
+}

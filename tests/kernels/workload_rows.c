@@ -1,0 +1,140 @@
+/* Data of the operations on rows. */
+#include <string.h>
+
+#include "workload_data.h"
+
+#define EPSILON 1e-5f
+
+void workload_embed(struct workload *w, struct random *random)
+{
+    const struct kernel_case *c = w->from;
+    int32_t *ids = own(w, (size_t)c->token_count, sizeof *ids);
+    for (int64_t t = 0; t < c->token_count; t++)
+        ids[t] = (int32_t)random_below(random, (uint64_t)c->rows);
+    if (c->token_count > 0)
+        ids[c->token_count - 1] = (int32_t)c->rows - 1;
+    w->embed = (struct op_embed){
+        .out = output_new(w, c->token_count, stride_of(w, c->columns)),
+        .table = matrix_new(w, random, PACK_OUTPUT, c->dtype, c->rows, c->columns),
+        .ids = ids,
+        .token_count = c->token_count,
+        .out_stride = stride_of(w, c->columns),
+    };
+    w->bytes = (double)(c->token_count * c->columns * (dtype_bytes(c->dtype) + 4));
+}
+
+void workload_rms_norm(struct workload *w, struct random *random)
+{
+    const struct kernel_case *c = w->from;
+    int64_t stride = stride_of(w, c->columns);
+    w->rms_norm = (struct op_rms_norm){
+        .weight = values_new(w, random, c->columns, 2),
+        .row_count = c->token_count,
+        .dim = c->columns,
+        .stride = stride,
+        .epsilon = EPSILON,
+    };
+    if (c->option) {
+        w->rms_norm.out = output_rows_new(w, random, c->token_count, c->columns, stride);
+        w->rms_norm.in = w->rms_norm.out;
+    } else {
+        w->rms_norm.out = output_new(w, c->token_count, stride);
+        w->rms_norm.in = rows_new(w, random, c->token_count, c->columns, stride);
+    }
+    w->bytes = (double)(c->token_count * c->columns * 8);
+    w->flops = (double)(c->token_count * c->columns * 4);
+}
+
+void workload_add(struct workload *w, struct random *random)
+{
+    const struct kernel_case *c = w->from;
+    int64_t stride = stride_of(w, c->columns);
+    w->add = (struct op_add){
+        .out = output_rows_new(w, random, c->token_count, c->columns, stride),
+        .in = rows_new(w, random, c->token_count, c->columns, stride),
+        .row_count = c->token_count,
+        .stride = stride,
+    };
+    w->bytes = (double)(c->token_count * stride * 12);
+    w->flops = (double)(c->token_count * stride);
+}
+
+void workload_matmul(struct workload *w, struct random *random)
+{
+    const struct kernel_case *c = w->from;
+    float *bias = NULL;
+    if (c->option)
+        bias = rows_new(w, random, 1, c->rows, round_up(c->rows, PACK_BLOCK));
+    w->matmul = (struct op_matmul){
+        .out = output_new(w, c->token_count, stride_of(w, c->rows)),
+        .in = rows_new(w, random, c->token_count, c->columns, stride_of(w, c->columns)),
+        .weight = matrix_new(w, random, PACK_OUTPUT, c->dtype, c->rows, c->columns),
+        .bias = bias,
+        .row_count = c->token_count,
+        .out_stride = stride_of(w, c->rows),
+        .in_stride = stride_of(w, c->columns),
+    };
+    w->bytes = (double)packed_bytes(c->rows, c->columns, c->dtype);
+    w->flops = 2.0 * (double)(c->token_count * c->rows * c->columns);
+}
+
+void workload_shared_add(struct workload *w, struct random *random)
+{
+    const struct kernel_case *c = w->from;
+    int64_t stride = stride_of(w, c->columns);
+    w->shared_add = (struct op_shared_add){
+        .out = output_rows_new(w, random, c->token_count, c->columns, stride),
+        .shared = rows_new(w, random, c->token_count, c->columns, stride),
+        .in = rows_new(w, random, c->token_count, c->columns, stride),
+        .gate = values_new(w, random, c->columns, 1),
+        .token_count = c->token_count,
+        .dim = c->columns,
+        .stride = stride,
+    };
+    w->bytes = (double)(c->token_count * stride * 16);
+    w->flops = 4.0 * (double)(c->token_count * stride);
+}
+
+static uint8_t *bytes_new(struct workload *w, struct random *random, int64_t count)
+{
+    uint8_t *bytes = own(w, (size_t)count, 1);
+    for (int64_t i = 0; i < count; i++)
+        bytes[i] = (uint8_t)random_below(random, 256);
+    return bytes;
+}
+
+/* Bytes to write, and `guard` more that stay as they are. */
+static uint8_t *output_bytes_new(struct workload *w, int64_t count, int64_t guard)
+{
+    uint8_t *bytes = own(w, (size_t)(count + guard), 1);
+    memset(bytes, 0xA5, (size_t)(count + guard));
+    return output_add(w, bytes, (size_t)(count + guard));
+}
+
+void workload_gather(struct workload *w, struct random *random)
+{
+    const struct kernel_case *c = w->from;
+    int64_t in_rows = 2 * c->token_count;
+    int32_t *rows = own(w, (size_t)c->token_count, sizeof *rows);
+    for (int64_t r = 0; r < c->token_count; r++)
+        rows[r] = (int32_t)random_below(random, (uint64_t)in_rows);
+    w->gather = (struct op_gather){
+        .out = output_bytes_new(w, c->token_count * c->row_bytes, c->row_bytes),
+        .in = bytes_new(w, random, in_rows * c->row_bytes),
+        .rows = rows,
+        .row_count = c->token_count,
+        .row_bytes = c->row_bytes,
+    };
+    w->bytes = 2.0 * (double)(c->token_count * c->row_bytes);
+}
+
+void workload_copy(struct workload *w, struct random *random)
+{
+    const struct kernel_case *c = w->from;
+    w->copy = (struct op_copy){
+        .out = output_bytes_new(w, c->row_bytes, 64),
+        .in = bytes_new(w, random, c->row_bytes),
+        .bytes = c->row_bytes,
+    };
+    w->bytes = 2.0 * (double)c->row_bytes;
+}
