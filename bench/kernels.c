@@ -1,7 +1,8 @@
 /* Times the shared table of cases (tests/kernels/cases.h) on this machine; see bench/README.md.
  *
- * Inside the timed window: one launch of one operation on all threads, with the stream's
- * synchronize. Outside: making the data, warming up, putting route's logits back. */
+ * Inside the timed window: as many launches of one operation in a row as take BATCH_SECONDS, at
+ * least one (route: one), and one synchronize of the stream, which costs as much as a small
+ * operation. Outside: making the data, warming up, putting route's logits back. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,8 @@
 
 #define SAMPLES_MAX       201
 #define SECONDS_PER_CASE  0.5
+#define BATCH_SECONDS     1e-3
+#define BATCH_MAX         1000
 #define BANDWIDTH_BYTES   (256ll << 20)
 #define PEAK_ROUNDS       2000000
 #define CACHE_LINE_FLOATS 16
@@ -147,6 +150,25 @@ static int compare_seconds(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* Seconds of one launch, of `count` in a row. */
+static double time_launches(struct device *device, struct workload *workload, int count)
+{
+    double start = system_seconds();
+    for (int i = 1; i < count; i++)
+        workload_put(workload, device);
+    workload_launch(workload, device);
+    return (system_seconds() - start) / count;
+}
+
+static int launches_of_batch(struct device *device, struct workload *workload)
+{
+    double seconds = time_launches(device, workload, 1);
+    if (workload->op == OP_ROUTE || seconds * 2 > BATCH_SECONDS)
+        return 1;
+    seconds = time_launches(device, workload, 16);
+    return seconds * BATCH_MAX < BATCH_SECONDS ? BATCH_MAX : (int)ceil(BATCH_SECONDS / seconds);
+}
+
 static void time_case(struct device *device, enum kernel_op op, const struct kernel_case *c,
                       const struct limits *limits)
 {
@@ -157,14 +179,13 @@ static void time_case(struct device *device, enum kernel_op op, const struct ker
     case_describe(name, sizeof name, op, c);
     workload_create(&workload, op, c);
     workload_launch(&workload, device); /* warm: pages are there, caches are as in a loop */
+    int batch = launches_of_batch(device, &workload);
     for (double begin = system_seconds();
          count < SAMPLES_MAX && (count < 5 || system_seconds() - begin < SECONDS_PER_CASE);
          count++) {
         if (op == OP_ROUTE)
             workload_reset(&workload);
-        double start = system_seconds();
-        workload_launch(&workload, device);
-        seconds[count] = system_seconds() - start;
+        seconds[count] = time_launches(device, &workload, batch);
     }
     qsort(seconds, (size_t)count, sizeof *seconds, compare_seconds);
     double median = seconds[count / 2];
@@ -175,6 +196,35 @@ static void time_case(struct device *device, enum kernel_op op, const struct ker
            100 * gbytes / limits->gbytes);
     fflush(stdout);
     workload_destroy(&workload);
+}
+
+static enum status do_nothing(void *argument, struct error *err)
+{
+    (void)argument;
+    (void)err;
+    return STATUS_OK;
+}
+
+/* What the stream itself costs: calls that do nothing, in a row, and one that is waited for. */
+static void time_stream(struct device *device)
+{
+    struct error err;
+    double row[SAMPLES_MAX], alone[SAMPLES_MAX];
+    for (int i = 0; i < SAMPLES_MAX; i++) {
+        double start = system_seconds();
+        for (int call = 0; call < BATCH_MAX; call++)
+            device->ops->call(device->stream, do_nothing, NULL, 0);
+        ASSERT(device->ops->synchronize(device->stream, &err) == STATUS_OK);
+        row[i] = (system_seconds() - start) / BATCH_MAX;
+        start = system_seconds();
+        device->ops->call(device->stream, do_nothing, NULL, 0);
+        ASSERT(device->ops->synchronize(device->stream, &err) == STATUS_OK);
+        alone[i] = system_seconds() - start;
+    }
+    qsort(row, SAMPLES_MAX, sizeof *row, compare_seconds);
+    qsort(alone, SAMPLES_MAX, sizeof *alone, compare_seconds);
+    printf("%-84s %10.3f us in a row, %.1f us with a synchronize\n", "call of nothing",
+           row[SAMPLES_MAX / 2] * 1e6, alone[SAMPLES_MAX / 2] * 1e6);
 }
 
 /* ---- Command line -------------------------------------------------------------------------- */
@@ -234,6 +284,8 @@ int main(int argc, char **argv)
     struct limits limits = {measure_gflops(team, device->ops->name), measure_gbytes(team)};
     thread_team_destroy(team);
     print_header(argc, argv, device, threads, &limits);
+    if (filter[0] == 0)
+        time_stream(device);
     for (int op = 0; op < OP_COUNT; op++) {
         for (size_t i = 0; i < case_lists[op].count; i++) {
             const struct kernel_case *c = &case_lists[op].cases[i];

@@ -83,7 +83,7 @@ struct phasor_model_params {
     bool needs_tokenizer;    /* refuse a checkpoint without tokenizer.json before it is loaded */
     int thread_count;        /* of all devices together; 0: one for each core the process may use */
     const char *devices;     /* "cpu:N": N ranks, each with its share of the cores and its own
-                              * memory; NULL: one */
+                              * memory; NULL: as many as the plan has, or one */
     const char *plan;        /* how weights lie over the ranks, "tp4|ep4" (docs/plans.md); NULL:
                               * static tensor parallelism */
     phasor_log_fn *log;      /* or NULL */

@@ -182,8 +182,9 @@ static enum status weights_get(struct engine *engine, const struct engine_params
 static enum status engine_load(struct engine *engine, const struct engine_params *params,
                                struct error *err)
 {
-    int rank_count;
-    TRY(engine_devices_parse(&rank_count, params->devices, err));
+    int rank_count = 0; /* as many as the plan has */
+    if (params->devices != NULL || params->plan == NULL)
+        TRY(engine_devices_parse(&rank_count, params->devices, err));
     TRY(hub_resolve(&engine->dir, params->model, params->revision, err));
     TRY(checkpoint_open(&engine->checkpoint, engine->dir, err));
     TRY(engine_plan_parse(&engine->layout, params->plan, checkpoint_config(engine->checkpoint),

@@ -20,7 +20,7 @@ struct engine_params {
     bool dtype_is_auto;   /* weights as config.json says: bf16 and f16 as bf16, f32 as f32 */
     enum dtype dtype;     /* DTYPE_F32 or DTYPE_BF16 otherwise */
     int32_t thread_count; /* of all ranks together; 0: one for each core the process may use */
-    const char *devices;  /* "cpu:N"; "cpu" and NULL: one rank */
+    const char *devices;  /* "cpu:N"; "cpu": one rank; NULL: as many as the plan has, or one */
     const char *plan;     /* see layout_parse; NULL: static tensor parallelism */
     bool needs_tokenizer; /* false: a checkpoint without tokenizer.json will do (token ids) */
     struct log_sink log;
@@ -44,8 +44,9 @@ const struct layout *engine_layout(const struct engine *engine);
 enum status engine_devices_parse(int *rank_count, const char *devices,
                                  struct error *err) MUST_CHECK;
 
-/* The layout that a plan's text means for this model on so many ranks; NULL means static tensor
- * parallelism. STATUS_INVALID_ARGUMENT when the model cannot lie so: the sentence has the rule. */
+/* The layout that a plan's text means for this model on so many ranks (0: as many as it has); NULL
+ * means static tensor parallelism. STATUS_INVALID_ARGUMENT when the model cannot lie so: the
+ * sentence has the rule. */
 enum status engine_plan_parse(struct layout *out, const char *plan,
                               const struct model_config *config, int rank_count,
                               struct error *err) MUST_CHECK;

@@ -134,7 +134,7 @@ Test(ranks, what_cannot_be_is_told)
         {"cpu:4", "tp2|tp4", "--plan"},
         {"cpu:4", "nonsense", "--plan"},
         {"cpu:4", "dp4|ep4>tp4", "--plan"},
-        {NULL, "tp4|tp4", "--plan"},
+        {"cpu", "tp4|tp4", "--plan"},
         {"cpu:3", "dp3|ep3", "cannot"},
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {

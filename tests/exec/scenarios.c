@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "exec/exec_state.h"
 #include "model/synth.h"
+#include "traffic_walk.h"
 
 #define PAGES_PER_SEQUENCE 2
 #define LENGTH_MAX         (PAGES_PER_SEQUENCE * KV_PAGE_TOKENS)
@@ -85,6 +86,8 @@ struct run {
     struct sequence *of_segment[SCENARIO_SEQUENCES_MAX];
     int64_t segment_count;
     int32_t *routing;
+    struct walk walk; /* of the pass */
+    struct walk_token tokens[WALK_TOKENS_MAX];
 };
 
 static void check(enum status status, const struct error *err)
@@ -167,7 +170,7 @@ static void expect_embedding(struct run *run, const struct traffic_pass *traffic
             }
         }
     }
-    traffic_embed(&run->result->expected, layout, traffic, held);
+    traffic_embed(&run->result->by_formula, layout, traffic, held);
 }
 
 /* Tokens of each owner that go to each expert group, from what the router chose. */
@@ -208,7 +211,7 @@ static void expect_pass(struct run *run)
     const struct layout *layout = &run->runner->layout;
     int64_t own[COMM_RANKS_MAX], sent[COMM_RANKS_MAX * COMM_RANKS_MAX];
     struct traffic_pass traffic = {exec->pass.form, own, exec->dim.hidden * 4};
-    struct traffic_bytes *to = &run->result->expected;
+    struct traffic_bytes *to = &run->result->by_formula;
     for (int r = 0; r < layout->rank_count; r++)
         own[r] = exec->pass.own[r].count;
     expect_embedding(run, &traffic);
@@ -227,6 +230,58 @@ static void expect_pass(struct run *run)
     }
 }
 
+/* ---- The same by walking through every message ------------------------------------------------
+ */
+
+static void walk_begin(struct run *run)
+{
+    const struct exec *exec = run->runner->exec;
+    int64_t row = 0;
+    cr_assert_leq(exec->pass.row_count, WALK_TOKENS_MAX);
+    for (int64_t s = 0; s < run->segment_count; s++) {
+        for (int64_t t = 0; t < run->segments[s].token_count; t++, row++)
+            run->tokens[row] = (struct walk_token){.owner = owner_of(&exec->pass, row),
+                                                   .id = run->segments[s].tokens[t],
+                                                   .is_wanted = true};
+    }
+    run->walk = (struct walk){.layout = &run->runner->layout,
+                              .shape = &exec->shape,
+                              .form = exec->pass.form,
+                              .row_bytes = exec->dim.hidden * 4,
+                              .tokens = run->tokens,
+                              .token_count = (int)row,
+                              .sent = run->result->by_walk};
+}
+
+static void walk_choices(struct run *run, int64_t layer)
+{
+    const struct exec *exec = run->runner->exec;
+    int64_t top_k = exec->config->expert_top_k;
+    cr_assert_leq(top_k, WALK_TOP_K_MAX);
+    for (int64_t row = 0; row < exec->pass.row_count; row++)
+        memcpy(run->tokens[row].experts, run->routing + (layer * exec->token_max + row) * top_k,
+               (size_t)top_k * sizeof *run->routing);
+}
+
+static void walk_pass(struct run *run)
+{
+    const struct model_config *config = run->runner->config;
+    walk_begin(run);
+    walk_embed(&run->walk);
+    for (int64_t layer = 0; layer < config->layer_count; layer++) {
+        walk_attention(&run->walk);
+        if (config->layers[layer].ffn == FFN_MOE) {
+            walk_choices(run, layer);
+            walk_experts(&run->walk);
+            walk_ffn(&run->walk, config->shared_expert_dim, true);
+        } else {
+            walk_ffn(&run->walk, config->dense_dim, false);
+        }
+    }
+    walk_head(&run->walk);
+    run->result->by_walk = run->walk.sent;
+}
+
 static void expect_head(struct run *run, const int32_t *rows, int64_t row_count)
 {
     const struct exec *exec = run->runner->exec;
@@ -234,7 +289,7 @@ static void expect_head(struct run *run, const int32_t *rows, int64_t row_count)
     for (int64_t i = 0; i < row_count; i++)
         wanted[owner_of(&exec->pass, rows[i])]++;
     struct traffic_pass traffic = {exec->pass.form, NULL, exec->dim.hidden * 4};
-    traffic_head(&run->result->expected, &run->runner->layout, &traffic, wanted);
+    traffic_head(&run->result->by_formula, &run->runner->layout, &traffic, wanted);
 }
 
 /* ---- Passes ------------------------------------------------------------------------------------
@@ -306,6 +361,7 @@ static void feed(struct run *run, enum layer_form form, bool is_prompt, bool is_
     if (runner->exec->ranks[0].rounds > run->result->round_max)
         run->result->round_max = runner->exec->ranks[0].rounds;
     expect_pass(run);
+    walk_pass(run);
     logits_take(run);
 }
 

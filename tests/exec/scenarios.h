@@ -29,7 +29,6 @@ const char *scenario_checkpoint(const char *model, enum dtype dtype);
 /* Tokens of a pass that a group must be able to take, times the groups. */
 int64_t scenario_token_max(const struct scenario *scenario, int group_count);
 
-/* Bytes that the collectives must have moved, from the formulas and the recorded routing. */
 struct scenario_result {
     float *logits; /* of all tokens, sequence after sequence: [token][vocab]; free with
                     * memory_free */
@@ -38,7 +37,9 @@ struct scenario_result {
     double nll;         /* teacher-forced, of all tokens but the first of each sequence */
     int64_t round_max;  /* the most rounds that a dispatch took */
     int64_t expert_max; /* the most experts that the tokens of one layer and pass chose together */
-    struct traffic_bytes expected;
+    /* Bytes that the collectives must have moved, given what the router chose: by the formulas, and
+     * by a walk through every message. */
+    struct traffic_bytes by_formula, by_walk;
 };
 
 /* Prompts in two passes of the owned form, then single tokens in the forms for decode. */

@@ -45,7 +45,7 @@ void workload_reset(struct workload *workload)
         memcpy(workload->outputs[i].data, workload->outputs[i].initial, workload->outputs[i].bytes);
 }
 
-static void launch(struct device *device, const struct workload *w)
+void workload_put(const struct workload *w, struct device *device)
 {
     const struct device_ops *ops = device->ops;
     switch (w->op) {
@@ -97,13 +97,13 @@ static void launch(struct device *device, const struct workload *w)
     case OP_COUNT:
         break;
     }
-    struct error err;
-    ASSERT(ops->synchronize(device->stream, &err) == STATUS_OK);
 }
 
 void workload_launch(struct workload *workload, struct device *device)
 {
-    launch(device, workload);
+    struct error err;
+    workload_put(workload, device);
+    ASSERT(device->ops->synchronize(device->stream, &err) == STATUS_OK);
 }
 
 /* The segment of one token. */
@@ -200,5 +200,5 @@ void workload_launch_row(struct workload *workload, struct device *device, int64
     case OP_COUNT:
         return;
     }
-    launch(device, &one);
+    workload_launch(&one, device);
 }

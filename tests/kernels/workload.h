@@ -53,6 +53,8 @@ void workload_destroy(struct workload *workload);
 /* Puts the outputs back to what they were before the first launch. */
 void workload_reset(struct workload *workload);
 
+/* Puts the operation on the device's stream; workload_launch waits until it has run. */
+void workload_put(const struct workload *workload, struct device *device);
 void workload_launch(struct workload *workload, struct device *device);
 
 /* The same for one row of `row_count` alone: a token, or a sorted position of a group. */

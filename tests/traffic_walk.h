@@ -8,7 +8,7 @@
 #include "layout/traffic.h"
 
 #define WALK_RANKS_MAX  8
-#define WALK_TOKENS_MAX 64
+#define WALK_TOKENS_MAX 128
 #define WALK_TOP_K_MAX  8
 
 struct walk_token {

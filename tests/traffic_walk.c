@@ -160,6 +160,8 @@ void walk_attention(struct walk *walk)
 
 void walk_ffn(struct walk *walk, int64_t width, bool beside_experts)
 {
+    if (width == 0)
+        return; /* the layer has no such network */
     int size = walk->layout->attention.tp, all = walk->layout->rank_count;
     if (size == 1 || walk->layout->attention.replicate_ffn || width % size != 0 ||
         width / size % 16 != 0)
