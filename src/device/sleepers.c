@@ -6,6 +6,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/perturb.h"
+
 /* 5 to 20 us where there is a pause instruction: longer than the gap between two stages of a layer,
  * far shorter than a time slice. */
 #define SPIN_COUNT 1000
@@ -25,11 +27,13 @@ void sleepers_wait(struct sleepers *sleepers, bool spin, bool (*ready)(const voi
             return;
         pause_briefly();
     }
+    perturb();
     atomic_fetch_add(&sleepers->count, 1);
     for (;;) {
         unsigned wakes = atomic_load(&sleepers->wakes);
         if (ready(context))
             break;
+        perturb();
         syscall(SYS_futex, &sleepers->wakes, FUTEX_WAIT_PRIVATE, wakes, NULL, NULL, 0);
     }
     atomic_fetch_sub(&sleepers->count, 1);
@@ -40,6 +44,7 @@ void sleepers_wait(struct sleepers *sleepers, bool spin, bool (*ready)(const voi
  * the sleep begins. Or it is second: then the waiter sees the change that came before this. */
 void sleepers_wake(struct sleepers *sleepers)
 {
+    perturb();
     if (atomic_fetch_add(&sleepers->count, 0) == 0)
         return;
     atomic_fetch_add(&sleepers->wakes, 1);

@@ -55,6 +55,7 @@ static enum status cache_create(struct generator *generator, struct error *err)
                       },
                       err));
     generator->counters.kv_pages_total = (int64_t)count * generator->group_count;
+    generator->counters.kv_token_max = (int64_t)count * KV_PAGE_TOKENS;
     return STATUS_OK;
 }
 

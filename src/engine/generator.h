@@ -110,7 +110,8 @@ struct generator_counters {
     int64_t prefill_tokens, decode_tokens; /* processed so far */
     double prefill_seconds, decode_seconds;
     int64_t step_count;
-    int64_t kv_pages_used, kv_pages_total;
+    int64_t kv_pages_used, kv_pages_total; /* of all data-parallel groups together */
+    int64_t kv_token_max;                  /* tokens that one sequence can have in its group */
 };
 struct generator_counters generator_counters_get(const struct generator *generator);
 

@@ -77,8 +77,7 @@ enum status session_open(struct session *out, struct engine *engine,
         session_close(&session);
         return status;
     }
-    session.kv_token_max =
-        generator_counters_get(session.generator).kv_pages_total * KV_PAGE_TOKENS;
+    session.kv_token_max = generator_counters_get(session.generator).kv_token_max;
     *out = session;
     return STATUS_OK;
 }

@@ -20,7 +20,7 @@ struct session {
     struct exec *exec;
     struct generator *generator;
     int64_t context_max;
-    int64_t kv_token_max; /* tokens that the KV cache holds */
+    int64_t kv_token_max; /* tokens that the KV cache can hold of one sequence */
 };
 
 /* STATUS_INVALID_ARGUMENT when a limit is out of range; the sentence names the flag. */

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/perturb.h"
 
 /* A power of two. A layer is some twenty commands; 256 let the host be ten layers ahead, and take
  * 80 KiB. */
@@ -147,6 +148,7 @@ static void *stream_main(void *context)
     struct command *command;
     while ((command = command_next(stream)) != NULL) {
         turn_take(stream);
+        perturb();
         if (command->kind == COMMAND_KEEP || stream->failure.status == STATUS_OK)
             command->run(stream, command->argument);
         command_finish(stream);
