@@ -135,13 +135,21 @@ void KERNEL(copy)(const struct op_copy *op, struct share *share)
     }
 }
 
-/* Picks the top_k largest of `scores`, which it overwrites with -1 where picked. */
+/* Whether score a goes before b of a lower id; NaN goes last. */
+static bool score_is_better(float a, float b)
+{
+    return a > b || (b != b && a == a);
+}
+
+/* Picks the top_k largest of `scores`, which it overwrites with -1 where picked. Whatever the
+ * scores are, no expert is picked twice: buffers count on it. */
 static void top_k_pick(int32_t *ids, float *weights, float *scores, int64_t count, int64_t top_k)
 {
     for (int64_t c = 0; c < top_k; c++) {
-        int64_t best = 0;
-        for (int64_t e = 1; e < count; e++) {
-            if (scores[e] > scores[best])
+        int64_t best = -1;
+        for (int64_t e = 0; e < count; e++) {
+            bool is_picked = scores[e] == -1.0f;
+            if (!is_picked && (best < 0 || score_is_better(scores[e], scores[best])))
                 best = e;
         }
         ids[c] = (int32_t)best;

@@ -40,6 +40,7 @@ static enum status box_fill(struct box *box, const struct box_params *params, st
         .rank_count = params->rank_count,
         .patience_seconds = params->patience_seconds,
         .tag_names = params->tag_names,
+        .tag_count = params->tag_count,
     };
     TRY(comm_domain_create(&box->domain, &shared, err));
     return thread_team_create(&box->hosts, params->rank_count, -1, err);

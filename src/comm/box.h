@@ -13,8 +13,9 @@ struct box_params {
                                    * neighbouring CPUs where every thread has its own */
     double patience_seconds;      /* see comm_domain_params */
     const char *const *tag_names; /* see comm_domain_params */
-    const char *kernels;          /* see cpu_share; NULL */
-    struct turn *turn;            /* see device/device.h; NULL */
+    int tag_count;
+    const char *kernels; /* see cpu_share; NULL */
+    struct turn *turn;   /* see device/device.h; NULL */
 };
 
 enum status box_open(struct box **out, const struct box_params *params,

@@ -34,7 +34,8 @@ struct comm_domain_params {
     int rank_count;                /* 1 .. COMM_RANKS_MAX */
     double patience_seconds;      /* no rank's stream moves for so long while one is waited for: the
                                    * run is ended; 0: 10 seconds */
-    const char *const *tag_names; /* [COMM_TAGS_MAX] for sentences, NULLs allowed; or NULL */
+    const char *const *tag_names; /* [tag_count] for sentences, NULLs allowed */
+    int tag_count;                /* <= COMM_TAGS_MAX; 0: tags have no names */
 };
 
 /* Installs the failure handler of each device, so that a stream that fails ends the waiting of all

@@ -39,8 +39,8 @@ static void domain_init(struct comm_domain *domain, const struct comm_domain_par
     domain->poll_seconds = domain->patience_seconds / POLLS_OF_PATIENCE;
     if (domain->poll_seconds > POLL_SECONDS_MAX)
         domain->poll_seconds = POLL_SECONDS_MAX;
-    if (params->tag_names != NULL)
-        memcpy(domain->tag_names, params->tag_names, sizeof domain->tag_names);
+    for (int tag = 0; tag < params->tag_count; tag++)
+        domain->tag_names[tag] = params->tag_names[tag];
     memcpy(domain->devices, params->devices,
            (size_t)params->rank_count * sizeof domain->devices[0]);
     domain->may_spin = each_thread_has_a_cpu(domain);
@@ -53,6 +53,7 @@ enum status comm_domain_create(struct comm_domain **out, const struct comm_domai
                                struct error *err)
 {
     ASSERT(params->rank_count >= 1 && params->rank_count <= COMM_RANKS_MAX);
+    ASSERT(params->tag_count >= 0 && params->tag_count <= COMM_TAGS_MAX);
     struct comm_domain *domain;
     TRY(memory_get((void **)&domain, 1,
                    sizeof *domain + (size_t)params->rank_count * sizeof domain->ranks[0],

@@ -3,11 +3,11 @@
  * Activations are f32 on the CPU, in row-major [token][stride] arrays. Every stride is a multiple
  * of 16 values and at least its dimension rounded up to 16; values between dimension and stride are
  * finite and are zero where a matrix follows (operations keep this: padded outputs of a matrix are
- * zero, because its padding is). Pointers are to memory of the device, borrowed until the stream
- * has passed the operation; the argument struct itself is copied. "Bytes" says what an operation
- * must move at least, for benchmarks. No operation allocates. Each value of a result depends on its
- * own row alone, summed in an order that does not depend on the other rows or on the number of
- * threads.
+ * zero, because its padding is). Pointers are to memory of the device, but for
+ * what is said to be host memory, borrowed until the stream has passed the operation; the argument
+ * struct itself is copied. "Bytes" says what an operation must move at least, for benchmarks. No
+ * operation allocates. Each value of a result depends on its own row alone, summed in an order that
+ * does not depend on the other rows or on the number of threads.
  */
 #ifndef PHASOR_DEVICE_OPS_H
 #define PHASOR_DEVICE_OPS_H
@@ -105,8 +105,8 @@ struct op_rope_append {
     const float *q_norm; /* [head_dim] or NULL */
     const float *k_norm; /* [head_dim] or NULL */
     float norm_epsilon;
-    const float *rope; /* [token_count][head_dim]: cos of the pairs, then sin */
-    const struct segment *segments;
+    const float *rope;              /* [token_count][head_dim]: cos of the pairs, then sin */
+    const struct segment *segments; /* host memory, and so are their pages */
     int64_t segment_count;
 };
 
@@ -119,7 +119,7 @@ struct op_attention {
     struct qkv qkv;
     struct kv_layer kv;
     int64_t window;
-    const struct segment *segments;
+    const struct segment *segments; /* host memory, and so are their pages */
     int64_t segment_count;
 };
 
@@ -128,7 +128,8 @@ struct op_attention {
  * places of the caller's choice. */
 
 /* Softmax over expert_count logits, the top_k likeliest in falling order (ties: the lower id
- * first), their probabilities, divided by their sum where `normalize`. */
+ * first), their probabilities, divided by their sum where `normalize`. The ids of a token are
+ * distinct, even where the logits are no numbers (its weights are none then, either). */
 struct op_route {
     int32_t *ids;   /* [token_count][choice_stride], top_k of each row are written */
     float *weights; /* [token_count][choice_stride], likewise */
@@ -158,10 +159,9 @@ struct op_dispatch {
 
 /* Sorts the (token, choice) pairs by expert, stable. Pair p = token x top_k + choice goes to sorted
  * position position_of[p], -1 where its expert is not here; sorted position s holds token
- * token_of[s]; expert e has positions offsets[e] .. offsets[e + 1] - 1. loads[e] grows by the
- * expert's tokens. */
+ * token_of[s]; expert e has positions offsets[e] .. offsets[e + 1] - 1. A token's ids are
+ * distinct, so there are at most token_count x min(top_k, expert_count) of them. */
 struct op_group {
-    uint64_t *loads;         /* [expert_count] or NULL */
     int32_t *offsets;        /* [expert_count + 1] */
     int32_t *token_of;       /* [token_count x top_k] */
     int32_t *position_of;    /* [token_count x top_k] */

@@ -21,6 +21,7 @@ static struct box_params params_of(int rank_count, double patience_seconds)
         .thread_count = rank_count,
         .patience_seconds = patience_seconds,
         .tag_names = tag_names,
+        .tag_count = COMM_TAGS_MAX,
     };
 }
 
@@ -163,6 +164,8 @@ enum status trial_check(const struct trial *trial, int member, struct error *err
 {
     const struct scenario *s = &trial->scenario;
     const unsigned char *after = trial->after[member], *expected = trial->expected[member];
+    if (memcmp(after, expected, (size_t)s->places[member].bytes) == 0)
+        return STATUS_OK;
     for (int64_t i = 0; i < s->places[member].bytes; i++) {
         if (after[i] != expected[i])
             return error_set(err, STATUS_INTERNAL,

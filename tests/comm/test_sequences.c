@@ -191,7 +191,7 @@ static void check_bytes(const struct sequence *sequence)
 Test(sequences, of_any_kind_over_any_communicators, .timeout = 3000)
 {
     uint64_t first = test_seed("sequences");
-    uint64_t count = getenv("PHASOR_TEST_FULL") != NULL ? 1000 : 30;
+    uint64_t count = getenv("PHASOR_TEST_FULL") != NULL ? 1000 : 100;
     for (uint64_t seed = first; seed < first + count; seed++) {
         struct error err;
         perturb_seed(seed);

@@ -1,6 +1,7 @@
 /* That the turns prove what they are for: after a collective, each rank has its own memory and no
  * other. */
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -59,8 +60,12 @@ static int state_after_touching(int touched)
 {
     int state = -1;
     pid_t child = fork();
-    if (child == 0)
+    if (child == 0) {
+        /* The sanitizers' report of a death that is wanted would look like a failure. */
+        if (touched == 0 && freopen("/dev/null", "w", stderr) == NULL)
+            _exit(7);
         touching_child(touched);
+    }
     waitpid(child, &state, 0);
     return state;
 }

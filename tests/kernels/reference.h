@@ -39,11 +39,10 @@ void reference_rope_append(struct reference_qkv *out, const struct op_rope_appen
 /* `ids` is [token_count][top_k]. */
 void reference_route(struct reference *weights, int32_t *ids, const struct op_route *op);
 
-/* The same arrays as in the operations; loads are what is added. Both return how many places of
- * token_of there are. */
+/* The same arrays as in the operations. Both return how many places of token_of there are. */
 int32_t reference_dispatch(int32_t *counts, int32_t *token_of, int32_t *slot_of,
                            const struct op_dispatch *op);
-int32_t reference_group(uint64_t *loads, int32_t *offsets, int32_t *token_of, int32_t *position_of,
+int32_t reference_group(int32_t *offsets, int32_t *token_of, int32_t *position_of,
                         const struct op_group *op);
 
 #endif

@@ -113,7 +113,7 @@ int32_t reference_dispatch(int32_t *counts, int32_t *token_of, int32_t *slot_of,
     return next;
 }
 
-int32_t reference_group(uint64_t *loads, int32_t *offsets, int32_t *token_of, int32_t *position_of,
+int32_t reference_group(int32_t *offsets, int32_t *token_of, int32_t *position_of,
                         const struct op_group *op)
 {
     int32_t next = 0;
@@ -130,7 +130,6 @@ int32_t reference_group(uint64_t *loads, int32_t *offsets, int32_t *token_of, in
                 position_of[t * op->top_k + c] = next++;
             }
         }
-        loads[e] = (uint64_t)(next - offsets[e]);
     }
     offsets[op->expert_count] = next;
     return next;

@@ -91,3 +91,45 @@ Test(kernel_set, silu_over_its_whole_range)
         device_destroy(device);
     }
 }
+
+/* A damaged checkpoint makes logits that are no numbers. Whatever they are, a token's experts are
+ * distinct, and its weights show the damage. */
+Test(kernel_set, route_never_picks_an_expert_twice)
+{
+    enum { EXPERTS = 16, TOP_K = 8, ROWS = 6 };
+    static const char *const names[] = {"plain", "avx2", "avx512"};
+    const float rows[ROWS][3] = {{NAN, NAN, NAN},           {1, NAN, 2},
+                                 {INFINITY, 1, 0},          {-INFINITY, -INFINITY, -INFINITY},
+                                 {INFINITY, INFINITY, NAN}, {0, 0, 0}};
+    for (int set = 0; set < 3; set++) {
+        struct cpu_share chosen = {.thread_count = 1, .first_cpu = -1, .kernels = names[set]};
+        float logits[ROWS][EXPERTS], weights[ROWS][TOP_K];
+        int32_t ids[ROWS][TOP_K];
+        struct device *device;
+        struct error err;
+        if (device_cpu_create(&device, &chosen, &err) != STATUS_OK)
+            continue;
+        for (int i = 0; i < ROWS * EXPERTS; i++)
+            logits[i / EXPERTS][i % EXPERTS] = rows[i / EXPERTS][i % 3];
+        device->ops->route(device->stream, &(struct op_route){
+                                               .ids = ids[0],
+                                               .weights = weights[0],
+                                               .logits = logits[0],
+                                               .token_count = ROWS,
+                                               .expert_count = EXPERTS,
+                                               .top_k = TOP_K,
+                                               .choice_stride = TOP_K,
+                                               .logit_stride = EXPERTS,
+                                           });
+        cr_assert_eq(device->ops->synchronize(device->stream, &err), STATUS_OK);
+        for (int row = 0; row < ROWS; row++) {
+            for (int c = 0; c < TOP_K; c++) {
+                cr_assert(ids[row][c] >= 0 && ids[row][c] < EXPERTS);
+                for (int before = 0; before < c; before++)
+                    cr_assert_neq(ids[row][c], ids[row][before], "row %d", row);
+                cr_assert_eq(isnan(weights[row][c]), row < ROWS - 1, "row %d", row);
+            }
+        }
+        device_destroy(device);
+    }
+}

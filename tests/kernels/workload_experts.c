@@ -130,11 +130,7 @@ void workload_group(struct workload *w, struct random *random)
     const struct kernel_case *c = w->from;
     int64_t pairs = c->token_count * c->top_k, expert_count;
     const int32_t *local_of = local_of_new(w, &expert_count);
-    uint64_t *loads = own(w, (size_t)expert_count + 1, sizeof *loads);
-    for (int64_t e = 0; e <= expert_count; e++)
-        loads[e] = (uint64_t)(100 * e);
     w->group = (struct op_group){
-        .loads = output_add(w, loads, (size_t)(expert_count + 1) * sizeof *loads),
         .offsets = output_ints_new(w, expert_count + 1),
         .token_of = output_ints_new(w, pairs),
         .position_of = output_ints_new(w, pairs),

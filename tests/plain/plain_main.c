@@ -45,14 +45,16 @@ static void say(const char *prefix, const char *format, va_list args)
 {
     char text[4096];
     vsnprintf(text, sizeof text, format, args);
-    fprintf(stderr, "%s%s%s\n", prefix, *text == ' ' ? "" : " ", text);
+    const char *rest = text + (*text == ' '); /* of what PLAIN_CHECK puts before a format */
+    fprintf(stderr, "%s%s%s\n", prefix, *rest == 0 ? "" : " ", rest);
 }
 
 void plain_fail(bool end, const char *file, int line, const char *what, const char *format, ...)
 {
     char prefix[2048];
     va_list args;
-    snprintf(prefix, sizeof prefix, "%s:%d: does not hold: %s\n   ", file, line, what);
+    snprintf(prefix, sizeof prefix, "%s:%d: does not hold: %s%s", file, line, what,
+             strcmp(format, " ") == 0 ? "" : "\n   ");
     va_start(args, format);
     say(prefix, format, args);
     va_end(args);

@@ -21,10 +21,11 @@ void cpu_sort_group(const struct op_group *op)
         }
     }
     for (int64_t e = 0; e < op->expert_count; e++) {
-        if (op->loads != NULL)
-            op->loads[e] += (uint64_t)offsets[e + 1];
         offsets[e + 1] += offsets[e];
     }
+    /* What buffers behind are made for. */
+    int64_t most = op->top_k < op->expert_count ? op->top_k : op->expert_count;
+    ASSERT(offsets[op->expert_count] <= op->token_count * most);
     /* offsets[e] serves as the next free place of expert e, and ends as the start of e + 1 ... */
     for (int64_t t = 0; t < op->token_count; t++) {
         for (int64_t c = 0; c < op->top_k; c++) {

@@ -3,6 +3,7 @@
 #ifndef PHASOR_KERNELS_CPU_DEVICE_CPU_SORT_H
 #define PHASOR_KERNELS_CPU_DEVICE_CPU_SORT_H
 
+#include "base/status.h"
 #include "device/ops.h"
 
 void cpu_sort_dispatch(const struct op_dispatch *op);
