@@ -33,6 +33,8 @@ void assert_ids(const struct token_list *got, const int32_t *want, size_t count,
  * hold `part`, and that nothing leaks. */
 void assert_refused(const char *json, enum status status, const char *part);
 
+/* CPU time of this thread, for limits on hostile input. The thread sanitizer slows everything by
+ * its own factor, which is taken out. */
 double cpu_seconds(void);
 
 #endif
