@@ -81,6 +81,9 @@ struct phasor_model_params {
     const char *revision;    /* of a cached model; NULL: main */
     enum phasor_dtype dtype; /* AUTO: as the checkpoint says (float16 runs as bfloat16) */
     bool needs_tokenizer;    /* refuse a checkpoint without tokenizer.json before it is loaded */
+    uint64_t memory_bytes;   /* for all that phasor holds in this process: weights of all ranks,
+                              * activations, tables, rows in flight; runs give the rest to the KV
+                              * cache. 0: as much as there is */
     int thread_count;        /* of all devices together; 0: one for each core the process may use */
     const char *devices;     /* "cpu:N": N ranks, each with its share of the cores and its own
                               * memory; NULL: as many as the plan has, or one */
@@ -88,7 +91,8 @@ struct phasor_model_params {
                               * static tensor parallelism */
     phasor_log_fn *log;      /* or NULL */
     void *log_context;
-    /* Bytes of weights read so far; or NULL. */
+    /* Bytes of weights read so far, of those of all devices together; or NULL. Comes from threads
+     * of the library, one call at a time. */
     void (*load_progress)(void *context, uint64_t bytes_done, uint64_t bytes_total);
     void *load_context;
 };
@@ -115,6 +119,14 @@ struct phasor_batch_progress {
     double remaining_seconds; /* an estimate; negative: not known yet */
 };
 
+/* What `progress` answers. */
+enum phasor_answer {
+    PHASOR_GO_ON,
+    PHASOR_STOP,  /* end the run; rows in flight are lost */
+    PHASOR_DRAIN, /* start no more rows, and end when those in flight are done, or after
+                   * drain_seconds; PHASOR_STOP may still follow */
+};
+
 struct phasor_batch_params {
     size_t size;
     const char *input_path;    /* JSON Lines as of OpenAI's Batch API (docs/batch-format.md); "-":
@@ -131,11 +143,19 @@ struct phasor_batch_params {
     int64_t max_num_seqs;      /* sequences that run at the same time */
     int64_t max_num_batched_tokens; /* tokens in one forward pass; at least max_num_seqs */
     int64_t max_model_len;          /* 0: the model's own */
-    uint64_t kv_bytes;              /* memory for the KV cache; 0: half of what is free */
-    /* Called about every 200 ms, but not within a forward pass; an answer other than 0 stops the
-     * run (PHASOR_CANCELLED). */
+    uint64_t kv_bytes;              /* memory for the KV cache; 0: what memory_bytes of the model
+                                     * leaves, or half of what is free */
+    bool shares_prefixes; /* default true: prompts that begin alike compute that part once; results
+                           * are the same either way */
+    /* Called about every 200 ms, but not within a forward pass; requests_total is 0 while the input
+     * is still read. The answer is an enum phasor_answer; a run that it ends before all rows are
+     * done returns PHASOR_CANCELLED. */
     int (*progress)(void *context, const struct phasor_batch_progress *progress);
     void *progress_context;
+    bool resume;          /* finish the run that wrote the output; start anew where there is none */
+    bool deterministic;   /* the same answers, to the byte, whether or not the run is interrupted;
+                           * docs/batch-format.md tells what else differs */
+    double drain_seconds; /* see PHASOR_DRAIN; 10 by default */
 };
 PHASOR_API struct phasor_batch_params phasor_batch_params_default(void);
 
@@ -145,13 +165,16 @@ struct phasor_batch_result {
     double elapsed_seconds;                    /* from the first row to the last */
     double prefill_seconds, decode_seconds;    /* of it, in forward passes of each kind */
     uint64_t prefill_tokens, decode_tokens;    /* processed in them */
+    uint64_t shared_tokens; /* of prompts, found computed: not in prefill_tokens */
+    /* Rows that were done before a run was resumed; not in the numbers above, but in `total`. */
+    uint64_t completed_before, failed_before;
 };
 
 /* Runs the file. Rows that are wrong get an error row and the rest goes on; the result tells how
  * many. Lines are written whole as rows finish and reach the disk within a second or so. Failure is
  * of the whole run: before it began (the output files are then as they were), or in its midst; rows
- * written until then stay in the output, and rows in flight are not written. `*result` is filled in
- * any case. */
+ * written until then stay in the output, and rows in flight are not written: `resume` runs what is
+ * missing. For that a file OUTPUT.phasor-run lies beside OUTPUT. `*result` is filled in any case. */
 PHASOR_API enum phasor_status phasor_batch_run(struct phasor_model *model,
                                                const struct phasor_batch_params *params,
                                                struct phasor_batch_result *result,
@@ -171,7 +194,7 @@ struct phasor_generate_params {
     int64_t top_k;      /* 0: all */
     uint64_t seed;
     int64_t max_model_len; /* 0: the model's own */
-    uint64_t kv_bytes;     /* 0: half of what is free */
+    uint64_t kv_bytes;     /* 0: what memory_bytes of the model leaves, or half of what is free */
     /* A piece of the text, whole UTF-8, as soon as it is settled; an answer other than 0 stops
      * (PHASOR_CANCELLED). `text` is not NUL-terminated. Also called with length 0, so that a caller
      * can stop a model that says nothing. */

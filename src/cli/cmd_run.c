@@ -24,10 +24,12 @@ struct run_values {
     const char *devices, *plan;
     uint64_t seed;
     int64_t max_num_seqs, max_num_batched_tokens, max_model_len;
-    uint64_t kv_memory;
+    uint64_t memory, kv_memory;
     int64_t max_tokens, top_k;
     double temperature, top_p;
-    bool chat, ignore_eos, prompt_logprobs, strict, overwrite, quiet, verbose;
+    bool no_prefix_sharing;
+    bool chat, ignore_eos, prompt_logprobs, strict, overwrite, resume, deterministic, quiet,
+        verbose;
 };
 
 #define MAX_TOKENS_DEFAULT 128
@@ -56,6 +58,11 @@ static const struct cli_option options[] = {
      "where rows that failed go (the output file)", 0, 0, NULL},
     {"overwrite", 0, OPTION_FLAG, AT(overwrite), NULL, "replace output files that are not empty", 0,
      0, NULL},
+    {"resume", 0, OPTION_FLAG, AT(resume), NULL,
+     "finish the interrupted run that wrote the output file; start anew where there is none", 0, 0,
+     NULL},
+    {"deterministic", 0, OPTION_FLAG, AT(deterministic), NULL,
+     "the same bytes for a row whatever rows stand around it, interrupted or not", 0, 0, NULL},
     {"strict", 0, OPTION_FLAG, AT(strict), NULL,
      "run nothing when a row is wrong, and end at the first that fails", 0, 0, NULL},
     {"prompt", 'p', OPTION_TEXT, AT(prompt), "TEXT",
@@ -91,8 +98,14 @@ static const struct cli_option options[] = {
     {"max-model-len", 0, OPTION_COUNT, AT(max_model_len), "COUNT",
      "longest prompt and answer together; 8k and 8K are understood (0: the model's own)", 0,
      COUNT_TOP, NULL},
+    {"memory", 0, OPTION_BYTES, AT(memory), "SIZE",
+     "memory for everything: weights, activations, KV cache, e.g. 24GiB (0: what is free)", 0,
+     COUNT_TOP, NULL},
     {"kv-memory", 0, OPTION_BYTES, AT(kv_memory), "SIZE",
-     "memory for the KV cache, e.g. 4GiB (0: half of what is free)", 0, COUNT_TOP, NULL},
+     "memory for the KV cache, e.g. 4GiB (0: what --memory leaves, or half of what is free)", 0,
+     COUNT_TOP, NULL},
+    {"no-prefix-sharing", 0, OPTION_FLAG, AT(no_prefix_sharing), NULL,
+     "compute every prompt whole, also what others begin with", 0, 0, NULL},
     {"ignore-eos", 0, OPTION_FLAG, AT(ignore_eos), NULL,
      "go on behind end-of-sequence tokens, for rows that do not say", 0, 0, NULL},
     {"prompt-logprobs", 0, OPTION_FLAG, AT(prompt_logprobs), NULL,
@@ -119,7 +132,10 @@ static int check_mode(const struct cli_command *command)
         {"--error-file", values.errors != NULL, false},
         {"--strict", values.strict, false},
         {"--overwrite", values.overwrite, false},
+        {"--resume", values.resume, false},
+        {"--deterministic", values.deterministic, false},
         {"--prompt-logprobs", values.prompt_logprobs, false},
+        {"--no-prefix-sharing", values.no_prefix_sharing, false},
     };
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
         if (!modes[i].is_given || modes[i].needs_prompt == (values.prompt != NULL))
@@ -149,6 +165,8 @@ static int check_values(const struct cli_command *command, char **operands, int 
     int mistake = check_mode(command);
     if (mistake >= 0)
         return mistake;
+    if (values.resume && values.overwrite)
+        return options_mistake(command, "--resume keeps what --overwrite would replace");
     if (values.max_num_batched_tokens < values.max_num_seqs)
         return options_mistake(command,
                                "--max-num-batched-tokens (%lld) must be at least --max-num-seqs "
@@ -182,11 +200,11 @@ static int check_output(const char *path)
         fprintf(stderr, "phasor: the output file %s is a folder; name a file in it\n", path);
         return EXIT_FATAL;
     }
-    if (values.overwrite || !S_ISREG(about.st_mode) || about.st_size == 0)
+    if (values.overwrite || values.resume || !S_ISREG(about.st_mode) || about.st_size == 0)
         return -1;
     fprintf(stderr,
-            "phasor: the output file %s exists and is not empty; remove it, choose another, or "
-            "allow it to be replaced with --overwrite\n",
+            "phasor: the output file %s exists and is not empty; finish the run that wrote it with "
+            "--resume, replace it with --overwrite, or choose another\n",
             path);
     return EXIT_FATAL;
 }
@@ -221,6 +239,7 @@ static enum phasor_status open_model(struct phasor_model **out, struct progress 
     params.thread_count = (int)values.threads;
     params.devices = values.devices;
     params.plan = values.plan;
+    params.memory_bytes = values.memory;
     params.log = progress_log;
     params.log_context = progress;
     params.load_progress = on_load;
@@ -240,10 +259,24 @@ static int exit_code_of(enum phasor_status status, const struct phasor_error *er
     return fail(err);
 }
 
+/* The first signal lets rows in flight finish, which is said once; the second kills. */
 static int on_progress(void *context, const struct phasor_batch_progress *now)
 {
-    progress_rows(context, now);
-    return stop_signal_get();
+    struct progress *progress = context;
+    static bool is_told;
+    if (now->requests_total > 0)
+        progress_rows(progress, now);
+    if (stop_signal_get() == 0)
+        return PHASOR_GO_ON;
+    if (!is_told && !progress->is_quiet) {
+        progress_erase(progress);
+        fprintf(stderr,
+                "phasor: stopping: rows in flight get %.0f s; another signal stops at "
+                "once\n",
+                phasor_batch_params_default().drain_seconds);
+    }
+    is_told = true;
+    return PHASOR_DRAIN;
 }
 
 static double per_second(uint64_t count, double seconds)
@@ -253,11 +286,20 @@ static double per_second(uint64_t count, double seconds)
 
 static void print_summary(const struct phasor_batch_result *result)
 {
-    uint64_t missing = result->total > result->completed + result->failed
-                           ? result->total - result->completed - result->failed
-                           : 0;
+    uint64_t before = result->completed_before + result->failed_before;
+    uint64_t done = before + result->completed + result->failed;
+    uint64_t missing = result->total > done ? result->total - done : 0;
+    if (result->total > 0 && before == result->total) {
+        fprintf(stderr, "%llu rows: the run is finished already (%llu completed, %llu failed)\n",
+                (unsigned long long)result->total, (unsigned long long)result->completed_before,
+                (unsigned long long)result->failed_before);
+        return;
+    }
     fprintf(stderr, "%llu rows: %llu completed, %llu failed", (unsigned long long)result->total,
             (unsigned long long)result->completed, (unsigned long long)result->failed);
+    if (before > 0)
+        fprintf(stderr, ", %llu done before (%llu failed)", (unsigned long long)before,
+                (unsigned long long)result->failed_before);
     if (missing > 0)
         fprintf(stderr, ", %llu not run", (unsigned long long)missing);
     fprintf(stderr, "; %.2f s, %.2f rows/s\n", result->elapsed_seconds,
@@ -281,6 +323,8 @@ static int run_batch(struct phasor_model *model, struct progress *progress)
     params.error_path = values.errors;
     params.chat_template = values.chat_template;
     params.overwrite = values.overwrite;
+    params.resume = values.resume;
+    params.deterministic = values.deterministic;
     params.strict = values.strict;
     params.ignore_eos = values.ignore_eos;
     params.prompt_logprobs = values.prompt_logprobs;
@@ -289,6 +333,7 @@ static int run_batch(struct phasor_model *model, struct progress *progress)
     params.max_num_batched_tokens = values.max_num_batched_tokens;
     params.max_model_len = values.max_model_len;
     params.kv_bytes = values.kv_memory;
+    params.shares_prefixes = !values.no_prefix_sharing;
     params.progress = on_progress;
     params.progress_context = progress;
     progress_begin(progress);
@@ -298,7 +343,7 @@ static int run_batch(struct phasor_model *model, struct progress *progress)
         print_summary(&result);
     if (status != PHASOR_OK)
         return exit_code_of(status, &err);
-    return result.failed > 0 ? EXIT_SOME_ROWS : EXIT_DONE;
+    return result.failed + result.failed_before > 0 ? EXIT_SOME_ROWS : EXIT_DONE;
 }
 
 static int on_text(void *context, const char *text, size_t length)
@@ -354,7 +399,9 @@ static int run(const struct cli_command *command, char **operands, int operand_c
         return exit_code;
     progress_init(&progress, values.quiet, values.verbose);
     if (open_model(&model, &progress, &err) != PHASOR_OK)
-        return fail(&err);
+        /* A flag that does not fit this model, such as --plan: as any other wrong flag. */
+        return err.status == PHASOR_INVALID_ARGUMENT ? options_mistake(command, "%s", err.message)
+                                                     : fail(&err);
     stop_signal_catch(); /* before this a signal may simply kill: nothing has been done yet */
     exit_code = values.prompt != NULL ? run_prompt(model, &progress) : run_batch(model, &progress);
     phasor_model_close(model);
@@ -366,7 +413,7 @@ const struct cli_command command_run = {
     .operands = "MODEL",
     .summary = "run a batch file (-i, -o) or one prompt (-p) through a model",
     .details = "Exit codes: 0 all rows are done, 1 failure, 2 wrong usage, 3 some rows failed,\n"
-               "130 or 143 stopped by a signal (rows that were finished are in the output).",
+               "130 or 143 stopped by a signal (--resume finishes the run).",
     .options = options,
     .values = &values,
     .operand_max = 1,

@@ -119,6 +119,7 @@ static enum status open_model(struct phasor_model *model, const struct phasor_mo
         .devices = params->devices,
         .plan = params->plan,
         .needs_tokenizer = params->needs_tokenizer,
+        .memory_bytes = params->memory_bytes,
         .log = model->log,
         .load_progress = params->load_progress,
         .load_context = params->load_context,
@@ -164,6 +165,8 @@ struct phasor_batch_params phasor_batch_params_default(void)
         .size = sizeof(struct phasor_batch_params),
         .max_num_seqs = 256,
         .max_num_batched_tokens = 2048,
+        .shares_prefixes = true,
+        .drain_seconds = 10,
     };
 }
 

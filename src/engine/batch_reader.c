@@ -2,11 +2,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "base/memory.h"
 #include "base/text.h"
@@ -14,15 +16,26 @@
 #include "engine/line_reader.h"
 #include "engine/row_id.h"
 
+/* How long a pipe may say nothing, and how many lines may be read, before the watch is asked. */
+#define WATCH_MILLISECONDS 200
+#define WATCH_LINES        4096
+
 struct batch_reader {
     int fd;
     const char *name; /* for messages */
     size_t line_bytes_max;
+    struct batch_reader_watch watch; /* of the opening */
     struct line_reader lines;
-    struct id_table ids; /* complete after the first pass */
-    struct text custom_id;
+    struct id_table ids; /* these three are complete after the first pass */
     int64_t row_count;
+    struct fingerprint fingerprint;
+    struct text custom_id;
 };
+
+static enum status ask(const struct batch_reader *reader, struct error *err)
+{
+    return reader->watch.ask == NULL ? STATUS_OK : reader->watch.ask(reader->watch.context, err);
+}
 
 static enum status create_spool(int *out, struct error *err)
 {
@@ -45,56 +58,65 @@ static enum status create_spool(int *out, struct error *err)
     return status;
 }
 
-static enum status copy_bytes(int to, int from, const char *name, struct error *err)
+/* Writes all bytes to the spool. */
+static enum status put_bytes(int to, const char *bytes, size_t count, const char *name,
+                             struct error *err)
 {
+    while (count > 0) {
+        ssize_t put = write(to, bytes, count);
+        if (put < 0 && errno != EINTR)
+            return error_set_errno(err, errno, "cannot copy %s to a temporary file", name);
+        bytes += put > 0 ? put : 0;
+        count -= put > 0 ? (size_t)put : 0;
+    }
+    return STATUS_OK;
+}
+
+/* A read would wait as long as nobody writes, and begin anew after a signal: it is called only when
+ * there is something to read. */
+static enum status copy_bytes(const struct batch_reader *reader, int to, struct error *err)
+{
+    struct pollfd pipe = {.fd = reader->fd, .events = POLLIN};
     char bytes[65536];
     for (;;) {
-        ssize_t got = read(from, bytes, sizeof bytes);
+        TRY(ask(reader, err));
+        int ready = poll(&pipe, 1, WATCH_MILLISECONDS);
+        if (ready == 0 || (ready < 0 && errno == EINTR))
+            continue;
+        ssize_t got = read(reader->fd, bytes, sizeof bytes);
         if (got == 0)
             return STATUS_OK;
-        if (got < 0 && errno == EINTR)
+        if (got < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
         if (got < 0)
-            return error_set_errno(err, errno, "cannot read %s", name);
-        for (ssize_t done = 0; done < got;) {
-            ssize_t put = write(to, bytes + done, (size_t)(got - done));
-            if (put < 0 && errno != EINTR)
-                return error_set_errno(err, errno, "cannot copy %s to a temporary file", name);
-            done += put > 0 ? put : 0;
-        }
+            return error_set_errno(err, errno, "cannot read %s", reader->name);
+        TRY(put_bytes(to, bytes, (size_t)got, reader->name, err));
     }
 }
 
 /* Replaces a descriptor that cannot be read twice by one of a copy. */
-static enum status spool(int *fd, const char *name, struct error *err)
+static enum status spool(struct batch_reader *reader, struct error *err)
 {
     int copy = -1;
     TRY(create_spool(&copy, err));
-    enum status status = copy_bytes(copy, *fd, name, err);
-    close(status == STATUS_OK ? *fd : copy);
+    enum status status = copy_bytes(reader, copy, err);
+    close(status == STATUS_OK ? reader->fd : copy);
     if (status == STATUS_OK)
-        *fd = copy;
+        reader->fd = copy;
     return status;
 }
 
-static enum status open_input(int *out, const char *path, const char *name, struct error *err)
+static enum status open_input(struct batch_reader *reader, const char *path, struct error *err)
 {
-    int fd = strcmp(path, "-") == 0 ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return error_set_errno(err, errno, "cannot open the input file %s", name);
+    reader->fd = strcmp(path, "-") == 0 ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
+    if (reader->fd < 0)
+        return error_set_errno(err, errno, "cannot open the input file %s", reader->name);
     struct stat about;
-    enum status status = STATUS_OK;
-    if (fstat(fd, &about) != 0)
-        status = error_set_errno(err, errno, "cannot look at %s", name);
-    else if (S_ISDIR(about.st_mode))
-        status = error_set(err, STATUS_INVALID_ARGUMENT, "the input %s is a directory", name);
-    else if (!S_ISREG(about.st_mode))
-        status = spool(&fd, name, err);
-    if (status == STATUS_OK)
-        *out = fd;
-    else
-        close(fd);
-    return status;
+    if (fstat(reader->fd, &about) != 0)
+        return error_set_errno(err, errno, "cannot look at %s", reader->name);
+    if (S_ISDIR(about.st_mode))
+        return error_set(err, STATUS_INVALID_ARGUMENT, "the input %s is a directory", reader->name);
+    return S_ISREG(about.st_mode) ? STATUS_OK : spool(reader, err);
 }
 
 static bool is_blank(const struct line *line)
@@ -119,7 +141,7 @@ static enum status next_line(struct batch_reader *reader, struct line *out, bool
     return text_check(&reader->custom_id, "a custom_id", err);
 }
 
-static enum status first_pass(struct batch_reader *reader, struct error *err)
+static enum status count_rows(struct batch_reader *reader, struct error *err)
 {
     for (;;) {
         struct line line;
@@ -127,23 +149,42 @@ static enum status first_pass(struct batch_reader *reader, struct error *err)
         int64_t first_line;
         TRY(next_line(reader, &line, &found, err));
         if (!found)
-            return batch_reader_rewind(reader, err);
-        reader->row_count++;
+            return STATUS_OK;
+        if (++reader->row_count % WATCH_LINES == 0)
+            TRY(ask(reader, err));
         if (reader->custom_id.length > 0)
             TRY(id_table_add(&reader->ids, reader->custom_id.bytes, reader->custom_id.length,
                              line.number, &first_line, err));
     }
 }
 
+static enum status first_pass(struct batch_reader *reader, struct error *err)
+{
+    XXH3_state_t *hash = XXH3_createState();
+    if (hash == NULL || XXH3_128bits_reset(hash) != XXH_OK) {
+        XXH3_freeState(hash);
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    }
+    reader->lines.hash = hash;
+    enum status status = count_rows(reader, err);
+    XXH128_hash_t digest = XXH3_128bits_digest(hash);
+    reader->fingerprint = (struct fingerprint){.high = digest.high64, .low = digest.low64};
+    reader->lines.hash = NULL;
+    XXH3_freeState(hash);
+    return status == STATUS_OK ? batch_reader_rewind(reader, err) : status;
+}
+
 enum status batch_reader_open(struct batch_reader **out, const char *path, size_t line_bytes_max,
-                              struct error *err)
+                              const struct batch_reader_watch *watch, struct error *err)
 {
     const char *name = strcmp(path, "-") == 0 ? "standard input" : path;
     void *memory;
     TRY(memory_get(&memory, 1, sizeof(struct batch_reader), "the batch reader", err));
     struct batch_reader *reader = memory;
     *reader = (struct batch_reader){.fd = -1, .name = name, .line_bytes_max = line_bytes_max};
-    enum status status = open_input(&reader->fd, path, name, err);
+    if (watch != NULL)
+        reader->watch = *watch;
+    enum status status = open_input(reader, path, err);
     if (status == STATUS_OK)
         status = batch_reader_rewind(reader, err);
     if (status == STATUS_OK)
@@ -172,6 +213,11 @@ int64_t batch_reader_row_count(const struct batch_reader *reader)
     return reader->row_count;
 }
 
+struct fingerprint batch_reader_fingerprint(const struct batch_reader *reader)
+{
+    return reader->fingerprint;
+}
+
 int batch_reader_fd(const struct batch_reader *reader)
 {
     return reader->fd;
@@ -186,12 +232,11 @@ enum status batch_reader_rewind(struct batch_reader *reader, struct error *err)
     return STATUS_OK;
 }
 
-/* What can be said about a row before it is parsed. */
-static bool check_row(const struct batch_reader *reader, const struct line *line,
-                      const struct batch_row *row, struct row_error *error)
+static bool check_row(const struct batch_reader *reader, const struct batch_row *row,
+                      struct row_error *error)
 {
-    long long number = line->number;
-    if (line->is_too_long)
+    long long number = row->line;
+    if (row->is_too_long)
         return row_error_set(error, ROW_LINE_TOO_LONG, NULL,
                              "line %lld is longer than the limit of %zu bytes", number,
                              reader->line_bytes_max);
@@ -209,7 +254,12 @@ static bool check_row(const struct batch_reader *reader, const struct line *line
     return true;
 }
 
-enum status batch_reader_next(struct batch_reader *reader, struct batch_row *out, bool *found,
+void batch_reader_check(const struct batch_reader *reader, struct batch_row *row)
+{
+    row->is_wrong = !check_row(reader, row, &row->error);
+}
+
+enum status batch_reader_skim(struct batch_reader *reader, struct batch_row *out, bool *found,
                               struct error *err)
 {
     struct line line;
@@ -222,6 +272,16 @@ enum status batch_reader_next(struct batch_reader *reader, struct batch_row *out
     out->length = line.length;
     out->custom_id = has_id ? reader->custom_id.bytes : NULL;
     out->custom_id_length = reader->custom_id.length;
-    out->is_wrong = !check_row(reader, &line, out, &out->error);
+    out->is_too_long = line.is_too_long;
+    out->is_wrong = false;
+    return STATUS_OK;
+}
+
+enum status batch_reader_next(struct batch_reader *reader, struct batch_row *out, bool *found,
+                              struct error *err)
+{
+    TRY(batch_reader_skim(reader, out, found, err));
+    if (*found)
+        batch_reader_check(reader, out);
     return STATUS_OK;
 }

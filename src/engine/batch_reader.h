@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "engine/fingerprint.h"
 #include "engine/row_error.h"
 
 #define BATCH_LINE_BYTES_MAX (64u * 1024 * 1024)
@@ -26,17 +27,28 @@ struct batch_row {
     /* As far as it can be known before the row is parsed; NULL when it cannot. */
     const char *custom_id; /* valid until the next call; may hold NUL bytes */
     size_t custom_id_length;
+    bool is_too_long;
     bool is_wrong; /* see `error`; `bytes` must not be parsed */
     struct row_error error;
 };
 
-/* "-" is standard input. `line_bytes_max` is BATCH_LINE_BYTES_MAX except in tests. A file that
- * cannot be opened or read fails here; a row that is wrong does not. */
+/* Asked several times a second while the file is opened, also while nothing comes from a pipe; its
+ * failure ends the opening. */
+struct batch_reader_watch {
+    enum status (*ask)(void *context, struct error *err);
+    void *context;
+};
+
+/* "-" is standard input. `line_bytes_max` is BATCH_LINE_BYTES_MAX except in tests; `watch` may be
+ * NULL. A file that cannot be opened or read fails here; a row that is wrong does not. */
 enum status batch_reader_open(struct batch_reader **out, const char *path, size_t line_bytes_max,
-                              struct error *err) MUST_CHECK;
+                              const struct batch_reader_watch *watch, struct error *err) MUST_CHECK;
 void batch_reader_close(struct batch_reader *reader); /* NULL is allowed */
 
 int64_t batch_reader_row_count(const struct batch_reader *reader);
+
+/* XXH3-128 of all bytes of the file. */
+struct fingerprint batch_reader_fingerprint(const struct batch_reader *reader);
 
 /* Of the file that is read; a copy where it could not be read twice. */
 int batch_reader_fd(const struct batch_reader *reader);
@@ -44,6 +56,12 @@ int batch_reader_fd(const struct batch_reader *reader);
 /* Gives the next row, or *found = false at the end. Lines of white space alone are no rows. */
 enum status batch_reader_next(struct batch_reader *reader, struct batch_row *out, bool *found,
                               struct error *err) MUST_CHECK;
+
+/* The two halves of batch_reader_next: the row as it stands, with `is_wrong` false; and whether it
+ * is wrong, for rows that matter. */
+enum status batch_reader_skim(struct batch_reader *reader, struct batch_row *out, bool *found,
+                              struct error *err) MUST_CHECK;
+void batch_reader_check(const struct batch_reader *reader, struct batch_row *row);
 
 /* The next row is the first again. */
 enum status batch_reader_rewind(struct batch_reader *reader, struct error *err) MUST_CHECK;

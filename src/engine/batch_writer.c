@@ -9,107 +9,142 @@
 
 #include "base/memory.h"
 #include "base/system.h"
+#include "engine/batch_disk.h"
 
 #define SYNC_SECONDS 1.0
 
-struct target {
-    int fd; /* -1: not open */
-    const char *name;
-    bool is_regular; /* can be synced, locked and cut */
-    bool was_created;
-    bool is_dirty;
-};
-
 struct batch_writer {
-    struct target targets[2]; /* by enum batch_file; errors may be not open */
+    struct batch_writer_file files[BATCH_FILE_COUNT];
+    bool is_dirty[BATCH_FILE_COUNT]; /* lines that are not known to be on the disk */
     double synced_at;
 };
 
-static enum status check_regular(const struct target *target, const struct stat *about,
-                                 bool overwrite, int input_fd, struct error *err)
+/* ---- Opening ------------------------------------------------------------------------------- */
+
+static bool is_same_file(const struct stat *a, const struct stat *b)
 {
-    struct stat input;
-    if (input_fd >= 0 && fstat(input_fd, &input) == 0 && input.st_dev == about->st_dev &&
-        input.st_ino == about->st_ino)
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+/* Only one run writes a file. The lock goes with the process, however it ends. */
+static enum status lock(const struct batch_writer_file *file, const struct stat *about,
+                        struct error *err)
+{
+    struct stat now;
+    if (flock(file->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "the output file %s is the input file; choose another", target->name);
-    if (about->st_size > 0 && !overwrite)
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "the output file %s exists and is not empty; remove it, choose another, "
-                         "or allow it to be replaced with --overwrite",
-                         target->name);
-    if (flock(target->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "another run is writing the output file %s; choose another", target->name);
+                         "another run is writing the output file %s; choose another", file->name);
+    /* A run that failed to begin may have removed it between our opening and our lock. */
+    if (stat(file->name, &now) != 0 || !is_same_file(&now, about))
+        return error_set(err, STATUS_IO,
+                         "the output file %s was replaced while it was opened; try again",
+                         file->name);
     return STATUS_OK;
 }
 
-static enum status open_target(struct target *target, const char *path, bool overwrite,
-                               int input_fd, struct error *err)
+static enum status check_regular(struct batch_writer_file *file, enum batch_files_mode mode,
+                                 int input_fd, struct error *err)
+{
+    struct stat about, input;
+    if (fstat(file->fd, &about) != 0)
+        return error_set_errno(err, errno, "cannot look at the output file %s", file->name);
+    if (input_fd >= 0 && fstat(input_fd, &input) == 0 && is_same_file(&input, &about))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "the output file %s is the input file; choose another", file->name);
+    TRY(lock(file, &about, err));
+    if (fstat(file->fd, &about) != 0) /* again: what another run wrote before the lock counts */
+        return error_set_errno(err, errno, "cannot look at the output file %s", file->name);
+    file->bytes = about.st_size;
+    if (file->bytes > 0 && mode == BATCH_FILES_NEW)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "the output file %s exists and is not empty; finish the run that wrote "
+                         "it with --resume, replace it with --overwrite, or choose another",
+                         file->name);
+    return STATUS_OK;
+}
+
+static enum status open_one(struct batch_writer_file *file, const char *path,
+                            enum batch_files_mode mode, struct error *err)
 {
     bool is_stdout = strcmp(path, "-") == 0;
-    target->name = is_stdout ? "standard output" : path;
+    int access = mode == BATCH_FILES_RESUME ? O_RDWR : O_WRONLY;
+    file->name = is_stdout ? "standard output" : path;
     if (is_stdout) {
-        target->fd = dup(STDOUT_FILENO);
+        file->fd = dup(STDOUT_FILENO);
     } else {
-        target->fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        target->was_created = target->fd >= 0;
-        if (target->fd < 0 && errno == EEXIST)
-            target->fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+        file->fd = open(path, access | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        file->was_created = file->fd >= 0;
+        if (file->fd < 0 && errno == EEXIST)
+            file->fd = open(path, access | O_APPEND | O_CLOEXEC);
     }
-    if (target->fd < 0)
-        return error_set_errno(err, errno, "cannot open the output file %s", target->name);
     struct stat about;
-    if (fstat(target->fd, &about) != 0)
-        return error_set_errno(err, errno, "cannot look at the output file %s", target->name);
-    target->is_regular = S_ISREG(about.st_mode) && !is_stdout;
-    return target->is_regular ? check_regular(target, &about, overwrite, input_fd, err) : STATUS_OK;
+    if (file->fd < 0 || fstat(file->fd, &about) != 0)
+        return error_set_errno(err, errno, "cannot open the output file %s", file->name);
+    file->is_regular = S_ISREG(about.st_mode) && !is_stdout;
+    return STATUS_OK;
 }
 
-static void close_targets(struct batch_writer *writer, bool remove_created)
+/* Another name of the output file (./o for o, a link): one file, and one lock. */
+static void join_files(struct batch_writer *writer)
 {
-    for (int i = 0; i < 2; i++) {
-        struct target *target = &writer->targets[i];
-        if (remove_created && target->was_created)
-            unlink(target->name);
-        if (target->fd >= 0)
-            close(target->fd);
+    struct batch_writer_file *errors = &writer->files[BATCH_ERRORS];
+    struct stat a, b;
+    if (!errors->is_regular || fstat(writer->files[BATCH_OUTPUT].fd, &a) != 0 ||
+        fstat(errors->fd, &b) != 0 || !is_same_file(&a, &b))
+        return;
+    close(errors->fd);
+    *errors = (struct batch_writer_file){.fd = -1};
+}
+
+static enum status open_files(struct batch_writer *writer, const struct batch_writer_params *params,
+                              struct error *err)
+{
+    struct batch_writer_file *files = writer->files;
+    TRY(open_one(&files[BATCH_OUTPUT], params->output_path, params->mode, err));
+    if (params->error_path != NULL && strcmp(params->error_path, params->output_path) != 0) {
+        TRY(open_one(&files[BATCH_ERRORS], params->error_path, params->mode, err));
+        join_files(writer);
     }
-    memory_free(writer);
-}
-
-static enum status empty_targets(struct batch_writer *writer, struct error *err)
-{
-    for (int i = 0; i < 2; i++) {
-        struct target *target = &writer->targets[i];
-        if (target->is_regular && ftruncate(target->fd, 0) != 0)
-            return error_set_errno(err, errno, "cannot empty the output file %s", target->name);
+    for (int i = 0; i < BATCH_FILE_COUNT; i++) {
+        if (files[i].is_regular)
+            TRY(check_regular(&files[i], params->mode, params->input_fd, err));
     }
     return STATUS_OK;
 }
 
-enum status batch_writer_open(struct batch_writer **out, const char *output_path,
-                              const char *error_path, bool overwrite, int input_fd,
+enum status batch_writer_open(struct batch_writer **out, const struct batch_writer_params *params,
                               struct error *err)
 {
     void *memory;
     TRY(memory_get(&memory, 1, sizeof(struct batch_writer), "the batch writer", err));
     struct batch_writer *writer = memory;
-    writer->targets[BATCH_OUTPUT].fd = -1;
-    writer->targets[BATCH_ERRORS].fd = -1;
+    for (int i = 0; i < BATCH_FILE_COUNT; i++)
+        writer->files[i].fd = -1;
     writer->synced_at = system_seconds();
-    bool has_own_errors = error_path != NULL && strcmp(error_path, output_path) != 0;
-    enum status status =
-        open_target(&writer->targets[BATCH_OUTPUT], output_path, overwrite, input_fd, err);
-    if (status == STATUS_OK && has_own_errors)
-        status = open_target(&writer->targets[BATCH_ERRORS], error_path, overwrite, input_fd, err);
-    if (status == STATUS_OK)
-        status = empty_targets(writer, err);
+    enum status status = open_files(writer, params, err);
     if (status == STATUS_OK)
         *out = writer;
     else
-        close_targets(writer, true);
+        batch_writer_discard(writer);
     return status;
+}
+
+const struct batch_writer_file *batch_writer_file(const struct batch_writer *writer,
+                                                  enum batch_file file)
+{
+    return &writer->files[file];
+}
+
+/* ---- Writing ------------------------------------------------------------------------------- */
+
+enum status batch_writer_cut(struct batch_writer *writer, enum batch_file file, int64_t bytes,
+                             struct error *err)
+{
+    const struct batch_writer_file *target = &writer->files[file];
+    if (disk_truncate(target->fd, bytes) != 0 || disk_sync(target->fd) != 0)
+        return error_set_errno(err, errno, "cannot cut %s to %lld bytes", target->name,
+                               (long long)bytes);
+    return STATUS_OK;
 }
 
 /* Appends all bytes; `*done` tells how many were written. Returns 0 or the error's number. */
@@ -117,40 +152,45 @@ static int append(int fd, const char *bytes, size_t length, size_t *done)
 {
     *done = 0;
     while (*done < length) {
-        ssize_t put = write(fd, bytes + *done, length - *done);
-        if (put < 0 && errno != EINTR)
+        ssize_t put = disk_write(fd, bytes + *done, length - *done);
+        if (put < 0)
             return errno;
-        *done += put > 0 ? (size_t)put : 0;
+        *done += (size_t)put;
     }
     return 0;
+}
+
+static const char *cure(const struct batch_writer_file *file)
+{
+    return file->is_regular ? " (--resume finishes the run when it can be written again)" : "";
 }
 
 enum status batch_writer_line(struct batch_writer *writer, enum batch_file file, const char *line,
                               size_t length, struct error *err)
 {
-    struct target *target = &writer->targets[file];
-    if (target->fd < 0)
-        target = &writer->targets[BATCH_OUTPUT];
+    enum batch_file place = writer->files[file].fd < 0 ? BATCH_OUTPUT : file;
+    const struct batch_writer_file *target = &writer->files[place];
     size_t done;
     int failure = append(target->fd, line, length, &done);
-    target->is_dirty = true;
+    writer->is_dirty[place] = true;
     if (failure == 0)
         return STATUS_OK;
     off_t end = target->is_regular && done > 0 ? lseek(target->fd, 0, SEEK_END) : -1;
-    bool is_torn = done > 0 && (end < 0 || ftruncate(target->fd, end - (off_t)done) != 0);
-    return error_set_errno(err, failure, "cannot write to %s%s", target->name,
-                           is_torn ? " (its last line is not whole)" : "");
+    bool is_torn = done > 0 && (end < 0 || disk_truncate(target->fd, end - (off_t)done) != 0);
+    return error_set_errno(err, failure, "cannot write to %s%s%s", target->name,
+                           is_torn ? " (its last line is not whole)" : "", cure(target));
 }
 
-static enum status sync_targets(struct batch_writer *writer, struct error *err)
+static enum status sync_files(struct batch_writer *writer, struct error *err)
 {
-    for (int i = 0; i < 2; i++) {
-        struct target *target = &writer->targets[i];
-        if (!target->is_dirty || !target->is_regular)
+    for (int i = 0; i < BATCH_FILE_COUNT; i++) {
+        const struct batch_writer_file *file = &writer->files[i];
+        if (!writer->is_dirty[i] || !file->is_regular)
             continue;
-        if (fdatasync(target->fd) != 0)
-            return error_set_errno(err, errno, "cannot bring %s to the disk", target->name);
-        target->is_dirty = false;
+        if (disk_sync(file->fd) != 0)
+            return error_set_errno(err, errno, "cannot bring %s to the disk%s", file->name,
+                                   cure(file));
+        writer->is_dirty[i] = false;
     }
     return STATUS_OK;
 }
@@ -160,15 +200,29 @@ enum status batch_writer_tick(struct batch_writer *writer, struct error *err)
     double now = system_seconds();
     if (now - writer->synced_at < SYNC_SECONDS)
         return STATUS_OK;
-    enum status status = sync_targets(writer, err);
+    enum status status = sync_files(writer, err);
     writer->synced_at = system_seconds();
     return status;
 }
 
+/* ---- Closing ------------------------------------------------------------------------------- */
+
+static void close_files(struct batch_writer *writer, bool remove_created)
+{
+    for (int i = 0; i < BATCH_FILE_COUNT; i++) {
+        const struct batch_writer_file *file = &writer->files[i];
+        if (remove_created && file->was_created)
+            unlink(file->name); /* while it is locked: it is nobody else's */
+        if (file->fd >= 0)
+            close(file->fd);
+    }
+    memory_free(writer);
+}
+
 enum status batch_writer_finish(struct batch_writer *writer, struct error *err)
 {
-    enum status status = sync_targets(writer, err);
-    close_targets(writer, false);
+    enum status status = sync_files(writer, err);
+    close_files(writer, false);
     return status;
 }
 
@@ -176,7 +230,12 @@ void batch_writer_abandon(struct batch_writer *writer)
 {
     if (writer == NULL)
         return;
-    enum status status = sync_targets(writer, NULL);
+    enum status status = sync_files(writer, NULL);
     (void)status; /* the first failure is the one that is told */
-    close_targets(writer, false);
+    close_files(writer, false);
+}
+
+void batch_writer_discard(struct batch_writer *writer)
+{
+    close_files(writer, true);
 }

@@ -4,20 +4,44 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/status.h"
 
-enum batch_file { BATCH_OUTPUT, BATCH_ERRORS };
+enum batch_file { BATCH_OUTPUT, BATCH_ERRORS, BATCH_FILE_COUNT };
+
+/* What becomes of files that are not empty. */
+enum batch_files_mode { BATCH_FILES_NEW, BATCH_FILES_OVERWRITE, BATCH_FILES_RESUME };
+
+struct batch_writer_params {
+    const char *output_path; /* "-" is standard output */
+    const char *error_path;  /* NULL, or another name of the output file: failed rows go there */
+    enum batch_files_mode mode;
+    int input_fd; /* which no output file may be; -1: none */
+};
 
 struct batch_writer;
 
-/* "-" is standard output. `error_path` NULL, or equal to `output_path`, sends failed rows to the
- * output. A file that is not empty is refused unless `overwrite`, which empties it; so is one that
- * another run is writing, or that is the file open as `input_fd` (-1: none). On failure no file is
- * created or changed. */
-enum status batch_writer_open(struct batch_writer **out, const char *output_path,
-                              const char *error_path, bool overwrite, int input_fd,
+/* Opens and locks the files; missing ones are created. With BATCH_FILES_NEW a file that is not
+ * empty is refused; so is in any mode one that another run is writing. Nothing is changed yet, and
+ * on failure no file is created. */
+enum status batch_writer_open(struct batch_writer **out, const struct batch_writer_params *params,
                               struct error *err) MUST_CHECK;
+
+/* What the files are; valid as long as the writer. */
+struct batch_writer_file {
+    int fd; /* can be read from with BATCH_FILES_RESUME; -1: errors have no file of their own */
+    const char *name;
+    bool is_regular;
+    bool was_created; /* it was not there before */
+    int64_t bytes;    /* of a regular file, when it was opened */
+};
+const struct batch_writer_file *batch_writer_file(const struct batch_writer *writer,
+                                                  enum batch_file file);
+
+/* Cuts a regular file to its first `bytes` bytes, on the disk, too. */
+enum status batch_writer_cut(struct batch_writer *writer, enum batch_file file, int64_t bytes,
+                             struct error *err) MUST_CHECK;
 
 /* Appends a line (its newline included) by one write. When that fails, what was written of the line
  * is taken back where the file allows it, so that the file ends with a whole line. */
@@ -31,5 +55,7 @@ enum status batch_writer_tick(struct batch_writer *writer, struct error *err) MU
 enum status batch_writer_finish(struct batch_writer *writer, struct error *err) MUST_CHECK;
 /* The same for a run that failed already; NULL is allowed. */
 void batch_writer_abandon(struct batch_writer *writer);
+/* For a run that did not begin: removes the files that were created. */
+void batch_writer_discard(struct batch_writer *writer);
 
 #endif

@@ -1,5 +1,6 @@
 #include "engine/engine.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@ struct engine {
     struct checkpoint *checkpoint;
     struct tokenizer *tokenizer;
     struct layout layout;
+    uint64_t memory_bytes;
     struct box *box;
     struct weights *weights; /* [rank_count] */
 };
@@ -60,7 +62,8 @@ enum status engine_devices_parse(int *rank_count, const char *devices, struct er
         return STATUS_OK;
     const char *digits = strncmp(devices, "cpu:", 4) == 0 ? devices + 4 : "";
     size_t length = strspn(digits, "0123456789");
-    int count = length >= 1 && length <= 3 && digits[length] == '\0' ? atoi(digits) : 0;
+    bool is_number = length >= 1 && length <= 2 && digits[0] != '0' && digits[length] == '\0';
+    int count = is_number ? atoi(digits) : 0;
     if (count < 1 || count > COMM_RANKS_MAX)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--devices: expected cpu or cpu:N with N from 1 to %d, found \"%s\"",
@@ -87,40 +90,39 @@ enum status engine_plan_parse(struct layout *out, const char *plan,
 
 /* ---- Weights --------------------------------------------------------------------------------- */
 
-/* What all ranks have read so far; the user hears of it on the thread that opens the model. */
+/* What all ranks have read so far. Whoever has read something tells, one at a time. */
 struct loading {
     struct engine *engine;
     const struct engine_params *params;
     enum dtype dtype;
+    pthread_mutex_t telling;
+    uint64_t total;
     struct rank_loading {
         struct loading *loading;
-        int rank;
-        atomic_uint_fast64_t done, total;
+        atomic_uint_fast64_t done;
     } ranks[COMM_RANKS_MAX];
 };
 
 static void loading_tell(struct loading *loading)
 {
-    uint64_t done = 0, total = 0;
-    if (loading->params->load_progress == NULL)
-        return;
-    for (int r = 0; r < loading->engine->layout.rank_count; r++) {
+    uint64_t done = 0;
+    for (int r = 0; r < loading->engine->layout.rank_count; r++)
         done += atomic_load(&loading->ranks[r].done);
-        total += atomic_load(&loading->ranks[r].total);
-    }
-    loading->params->load_progress(loading->params->load_context, done, total);
+    if (loading->params->load_progress != NULL)
+        loading->params->load_progress(loading->params->load_context, done, loading->total);
 }
 
-static void loading_report(void *context, int worker, uint64_t bytes_done, uint64_t bytes_total)
+static void loading_report(void *context, uint64_t bytes_done)
 {
     struct rank_loading *rank = context;
-    atomic_store(&rank->total, bytes_total);
     /* Workers may report out of order. */
     uint64_t known = atomic_load(&rank->done);
     while (known < bytes_done && !atomic_compare_exchange_weak(&rank->done, &known, bytes_done))
         ;
-    if (rank->rank == 0 && worker == 0)
+    if (pthread_mutex_trylock(&rank->loading->telling) == 0) {
         loading_tell(rank->loading);
+        pthread_mutex_unlock(&rank->loading->telling);
+    }
 }
 
 static enum status rank_load(void *context, int rank, struct error *err)
@@ -141,6 +143,12 @@ static enum status check_memory(const struct engine *engine, enum dtype dtype, s
         weights_bytes(&bytes, checkpoint_config(engine->checkpoint), &engine->layout, r, dtype);
         total += bytes.resident + bytes.experts;
     }
+    if (engine->memory_bytes > 0 && total > engine->memory_bytes)
+        return error_set(err, STATUS_NO_MEMORY,
+                         "the weights need %llu MiB as %s, and --memory is %llu MiB; raise it, or "
+                         "use a smaller model",
+                         (unsigned long long)(total >> 20), dtype_name(dtype),
+                         (unsigned long long)(engine->memory_bytes >> 20));
     if (total <= available)
         return STATUS_OK;
     return error_set(err, STATUS_NO_MEMORY,
@@ -155,12 +163,15 @@ static enum status weights_get(struct engine *engine, const struct engine_params
 {
     struct loading loading = {
         .engine = engine,
+        .telling = PTHREAD_MUTEX_INITIALIZER,
         .params = params,
         .dtype = choose_dtype(params, checkpoint_config(engine->checkpoint)),
     };
     for (int r = 0; r < engine->layout.rank_count; r++) {
+        uint64_t bytes;
         loading.ranks[r].loading = &loading;
-        loading.ranks[r].rank = r;
+        TRY(weights_bytes_on_disk(&bytes, engine->checkpoint, &engine->layout, r, err));
+        loading.total += bytes;
     }
     TRY(check_memory(engine, loading.dtype, err));
     TRY(box_open(&engine->box,
@@ -168,6 +179,7 @@ static enum status weights_get(struct engine *engine, const struct engine_params
                      .rank_count = engine->layout.rank_count,
                      .thread_count = params->thread_count,
                      .tag_names = traffic_names,
+                     .tag_count = TRAFFIC_KIND_COUNT,
                  },
                  err));
     TRY(memory_get((void **)&engine->weights, (size_t)engine->layout.rank_count,
@@ -198,6 +210,7 @@ enum status engine_open(struct engine **out, const struct engine_params *params,
     struct engine *engine;
     TRY(memory_get((void **)&engine, 1, sizeof *engine, "the engine", err));
     enum status status = STATUS_OK;
+    engine->memory_bytes = params->memory_bytes;
     engine->name = memory_copy_text(params->model, strlen(params->model));
     if (engine->name == NULL)
         status = error_set(err, STATUS_NO_MEMORY, "out of memory");
@@ -244,6 +257,21 @@ const char *engine_model_name(const struct engine *engine)
 const struct layout *engine_layout(const struct engine *engine)
 {
     return &engine->layout;
+}
+
+const struct checkpoint *engine_checkpoint(const struct engine *engine)
+{
+    return engine->checkpoint;
+}
+
+enum dtype engine_dtype(const struct engine *engine)
+{
+    return engine->weights[0].dtype;
+}
+
+uint64_t engine_memory_bytes(const struct engine *engine)
+{
+    return engine->memory_bytes;
 }
 
 enum status engine_exec_create(struct exec **out, struct engine *engine, int64_t token_max,

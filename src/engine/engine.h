@@ -11,18 +11,20 @@
 #include "base/status.h"
 #include "engine/generator.h"
 #include "layout/layout.h"
+#include "model/checkpoint.h"
 #include "model/config.h"
 #include "tokenizer/tokenizer.h"
 
 struct engine_params {
-    const char *model;    /* directory or id */
-    const char *revision; /* or NULL */
-    bool dtype_is_auto;   /* weights as config.json says: bf16 and f16 as bf16, f32 as f32 */
-    enum dtype dtype;     /* DTYPE_F32 or DTYPE_BF16 otherwise */
-    int32_t thread_count; /* of all ranks together; 0: one for each core the process may use */
-    const char *devices;  /* "cpu:N"; "cpu": one rank; NULL: as many as the plan has, or one */
-    const char *plan;     /* see layout_parse; NULL: static tensor parallelism */
-    bool needs_tokenizer; /* false: a checkpoint without tokenizer.json will do (token ids) */
+    const char *model;     /* directory or id */
+    const char *revision;  /* or NULL */
+    bool dtype_is_auto;    /* weights as config.json says: bf16 and f16 as bf16, f32 as f32 */
+    enum dtype dtype;      /* DTYPE_F32 or DTYPE_BF16 otherwise */
+    int32_t thread_count;  /* of all ranks together; 0: one for each core the process may use */
+    const char *devices;   /* "cpu:N"; "cpu": one rank; NULL: as many as the plan has, or one */
+    const char *plan;      /* see layout_parse; NULL: static tensor parallelism */
+    bool needs_tokenizer;  /* false: a checkpoint without tokenizer.json will do (token ids) */
+    uint64_t memory_bytes; /* for all that phasor holds in this process; 0: as much as there is */
     struct log_sink log;
     /* Loading: bytes read of all bytes; may be NULL. */
     void (*load_progress)(void *context, uint64_t bytes_done, uint64_t bytes_total);
@@ -39,6 +41,9 @@ const struct model_config *engine_config(const struct engine *engine);
 const struct tokenizer *engine_tokenizer(const struct engine *engine);
 const char *engine_model_name(const struct engine *engine); /* as the user gave it */
 const struct layout *engine_layout(const struct engine *engine);
+uint64_t engine_memory_bytes(const struct engine *engine); /* as it was opened with */
+const struct checkpoint *engine_checkpoint(const struct engine *engine);
+enum dtype engine_dtype(const struct engine *engine); /* of the weights in memory */
 
 /* How many ranks "cpu:N" means; NULL means 1. */
 enum status engine_devices_parse(int *rank_count, const char *devices,

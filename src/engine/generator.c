@@ -1,6 +1,7 @@
 #include "engine/generator.h"
 
 #include <string.h>
+#include <sys/random.h>
 
 #include "base/memory.h"
 #include "base/system.h"
@@ -25,6 +26,26 @@ static enum status check_params(const struct generator_params *params, const str
     return STATUS_OK;
 }
 
+/* Without a source of randomness the clock must do: what is at stake is only how much is shared. */
+static uint64_t seed_make(void)
+{
+    uint64_t seed;
+    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != (ssize_t)sizeof seed)
+        seed = (uint64_t)(system_seconds() * 1e9);
+    return seed;
+}
+
+static enum status pools_create(struct generator *generator, struct error *err)
+{
+    struct page_pool_params params = {.page_count = generator->cache.page_count,
+                                      .seed = seed_make()};
+    TRY(memory_get((void **)&generator->pools, (size_t)generator->group_count,
+                   sizeof *generator->pools, "the generator", err));
+    for (int g = 0; g < generator->group_count; g++)
+        TRY(page_pool_init(&generator->pools[g], &params, err));
+    return STATUS_OK;
+}
+
 /* As many pages as the budget gives to each group, at most what its sequences can use. */
 static enum status cache_create(struct generator *generator, struct error *err)
 {
@@ -40,7 +61,7 @@ static enum status cache_create(struct generator *generator, struct error *err)
     if (count < 1)
         return error_set(err, STATUS_NO_MEMORY,
                          "the KV cache needs at least %llu bytes for one page of %d tokens in each "
-                         "group, and was given %lld; raise --kv-memory",
+                         "group, and was given %lld; raise --memory or --kv-memory",
                          (unsigned long long)page_bytes, KV_PAGE_TOKENS,
                          (long long)params->kv_bytes_max);
     if (count > INT32_MAX)
@@ -56,7 +77,7 @@ static enum status cache_create(struct generator *generator, struct error *err)
                       err));
     generator->counters.kv_pages_total = (int64_t)count * generator->group_count;
     generator->counters.kv_token_max = (int64_t)count * KV_PAGE_TOKENS;
-    return STATUS_OK;
+    return pools_create(generator, err);
 }
 
 static enum status tables_create(struct generator *generator, struct error *err)
@@ -100,7 +121,7 @@ enum status generator_create(struct generator **out, struct exec *exec,
     return STATUS_OK;
 }
 
-static void sequence_free(struct sequence *sequence)
+void sequence_free(struct sequence *sequence)
 {
     memory_free(sequence->pages);
     memory_free(sequence);
@@ -117,6 +138,9 @@ void generator_destroy(struct generator *generator)
         generator->first_waiting = sequence->next;
         sequence_free(sequence);
     }
+    for (int g = 0; generator->pools != NULL && g < generator->group_count; g++)
+        page_pool_deinit(&generator->pools[g]);
+    memory_free(generator->pools);
     kv_cache_deinit(&generator->cache);
     sampler_deinit(&generator->sampler);
     memory_free(generator->wanted);
@@ -130,10 +154,28 @@ void generator_destroy(struct generator *generator)
 struct generator_counters generator_counters_get(const struct generator *generator)
 {
     struct generator_counters counters = generator->counters;
-    counters.kv_pages_used = counters.kv_pages_total;
-    for (int g = 0; g < generator->group_count; g++)
-        counters.kv_pages_used -= generator->cache.groups[g].free_count;
+    for (int g = 0; g < generator->group_count; g++) {
+        counters.kv_pages_used += page_pool_used(&generator->pools[g]);
+        counters.kv_pages_cached += generator->pools[g].cached_count;
+    }
     return counters;
+}
+
+uint64_t generator_table_bytes(const struct generator_params *params, int64_t vocab_count)
+{
+    /* Each group's share of a pass is rounded up. */
+    uint64_t sequences = (uint64_t)params->sequence_count_max;
+    uint64_t rows = (uint64_t)params->batch_token_max + COMM_RANKS_MAX;
+    uint64_t for_sequence = sizeof(struct sequence) + sizeof(struct exec_segment) +
+                            sizeof(struct sequence **) + sizeof(struct sequence *);
+    return sizeof(struct generator) + sequences * for_sequence + rows * sizeof(struct wanted_row) +
+           COMM_RANKS_MAX * (sizeof(struct group_load) + sizeof(struct page_pool)) +
+           (uint64_t)vocab_count * sizeof(struct candidate);
+}
+
+uint64_t generator_bytes_per_page(void)
+{
+    return page_pool_bytes_per_page() + sizeof(int32_t); /* and its place in a sequence */
 }
 
 /* ---- Submitting ---------------------------------------------------------------------------- */
@@ -159,7 +201,7 @@ static enum status check_request(const struct generator *generator,
     if (pages > generator->cache.page_count)
         return error_set(err, STATUS_LIMIT,
                          "prompt and max_tokens need %lld pages of KV cache and there are %lld; "
-                         "raise --kv-memory",
+                         "raise --memory or --kv-memory",
                          (long long)pages, (long long)generator->cache.page_count);
     for (int64_t i = 0; i < request->prompt_count; i++) {
         if (request->prompt[i] < 0 || request->prompt[i] >= vocab)
@@ -194,65 +236,7 @@ enum status generator_submit(struct generator *generator, const struct sequence_
     return STATUS_OK;
 }
 
-/* ---- Groups -------------------------------------------------------------------------------- */
-
-static int64_t tokens_of(const struct sequence *sequence)
-{
-    return sequence->request.prompt_count + sequence->request.token_count_max;
-}
-
-static bool group_has_room(const struct generator *generator, int group,
-                           const struct sequence *sequence)
-{
-    return generator->cache.groups[group].free_count >= sequence->page_count &&
-           generator->loads[group].sequence_count < generator->group_sequence_max;
-}
-
-/* The group with the fewest tokens before it among those that have room; -1: none has. */
-static int group_choose(const struct generator *generator, const struct sequence *sequence)
-{
-    int best = -1;
-    for (int g = 0; g < generator->group_count; g++) {
-        if (group_has_room(generator, g, sequence) &&
-            (best < 0 || generator->loads[g].token_count < generator->loads[best].token_count))
-            best = g;
-    }
-    return best;
-}
-
-static void group_enter(struct generator *generator, struct sequence *sequence, int group)
-{
-    sequence->group = group;
-    kv_cache_take(&generator->cache, group, sequence->pages, sequence->page_count);
-    generator->loads[group].sequence_count++;
-    generator->loads[group].token_count += tokens_of(sequence);
-}
-
-static void group_leave(struct generator *generator, struct sequence *sequence)
-{
-    struct group_load *load = &generator->loads[sequence->group];
-    kv_cache_return(&generator->cache, sequence->group, sequence->pages, sequence->page_count);
-    load->sequence_count--;
-    load->token_count -= tokens_of(sequence);
-}
-
 /* ---- Ending -------------------------------------------------------------------------------- */
-
-/* Takes the ended out of the running and gives their pages back. */
-static void sweep_ended(struct generator *generator)
-{
-    int64_t kept = 0;
-    for (int64_t i = 0; i < generator->counters.running; i++) {
-        struct sequence *sequence = generator->running[i];
-        if (!sequence->done) {
-            generator->running[kept++] = sequence;
-            continue;
-        }
-        group_leave(generator, sequence);
-        sequence_free(sequence);
-    }
-    generator->counters.running = kept;
-}
 
 void generator_cancel_all(struct generator *generator)
 {
@@ -261,7 +245,7 @@ void generator_cancel_all(struct generator *generator)
         if (!generator->running[i]->done)
             sequence_finish(generator->running[i], FINISH_CANCELLED, -1, NULL);
     }
-    sweep_ended(generator);
+    generator_sweep_ended(generator);
     while (generator->first_waiting != NULL) {
         struct sequence *sequence = generator->first_waiting;
         generator->first_waiting = sequence->next;
@@ -271,107 +255,7 @@ void generator_cancel_all(struct generator *generator)
     }
 }
 
-/* ---- Scheduling ---------------------------------------------------------------------------- */
-
-/* In order of arrival: a large request at the head waits for pages, and those behind it wait. */
-static void admit(struct generator *generator)
-{
-    while (generator->first_waiting != NULL &&
-           generator->counters.running < generator->params.sequence_count_max) {
-        struct sequence *sequence = generator->first_waiting;
-        int group = group_choose(generator, sequence);
-        if (group < 0)
-            return;
-        generator->first_waiting = sequence->next;
-        generator->counters.waiting--;
-        group_enter(generator, sequence, group);
-        sequence->started = system_seconds();
-        generator->running[generator->counters.running++] = sequence;
-    }
-}
-
-static int64_t prompt_left(const struct sequence *sequence)
-{
-    return sequence->request.prompt_count - sequence->position;
-}
-
-static void segment_add(struct generator *generator, int64_t *count, struct sequence *sequence,
-                        const int32_t *tokens, int64_t token_count)
-{
-    generator->of_segment[*count] = sequence;
-    generator->segments[(*count)++] = (struct exec_segment){
-        .tokens = tokens,
-        .token_count = token_count,
-        .first_position = sequence->position,
-        .pages = sequence->pages,
-        .group = sequence->group,
-    };
-}
-
-/* Prompt chunks of a group in order of admission, up to its share of batch_token_max tokens. */
-static void collect_prompts(struct generator *generator, int group, int64_t *count)
-{
-    int64_t room = generator->group_token_max;
-    for (int64_t i = 0; i < generator->counters.running && room > 0; i++) {
-        struct sequence *sequence = generator->running[i];
-        int64_t left = prompt_left(sequence);
-        int64_t chunk = left < room ? left : room;
-        if (chunk <= 0 || sequence->group != group)
-            continue;
-        segment_add(generator, count, sequence, sequence->request.prompt + sequence->position,
-                    chunk);
-        room -= chunk;
-    }
-}
-
-static void collect_last_tokens(struct generator *generator, int group, int64_t *count)
-{
-    for (int64_t i = 0; i < generator->counters.running; i++) {
-        struct sequence *sequence = generator->running[i];
-        if (sequence->group == group)
-            segment_add(generator, count, sequence, &sequence->last_token, 1);
-    }
-}
-
-/* Segments stand in the order of their groups. */
-static int64_t collect(struct generator *generator,
-                       void (*of_group)(struct generator *generator, int group, int64_t *count))
-{
-    int64_t count = 0;
-    for (int group = 0; group < generator->group_count; group++)
-        of_group(generator, group, &count);
-    return count;
-}
-
-/* Rows whose logits are needed: the last token of a whole context, and every prompt token but the
- * last when the prompt is scored. */
-static int64_t collect_wanted(struct generator *generator, int64_t segment_count)
-{
-    int64_t wanted = 0;
-    int32_t row = 0;
-    for (int64_t s = 0; s < segment_count; s++) {
-        struct sequence *sequence = generator->of_segment[s];
-        const struct exec_segment *segment = &generator->segments[s];
-        for (int64_t t = 0; t < segment->token_count; t++, row++) {
-            int64_t position = segment->first_position + t;
-            bool is_inner = position + 1 < sequence->request.prompt_count;
-            if (is_inner ? sequence->request.prompt_logprobs
-                         : sequence->request.token_count_max > 0)
-                generator->wanted[wanted++] = (struct wanted_row){sequence, row, position};
-        }
-    }
-    return wanted;
-}
-
-static int64_t advance(struct generator *generator, int64_t segment_count)
-{
-    int64_t tokens = 0;
-    for (int64_t s = 0; s < segment_count; s++) {
-        generator->of_segment[s]->position += generator->segments[s].token_count;
-        tokens += generator->segments[s].token_count;
-    }
-    return tokens;
-}
+/* ---- Steps ----------------------------------------------------------------------------------- */
 
 /* A prompt that is only scored ends with its last chunk. */
 static void end_scored(struct generator *generator, int64_t segment_count)
@@ -394,21 +278,19 @@ static void count_step(struct generator *generator, bool is_prefill, int64_t tok
 enum status generator_step(struct generator *generator, struct error *err)
 {
     double start = system_seconds();
-    admit(generator);
-    int64_t segment_count = collect(generator, collect_prompts);
-    bool is_prefill = segment_count > 0;
-    if (!is_prefill)
-        segment_count = collect(generator, collect_last_tokens);
+    bool is_prefill;
+    generator_admit(generator);
+    int64_t segment_count = generator_collect(generator, &is_prefill);
     if (segment_count == 0)
         return STATUS_OK;
     enum layer_form form = is_prefill ? FORM_OWNED : exec_decode_form(generator->exec);
     TRY(exec_forward(generator->exec, &generator->cache, form, generator->segments, segment_count,
                      err));
-    int64_t wanted_count = collect_wanted(generator, segment_count);
-    int64_t tokens = advance(generator, segment_count);
+    int64_t wanted_count = generator_collect_wanted(generator, segment_count);
+    int64_t tokens = generator_advance(generator, segment_count);
     TRY(generator_use_logits(generator, wanted_count, err));
     end_scored(generator, segment_count);
     count_step(generator, is_prefill, tokens, system_seconds() - start);
-    sweep_ended(generator);
+    generator_sweep_ended(generator);
     return STATUS_OK;
 }

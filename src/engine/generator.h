@@ -2,7 +2,18 @@
  *
  * The generator knows token ids only; text, stop strings and files are its caller's. It is driven
  * by one thread: submit sequences, call generator_step until generator_is_idle. All callbacks come
- * from that thread, inside generator_step and generator_cancel_all. */
+ * from that thread, inside generator_step and generator_cancel_all.
+ *
+ * Order: sequences are admitted as they were submitted, each with all the KV pages that it can ever
+ * need, so that none is ever put off; one that finds no room waits, and those behind it wait with
+ * it, so that a large one is not passed by small ones for ever. Newcomers enter at any step, and
+ * their prompts go before the next tokens of those that decode.
+ *
+ * Prefixes: with shares_prefixes, full pages of prompt tokens are computed by the first sequence
+ * that has them; one that shares them waits until they are there, then goes on behind them. They
+ * stay, as long as nobody needs the room, for sequences to come. What a sequence gets is the same
+ * to the bit, shared or not. A sequence with prompt_logprobs needs the logits of its whole prompt:
+ * it takes nothing from others and leaves nothing for them. */
 #ifndef PHASOR_ENGINE_GENERATOR_H
 #define PHASOR_ENGINE_GENERATOR_H
 
@@ -85,6 +96,7 @@ struct generator_params {
     int64_t batch_token_max;    /* --max-num-batched-tokens: tokens of one step, >= sequences */
     int64_t context_max;        /* --max-model-len; prompt and max_tokens together */
     int64_t kv_bytes_max;       /* budget of the KV cache */
+    bool shares_prefixes;       /* prompts that begin alike compute their full pages once */
 };
 
 /* `exec` is borrowed. */
@@ -110,10 +122,17 @@ struct generator_counters {
     int64_t prefill_tokens, decode_tokens; /* processed so far */
     double prefill_seconds, decode_seconds;
     int64_t step_count;
-    int64_t kv_pages_used, kv_pages_total; /* of all data-parallel groups together */
-    int64_t kv_token_max;                  /* tokens that one sequence can have in its group */
+    int64_t shared_tokens; /* prompt tokens that were there already: not in prefill_tokens */
+    /* Of all data-parallel groups together: had by sequences; computed, for sequences to come. */
+    int64_t kv_pages_used, kv_pages_cached, kv_pages_total;
+    int64_t kv_token_max; /* tokens that one sequence can have in its group */
 };
 struct generator_counters generator_counters_get(const struct generator *generator);
+
+/* Host memory that a generator takes beside the cache: for its tables, and for each page of one
+ * group. An upper estimate. */
+uint64_t generator_table_bytes(const struct generator_params *params, int64_t vocab_count);
+uint64_t generator_bytes_per_page(void);
 
 static inline bool generator_is_idle(const struct generator *generator)
 {

@@ -36,26 +36,51 @@ static enum status grow(struct id_table *table, struct error *err)
     return STATUS_OK;
 }
 
-enum status id_table_add(struct id_table *table, const char *id, size_t length, int64_t line,
-                         int64_t *first_line, struct error *err)
+enum status id_table_reserve(struct id_table *table, size_t count, struct error *err)
+{
+    size_t capacity = FIRST_CAPACITY;
+    void *slots;
+    ASSERT(table->capacity == 0);
+    while (capacity / 4 * 3 <= count)
+        capacity *= 2;
+    TRY(memory_get(&slots, capacity, sizeof *table->slots, "the table of custom_ids", err));
+    *table = (struct id_table){.slots = slots, .capacity = capacity};
+    return STATUS_OK;
+}
+
+enum status id_table_add_hash(struct id_table *table, uint64_t low, uint64_t high, int64_t line,
+                              int64_t *first_line, struct error *err)
 {
     TRY(grow(table, err));
-    XXH128_hash_t hash = XXH3_128bits(id, length);
-    struct id_slot *slot = find_slot(table, hash.low64, hash.high64);
+    struct id_slot *slot = find_slot(table, low, high);
     if (slot->line == 0) {
-        *slot = (struct id_slot){hash.low64, hash.high64, line};
+        *slot = (struct id_slot){low, high, line};
         table->count++;
     }
     *first_line = slot->line;
     return STATUS_OK;
 }
 
-int64_t id_table_find(const struct id_table *table, const char *id, size_t length)
+enum status id_table_add(struct id_table *table, const char *id, size_t length, int64_t line,
+                         int64_t *first_line, struct error *err)
+{
+    XXH128_hash_t hash = XXH3_128bits(id, length);
+    return id_table_add_hash(table, hash.low64, hash.high64, line, first_line, err);
+}
+
+struct id_slot *id_table_slot(const struct id_table *table, uint64_t low, uint64_t high)
 {
     if (table->capacity == 0)
-        return 0;
+        return NULL;
+    struct id_slot *slot = find_slot(table, low, high);
+    return slot->line == 0 ? NULL : slot;
+}
+
+int64_t id_table_find(const struct id_table *table, const char *id, size_t length)
+{
     XXH128_hash_t hash = XXH3_128bits(id, length);
-    return find_slot(table, hash.low64, hash.high64)->line;
+    const struct id_slot *slot = id_table_slot(table, hash.low64, hash.high64);
+    return slot == NULL ? 0 : slot->line;
 }
 
 void id_table_deinit(struct id_table *table)

@@ -28,6 +28,15 @@ enum status id_table_add(struct id_table *table, const char *id, size_t length, 
 /* The line on which the id came first; 0 when it is not in the table. */
 int64_t id_table_find(const struct id_table *table, const char *id, size_t length);
 
+/* The same by 128 bits that are a hash already. The slot is NULL when they are not in the table;
+ * its `line` may be changed, but not to 0, until the next line is added. */
+enum status id_table_add_hash(struct id_table *table, uint64_t low, uint64_t high, int64_t line,
+                              int64_t *first_line, struct error *err) MUST_CHECK;
+struct id_slot *id_table_slot(const struct id_table *table, uint64_t low, uint64_t high);
+
+/* Makes room for `count` ids in an empty table: quicker than growing to it. */
+enum status id_table_reserve(struct id_table *table, size_t count, struct error *err) MUST_CHECK;
+
 void id_table_deinit(struct id_table *table);
 
 #endif

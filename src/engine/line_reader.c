@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "base/memory.h"
 
@@ -31,8 +32,10 @@ static enum status make_room(struct line_reader *reader, struct error *err)
     if (reader->end < reader->capacity)
         return STATUS_OK;
     size_t limit = reader->line_bytes_max + 2; /* the longest line, a carriage return, a newline */
-    size_t wanted = reader->capacity == 0 ? FIRST_BUFFER_BYTES : 2 * reader->capacity;
-    if (wanted > limit)
+    /* By fours: the old buffer and the new one are there together, and a quarter more than the
+     * limit is the most that a hostile line shall take. */
+    size_t wanted = reader->capacity == 0 ? FIRST_BUFFER_BYTES : 4 * reader->capacity;
+    if (wanted >= limit - 2)
         wanted = limit;
     void *buffer = memory_resize(reader->buffer, wanted, 1);
     if (buffer == NULL)
@@ -52,6 +55,8 @@ static enum status read_more(struct line_reader *reader, struct error *err)
     while (got < 0 && errno == EINTR);
     if (got < 0)
         return error_set_errno(err, errno, "cannot read %s", reader->path);
+    if (reader->hash != NULL)
+        XXH3_128bits_update(reader->hash, reader->buffer + reader->end, (size_t)got);
     reader->is_at_end = got == 0;
     reader->end += (size_t)got;
     return STATUS_OK;

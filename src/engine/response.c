@@ -1,38 +1,17 @@
 #include "engine/response.h"
 
 #include <stdio.h>
-#include <xxhash.h>
 
 #include "engine/json_writer.h"
 #include "engine/response_logprobs.h"
-
-/* Not zero, so that an unknown custom_id and line 0 do not hash to a well-known value. */
-#define ID_SALT 0x70686173u
-
-struct row_name {
-    char hex[33];
-};
-
-static struct row_name name_row(const struct row_identity *identity)
-{
-    struct {
-        uint64_t seed, line;
-    } key = {identity->run_seed, (uint64_t)identity->line};
-    const char *id = identity->custom_id == NULL ? "" : identity->custom_id;
-    XXH128_hash_t hash = XXH3_128bits_withSeed(id, identity->custom_id_length,
-                                               XXH3_64bits_withSeed(&key, sizeof key, ID_SALT));
-    struct row_name name;
-    snprintf(name.hex, sizeof name.hex, "%016llx%016llx", (unsigned long long)hash.high64,
-             (unsigned long long)hash.low64);
-    return name;
-}
 
 /* Writes key: "<prefix><hex>". */
 static void write_name(struct json_writer *json, const char *key, const char *prefix,
                        const struct row_name *name)
 {
-    char text[64];
-    snprintf(text, sizeof text, "%s%s", prefix, name->hex);
+    char digits[ROW_NAME_DIGITS + 1], text[64];
+    row_name_format(digits, name);
+    snprintf(text, sizeof text, "%s%s", prefix, digits);
     json_write_key(json, key);
     json_write_string(json, text);
 }
@@ -72,7 +51,7 @@ void response_write_error(struct text *out, const struct row_identity *identity,
                           const struct row_error *error)
 {
     struct json_writer json = {.out = out};
-    struct row_name name = name_row(identity);
+    struct row_name name = row_name_of(identity);
     open_line(&json, identity, &name, error->http_status);
     json_write_open(&json, '{');
     json_write_key(&json, "error");
@@ -233,7 +212,7 @@ void response_write(struct text *out, const struct response *response)
     const struct request *request = response->request;
     bool is_chat = request->endpoint == ENDPOINT_CHAT;
     struct json_writer json = {.out = out};
-    struct row_name name = name_row(&response->identity);
+    struct row_name name = row_name_of(&response->identity);
     open_line(&json, &response->identity, &name, 200);
     json_write_open(&json, '{');
     write_name(&json, "id", is_chat ? "chatcmpl-" : "cmpl-", &name);

@@ -10,14 +10,7 @@
 #include "engine/request.h"
 #include "engine/result.h"
 #include "engine/row_error.h"
-
-/* Who a line is for. Its ids are a hash of these: the same run gives the same ids. */
-struct row_identity {
-    uint64_t run_seed;
-    int64_t line;
-    const char *custom_id; /* NULL when it is not known */
-    size_t custom_id_length;
-};
+#include "engine/row_name.h"
 
 struct response {
     struct row_identity identity;

@@ -56,3 +56,21 @@ int64_t count_characters(const char *text, size_t length)
         count += ((unsigned char)text[i] & 0xC0) != 0x80;
     return count;
 }
+
+enum status prompt_result_place(struct prompt_result *prompt, const struct tokenizer *tokenizer,
+                                bool skip_special, struct error *err)
+{
+    struct decoder decoder = {.skip_special = skip_special};
+    struct text text = {0};
+    int64_t characters = 0;
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < prompt->scores.count && status == STATUS_OK; i++) {
+        text_clear(&text);
+        status = decoder_push(&decoder, tokenizer, &text, prompt->ids.ids[i], err);
+        characters += count_characters(text.bytes, text.length);
+        prompt->scores.tokens[i].text_offset = characters;
+    }
+    decoder_deinit(&decoder);
+    text_deinit(&text);
+    return status;
+}

@@ -69,8 +69,23 @@ static bool skip_value(struct cursor *cursor)
     return false;
 }
 
+/* What most custom_ids are: ASCII without escapes. */
+static bool is_plain(const char *literal, size_t length)
+{
+    for (size_t i = 0; i < length; i++) {
+        unsigned char c = (unsigned char)literal[i];
+        if (c < 0x20 || c >= 0x7f || c == '\\')
+            return false;
+    }
+    return true;
+}
+
 static bool append_decoded(struct text *out, const char *literal, size_t length)
 {
+    if (is_plain(literal, length)) {
+        text_append(out, literal + 1, length - 2);
+        return !out->failed;
+    }
     json_t *value = json_loadb(literal, length, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
     bool is_text = json_is_string(value);
     if (is_text)

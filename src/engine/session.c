@@ -1,5 +1,6 @@
 #include "engine/session.h"
 
+#include "base/memory.h"
 #include "base/system.h"
 #include "base/text.h"
 #include "exec/exec.h"
@@ -35,8 +36,16 @@ static enum status check_limits(const struct session_params *params,
     return STATUS_OK;
 }
 
-/* What the loader asks for weights, for activations and an explicit KV cache: a sentence now rather
- * than the kernel's killer later. */
+/* ---- Memory -------------------------------------------------------------------------------- */
+
+/* What a row of a batch takes beside its tokens, and for each of them (its ids twice, its text, as
+ * the request and as the answer has it); log-probabilities that it asks for come on top. As many
+ * rows wait as run. */
+#define ROW_BYTES       8192
+#define ROW_TOKEN_BYTES 32
+#define ROWS_FOR_EACH   2
+
+/* A sentence now rather than the kernel's killer later. */
 static enum status check_memory(const struct session_params *params, const struct engine *engine,
                                 struct error *err)
 {
@@ -44,16 +53,78 @@ static enum status check_memory(const struct session_params *params, const struc
     uint64_t pass = exec_bytes(engine_config(engine), layout, params->max_num_batched_tokens,
                                params->max_num_seqs) *
                     (uint64_t)layout->rank_count;
+    uint64_t held = memory_counters_get().live_bytes, allowed = engine_memory_bytes(engine);
     uint64_t available = system_memory_available();
-    if (pass > available || params->kv_bytes > available - pass)
+    bool is_budget = allowed > 0 && (allowed < held || allowed - held < available);
+    if (is_budget)
+        available = allowed < held ? 0 : allowed - held;
+    if (pass <= available && params->kv_bytes <= available - pass)
+        return STATUS_OK;
+    return error_set(
+        err, STATUS_NO_MEMORY,
+        "a pass of %lld tokens needs %llu MiB and the KV cache %llu MiB; %llu MiB of "
+        "memory are %s; lower --max-num-batched-tokens or --kv-memory%s",
+        (long long)params->max_num_batched_tokens, (unsigned long long)(pass >> 20),
+        (unsigned long long)(params->kv_bytes >> 20), (unsigned long long)(available >> 20),
+        is_budget ? "left of --memory" : "available", is_budget ? ", or raise --memory" : "");
+}
+
+/* What the budget leaves for the KV cache once weights and executor are there, with what comes with
+ * each page taken off. */
+static enum status kv_bytes_left(uint64_t *out, const struct session_params *params,
+                                 const struct generator_params *generator,
+                                 const struct session *session, const struct engine *engine,
+                                 struct error *err)
+{
+    const struct model_config *config = engine_config(engine);
+    const struct layout *layout = engine_layout(engine);
+    uint64_t memory = engine_memory_bytes(engine), held = memory_counters_get().live_bytes;
+    uint64_t tables = generator_table_bytes(generator, config->vocab_count) +
+                      (uint64_t)params->max_num_seqs * ROWS_FOR_EACH * ROW_BYTES;
+    uint64_t groups = (uint64_t)layout->attention.dp;
+    uint64_t page = kv_page_bytes(config, layout, exec_kv_dtype(session->exec)) *
+                    (uint64_t)layout->rank_count; /* one of each group */
+    uint64_t beside =
+        groups * (generator_bytes_per_page() + KV_PAGE_TOKENS * ROWS_FOR_EACH * ROW_TOKEN_BYTES);
+    if (held > memory || tables > memory - held || page + beside > memory - held - tables)
         return error_set(
             err, STATUS_NO_MEMORY,
-            "a pass of %lld tokens needs %llu MiB and the KV cache %llu MiB; %llu MiB "
-            "of memory are available; lower --max-num-batched-tokens or --kv-memory",
-            (long long)params->max_num_batched_tokens, (unsigned long long)(pass >> 20),
-            (unsigned long long)(params->kv_bytes >> 20), (unsigned long long)(available >> 20));
+            "--memory is %llu MiB: weights and activations take %llu MiB, tables and rows in "
+            "flight %llu MiB, and the KV cache needs at least %llu KiB; raise --memory, or lower "
+            "--max-num-batched-tokens (%lld) or --max-num-seqs (%lld)",
+            (unsigned long long)(memory >> 20), (unsigned long long)(held >> 20),
+            (unsigned long long)(tables >> 20), (unsigned long long)((page + beside) >> 10),
+            (long long)params->max_num_batched_tokens, (long long)params->max_num_seqs);
+    *out = (memory - held - tables) / (page + beside) * page;
     return STATUS_OK;
 }
+
+static enum status generator_open(struct session *session, const struct session_params *params,
+                                  const struct engine *engine, struct error *err)
+{
+    struct generator_params generator = {
+        .sequence_count_max = params->max_num_seqs,
+        .batch_token_max = params->max_num_batched_tokens,
+        .context_max = session->context_max,
+        .shares_prefixes = params->shares_prefixes,
+    };
+    uint64_t kv_bytes = params->kv_bytes, left;
+    if (engine_memory_bytes(engine) > 0) {
+        TRY(kv_bytes_left(&left, params, &generator, session, engine, err));
+        if (kv_bytes > left)
+            return error_set(err, STATUS_NO_MEMORY,
+                             "--kv-memory is %llu MiB, and --memory leaves %llu MiB for it",
+                             (unsigned long long)(kv_bytes >> 20),
+                             (unsigned long long)(left >> 20));
+        kv_bytes = kv_bytes > 0 ? kv_bytes : left;
+    } else if (kv_bytes == 0) {
+        kv_bytes = system_memory_available() / 2;
+    }
+    generator.kv_bytes_max = kv_bytes > INT64_MAX ? INT64_MAX : (int64_t)kv_bytes;
+    return generator_create(&session->generator, session->exec, &generator, err);
+}
+
+/* ---- Life ---------------------------------------------------------------------------------- */
 
 enum status session_open(struct session *out, struct engine *engine,
                          const struct session_params *params, struct error *err)
@@ -65,14 +136,7 @@ enum status session_open(struct session *out, struct engine *engine,
                                                  : engine_config(engine)->position_count_max};
     TRY(engine_exec_create(&session.exec, engine, params->max_num_batched_tokens,
                            params->max_num_seqs, err));
-    uint64_t kv_bytes = params->kv_bytes > 0 ? params->kv_bytes : system_memory_available() / 2;
-    struct generator_params generator = {
-        .sequence_count_max = params->max_num_seqs,
-        .batch_token_max = params->max_num_batched_tokens,
-        .context_max = session.context_max,
-        .kv_bytes_max = kv_bytes > INT64_MAX ? INT64_MAX : (int64_t)kv_bytes,
-    };
-    enum status status = generator_create(&session.generator, session.exec, &generator, err);
+    enum status status = generator_open(&session, params, engine, err);
     if (status != STATUS_OK) {
         session_close(&session);
         return status;

@@ -12,7 +12,9 @@ struct session_params {
     int64_t max_num_seqs;
     int64_t max_num_batched_tokens;
     int64_t max_model_len; /* 0: the model's own */
-    uint64_t kv_bytes;     /* 0: half of the memory that is free */
+    /* 0: what the engine's memory_bytes leaves, or else half of the memory that is free. */
+    uint64_t kv_bytes;
+    bool shares_prefixes; /* see generator_params */
     struct log_sink log;
 };
 
@@ -23,7 +25,14 @@ struct session {
     int64_t kv_token_max; /* tokens that the KV cache can hold of one sequence */
 };
 
-/* STATUS_INVALID_ARGUMENT when a limit is out of range; the sentence names the flag. */
+/* STATUS_INVALID_ARGUMENT when a limit is out of range, STATUS_NO_MEMORY when the run does not fit
+ * the engine's memory_bytes or the memory that there is; the sentence names the flag.
+ *
+ * memory_bytes is for what phasor's allocator gives out in this process, so that it can be held
+ * against it: what is held before the generator is made (weights, tokenizer, activations, staging)
+ * is taken as measured; for the generator's tables and rows in flight an estimate is set aside; the
+ * KV cache gets the rest. Not in it: the program itself, stacks, and what jansson takes while a
+ * file is parsed. */
 enum status session_open(struct session *out, struct engine *engine,
                          const struct session_params *params, struct error *err) MUST_CHECK;
 void session_close(struct session *session); /* {0} is allowed */

@@ -53,6 +53,12 @@ static enum status start(void *context, int index, struct error *err)
     return rank_start(&exec->ranks[index], err);
 }
 
+/* Whose host memory the logits of all ranks are. */
+static struct device *host_device(const struct exec *exec)
+{
+    return box_device(exec->box, 0);
+}
+
 static enum status ranks_create(struct exec *exec, const struct exec_params *params,
                                 struct error *err)
 {
@@ -69,9 +75,12 @@ static enum status ranks_create(struct exec *exec, const struct exec_params *par
         rank->ops = rank->device->ops;
         rank->stream = rank->device->stream;
         rank->weights = &params->weights[r];
-        TRY(rank_take_memory(rank, err));
+        enum status status = rank_take_memory(rank, err);
+        if (status != STATUS_OK)
+            return error_prefix(err, status, "rank %d", r);
     }
-    TRY(memory_get((void **)&exec->logits, logits, sizeof *exec->logits, "logits", err));
+    TRY(host_device(exec)->ops->host_memory_get(host_device(exec), (void **)&exec->logits,
+                                                logits * sizeof *exec->logits, "logits", err));
     TRY(communicators_create(exec, err));
     /* What can fail for want of memory is done: a failure from here on is of the box. */
     return box_run(exec->box, start, exec, err);
@@ -106,7 +115,8 @@ void exec_destroy(struct exec *exec)
         return;
     for (int r = 0; exec->ranks != NULL && r < exec->layout.rank_count; r++)
         rank_deinit(&exec->ranks[r]);
-    memory_free(exec->logits);
+    if (exec->logits != NULL)
+        host_device(exec)->ops->host_memory_free(host_device(exec), exec->logits);
     memory_free(exec->ranks);
     memory_free(exec);
 }

@@ -38,7 +38,7 @@ uint64_t exec_bytes(const struct model_config *config, const struct layout *layo
 const struct model_config *exec_config(const struct exec *exec);
 const struct layout *exec_layout(const struct exec *exec);
 struct box *exec_box(const struct exec *exec);
-int64_t exec_token_max(const struct exec *exec);
+int64_t exec_token_max(const struct exec *exec);   /* rounded up to the groups */
 enum dtype exec_kv_dtype(const struct exec *exec); /* f32 with f32 weights, else bf16 */
 
 /* Tokens of a pass that one data-parallel group takes: its even share of token_max, rounded up. */
@@ -73,8 +73,8 @@ enum status exec_logits(struct exec *exec, const int32_t *rows, int64_t row_coun
                         int64_t *stride, struct error *err) MUST_CHECK;
 
 /* The experts that the router chose in the passes to come, until it is called with NULL:
- * ids[layer x token_max x top_k + token x top_k + choice], written for the MoE layers and the
- * tokens of each pass, before exec_forward returns. `ids` is [layer_count][token_max][top_k]. */
+ * `ids` is [layer_count][exec_token_max][top_k], host memory; the MoE layers' rows of the tokens of
+ * a pass are written before exec_forward returns. */
 void exec_record_routing(struct exec *exec, int32_t *ids);
 
 #endif

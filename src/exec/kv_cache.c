@@ -16,21 +16,6 @@ uint64_t kv_page_bytes(const struct model_config *config, const struct layout *l
     return (uint64_t)(2 * kv_page_values(&layer) * dtype_bytes(dtype) * config->layer_count);
 }
 
-static enum status free_lists_get(struct kv_cache *cache, struct error *err)
-{
-    TRY(memory_get((void **)&cache->groups, (size_t)cache->group_count, sizeof *cache->groups,
-                   "the KV cache", err));
-    for (int g = 0; g < cache->group_count; g++) {
-        struct kv_group *group = &cache->groups[g];
-        TRY(memory_get_raw((void **)&group->free_pages, (size_t)cache->page_count,
-                           sizeof *group->free_pages, "the KV cache", err));
-        for (int64_t p = 0; p < cache->page_count; p++)
-            group->free_pages[p] = (int32_t)(cache->page_count - 1 - p);
-        group->free_count = cache->page_count;
-    }
-    return STATUS_OK;
-}
-
 static enum status pages_get(struct kv_cache *cache, const struct kv_cache_params *params,
                              struct error *err)
 {
@@ -59,17 +44,13 @@ enum status kv_cache_init(struct kv_cache *out, const struct kv_cache_params *pa
 {
     ASSERT(params->page_count >= 1 && params->page_count <= INT32_MAX);
     struct kv_cache cache = {.page_count = params->page_count,
-                             .group_count = params->layout->attention.dp,
                              .box = params->box,
                              .layer_count = params->config->layer_count};
-    enum status status;
-    TRY_GOTO(free_lists_get(&cache, err), done);
-    TRY_GOTO(pages_get(&cache, params, err), done);
-    *out = cache;
-
-done:
+    enum status status = pages_get(&cache, params, err);
     if (status != STATUS_OK)
         kv_cache_deinit(&cache);
+    else
+        *out = cache;
     return status;
 }
 
@@ -82,9 +63,6 @@ void kv_cache_deinit(struct kv_cache *cache)
             device->ops->memory_free(device, cache->layers[rank * cache->layer_count + l].values);
         }
     }
-    for (int g = 0; cache->groups != NULL && g < cache->group_count; g++)
-        memory_free(cache->groups[g].free_pages);
-    memory_free(cache->groups);
     memory_free(cache->layers);
     *cache = (struct kv_cache){0};
 }
@@ -92,20 +70,4 @@ void kv_cache_deinit(struct kv_cache *cache)
 struct kv_layer kv_cache_layer(const struct kv_cache *cache, int rank, int64_t layer)
 {
     return cache->layers[rank * cache->layer_count + layer];
-}
-
-void kv_cache_take(struct kv_cache *cache, int group, int32_t *pages, int64_t count)
-{
-    struct kv_group *from = &cache->groups[group];
-    ASSERT(group >= 0 && group < cache->group_count && count <= from->free_count);
-    for (int64_t i = 0; i < count; i++)
-        pages[i] = from->free_pages[--from->free_count];
-}
-
-void kv_cache_return(struct kv_cache *cache, int group, const int32_t *pages, int64_t count)
-{
-    struct kv_group *to = &cache->groups[group];
-    ASSERT(group >= 0 && group < cache->group_count && to->free_count + count <= cache->page_count);
-    for (int64_t i = count - 1; i >= 0; i--)
-        to->free_pages[to->free_count++] = pages[i];
 }

@@ -1,9 +1,9 @@
-/* Keys and values of all running sequences, in pages of KV_PAGE_TOKENS tokens.
+/* The memory of keys and values of all running sequences, in pages of KV_PAGE_TOKENS tokens.
  *
  * A sequence belongs to one data-parallel group of the attention; the ranks of the group hold its
  * pages, each with the KV heads of its own, under the same page numbers. A page holds that many
- * tokens of one sequence for every layer. The pools never grow: a sequence takes all the pages that
- * it can ever need before it starts, so that it never has to be put off.
+ * tokens of one sequence for every layer. Which page is whose is for the caller to know
+ * (engine/page_pool.h): a pass reads and writes the pages that its segments name.
  */
 #ifndef PHASOR_EXEC_KV_CACHE_H
 #define PHASOR_EXEC_KV_CACHE_H
@@ -14,15 +14,8 @@
 #include "layout/layout.h"
 #include "model/config.h"
 
-struct kv_group {
-    int64_t free_count;
-    int32_t *free_pages; /* [page_count], a stack; private */
-};
-
 struct kv_cache {
-    int64_t page_count;      /* of each group */
-    int group_count;         /* Ad */
-    struct kv_group *groups; /* [group_count] */
+    int64_t page_count; /* of each group */
 
     /* private */
     struct box *box;
@@ -55,9 +48,5 @@ void kv_cache_deinit(struct kv_cache *cache); /* {0} is allowed */
 
 /* Where a rank's keys and values of a layer lie. */
 struct kv_layer kv_cache_layer(const struct kv_cache *cache, int rank, int64_t layer);
-
-/* Takes `count` pages of a group into `pages`; the caller has seen that free_count is enough. */
-void kv_cache_take(struct kv_cache *cache, int group, int32_t *pages, int64_t count);
-void kv_cache_return(struct kv_cache *cache, int group, const int32_t *pages, int64_t count);
 
 #endif

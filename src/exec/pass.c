@@ -1,6 +1,4 @@
 /* Who has which rows in a pass, and what each rank must know before the first stage. */
-#include <string.h>
-
 #include "exec/exec_state.h"
 
 /* Rows of the groups, in the order of the segments; within a group, even shares of its ranks. So
@@ -115,35 +113,46 @@ static bool owns(const struct range *own, int64_t row)
     return row >= own->first && row < own->first + own->count;
 }
 
-/* Rows that rank `holder` sends to rank `owner`; their ids, as rows of its slice, where wanted. */
-static int64_t held_rows(const struct exec *exec, int holder, int owner, int32_t *ids)
+/* What a rank sends to each, and what comes to it from each. */
+struct embedding_rows {
+    int64_t sent[COMM_RANKS_MAX], coming[COMM_RANKS_MAX];
+};
+
+/* One walk over all tokens. Owners follow one another as their rows do, so that the ids which go to
+ * one owner stand together. Replicated rows go to everybody from one place. */
+static void embedding_count(struct rank *rank, struct embedding_rows *rows)
 {
-    struct range vocab = exec->ranks[holder].weights->vocab;
-    struct token_walk walk = {.pass = &exec->pass};
-    int64_t count = 0, row;
+    const struct exec *exec = rank->exec;
+    const struct pass *pass = &exec->pass;
+    const struct range vocab = rank->weights->vocab;
+    struct token_walk walk = {.pass = pass};
+    int64_t per_rank = exec->ranks[0].weights->vocab.count, row;
+    int owner = 0;
     int32_t id;
+    rank->held_count = 0;
     while (token_next(&walk, &id, &row)) {
-        if (!owns(&exec->pass.own[owner], row) || id < vocab.first ||
-            id >= vocab.first + vocab.count)
+        while (!owns(&pass->own[owner], row))
+            owner++;
+        if (owns(&pass->own[rank->index], row))
+            rows->coming[id / per_rank]++;
+        if (id < vocab.first || id >= vocab.first + vocab.count)
             continue;
-        if (ids != NULL)
-            ids[count] = (int32_t)(id - vocab.first);
-        count++;
+        rank->staging.ids[rank->held_count++] = (int32_t)(id - vocab.first);
+        rows->sent[owner]++;
     }
-    return count;
+    for (int r = 0; pass->form == FORM_REPLICATED && r < exec->layout.rank_count; r++)
+        rows->sent[r] = rank->held_count;
 }
 
 /* Own rows arrive in the order of the ranks that hold them: embed_rows says which of those that
  * arrived is a token's. */
-static void arrivals_sort(struct rank *rank, const int64_t *first_of)
+static void arrivals_sort(struct rank *rank, int64_t *next)
 {
     const struct exec *exec = rank->exec;
     const struct range *own = &exec->pass.own[rank->index];
     struct token_walk walk = {.pass = &exec->pass};
-    int64_t per_rank = exec->ranks[0].weights->vocab.count;
-    int64_t next[COMM_RANKS_MAX], row;
+    int64_t per_rank = exec->ranks[0].weights->vocab.count, row;
     int32_t id;
-    memcpy(next, first_of, sizeof next);
     while (token_next(&walk, &id, &row)) {
         if (owns(own, row))
             rank->staging.embed_rows[row - own->first] = (int32_t)next[id / per_rank]++;
@@ -154,23 +163,19 @@ static void embedding_plan(struct rank *rank)
 {
     const struct exec *exec = rank->exec;
     struct exchange_counts *counts = &rank->embedding;
+    struct embedding_rows rows = {{0}, {0}};
     int64_t row_bytes = exec->dim.hidden * 4;
-    int64_t first_of[COMM_RANKS_MAX] = {0};
-    int64_t arrived = 0;
-    rank->held_count = 0;
+    int64_t first_of[COMM_RANKS_MAX];
+    int64_t sent = 0, arrived = 0;
+    embedding_count(rank, &rows);
     for (int r = 0; r < exec->layout.rank_count; r++) {
-        int32_t *ids = rank->staging.ids + rank->held_count;
-        /* Replicated rows go to everybody from one place. */
-        bool again = exec->pass.form == FORM_REPLICATED && r > 0;
-        int64_t held = again ? rank->held_count : held_rows(exec, rank->index, r, ids);
-        int64_t coming = held_rows(exec, r, rank->index, NULL);
-        counts->send[r] = held * row_bytes;
-        counts->send_at[r] = again ? 0 : rank->held_count * row_bytes;
-        counts->receive[r] = coming * row_bytes;
+        counts->send[r] = rows.sent[r] * row_bytes;
+        counts->send_at[r] = exec->pass.form == FORM_REPLICATED ? 0 : sent * row_bytes;
+        counts->receive[r] = rows.coming[r] * row_bytes;
         counts->receive_at[r] = arrived * row_bytes;
         first_of[r] = arrived;
-        rank->held_count += again ? 0 : held;
-        arrived += coming;
+        sent += rows.sent[r];
+        arrived += rows.coming[r];
     }
     arrivals_sort(rank, first_of);
 }

@@ -215,8 +215,7 @@ enum status rank_take_memory(struct rank *rank, struct error *err)
 enum status rank_start(struct rank *rank, struct error *err)
 {
     const struct exec *exec = rank->exec;
-    struct buffer all = {rank->slab,
-                         (int64_t)rank_bytes(&exec->dim, exec->config, &exec->layout)};
+    struct buffer all = {rank->slab, (int64_t)rank_bytes(&exec->dim, exec->config, &exec->layout)};
     rank->ops->call(rank->stream, zero_all, &all, sizeof all);
     return tables_send(rank, err);
 }

@@ -25,7 +25,6 @@ struct loader {
     size_t task_count, task_capacity;
     uint64_t *slab_bytes;
     const struct weights_progress *progress;
-    uint64_t bytes_total; /* on disk */
     atomic_uint_fast64_t bytes_done;
     atomic_size_t next_task;
     atomic_int failed;
@@ -207,22 +206,36 @@ static enum status locate(struct weight_location *out, const struct loader *load
                              task->slice.expert, err);
 }
 
-static enum status bytes_count(struct loader *loader, struct error *err)
+struct disk_count {
+    const struct checkpoint *checkpoint;
+    uint64_t bytes;
+};
+
+static enum status count_on_disk(void *context, const struct weight_slice *slice, struct error *err)
 {
-    for (size_t i = 0; i < loader->task_count; i++) {
-        const struct block *block = &loader->tasks[i].slice.block;
-        struct weight_location where;
-        TRY(locate(&where, loader, &loader->tasks[i], err));
-        loader->bytes_total += bytes_on_disk(&where, block->row_count * block->column_count);
-    }
+    struct disk_count *count = context;
+    struct weight_location where;
+    TRY(checkpoint_locate(&where, count->checkpoint, slice->weight, slice->layer, slice->expert,
+                          err));
+    count->bytes += bytes_on_disk(&where, slice->block.row_count * slice->block.column_count);
     return STATUS_OK;
 }
 
-static void report_progress(struct loader *loader, int worker, uint64_t bytes)
+enum status weights_bytes_on_disk(uint64_t *out, const struct checkpoint *checkpoint,
+                                  const struct layout *layout, int rank, struct error *err)
+{
+    struct disk_count count = {.checkpoint = checkpoint};
+    TRY(weight_slices_each(checkpoint_config(checkpoint), layout, rank, DTYPE_F32, count_on_disk,
+                           &count, err));
+    *out = count.bytes;
+    return STATUS_OK;
+}
+
+static void report_progress(struct loader *loader, uint64_t bytes)
 {
     uint64_t done = atomic_fetch_add(&loader->bytes_done, bytes) + bytes;
     if (loader->progress->report != NULL)
-        loader->progress->report(loader->progress->context, worker, done, loader->bytes_total);
+        loader->progress->report(loader->progress->context, done);
 }
 
 static enum status task_run(struct loader *loader, const struct load_task *task, int worker,
@@ -246,7 +259,7 @@ static enum status task_run(struct loader *loader, const struct load_task *task,
         if (!slice->is_vector)
             matrix_pack_rows(place, slice->packing, slice->dtype, slice->block.row_count,
                              slice->block.column_count, values, row, part.row_count);
-        report_progress(loader, worker, bytes_on_disk(&where, part.row_count * part.column_count));
+        report_progress(loader, bytes_on_disk(&where, part.row_count * part.column_count));
     }
     return STATUS_OK;
 }
@@ -310,7 +323,6 @@ enum status weights_load(struct weights *out, struct device *device,
     enum status status;
     TRY_GOTO(tables_get(&loader, err), done);
     TRY_GOTO(weight_slices_each(config, layout, rank, dtype, task_add, &loader, err), done);
-    TRY_GOTO(bytes_count(&loader, err), done);
     TRY_GOTO(slabs_get(&loader, err), done);
     targets_set(&loader);
     TRY_GOTO(read_all(&loader, err), done);

@@ -60,10 +60,15 @@ struct weights_bytes {
 void weights_bytes(struct weights_bytes *out, const struct model_config *config,
                    const struct layout *layout, int rank, enum dtype dtype);
 
+/* Bytes of the checkpoint's files that weights_load will read for a rank. */
+enum status weights_bytes_on_disk(uint64_t *out, const struct checkpoint *checkpoint,
+                                  const struct layout *layout, int rank,
+                                  struct error *err) MUST_CHECK;
+
 struct weights_progress {
-    /* Bytes that have come for this rank, of all that will; from any of the loading workers (0: the
-     * thread that loads). Or NULL. */
-    void (*report)(void *context, int worker, uint64_t bytes_done, uint64_t bytes_total);
+    /* Bytes that have come for this rank, of those that weights_bytes_on_disk says; from threads of
+     * the device, several at a time. Or NULL. */
+    void (*report)(void *context, uint64_t bytes_done);
     void *context;
 };
 

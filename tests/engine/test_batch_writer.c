@@ -20,7 +20,13 @@ TestSuite(batch_writer, .init = make_folder);
 static enum status open_both(struct batch_writer **out, const char *output, const char *errors,
                              bool overwrite, struct error *err)
 {
-    return batch_writer_open(out, output, errors, overwrite, -1, err);
+    const struct batch_writer_params params = {
+        .output_path = output,
+        .error_path = errors,
+        .mode = overwrite ? BATCH_FILES_OVERWRITE : BATCH_FILES_NEW,
+        .input_fd = -1,
+    };
+    return batch_writer_open(out, &params, err);
 }
 
 static void expect_content(const char *path, const char *wanted)
@@ -65,6 +71,8 @@ Test(batch_writer, an_old_output_is_kept_unless_told_otherwise)
     cr_expect_neq(access(errors, F_OK), 0);
     expect_content(output, "old\n");
     cr_assert_eq(open_both(&writer, output, NULL, true, &err), STATUS_OK);
+    expect_content(output, "old\n"); /* until it is cut */
+    cr_assert_eq(batch_writer_cut(writer, BATCH_OUTPUT, 0, &err), STATUS_OK);
     put(writer, BATCH_OUTPUT, "new\n");
     cr_assert_eq(batch_writer_finish(writer, NULL), STATUS_OK);
     expect_content(output, "new\n");
@@ -86,7 +94,9 @@ Test(batch_writer, the_input_is_never_overwritten)
     struct error err;
     tools_write_file(path, "input\n", 6);
     int fd = open(path, O_RDONLY);
-    cr_expect_eq(batch_writer_open(&writer, path, NULL, true, fd, &err), STATUS_INVALID_ARGUMENT);
+    const struct batch_writer_params params = {
+        .output_path = path, .mode = BATCH_FILES_OVERWRITE, .input_fd = fd};
+    cr_expect_eq(batch_writer_open(&writer, &params, &err), STATUS_INVALID_ARGUMENT);
     expect_content(path, "input\n");
     close(fd);
 }

@@ -2,6 +2,7 @@
 
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <string.h>
 
 static void check(enum status status, const struct error *err)
 {
@@ -69,6 +70,7 @@ void model_runner_open(struct model_runner *out, const struct runner_params *par
                        .thread_count = params->thread_count,
                        .patience_seconds = params->patience_seconds,
                        .tag_names = traffic_names,
+                       .tag_count = TRAFFIC_KIND_COUNT,
                        .kernels = params->kernels,
                        .turn = params->turn,
                    },
@@ -97,6 +99,29 @@ void model_runner_open(struct model_runner *out, const struct runner_params *par
                         },
                         &err),
           &err);
+    cr_assert_leq(params->page_count, RUNNER_PAGES_MAX);
+    memset(out->taken, 0, sizeof out->taken);
+}
+
+void model_runner_take(struct model_runner *runner, int group, int32_t *pages, int64_t count)
+{
+    int64_t found = 0;
+    for (int32_t p = 0; p < runner->cache.page_count && found < count; p++) {
+        if (!runner->taken[group][p])
+            pages[found++] = p;
+    }
+    cr_assert_eq(found, count, "the cache is too small for this test");
+    for (int64_t i = 0; i < count; i++)
+        runner->taken[group][pages[i]] = true;
+}
+
+void model_runner_return(struct model_runner *runner, int group, const int32_t *pages,
+                         int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        cr_assert(runner->taken[group][pages[i]]);
+        runner->taken[group][pages[i]] = false;
+    }
 }
 
 void model_runner_close(struct model_runner *runner)

@@ -2,8 +2,12 @@
 #ifndef PHASOR_TESTS_EXEC_MODEL_RUNNER_H
 #define PHASOR_TESTS_EXEC_MODEL_RUNNER_H
 
+#include <stdbool.h>
+
 #include "exec/exec.h"
 #include "model/checkpoint.h"
+
+#define RUNNER_PAGES_MAX 256
 
 struct runner_params {
     const char *dir; /* of the checkpoint; NULL: `name` in tests/data/models */
@@ -28,6 +32,7 @@ struct model_runner {
     struct weights weights[COMM_RANKS_MAX];
     struct exec *exec;
     struct kv_cache cache;
+    bool taken[COMM_RANKS_MAX][RUNNER_PAGES_MAX]; /* pages of each group */
 };
 
 /* Takes and frees so many pieces that the device's own list of them is as long as it will be: what
@@ -38,5 +43,10 @@ void test_device_warm(struct device *device);
 struct checkpoint *test_checkpoint_open(const char *name);
 void model_runner_open(struct model_runner *out, const struct runner_params *params);
 void model_runner_close(struct model_runner *runner);
+
+/* Pages of a group of the cache that nobody has. */
+void model_runner_take(struct model_runner *runner, int group, int32_t *pages, int64_t count);
+void model_runner_return(struct model_runner *runner, int group, const int32_t *pages,
+                         int64_t count);
 
 #endif

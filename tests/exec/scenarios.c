@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/memory.h"
@@ -30,39 +29,48 @@ const int64_t scenario_model_count = sizeof scenario_models / sizeof scenario_mo
 /* ---- Checkpoints ------------------------------------------------------------------------------
  */
 
-static char made[8][256]; /* paths */
+/* One folder holds them all; it is made with the first. */
+static char folder[] = "/tmp/phasor-test-XXXXXX";
+static char made[8][64]; /* names in it */
 static int made_count;
 
-static void remove_made(void)
+void scenario_checkpoints_remove(void)
 {
-    for (int i = 0; i < made_count; i++) {
-        char command[300];
-        snprintf(command, sizeof command, "rm -rf '%.255s'", made[i]);
-        if (system(command) != 0)
-            fprintf(stderr, "cannot remove %s\n", made[i]);
-    }
+    char command[64];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    if (made_count > 0 && system(command) != 0)
+        fprintf(stderr, "cannot remove %s\n", folder);
+    made_count = 0;
+}
+
+static void checkpoint_make(const char *dir, const char *model, enum dtype dtype)
+{
+    char config[512];
+    struct error err;
+    snprintf(config, sizeof config, "%s/configs/%s.json", TEST_DATA, model);
+    enum status status = synth_write(
+        &(struct synth_params){.preset = config, .dir = dir, .dtype = dtype, .seed = 7}, &err);
+    cr_assert_eq(status, STATUS_OK, "%s", status == STATUS_OK ? "" : err.message);
 }
 
 const char *scenario_checkpoint(const char *model, enum dtype dtype)
 {
-    char config[512], wanted[64];
-    struct error err;
-    snprintf(wanted, sizeof wanted, "-%s-%s", model, dtype_name(dtype));
-    for (int i = 0; i < made_count; i++) {
-        if (strstr(made[i], wanted) != NULL)
-            return made[i];
+    static char path[128];
+    char name[64];
+    int i = 0;
+    snprintf(name, sizeof name, "%s-%s", model, dtype_name(dtype));
+    if (made_count == 0) {
+        cr_assert_not_null(mkdtemp(folder));
     }
-    cr_assert_lt(made_count, 8);
-    if (made_count == 0)
-        atexit(remove_made);
-    snprintf(made[made_count], sizeof made[0], "/tmp/phasor-test-%d%.200s", (int)getpid(), wanted);
-    snprintf(config, sizeof config, "%s/configs/%s.json", TEST_DATA, model);
-    enum status status = synth_write(
-        &(struct synth_params){
-            .preset = config, .dir = made[made_count], .dtype = dtype, .seed = 7},
-        &err);
-    cr_assert_eq(status, STATUS_OK, "%s", status == STATUS_OK ? "" : err.message);
-    return made[made_count++];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    while (i < made_count && strcmp(made[i], name) != 0)
+        i++;
+    if (i == made_count) {
+        cr_assert_lt(made_count, 8);
+        checkpoint_make(path, model, dtype);
+        memcpy(made[made_count++], name, sizeof name);
+    }
+    return path;
 }
 
 /* ---- Sequences ---------------------------------------------------------------------------------
@@ -111,7 +119,7 @@ static void sequences_open(struct run *run, const struct scenario *scenario)
         for (int64_t t = 0; t < sequence->token_count; t++)
             sequence->tokens[t] =
                 scenario->same_token ? 5 : (int32_t)random_below(&random, (uint64_t)vocab);
-        kv_cache_take(&run->runner->cache, sequence->group, sequence->pages, PAGES_PER_SEQUENCE);
+        model_runner_take(run->runner, sequence->group, sequence->pages, PAGES_PER_SEQUENCE);
         row += sequence->token_count;
     }
     run->result->token_count = row;
@@ -120,8 +128,8 @@ static void sequences_open(struct run *run, const struct scenario *scenario)
 static void sequences_close(struct run *run)
 {
     for (int64_t s = 0; s < run->sequence_count; s++)
-        kv_cache_return(&run->runner->cache, run->sequences[s].group, run->sequences[s].pages,
-                        PAGES_PER_SEQUENCE);
+        model_runner_return(run->runner, run->sequences[s].group, run->sequences[s].pages,
+                            PAGES_PER_SEQUENCE);
 }
 
 int64_t scenario_token_max(const struct scenario *scenario, int group_count)
@@ -222,6 +230,12 @@ static void expect_pass(struct run *run)
             if (used > run->result->expert_max)
                 run->result->expert_max = used;
             sent_count(sent, run, layer);
+            if (exec->pass.form == FORM_OWNED && layout->experts.ep > 1) {
+                int64_t rounds = dispatch_rounds(sent, layout->rank_count, layout->experts.ep,
+                                                 exec->dim.capacity);
+                if (rounds > run->result->round_max)
+                    run->result->round_max = rounds;
+            }
             traffic_experts(to, layout, &exec->shape, &traffic, sent);
             traffic_ffn(to, layout, &traffic, exec->config->shared_expert_dim, true);
         } else {
@@ -358,8 +372,6 @@ static void feed(struct run *run, enum layer_form form, bool is_prompt, bool is_
         return;
     check(exec_forward(runner->exec, &runner->cache, form, run->segments, run->segment_count, &err),
           &err);
-    if (runner->exec->ranks[0].rounds > run->result->round_max)
-        run->result->round_max = runner->exec->ranks[0].rounds;
     expect_pass(run);
     walk_pass(run);
     logits_take(run);
@@ -388,6 +400,19 @@ void scenario_run(struct scenario_result *out, struct model_runner *runner,
     sequences_close(run);
     memory_free(run->routing);
     memory_free(run);
+}
+
+double scenario_mean(const struct scenario_result *found, const struct scenario_result *expected)
+{
+    double error = 0, sum = 0, squares = 0;
+    int64_t count = expected->token_count * expected->vocab;
+    cr_assert_eq(found->token_count, expected->token_count);
+    for (int64_t i = 0; i < count; i++) {
+        error += pow((double)found->logits[i] - expected->logits[i], 2);
+        sum += expected->logits[i];
+        squares += pow(expected->logits[i], 2);
+    }
+    return sqrt(error / (squares - sum * sum / (double)count));
 }
 
 double scenario_worst(const struct scenario_result *found, const struct scenario_result *expected)

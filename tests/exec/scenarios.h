@@ -22,9 +22,12 @@ extern const int64_t scenario_count;
 extern const char *const scenario_models[];
 extern const int64_t scenario_model_count;
 
-/* Writes a random checkpoint of that model; the path is static. One of each (model, type) is made
- * and shared. */
+/* Writes a random checkpoint of that model; the path is static, until the next call. One of each
+ * (model, type) is made and shared. */
 const char *scenario_checkpoint(const char *model, enum dtype dtype);
+
+/* All of them: the `.fini` of every suite that makes any. */
+void scenario_checkpoints_remove(void);
 
 /* Tokens of a pass that a group must be able to take, times the groups. */
 int64_t scenario_token_max(const struct scenario *scenario, int group_count);
@@ -35,7 +38,7 @@ struct scenario_result {
     int64_t token_count;
     int64_t vocab;
     double nll;         /* teacher-forced, of all tokens but the first of each sequence */
-    int64_t round_max;  /* the most rounds that a dispatch took */
+    int64_t round_max;  /* the most rounds that a dispatch had to take */
     int64_t expert_max; /* the most experts that the tokens of one layer and pass chose together */
     /* Bytes that the collectives must have moved, given what the router chose: by the formulas, and
      * by a walk through every message. */
@@ -45,6 +48,9 @@ struct scenario_result {
 /* Prompts in two passes of the owned form, then single tokens in the forms for decode. */
 void scenario_run(struct scenario_result *out, struct model_runner *runner,
                   const struct scenario *scenario);
+
+/* The root of the mean square difference of the logits in units of their standard deviation. */
+double scenario_mean(const struct scenario_result *found, const struct scenario_result *expected);
 
 /* The largest difference of two logits in units of the row's standard deviation. */
 double scenario_worst(const struct scenario_result *found, const struct scenario_result *expected);

@@ -61,8 +61,7 @@ static void sequence_open(struct sequence *sequence, struct model_runner *runner
     sequence->past = shapes[shape].past;
     sequence->count = shapes[shape].count;
     tokens_fill(sequence->tokens, TOKENS_MAX, shape, exec_config(runner->exec)->vocab_count);
-    kv_cache_take(&runner->cache, 0, sequence->pages,
-                  kv_pages_for(sequence->past + sequence->count));
+    model_runner_take(runner, 0, sequence->pages, kv_pages_for(sequence->past + sequence->count));
     struct exec_segment past = {sequence->tokens, sequence->past, 0, sequence->pages, 0};
     if (sequence->past > 0)
         forward(runner, &past, 1);
@@ -76,8 +75,7 @@ static struct exec_segment segment_of(const struct sequence *sequence)
 
 static void sequence_close(struct sequence *sequence, struct model_runner *runner)
 {
-    kv_cache_return(&runner->cache, 0, sequence->pages,
-                    kv_pages_for(sequence->past + sequence->count));
+    model_runner_return(runner, 0, sequence->pages, kv_pages_for(sequence->past + sequence->count));
 }
 
 /* All tokens' logits of a batch of ragged segments are those of each segment alone, to the bit. */
@@ -133,7 +131,7 @@ Test(exec, chunks_are_the_whole)
     runner_start(&runner, "qwen3moe-window", DTYPE_BF16, 2, TOKENS_MAX, PAGES_MAX);
     size_t bytes = (size_t)exec_config(runner.exec)->vocab_count * sizeof *found;
     tokens_fill(tokens, TOKENS_MAX, 1, exec_config(runner.exec)->vocab_count);
-    kv_cache_take(&runner.cache, 0, pages, kv_pages_for(TOKENS_MAX));
+    model_runner_take(&runner, 0, pages, kv_pages_for(TOKENS_MAX));
     struct exec_segment whole = {tokens, TOKENS_MAX, 0, pages, 0};
     forward(&runner, &whole, 1);
     logits_copy(expected, &runner, TOKENS_MAX - 1);
@@ -157,7 +155,7 @@ Test(exec, the_past_matters)
     int32_t tokens[3] = {1, 2, 3}, page;
     struct model_runner runner;
     runner_start(&runner, "mixtral", DTYPE_F32, 1, 8, 1);
-    kv_cache_take(&runner.cache, 0, &page, 1);
+    model_runner_take(&runner, 0, &page, 1);
     struct exec_segment segment = {tokens, 3, 0, &page, 0};
     forward(&runner, &segment, 1);
     logits_copy(one, &runner, 2);
@@ -180,7 +178,7 @@ Test(exec, logits_of_many_rows)
     runner_start(&runner, "mixtral", DTYPE_F32, 2, EXEC_LOGIT_ROWS, 1);
     int64_t vocab = exec_config(runner.exec)->vocab_count;
     tokens_fill(tokens, EXEC_LOGIT_ROWS, 2, vocab);
-    kv_cache_take(&runner.cache, 0, &page, 1);
+    model_runner_take(&runner, 0, &page, 1);
     struct exec_segment segment = {tokens, EXEC_LOGIT_ROWS, 0, &page, 0};
     forward(&runner, &segment, 1);
     for (int32_t i = 0; i < EXEC_LOGIT_ROWS; i++)
@@ -211,7 +209,7 @@ Test(exec, routing_is_recorded)
     cr_assert(runner.config->layer_count * per_layer <= (int64_t)(sizeof routing / 4));
     memset(routing, 0xFF, sizeof routing);
     tokens_fill(tokens, TOKENS, 3, runner.config->vocab_count);
-    kv_cache_take(&runner.cache, 0, &page, 1);
+    model_runner_take(&runner, 0, &page, 1);
     struct exec_segment segment = {tokens, TOKENS, 0, &page, 0};
     exec_record_routing(runner.exec, routing);
     forward(&runner, &segment, 1);
@@ -275,7 +273,7 @@ Test(exec, takes_the_bytes_that_it_says_and_allocates_nothing_in_a_pass)
         exec_destroy(NULL);
         cr_assert_eq(device_bytes(&runner, cases[c].rank_count - 1), before);
 
-        kv_cache_take(&runner.cache, 0, &page, 1);
+        model_runner_take(&runner, 0, &page, 1);
         struct exec_segment segment = {tokens, 8, 0, &page, 0};
         uint64_t count = memory_counters_get().alloc_count;
         float *logits;

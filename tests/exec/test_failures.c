@@ -55,8 +55,9 @@ static void count_down(struct stream *stream)
     X(rms_norm)                                                                                    \
     X(add)                                                                                         \
     X(matmul)                                                                                      \
-    X(rope_append) X(attention) X(route) X(dispatch) X(group) X(ffn_up) X(ffn_down) X(combine)     \
-        X(shared_add) X(gather) X(copy)
+    X(rope_append)                                                                                 \
+    X(attention)                                                                                   \
+    X(route) X(dispatch) X(group) X(ffn_up) X(ffn_down) X(combine) X(shared_add) X(gather) X(copy)
 #define DEFINE_FAULTY(name)                                                                        \
     static void faulty_##name(struct stream *stream, const struct op_##name *op)                   \
     {                                                                                              \
@@ -137,7 +138,7 @@ static struct outcome run_with_fault(const char *plan, int rank, enum fault_kind
     fault.left = at;
 
     double start = system_seconds();
-    kv_cache_take(&runner.cache, 0, pages, 1);
+    model_runner_take(&runner, 0, pages, 1);
     struct exec_segment prompt = {tokens, 7, 0, pages, 0}, next = {tokens + 7, 1, 7, pages, 0};
     outcome.status =
         exec_forward(runner.exec, &runner.cache, FORM_OWNED, &prompt, 1, &outcome.error);
@@ -180,6 +181,8 @@ static void sweep(enum fault_kind kind, uint64_t quick_step, int64_t least)
                      (unsigned long long)n);
     }
 }
+
+TestSuite(failures, .fini = scenario_checkpoints_remove);
 
 Test(failures, of_any_operation_end_the_run, .timeout = 600)
 {

@@ -77,7 +77,7 @@ static void runner_open(struct runner *runner, const char *name, enum dtype dtyp
                                           .page_count = POSITIONS_MAX / KV_PAGE_TOKENS,
                                           .kernels = kernels,
                                       });
-    kv_cache_take(&runner->model.cache, 0, runner->pages, POSITIONS_MAX / KV_PAGE_TOKENS);
+    model_runner_take(&runner->model, 0, runner->pages, POSITIONS_MAX / KV_PAGE_TOKENS);
 }
 
 static void runner_close(struct runner *runner)

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 #include "scenarios.h"
@@ -120,6 +121,8 @@ static void runner_open(struct model_runner *out, const char *model, int rank_co
                            });
 }
 
+TestSuite(isolation, .fini = scenario_checkpoints_remove);
+
 Test(isolation, ranks_one_at_a_time, .timeout = 120)
 {
     static const struct {
@@ -164,15 +167,25 @@ static enum status touch(void *argument, struct error *err)
     return *trespass->memory == 1 ? STATUS_OK : STATUS_OK;
 }
 
+#define TRESPASS_EXIT_CODE 77
+
+static void on_fault(int signal_number)
+{
+    (void)signal_number;
+    _exit(TRESPASS_EXIT_CODE);
+}
+
 /* The test above can fail: who reads another rank's memory is stopped. */
-Test(isolation, a_trespass_is_a_fault, .signal = SIGSEGV)
+Test(isolation, a_trespass_is_a_fault, .exit_code = TRESPASS_EXIT_CODE)
 {
     struct model_runner runner;
     struct error err;
     baton_open();
     runner_open(&runner, "mixtral", 2, "tp2|tp2", &baton.turn);
+    scenario_checkpoints_remove();
     struct trespass trespass = {kv_cache_layer(&runner.cache, 1, 0).keys};
     struct device *device = box_device(runner.box, 0);
+    signal(SIGSEGV, on_fault);
     baton_arm(runner.box);
     device->ops->call(device->stream, touch, &trespass, sizeof trespass);
     cr_assert_eq(device->ops->synchronize(device->stream, &err), STATUS_OK);

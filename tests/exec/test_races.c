@@ -56,6 +56,8 @@ static void run_case(size_t index, uint64_t first_seed)
     model_runner_close(&runner);
 }
 
+TestSuite(races, .fini = scenario_checkpoints_remove);
+
 Test(races, eight_ranks_with_random_delays, .timeout = 3600)
 {
     const char *seed = getenv("PHASOR_TEST_SEED");

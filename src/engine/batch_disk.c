@@ -1,0 +1,93 @@
+#include "engine/batch_disk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static const struct disk_hooks *hooks;
+
+void disk_hooks_set(const struct disk_hooks *new_hooks)
+{
+    hooks = new_hooks;
+}
+
+/* -1 with errno when the operation is to fail. */
+static int before(enum disk_op op, size_t *length)
+{
+    int failure = hooks == NULL ? 0 : hooks->before(hooks->context, op, length);
+    if (failure != 0)
+        errno = failure;
+    return failure == 0 ? 0 : -1;
+}
+
+static void after(enum disk_op op)
+{
+    if (hooks != NULL)
+        hooks->after(hooks->context, op);
+}
+
+ssize_t disk_write(int fd, const void *bytes, size_t length)
+{
+    ssize_t put;
+    if (before(DISK_WRITE, &length) != 0)
+        return -1;
+    do
+        put = write(fd, bytes, length);
+    while (put < 0 && errno == EINTR);
+    after(DISK_WRITE);
+    return put;
+}
+
+int disk_sync(int fd)
+{
+    int result;
+    if (before(DISK_SYNC, NULL) != 0)
+        return -1;
+    do
+        result = fdatasync(fd);
+    while (result != 0 && errno == EINTR);
+    after(DISK_SYNC);
+    return result;
+}
+
+int disk_rename(const char *from, const char *to)
+{
+    if (before(DISK_RENAME, NULL) != 0)
+        return -1;
+    int result = rename(from, to);
+    after(DISK_RENAME);
+    return result;
+}
+
+int disk_truncate(int fd, off_t length)
+{
+    int result;
+    if (before(DISK_TRUNCATE, NULL) != 0)
+        return -1;
+    do
+        result = ftruncate(fd, length);
+    while (result != 0 && errno == EINTR);
+    after(DISK_TRUNCATE);
+    return result;
+}
+
+int disk_sync_folder_of(const char *path)
+{
+    char copy[PATH_MAX];
+    if (snprintf(copy, sizeof copy, "%s", path) >= (int)sizeof copy) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == EACCES ? 0 : -1; /* one may write into a folder that one may not read */
+    int result = disk_sync(fd);
+    int failure = errno;
+    close(fd);
+    errno = failure;
+    /* Some file systems cannot sync a folder: then there is nothing more to be done. */
+    return result != 0 && failure == EINVAL ? 0 : result;
+}

@@ -1,0 +1,241 @@
+#include "engine/batch_record.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "engine/batch_disk.h"
+#include "phasor.h"
+
+#define RECORD_FORMAT    1
+#define RECORD_BYTES_MAX (64 * 1024)
+
+/* ---- What stands in it --------------------------------------------------------------------- */
+
+/* Names of files may be any bytes, JSON texts may not: those are told apart by their hash. */
+static json_t *name_json(const char *name)
+{
+    char hashed[32];
+    if (name == NULL)
+        return json_null();
+    if (utf8_is_valid(name, strlen(name)))
+        return json_string(name);
+    snprintf(hashed, sizeof hashed, "xxh3:%016" PRIx64, (uint64_t)XXH3_64bits(name, strlen(name)));
+    return json_string(hashed);
+}
+
+static json_t *fingerprint_json(const struct fingerprint *fingerprint)
+{
+    char digits[FINGERPRINT_DIGITS + 1];
+    fingerprint_format(digits, fingerprint);
+    return json_string(digits);
+}
+
+/* As text: JSON numbers of 64 bits have a sign. */
+static json_t *seed_json(uint64_t seed)
+{
+    char digits[24];
+    snprintf(digits, sizeof digits, "%" PRIu64, seed);
+    return json_string(digits);
+}
+
+/* Folders may be named anew between a run and its resumption: the last part counts. */
+static const char *last_part(const char *path)
+{
+    const char *slash = path == NULL ? NULL : strrchr(path, '/');
+    return slash == NULL ? path : slash + 1;
+}
+
+enum status batch_record_create(json_t **out, const struct batch_facts *facts, struct error *err)
+{
+    json_t *record = json_pack(
+        "{s:i, s:s, s:I, s:o, s:o, s:I, s:o, s:o, s:o, s:s, s:o, s:o, s:I, s:b, s:b, s:b, s:I, "
+        "s:s}",
+        "phasor_run", RECORD_FORMAT, "version", PHASOR_VERSION, "begun",
+        (json_int_t)facts->begun_at, "input", name_json(facts->input_name), "input_xxh3_128",
+        fingerprint_json(&facts->input), "rows", (json_int_t)facts->row_count, "error_file",
+        name_json(last_part(facts->error_path)), "model", name_json(facts->model_name),
+        "model_xxh3_128", fingerprint_json(&facts->model), "dtype", facts->dtype, "chat_template",
+        name_json(facts->chat_template), "seed", seed_json(facts->seed), "max_model_len",
+        (json_int_t)facts->context_max, "ignore_eos", facts->ignore_eos, "prompt_logprobs",
+        facts->prompt_logprobs, "deterministic", facts->deterministic, "longest_sequence",
+        (json_int_t)facts->token_max, "plan", facts->plan);
+    if (record == NULL)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for the record of the run");
+    *out = record;
+    return STATUS_OK;
+}
+
+/* ---- Whether it is the same run ------------------------------------------------------------ */
+
+struct record_key {
+    const char *key;
+    const char *what;                                 /* in the sentence; "--x" for options */
+    enum { COUNTS, COUNTS_EXACTLY, IS_NOTED } weight; /* EXACTLY: with --deterministic */
+};
+
+static const struct record_key record_keys[] = {
+    {"input_xxh3_128", "the input file", COUNTS},
+    {"model_xxh3_128", "the model", COUNTS},
+    {"error_file", "--error-file", COUNTS},
+    {"dtype", "--dtype", COUNTS},
+    {"chat_template", "--chat-template", COUNTS},
+    {"seed", "--seed", COUNTS},
+    {"max_model_len", "--max-model-len", COUNTS},
+    {"ignore_eos", "--ignore-eos", COUNTS},
+    {"prompt_logprobs", "--prompt-logprobs", COUNTS},
+    {"deterministic", "--deterministic", COUNTS},
+    {"longest_sequence", "the longest sequence that the KV cache holds", COUNTS_EXACTLY},
+    {"plan", "--plan", COUNTS_EXACTLY},
+    {"version", "phasor's version", IS_NOTED},
+};
+
+/* A value as it is shown: without quotes, cut where it is long. */
+struct shown {
+    char text[160];
+};
+static struct shown show(const json_t *value)
+{
+    struct shown shown;
+    char *dump = json_is_string(value) ? NULL : json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    const char *text = json_is_string(value) ? json_string_value(value) : dump;
+    snprintf(shown.text, sizeof shown.text, "%s",
+             text == NULL || json_is_null(value) ? "none" : text);
+    free(dump);
+    return shown;
+}
+
+static enum status refuse(const struct record_key *key, const json_t *then, const json_t *now,
+                          const char *path, struct error *err)
+{
+    bool is_content = strstr(key->key, "xxh3") != NULL;
+    if (is_content)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--resume: %s is not the one with which the run began (%s); give the one "
+                         "of then, or start anew with --overwrite",
+                         key->what, path);
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "--resume: %s is not as when the run began (%s): then %s, now %s; give the "
+                     "one of then, or start anew with --overwrite",
+                     key->what, path, show(then).text, show(now).text);
+}
+
+enum status batch_record_compare(const json_t *then, const json_t *now, const char *path,
+                                 const struct log_sink *log, struct error *err)
+{
+    bool is_exact = json_is_true(json_object_get(now, "deterministic"));
+    for (size_t i = 0; i < sizeof record_keys / sizeof *record_keys; i++) {
+        const struct record_key *key = &record_keys[i];
+        const json_t *a = json_object_get(then, key->key), *b = json_object_get(now, key->key);
+        if (json_equal(a, b) || (key->weight == COUNTS_EXACTLY && !is_exact))
+            continue;
+        if (key->weight != IS_NOTED)
+            return refuse(key, a, b, path, err);
+        log_write(log, LOG_WARNING,
+                  "the run was begun with %s %s and goes on with %s: rows may differ in last bits",
+                  key->what, show(a).text, show(b).text);
+    }
+    return STATUS_OK;
+}
+
+enum status batch_record_begun(int64_t *begun_at, const char **model_name, const json_t *record,
+                               const char *path, struct error *err)
+{
+    TRY(json_get_string(model_name, record, path, "model", err));
+    return json_get_int(begun_at, record, path, "begun", 0, (int64_t)1 << 53, err);
+}
+
+/* ---- The file ------------------------------------------------------------------------------ */
+
+enum status batch_record_load(json_t **out, const char *path, struct error *err)
+{
+    json_t *record;
+    TRY(json_load_object(&record, path, RECORD_BYTES_MAX, err));
+    int64_t format = json_integer_value(json_object_get(record, "phasor_run"));
+    if (format == RECORD_FORMAT) {
+        *out = record;
+        return STATUS_OK;
+    }
+    json_decref(record);
+    if (format > RECORD_FORMAT)
+        return error_set(err, STATUS_UNSUPPORTED, "%s is of a later version of phasor", path);
+    return error_set(err, STATUS_FORMAT, "%s is no record of a run of phasor", path);
+}
+
+static enum status write_whole(int fd, const char *bytes, size_t length, const char *path,
+                               struct error *err)
+{
+    while (length > 0) {
+        ssize_t put = disk_write(fd, bytes, length);
+        if (put < 0)
+            return error_set_errno(err, errno, "cannot write %s", path);
+        bytes += put;
+        length -= (size_t)put;
+    }
+    if (disk_sync(fd) != 0)
+        return error_set_errno(err, errno, "cannot bring %s to the disk", path);
+    return STATUS_OK;
+}
+
+static enum status write_new(const char *path, const char *bytes, struct error *err)
+{
+    unlink(path); /* left behind by a run that was killed; the output's lock keeps others away */
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return error_set_errno(err, errno, "cannot create %s, which --resume needs", path);
+    enum status status = write_whole(fd, bytes, strlen(bytes), path, err);
+    close(fd);
+    if (status != STATUS_OK)
+        unlink(path);
+    return status;
+}
+
+static enum status put_in_place(const char *from, const char *to, struct error *err)
+{
+    if (disk_rename(from, to) != 0) {
+        int failure = errno;
+        unlink(from);
+        return error_set_errno(err, failure, "cannot rename %s to %s", from, to);
+    }
+    if (disk_sync_folder_of(to) != 0)
+        return error_set_errno(err, errno, "cannot bring the folder of %s to the disk", to);
+    return STATUS_OK;
+}
+
+enum status batch_record_save(const json_t *record, const char *path, struct error *err)
+{
+    struct text temporary = {0}, content = {0};
+    char *dump = json_dumps(record, JSON_INDENT(1));
+    text_append_format(&temporary, "%s.new", path);
+    text_append_format(&content, "%s\n", dump == NULL ? "" : dump);
+    content.failed |= dump == NULL;
+    enum status status = text_check(&temporary, "the name of a file", err);
+    if (status == STATUS_OK)
+        status = text_check(&content, "the record of the run", err);
+    if (status == STATUS_OK)
+        status = write_new(temporary.bytes, content.bytes, err);
+    if (status == STATUS_OK)
+        status = put_in_place(temporary.bytes, path, err);
+    free(dump);
+    text_deinit(&content);
+    text_deinit(&temporary);
+    return status;
+}
+
+enum status batch_record_check(const char *path, struct error *err)
+{
+    json_t *record = NULL;
+    enum status status = batch_record_load(&record, path, err);
+    json_decref(record);
+    if (status == STATUS_OK || status == STATUS_NOT_FOUND || status == STATUS_UNSUPPORTED)
+        return STATUS_OK;
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "%s, where the record of the run goes, is something else; move it away, or "
+                     "choose another output file",
+                     path);
+}

@@ -1,0 +1,59 @@
+/* The record of a run: a small JSON file beside the output, from which --resume knows whether it
+ * would go on with the same run. docs/batch-format.md describes it. */
+#ifndef PHASOR_ENGINE_BATCH_RECORD_H
+#define PHASOR_ENGINE_BATCH_RECORD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "engine/fingerprint.h"
+
+#define BATCH_RECORD_SUFFIX ".phasor-run"
+
+/* What a run depends on. */
+struct batch_facts {
+    const char *input_name;
+    struct fingerprint input;
+    int64_t row_count;
+    const char *error_path; /* NULL: failed rows go to the output */
+    const char *model_name;
+    struct fingerprint model;
+    const char *dtype;
+    const char *chat_template; /* NULL: the checkpoint's own */
+    uint64_t seed;
+    int64_t context_max;
+    bool ignore_eos, prompt_logprobs, deterministic;
+    /* These two change results only a little, and count only with `deterministic`. */
+    int64_t token_max; /* the longest sequence that the KV cache holds */
+    const char *plan;
+    int64_t begun_at; /* seconds since 1970 */
+};
+
+/* A new reference, to be released by json_decref. */
+enum status batch_record_create(json_t **out, const struct batch_facts *facts,
+                                struct error *err) MUST_CHECK;
+
+/* STATUS_NOT_FOUND when there is no file, STATUS_FORMAT when it is no record. */
+enum status batch_record_load(json_t **out, const char *path, struct error *err) MUST_CHECK;
+
+/* Whether `now` is the run of `then`, which `path` holds; else STATUS_INVALID_ARGUMENT, and the
+ * sentence tells the first difference. */
+enum status batch_record_compare(const json_t *then, const json_t *now, const char *path,
+                                 const struct log_sink *log, struct error *err) MUST_CHECK;
+
+/* When the run began, and the name under which it knows its model; borrowed. */
+enum status batch_record_begun(int64_t *begun_at, const char **model_name, const json_t *record,
+                               const char *path, struct error *err) MUST_CHECK;
+
+/* Replaces the file at once and durably: afterwards there is the old one or the new one, whatever
+ * happens in between. */
+enum status batch_record_save(const json_t *record, const char *path, struct error *err) MUST_CHECK;
+
+/* STATUS_INVALID_ARGUMENT when there is a file that is no record: it is not ours to replace. */
+enum status batch_record_check(const char *path, struct error *err) MUST_CHECK;
+
+#endif

@@ -1,0 +1,25 @@
+/* What tells one model from another, and one input from another: 128 bits of XXH3. They guard
+ * against mistakes, not against malice. */
+#ifndef PHASOR_ENGINE_FINGERPRINT_H
+#define PHASOR_ENGINE_FINGERPRINT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+struct fingerprint {
+    uint64_t high, low;
+};
+
+#define FINGERPRINT_DIGITS 32
+
+void fingerprint_format(char out[FINGERPRINT_DIGITS + 1], const struct fingerprint *fingerprint);
+
+/* Of a checkpoint: the bytes of its configuration and tokenizer, names, types and shapes of all
+ * tensors, and samples of their values: milliseconds, whatever its size. */
+struct checkpoint;
+enum status fingerprint_checkpoint(struct fingerprint *out, const struct checkpoint *checkpoint,
+                                   struct error *err) MUST_CHECK;
+
+#endif

@@ -1,0 +1,101 @@
+/* Who enters which group, and who leaves. */
+#include "base/memory.h"
+#include "base/system.h"
+#include "engine/generator_state.h"
+
+static struct page_request pages_wanted(const struct generator *generator,
+                                        const struct sequence *sequence)
+{
+    return (struct page_request){
+        .prompt = sequence->request.prompt,
+        .prompt_count = sequence->request.prompt_count,
+        .page_count = sequence->page_count,
+        .is_private = !generator->params.shares_prefixes || sequence->request.prompt_logprobs,
+    };
+}
+
+/* Tokens that the sequence adds to what a group has before it. */
+static int64_t load_of(const struct sequence *sequence, int64_t shared_pages)
+{
+    return sequence->request.prompt_count + sequence->request.token_count_max -
+           shared_pages * KV_PAGE_TOKENS;
+}
+
+/* The group that has the fewest tokens before it when the sequence has entered, among those with
+ * room; -1: none has. The sequence's own tokens count twice: once as what this group then has
+ * before it, once as work that all share. So a prefix is computed in a second group only when the
+ * first has as much more to do as that costs; a sequence that shares nothing goes where least is.
+ */
+static int group_choose(const struct generator *generator, const struct sequence *sequence)
+{
+    struct page_request request = pages_wanted(generator, sequence);
+    int64_t best_cost = INT64_MAX;
+    int best = -1;
+    for (int g = 0; g < generator->group_count; g++) {
+        const struct group_load *load = &generator->loads[g];
+        if (load->sequence_count >= generator->group_sequence_max)
+            continue;
+        struct page_fit fit = page_pool_fit(&generator->pools[g], &request);
+        int64_t cost = load->token_count + 2 * load_of(sequence, fit.shared_count);
+        if (fit.fits && cost < best_cost) {
+            best_cost = cost;
+            best = g;
+        }
+    }
+    return best;
+}
+
+static void group_enter(struct generator *generator, struct sequence *sequence, int group)
+{
+    struct page_request request = pages_wanted(generator, sequence);
+    struct group_load *load = &generator->loads[group];
+    sequence->group = group;
+    sequence->number = ++generator->last_number;
+    int64_t shared =
+        page_pool_take(&generator->pools[group], sequence->pages, &request, sequence->number);
+    sequence->load = load_of(sequence, shared);
+    load->sequence_count++;
+    load->token_count += sequence->load;
+}
+
+static void group_leave(struct generator *generator, struct sequence *sequence)
+{
+    struct group_load *load = &generator->loads[sequence->group];
+    page_pool_return(&generator->pools[sequence->group], sequence->pages, sequence->page_count,
+                     sequence->number);
+    load->sequence_count--;
+    load->token_count -= sequence->load;
+    generator->is_full = false;
+}
+
+void generator_admit(struct generator *generator)
+{
+    while (generator->first_waiting != NULL && !generator->is_full &&
+           generator->counters.running < generator->params.sequence_count_max) {
+        struct sequence *sequence = generator->first_waiting;
+        int group = group_choose(generator, sequence);
+        generator->is_full = group < 0;
+        if (group < 0)
+            return;
+        generator->first_waiting = sequence->next;
+        generator->counters.waiting--;
+        group_enter(generator, sequence, group);
+        sequence->started = system_seconds();
+        generator->running[generator->counters.running++] = sequence;
+    }
+}
+
+void generator_sweep_ended(struct generator *generator)
+{
+    int64_t kept = 0;
+    for (int64_t i = 0; i < generator->counters.running; i++) {
+        struct sequence *sequence = generator->running[i];
+        if (!sequence->done) {
+            generator->running[kept++] = sequence;
+            continue;
+        }
+        group_leave(generator, sequence);
+        sequence_free(sequence);
+    }
+    generator->counters.running = kept;
+}

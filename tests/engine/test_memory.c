@@ -1,0 +1,281 @@
+/* --memory: what a run holds stays within it, with far more requests than fit at once. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "base/random.h"
+#include "base/text.h"
+#include "engine/session.h"
+#include "engine_tools.h"
+#include "exec/exec.h"
+#include "phasor.h"
+#include "sweep.h"
+
+#define MODEL        MODELS_DIR "/kjv-moe"
+#define PLAN         "tp2dp2|ep4"
+#define VOCAB        2048
+#define PROMPT_MAX   1500
+#define MIB          (1ull << 20)
+#define RSS_TOLERANT (32 * MIB)
+
+/* Requests of mixed lengths: most short, some long, a third beginning alike. */
+struct load {
+    int64_t count;
+    struct load_request {
+        int32_t prompt[PROMPT_MAX];
+        int64_t prompt_count, token_max, pages;
+    } * requests;
+    int64_t page_count; /* of all, if none were shared */
+};
+
+static struct load load_of(uint64_t seed, int64_t count)
+{
+    struct load load = {.count = count, .requests = calloc((size_t)count, sizeof *load.requests)};
+    struct random random = {.seed = seed};
+    cr_assert_not_null(load.requests);
+    printf("seed %llu, %lld requests\n", (unsigned long long)seed, (long long)count);
+    for (int64_t r = 0; r < count; r++) {
+        struct load_request *request = &load.requests[r];
+        uint64_t most = random_below(&random, 10) == 0 ? PROMPT_MAX : 200;
+        request->prompt_count = 1 + (int64_t)random_below(&random, most);
+        request->token_max = 1 + (int64_t)random_below(&random, 40);
+        request->pages = kv_pages_for(request->prompt_count + request->token_max);
+        load.page_count += request->pages;
+        struct random ids = {.seed = random_below(&random, 3) == 0 ? 1 : 100 + (uint64_t)r};
+        for (int64_t t = 0; t < request->prompt_count; t++)
+            request->prompt[t] = (int32_t)random_below(&ids, VOCAB);
+    }
+    return load;
+}
+
+/* All of the load in the full tier, by the quick tier's seed else. */
+static struct load load_of_tier(int64_t quick_count)
+{
+    bool full = sweep_step(2) == 1;
+    return load_of(full ? 1 : sweep_first(1000), full ? 2000 : quick_count);
+}
+
+/* "VmHWM" or "VmRSS" of this process, in bytes. */
+static uint64_t process_bytes(const char *key)
+{
+    char line[256];
+    unsigned long long kib = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    cr_assert_not_null(file);
+    while (kib == 0 && fgets(line, sizeof line, file) != NULL) {
+        if (strncmp(line, key, strlen(key)) == 0)
+            sscanf(line + strlen(key), ": %llu", &kib);
+    }
+    fclose(file);
+    return kib << 10;
+}
+
+static uint64_t page_bytes(void)
+{
+    return 2 * 6 * 8 * 16 * KV_PAGE_TOKENS * 2; /* keys and values, layers, heads, width, bf16 */
+}
+
+/* What there must be beside the cache: weights, activations of 512 tokens, tables. */
+#define BESIDE_BYTES (40 * MIB)
+
+static uint64_t budget_of(const struct load *load)
+{
+    return BESIDE_BYTES + (uint64_t)load->page_count / 10 * page_bytes();
+}
+
+/* Sanitizers hold freed memory back, and more beside it. */
+static bool rss_is_ours(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return false;
+#else
+    return true;
+#endif
+}
+
+static void check_peaks(uint64_t budget, uint64_t rss_before)
+{
+    uint64_t peak = memory_counters_get().peak_bytes, rss = process_bytes("VmHWM") - rss_before;
+    uint64_t tolerance = budget / 10 > RSS_TOLERANT ? budget / 10 : RSS_TOLERANT;
+    printf("budget %.1f MiB, allocator %.1f MiB, VmHWM %.1f MiB more than before\n",
+           (double)budget / MIB, (double)peak / MIB, (double)rss / MIB);
+    cr_assert_leq(peak, budget);
+    cr_assert_geq(peak, budget / 10 * 8, "the budget is used");
+    cr_assert(!rss_is_ours() || rss <= budget + tolerance);
+}
+
+/* ---- Sequences ------------------------------------------------------------------------------- */
+
+static void on_end(void *context, const struct sequence_end *end)
+{
+    cr_assert_eq(end->reason, FINISH_LENGTH);
+    ++*(int64_t *)context;
+}
+
+static void submit_all(struct generator *generator, const struct load *load, int64_t *done)
+{
+    for (int64_t r = 0; r < load->count; r++) {
+        const struct load_request *request = &load->requests[r];
+        struct error err;
+        struct sequence_request sequence = {.prompt = request->prompt,
+                                            .prompt_count = request->prompt_count,
+                                            .token_count_max = request->token_max,
+                                            .ignore_eos = true,
+                                            .logprobs = -1,
+                                            .callbacks = {.finished = on_end},
+                                            .context = done};
+        cr_assert_eq(generator_submit(generator, &sequence, &err), STATUS_OK, "%s", err.message);
+    }
+}
+
+Test(memory, sequences_for_ten_times_the_cache_all_finish, .timeout = 3000)
+{
+    struct load load = load_of_tier(150);
+    struct engine *engine;
+    struct session session;
+    struct error err;
+    int64_t done = 0, waited = 0, peak_pages = 0;
+    uint64_t rss = process_bytes("VmHWM"), budget = budget_of(&load);
+    struct engine_params model = {
+        .model = MODEL, .dtype = DTYPE_BF16, .plan = PLAN, .memory_bytes = budget};
+    struct session_params params = {
+        .max_num_seqs = 512, .max_num_batched_tokens = 512, .shares_prefixes = true};
+    cr_assert_eq(engine_open(&engine, &model, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(session_open(&session, engine, &params, &err), STATUS_OK, "%s", err.message);
+    struct generator_counters counters = generator_counters_get(session.generator);
+    printf("%lld pages of %lld\n", (long long)counters.kv_pages_total, (long long)load.page_count);
+    cr_assert(counters.kv_pages_total <= load.page_count / 7 &&
+              counters.kv_pages_total >= load.page_count / 14);
+    submit_all(session.generator, &load, &done);
+    while (!generator_is_idle(session.generator)) {
+        cr_assert_eq(generator_step(session.generator, &err), STATUS_OK, "%s", err.message);
+        counters = generator_counters_get(session.generator);
+        waited += counters.waiting > 0;
+        peak_pages = counters.kv_pages_used > peak_pages ? counters.kv_pages_used : peak_pages;
+    }
+    cr_assert_eq(done, load.count);
+    cr_assert_gt(waited, 0);
+    cr_assert_gt(peak_pages, counters.kv_pages_total / 2);
+    cr_assert_eq(counters.kv_pages_used, 0);
+    cr_assert_gt(counters.shared_tokens, 0);
+    check_peaks(budget, rss);
+    session_close(&session);
+    engine_close(engine);
+    free(load.requests);
+}
+
+/* ---- A batch --------------------------------------------------------------------------------- */
+
+static void write_rows(const char *path, const struct load *load)
+{
+    FILE *file = fopen(path, "w");
+    cr_assert_not_null(file);
+    for (int64_t r = 0; r < load->count; r++) {
+        const struct load_request *request = &load->requests[r];
+        fprintf(file,
+                "{\"custom_id\":\"%lld\",\"method\":\"POST\",\"url\":\"/v1/completions\","
+                "\"body\":{\"max_tokens\":%lld,\"ignore_eos\":true,\"prompt\":[",
+                (long long)r, (long long)request->token_max);
+        for (int64_t t = 0; t < request->prompt_count; t++)
+            fprintf(file, "%s%d", t == 0 ? "" : ",", request->prompt[t]);
+        fprintf(file, "]}}\n");
+    }
+    cr_assert_eq(fclose(file), 0);
+}
+
+Test(memory, a_batch_for_ten_times_the_cache_is_done_within_it, .timeout = 3000)
+{
+    struct load load = load_of_tier(150);
+    const char *input = tools_path(tools_folder(), "in"),
+               *output = tools_path(tools_folder(), "out");
+    struct phasor_model *model;
+    struct phasor_error err;
+    struct phasor_batch_result result;
+    struct phasor_model_params params = phasor_model_params_default();
+    struct phasor_batch_params batch = phasor_batch_params_default();
+    write_rows(input, &load);
+    uint64_t rss = process_bytes("VmHWM"), budget = budget_of(&load);
+    params.model = MODEL;
+    params.plan = PLAN;
+    params.memory_bytes = budget;
+    batch.input_path = input;
+    batch.output_path = output;
+    batch.max_num_seqs = 512;
+    batch.max_num_batched_tokens = 512;
+    cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_OK, "%s", err.message);
+    cr_assert_eq(phasor_batch_run(model, &batch, &result, &err), PHASOR_OK, "%s", err.message);
+    phasor_model_close(model);
+    cr_assert_eq(result.completed, load.count);
+    cr_assert_gt(result.shared_tokens, 0);
+    check_peaks(budget, rss);
+    json_t *rows = tools_read_rows(output);
+    cr_assert_eq(json_array_size(rows), load.count);
+    json_decref(rows);
+    free(load.requests);
+}
+
+/* ---- What does not fit ----------------------------------------------------------------------- */
+
+Test(memory, what_does_not_fit_is_told_with_the_numbers_and_the_cure)
+{
+    static const struct {
+        uint64_t memory, kv;
+        bool opens;
+        const char *words[2];
+    } cases[] = {
+        {1 * MIB, 0, false, {"the weights need", "--memory is 1 MiB; raise it"}},
+        {0, 0, true, {NULL}},
+        {20 * MIB, 0, false, {"a pass of 2048 tokens needs", "left of --memory"}},
+        {64 * MIB, 60 * MIB, false, {"and the KV cache 60 MiB", "or raise --memory"}},
+        {64 * MIB, 4 * MIB, true, {NULL}},
+        {64 * MIB, 0, true, {NULL}},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        struct engine *engine = NULL;
+        struct session session = {0};
+        struct error err = {0};
+        uint64_t live = memory_counters_get().live_count;
+        struct engine_params model = {
+            .model = MODEL, .dtype = DTYPE_BF16, .memory_bytes = cases[c].memory};
+        struct session_params params = {
+            .max_num_seqs = 64, .max_num_batched_tokens = 2048, .kv_bytes = cases[c].kv};
+        enum status status = engine_open(&engine, &model, &err);
+        if (status == STATUS_OK)
+            status = session_open(&session, engine, &params, &err);
+        printf("%s\n", err.message);
+        cr_assert_eq(status, cases[c].opens ? STATUS_OK : STATUS_NO_MEMORY, "case %zu: %s", c,
+                     err.message);
+        for (int w = 0; w < 2 && cases[c].words[w] != NULL; w++)
+            cr_assert_not_null(strstr(err.message, cases[c].words[w]), "%s", err.message);
+        session_close(&session);
+        engine_close(engine);
+        cr_assert_eq(memory_counters_get().live_count, live);
+    }
+}
+
+/* Every budget ends in a run within it or in a sentence. */
+Test(memory, any_budget, .timeout = 600)
+{
+    for (uint64_t mib = 1; mib < 80; mib += 1 + (mib > 8) * 6) {
+        struct engine *engine = NULL;
+        struct session session = {0};
+        struct error err = {0};
+        struct engine_params model = {
+            .model = MODEL, .dtype = DTYPE_BF16, .memory_bytes = mib * MIB, .plan = PLAN};
+        struct session_params params = {.max_num_seqs = 16, .max_num_batched_tokens = 256};
+        enum status status = engine_open(&engine, &model, &err);
+        if (status == STATUS_OK)
+            status = session_open(&session, engine, &params, &err);
+        if (status == STATUS_OK)
+            cr_assert_leq(memory_counters_get().live_bytes, mib * MIB);
+        else
+            cr_assert_not_null(strstr(err.message, "--memory"), "%s", err.message);
+        printf("%llu MiB: %s\n", (unsigned long long)mib,
+               status == STATUS_OK ? "runs" : err.message);
+        session_close(&session);
+        engine_close(engine);
+    }
+}
