@@ -3,11 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/memory.h"
 #include "base/random.h"
-#include "base/text.h"
 #include "engine/session.h"
 #include "engine_tools.h"
 #include "exec/exec.h"
