@@ -15,7 +15,7 @@
 
 #include "phasor.h"
 
-#define DOCUMENT_TOKENS 8064 /* 126 pages */
+#define DOCUMENT_TOKENS 8192 /* 128 pages */
 #define QUESTION_TOKENS 64
 #define ANSWER_TOKENS   32
 #define QUESTIONS       64
