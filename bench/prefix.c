@@ -78,7 +78,8 @@ static struct run run_once(struct phasor_model *model, const char *input, const 
         fail(err.message);
     if (result.completed != QUESTIONS)
         fail("not every question was answered");
-    fprintf(stderr, "%s: %.2f s\n", shares ? "sharing" : "without", result.elapsed_seconds);
+    fprintf(stderr, "%s: %.2f s, prefill %.2f s, decode %.2f s\n", shares ? "sharing" : "without",
+            result.elapsed_seconds, result.prefill_seconds, result.decode_seconds);
     return (struct run){result.elapsed_seconds, result.prefill_seconds, result.decode_seconds,
                         result.prefill_tokens, result.shared_tokens};
 }

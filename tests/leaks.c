@@ -3,7 +3,8 @@
  */
 #include <stdlib.h>
 
-int __lsan_is_turned_off(void);
+/* Seen by the sanitizer's library only where it is exported. */
+__attribute__((visibility("default"))) int __lsan_is_turned_off(void);
 
 int __lsan_is_turned_off(void)
 {
