@@ -156,8 +156,25 @@ struct phasor_batch_params {
     bool deterministic;   /* the same answers, to the byte, whether or not the run is interrupted;
                            * docs/batch-format.md tells what else differs */
     double drain_seconds; /* see PHASOR_DRAIN; 10 by default */
+    /* Files about the run, or NULL; docs/batch-format.md has their contents. Each is replaced
+     * whole, and must be none of the files above. That one cannot be written is refused before the
+     * run begins, and a warning later. */
+    const char *metrics_path; /* for Prometheus: every few seconds, and at the end */
+    const char *summary_path; /* JSON: at the end, however the run ends */
 };
 PHASOR_API struct phasor_batch_params phasor_batch_params_default(void);
+
+/* Of times: the mean is exact, median and 99th percentile are to 1 %. All are 0 where count is. */
+struct phasor_latency {
+    uint64_t count;
+    double mean_seconds, median_seconds, p99_seconds;
+};
+
+#define PHASOR_RANKS_MAX        64
+#define PHASOR_COLLECTIVE_COUNT 12 /* kinds of traffic between ranks */
+
+/* A few words, e.g. "attention reduction"; NULL unless 0 <= index < PHASOR_COLLECTIVE_COUNT. */
+PHASOR_API const char *phasor_collective_name(int index);
 
 struct phasor_batch_result {
     uint64_t total, completed, failed;         /* rows; the rest was not run */
@@ -168,13 +185,24 @@ struct phasor_batch_result {
     uint64_t shared_tokens; /* of prompts, found computed: not in prefill_tokens */
     /* Rows that were done before a run was resumed; not in the numbers above, but in `total`. */
     uint64_t completed_before, failed_before;
+    /* Of choices (a row has `n` for each prompt): time to first token, time per output token after
+     * the first, inter-token latency, end-to-end latency; from when the row was read. */
+    struct phasor_latency ttft, tpot, itl, e2el;
+    /* Bytes that ranks sent to others in this run, of all ranks together, by kind. */
+    uint64_t collective_bytes[PHASOR_COLLECTIVE_COUNT];
+    int rank_count;
+    /* The most memory that was held since the model was opened, of each rank's device; and of all
+     * that phasor held in this process, ranks and host together. */
+    uint64_t rank_peak_bytes[PHASOR_RANKS_MAX];
+    uint64_t peak_bytes;
 };
 
 /* Runs the file. Rows that are wrong get an error row and the rest goes on; the result tells how
  * many. Lines are written whole as rows finish and reach the disk within a second or so. Failure is
  * of the whole run: before it began (the output files are then as they were), or in its midst; rows
  * written until then stay in the output, and rows in flight are not written: `resume` runs what is
- * missing. For that a file OUTPUT.phasor-run lies beside OUTPUT. `*result` is filled in any case. */
+ * missing. For that a file OUTPUT.phasor-run lies beside OUTPUT. `*result` is filled in any case.
+ */
 PHASOR_API enum phasor_status phasor_batch_run(struct phasor_model *model,
                                                const struct phasor_batch_params *params,
                                                struct phasor_batch_result *result,

@@ -2,6 +2,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -44,6 +45,19 @@ void text_append_format(struct text *text, const char *format, ...)
         text->length += (size_t)length;
     }
     va_end(again);
+}
+
+void text_append_number(struct text *text, double value)
+{
+    char digits[40];
+    int precision = 15; /* what every number has; few need 17 digits */
+    do
+        snprintf(digits, sizeof digits, "%.*g", precision, value);
+    while (++precision <= 17 && strtod(digits, NULL) != value);
+    char *comma = strchr(digits, ','); /* the program's locale may write one */
+    if (comma != NULL)
+        *comma = '.';
+    text_append_string(text, digits);
 }
 
 void text_clear(struct text *text)

@@ -21,6 +21,8 @@ void text_append(struct text *text, const char *bytes, size_t length);
 void text_append_string(struct text *text, const char *string);
 void text_append_format(struct text *text, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/* A finite number, so that the same one is read back; with a point, whatever the locale. */
+void text_append_number(struct text *text, double value);
 void text_clear(struct text *text); /* length 0, keeps the memory */
 void text_deinit(struct text *text);
 

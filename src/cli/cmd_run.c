@@ -1,15 +1,11 @@
 /* phasor run: a batch file, or one prompt, through a model. */
-#include <errno.h>
-#include <fcntl.h>
-#include <libgen.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "commands.h"
 #include "progress.h"
+#include "run_files.h"
+#include "run_summary.h"
 #include "stop_signal.h"
 
 #define COUNT_TOP 0x1p62
@@ -17,6 +13,7 @@
 struct run_values {
     const char *model, *revision;
     const char *input, *output, *errors;
+    const char *metrics, *summary;
     const char *chat_template;
     const char *prompt;
     int dtype;
@@ -56,6 +53,10 @@ static const struct cli_option options[] = {
      "responses, one line each, as they finish; - is standard output", 0, 0, NULL},
     {"error-file", 0, OPTION_FILE, AT(errors), "FILE",
      "where rows that failed go (the output file)", 0, 0, NULL},
+    {"metrics-file", 0, OPTION_FILE, AT(metrics), "FILE",
+     "metrics for Prometheus, every few seconds and at the end", 0, 0, NULL},
+    {"summary-file", 0, OPTION_FILE, AT(summary), "FILE",
+     "the summary as JSON, at the end, with the keys of vllm bench serve", 0, 0, NULL},
     {"overwrite", 0, OPTION_FLAG, AT(overwrite), NULL, "replace output files that are not empty", 0,
      0, NULL},
     {"resume", 0, OPTION_FLAG, AT(resume), NULL,
@@ -130,6 +131,8 @@ static int check_mode(const struct cli_command *command)
         {"--top-p", values.top_p != 1, true},
         {"--top-k", values.top_k != 0, true},
         {"--error-file", values.errors != NULL, false},
+        {"--metrics-file", values.metrics != NULL, false},
+        {"--summary-file", values.summary != NULL, false},
         {"--strict", values.strict, false},
         {"--overwrite", values.overwrite, false},
         {"--resume", values.resume, false},
@@ -176,49 +179,14 @@ static int check_values(const struct cli_command *command, char **operands, int 
     return -1;
 }
 
-static bool is_stream(const char *path)
-{
-    return strcmp(path, "-") == 0;
-}
-
-/* Whether a file could be written there; made if need be. */
-static int check_output(const char *path)
-{
-    struct stat about;
-    if (path == NULL || is_stream(path))
-        return -1;
-    if (stat(path, &about) != 0) {
-        char folder[PATH_MAX];
-        snprintf(folder, sizeof folder, "%s", path);
-        if (access(dirname(folder), W_OK) == 0)
-            return -1;
-        fprintf(stderr, "phasor: cannot write the output file %s: its folder: %s\n", path,
-                strerror(errno));
-        return EXIT_FATAL;
-    }
-    if (S_ISDIR(about.st_mode)) {
-        fprintf(stderr, "phasor: the output file %s is a folder; name a file in it\n", path);
-        return EXIT_FATAL;
-    }
-    if (values.overwrite || values.resume || !S_ISREG(about.st_mode) || about.st_size == 0)
-        return -1;
-    fprintf(stderr,
-            "phasor: the output file %s exists and is not empty; finish the run that wrote it with "
-            "--resume, replace it with --overwrite, or choose another\n",
-            path);
-    return EXIT_FATAL;
-}
-
-/* The library checks files again; this spares the user a load before a simple mistake shows. */
 static int check_files(void)
 {
-    if (!is_stream(values.input) && access(values.input, R_OK) != 0) {
-        fprintf(stderr, "phasor: cannot open the input file %s: %s\n", values.input,
-                strerror(errno));
-        return EXIT_FATAL;
-    }
-    int mistake = check_output(values.output);
-    return mistake >= 0 ? mistake : check_output(values.errors);
+    return run_files_check(&(struct run_files){.input = values.input,
+                                               .output = values.output,
+                                               .errors = values.errors,
+                                               .metrics = values.metrics,
+                                               .summary = values.summary,
+                                               .keeps_output = values.overwrite || values.resume});
 }
 
 /* ---- Running ------------------------------------------------------------------------------- */
@@ -279,40 +247,6 @@ static int on_progress(void *context, const struct phasor_batch_progress *now)
     return PHASOR_DRAIN;
 }
 
-static double per_second(uint64_t count, double seconds)
-{
-    return seconds > 0 ? (double)count / seconds : 0;
-}
-
-static void print_summary(const struct phasor_batch_result *result)
-{
-    uint64_t before = result->completed_before + result->failed_before;
-    uint64_t done = before + result->completed + result->failed;
-    uint64_t missing = result->total > done ? result->total - done : 0;
-    if (result->total > 0 && before == result->total) {
-        fprintf(stderr, "%llu rows: the run is finished already (%llu completed, %llu failed)\n",
-                (unsigned long long)result->total, (unsigned long long)result->completed_before,
-                (unsigned long long)result->failed_before);
-        return;
-    }
-    fprintf(stderr, "%llu rows: %llu completed, %llu failed", (unsigned long long)result->total,
-            (unsigned long long)result->completed, (unsigned long long)result->failed);
-    if (before > 0)
-        fprintf(stderr, ", %llu done before (%llu failed)", (unsigned long long)before,
-                (unsigned long long)result->failed_before);
-    if (missing > 0)
-        fprintf(stderr, ", %llu not run", (unsigned long long)missing);
-    fprintf(stderr, "; %.2f s, %.2f rows/s\n", result->elapsed_seconds,
-            per_second(result->completed, result->elapsed_seconds));
-    fprintf(stderr,
-            "%llu prompt tokens (prefill %.1f tok/s), %llu completion tokens (decode %.1f "
-            "tok/s)\n",
-            (unsigned long long)result->prompt_tokens,
-            per_second(result->prefill_tokens, result->prefill_seconds),
-            (unsigned long long)result->completion_tokens,
-            per_second(result->decode_tokens, result->decode_seconds));
-}
-
 static int run_batch(struct phasor_model *model, struct progress *progress)
 {
     struct phasor_batch_params params = phasor_batch_params_default();
@@ -321,6 +255,8 @@ static int run_batch(struct phasor_model *model, struct progress *progress)
     params.input_path = values.input;
     params.output_path = values.output;
     params.error_path = values.errors;
+    params.metrics_path = values.metrics;
+    params.summary_path = values.summary;
     params.chat_template = values.chat_template;
     params.overwrite = values.overwrite;
     params.resume = values.resume;
@@ -340,7 +276,7 @@ static int run_batch(struct phasor_model *model, struct progress *progress)
     enum phasor_status status = phasor_batch_run(model, &params, &result, &err);
     progress_erase(progress);
     if (!progress->is_quiet && (status == PHASOR_OK || result.completed + result.failed > 0))
-        print_summary(&result);
+        run_summary_print(&result);
     if (status != PHASOR_OK)
         return exit_code_of(status, &err);
     return result.failed + result.failed_before > 0 ? EXIT_SOME_ROWS : EXIT_DONE;

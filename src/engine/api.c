@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "engine/inspect.h"
+#include "layout/traffic.h"
 #include "model/synth.h"
 
 #define MIRRORS(public, internal)                                                                  \
@@ -27,6 +28,8 @@ MIRRORS(PHASOR_LOG_INFO, LOG_INFO);
 MIRRORS(PHASOR_LOG_WARNING, LOG_WARNING);
 _Static_assert(sizeof((struct phasor_error *)0)->message == ERROR_MESSAGE_BYTES,
                "a sentence fits the public struct");
+_Static_assert(PHASOR_RANKS_MAX == LAYOUT_RANKS_MAX, "ranks have their places in a result");
+_Static_assert((int)PHASOR_COLLECTIVE_COUNT == (int)TRAFFIC_KIND_COUNT, "and so have collectives");
 
 /* ---- Errors and logs ----------------------------------------------------------------------- */
 
@@ -168,6 +171,11 @@ struct phasor_batch_params phasor_batch_params_default(void)
         .shares_prefixes = true,
         .drain_seconds = 10,
     };
+}
+
+const char *phasor_collective_name(int index)
+{
+    return index >= 0 && index < PHASOR_COLLECTIVE_COUNT ? traffic_names[index] : NULL;
 }
 
 enum phasor_status phasor_batch_run(struct phasor_model *model,

@@ -9,14 +9,15 @@
 
 #include "base/system.h"
 #include "engine/batch_files.h"
+#include "engine/batch_progress.h"
 #include "engine/batch_reader.h"
+#include "engine/batch_report.h"
 #include "engine/batch_row.h"
 #include "engine/response.h"
 #include "engine/session.h"
 
 #define IN_FLIGHT_FACTOR   2
 #define FIRST_IN_FLIGHT    64
-#define PROGRESS_SECONDS   0.2
 #define STRICT_NOTICES_MAX 20
 
 struct batch {
@@ -25,6 +26,7 @@ struct batch {
     const struct log_sink *log;
     struct phasor_batch_result *result;
     struct batch_reader *reader;
+    struct row_names names; /* of all rows, while the files of a run that is resumed are opened */
     struct batch_files files;
     struct session session;
     struct batch_world world;
@@ -33,9 +35,8 @@ struct batch {
     struct text line; /* the output line that is being built */
     bool has_told_model;
     bool has_all_rows; /* the reader is at its end */
-    bool is_draining;  /* no more rows are started, and those in flight have until */
-    double drain_until;
-    double started_at, progress_at;
+    struct batch_progress progress;
+    struct batch_report *report;
     /* A failure within a callback of the generator, to be returned behind it. */
     enum status failure;
     struct error failure_reason;
@@ -109,6 +110,7 @@ static enum status write_response(struct batch *batch, const struct batch_row_ru
     response_write(&batch->line, &response);
     TRY(write_line(batch, BATCH_OUTPUT, err));
     struct usage usage = response_usage(&response);
+    batch_meter_row(batch->world.meter, usage.prompt_tokens, usage.completion_tokens);
     batch->result->completed++;
     batch->result->prompt_tokens += (uint64_t)usage.prompt_tokens;
     batch->result->completion_tokens += (uint64_t)usage.completion_tokens;
@@ -161,7 +163,7 @@ static enum status start_row(struct batch *batch, struct batch_row *row, struct 
     struct row_error error;
     struct row_identity identity =
         identify(batch, row->line, row->custom_id, row->custom_id_length);
-    if (batch_past_has(&batch->files.past, &identity))
+    if (batch_past_has(&batch->files.past, row->index))
         return STATUS_OK; /* done before the run was interrupted */
     batch_reader_check(batch->reader, row);
     if (!parse_row(batch, row, &request, &error))
@@ -201,90 +203,15 @@ static enum status check_all_rows(struct batch *batch, struct error *err)
     return batch_reader_rewind(batch->reader, err);
 }
 
-/* ---- Progress ------------------------------------------------------------------------------ */
-
-static double rate(double count, double seconds)
-{
-    return seconds > 0 ? count / seconds : 0;
-}
-
-/* Rows that are in the files. */
-static uint64_t done_count(const struct batch *batch)
-{
-    const struct phasor_batch_result *result = batch->result;
-    return result->completed + result->failed + result->completed_before + result->failed_before;
-}
-
-static struct phasor_batch_progress measure(const struct batch *batch)
-{
-    struct generator_counters counters = {0};
-    const struct phasor_batch_result *result = batch->result;
-    if (batch->session.generator != NULL)
-        counters = generator_counters_get(batch->session.generator);
-    double elapsed = batch->started_at > 0 ? system_seconds() - batch->started_at : 0;
-    uint64_t done = done_count(batch), done_now = result->completed + result->failed;
-    struct phasor_batch_progress progress = {
-        .requests_total = result->total,
-        .requests_done = done,
-        .requests_failed = result->failed + result->failed_before,
-        .prompt_tokens = (uint64_t)counters.prefill_tokens,
-        .completion_tokens = batch->world.completion_tokens,
-        .prefill_tokens_per_second =
-            rate((double)counters.prefill_tokens, counters.prefill_seconds),
-        .decode_tokens_per_second = rate((double)counters.decode_tokens, counters.decode_seconds),
-        .elapsed_seconds = elapsed,
-        .remaining_seconds = -1,
-    };
-    if (done_now > 0 && done <= result->total)
-        progress.remaining_seconds = elapsed * (double)(result->total - done) / (double)done_now;
-    return progress;
-}
-
-static enum status stopped(const struct batch *batch, struct error *err)
-{
-    return error_set(err, STATUS_CANCELLED, "the run was stopped; %llu of %llu rows are done%s",
-                     (unsigned long long)done_count(batch),
-                     (unsigned long long)batch->result->total,
-                     batch->files.record != NULL ? ", and --resume runs the rest" : "");
-}
-
-static enum status tell_progress(struct batch *batch, bool is_last, struct error *err)
-{
-    double now = system_seconds();
-    if (batch->params->progress == NULL ||
-        (!is_last && now - batch->progress_at < PROGRESS_SECONDS))
-        return STATUS_OK;
-    batch->progress_at = now;
-    struct phasor_batch_progress progress = measure(batch);
-    int answer = batch->params->progress(batch->params->progress_context, &progress);
-    if (answer == PHASOR_GO_ON || is_last)
-        return STATUS_OK;
-    if (answer != PHASOR_DRAIN)
-        return stopped(batch, err);
-    if (!batch->is_draining)
-        batch->drain_until = now + batch->params->drain_seconds;
-    batch->is_draining = true;
-    return STATUS_OK;
-}
-
-/* While the input is read there is nothing to drain. */
-static enum status watch_reading(void *context, struct error *err)
-{
-    struct batch *batch = context;
-    TRY(tell_progress(batch, false, err));
-    return batch->is_draining
-               ? error_set(err, STATUS_CANCELLED, "the run was stopped before it began")
-               : STATUS_OK;
-}
+/* ---- The run ------------------------------------------------------------------------------- */
 
 /* What has to happen often: lines to the disk, a look at whether to go on. */
 static enum status tick(struct batch *batch, struct error *err)
 {
     TRY(batch_writer_tick(batch->files.writer, err));
-    return tell_progress(batch, false, err);
+    batch_report_tick(batch->report);
+    return batch_progress_tell(&batch->progress, false, err);
 }
-
-/* ---- The run ------------------------------------------------------------------------------- */
 
 static enum status fill_up(struct batch *batch, struct error *err)
 {
@@ -292,7 +219,8 @@ static enum status fill_up(struct batch *batch, struct error *err)
     int64_t limit = IN_FLIGHT_FACTOR * running + FIRST_IN_FLIGHT;
     if (limit > IN_FLIGHT_FACTOR * batch->params->max_num_seqs)
         limit = IN_FLIGHT_FACTOR * batch->params->max_num_seqs;
-    while (!batch->has_all_rows && !batch->is_draining && batch->world.sequence_count < limit) {
+    while (!batch->has_all_rows && !batch->progress.is_draining &&
+           batch->world.sequence_count < limit) {
         struct batch_row row;
         bool found;
         TRY(batch_reader_skim(batch->reader, &row, &found, err));
@@ -309,10 +237,14 @@ static enum status run_all(struct batch *batch, struct error *err)
     for (;;) {
         TRY(fill_up(batch, err));
         bool is_idle = batch->world.sequence_count == 0;
-        if (is_idle && (batch->has_all_rows || done_count(batch) >= batch->result->total))
-            return tell_progress(batch, true, err);
-        if (batch->is_draining && (is_idle || system_seconds() >= batch->drain_until))
-            return stopped(batch, err);
+        if (is_idle &&
+            (batch->has_all_rows || batch_progress_done(&batch->progress) >= batch->result->total))
+            return batch_progress_tell(&batch->progress, true, err);
+        if (batch->progress.is_draining)
+            generator_stop_admitting(batch->session.generator);
+        if (batch->progress.is_draining && (generator_is_idle(batch->session.generator) ||
+                                            system_seconds() >= batch->progress.drain_until))
+            return batch_progress_stopped(&batch->progress, err);
         TRY(generator_step(batch->session.generator, err));
         TRY(take_failure(batch, err));
         TRY(tick(batch, err));
@@ -327,6 +259,7 @@ static enum status open_session(struct batch *batch, struct error *err)
         .max_num_batched_tokens = params->max_num_batched_tokens,
         .max_model_len = params->max_model_len,
         .kv_bytes = params->kv_bytes,
+        .aside_bytes = batch_past_bytes(batch_reader_row_count(batch->reader), &batch->names),
         .shares_prefixes = params->shares_prefixes,
         .log = *batch->log,
     };
@@ -341,6 +274,7 @@ static enum status open_session(struct batch *batch, struct error *err)
         .tokenizer = engine_tokenizer(batch->engine),
         .chat_template = chat_template,
         .chat_refusal = &batch->chat_refusal,
+        .meter = batch_report_meter(batch->report),
         .seed = params->seed,
         .context_max = batch->session.context_max,
         .kv_token_max = batch->session.kv_token_max,
@@ -387,41 +321,51 @@ static enum status open_files(struct batch *batch, struct error *err)
                 : params->overwrite ? BATCH_FILES_OVERWRITE
                                     : BATCH_FILES_NEW,
         .reader = batch->reader,
+        .names = &batch->names,
+        .watch = {.ask = batch_progress_reading, .context = &batch->progress},
         .log = batch->log,
     };
     TRY(gather_facts(&files.facts, batch, plan, err));
     TRY(batch_files_open(&batch->files, &files, err));
+    row_names_deinit(&batch->names);
     batch->result->completed_before = batch->files.past.completed_count;
     batch->result->failed_before = batch->files.past.failed_count;
+    /* Of a run that is finished no row is looked at again. */
+    batch->has_all_rows = batch_progress_done(&batch->progress) >= batch->result->total;
+    batch->progress.can_resume = batch->files.record != NULL;
     return STATUS_OK;
 }
 
 static enum status run(struct batch *batch, struct error *err)
 {
     const struct phasor_batch_params *params = batch->params;
-    const struct batch_reader_watch watch = {watch_reading, batch};
+    const struct batch_reader_watch watch = {.ask = batch_progress_reading,
+                                             .context = &batch->progress,
+                                             .names = params->resume ? &batch->names : NULL};
     TRY(batch_reader_open(&batch->reader, params->input_path, BATCH_LINE_BYTES_MAX, &watch, err));
     batch->result->total = (uint64_t)batch_reader_row_count(batch->reader);
     if (params->strict)
         TRY(check_all_rows(batch, err));
     TRY(open_session(batch, err));
     TRY(open_files(batch, err));
-    batch->started_at = system_seconds();
+    batch->progress.started_at = system_seconds();
+    batch_report_begin(batch->report);
     TRY(run_all(batch, err));
     return batch_files_finish(&batch->files, err);
 }
 
-static void fill_result(const struct batch *batch)
+static enum status open_report(struct batch *batch, struct error *err)
 {
-    if (batch->session.generator == NULL || batch->started_at == 0)
-        return;
-    struct generator_counters counters = generator_counters_get(batch->session.generator);
-    batch->result->elapsed_seconds = system_seconds() - batch->started_at;
-    batch->result->prefill_seconds = counters.prefill_seconds;
-    batch->result->decode_seconds = counters.decode_seconds;
-    batch->result->prefill_tokens = (uint64_t)counters.prefill_tokens;
-    batch->result->decode_tokens = (uint64_t)counters.decode_tokens;
-    batch->result->shared_tokens = (uint64_t)counters.shared_tokens;
+    return batch_report_create(&batch->report,
+                               &(struct batch_report_params){
+                                   .params = batch->params,
+                                   .engine = batch->engine,
+                                   .session = &batch->session,
+                                   .world = &batch->world,
+                                   .log = batch->log,
+                                   .result = batch->result,
+                               },
+                               err);
 }
 
 enum status batch_run(struct engine *engine, const struct phasor_batch_params *params,
@@ -436,12 +380,18 @@ enum status batch_run(struct engine *engine, const struct phasor_batch_params *p
     if (params->resume && params->overwrite)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--resume keeps what --overwrite would replace; give one of them");
+    batch.names.run_seed = params->seed;
+    batch.progress =
+        (struct batch_progress){.params = params, .result = result, .world = &batch.world};
+    TRY(open_report(&batch, err));
     enum status status = run(&batch, err);
-    fill_result(&batch);
+    batch_report_end(batch.report, status);
     session_close(&batch.session); /* before the rows, whose prompts the generator may hold */
     batch_rows_drop(&batch.world);
     batch_files_close(&batch.files);
+    row_names_deinit(&batch.names);
     batch_reader_close(batch.reader);
+    batch_report_destroy(batch.report);
     text_deinit(&batch.line);
     return status;
 }

@@ -77,10 +77,11 @@ static enum status take_up(struct batch_files *files, const char *record_path,
         status = batch_record_begun(&files->begun_at, &files->model_name, then, record_path, err);
     if (status == STATUS_OK)
         status = check_error_file(files, err);
+    files->past.watch = params->watch;
     if (status == STATUS_OK)
         status = batch_past_read(&files->past, files->writer, params->facts.row_count, err);
     if (status == STATUS_OK)
-        status = batch_past_match(&files->past, params->reader, params->facts.seed, err);
+        status = batch_past_match(&files->past, params->names, err);
     for (int i = 0; i < BATCH_FILE_COUNT && status == STATUS_OK; i++) {
         if (batch_writer_file(files->writer, (enum batch_file)i)->bytes >
             files->past.whole_bytes[i])

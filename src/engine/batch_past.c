@@ -7,7 +7,9 @@
 
 #include "base/memory.h"
 
-#define BUFFER_BYTES (256 * 1024)
+#define BUFFER_BYTES  (256 * 1024)
+#define WATCH_BYTES   (16 * 1024 * 1024) /* read before the watch is asked */
+#define PREFETCH_ROWS 16                 /* that many look-ups are on their way */
 
 /* The ends of a line as response.c writes it. */
 static const char line_head[] = "{\"id\":\"batch_req_";
@@ -166,16 +168,27 @@ static enum status read_block(int fd, const char *name, char *buffer, size_t *le
     return STATUS_OK;
 }
 
+static enum status watch_reading(const struct batch_past *past, size_t *unwatched, size_t length,
+                                 struct error *err)
+{
+    *unwatched += length;
+    if (past->watch.ask == NULL || *unwatched < WATCH_BYTES)
+        return STATUS_OK;
+    *unwatched = 0;
+    return past->watch.ask(past->watch.context, err);
+}
+
 static enum status read_file(struct batch_past *past, enum batch_file file, int fd, char *buffer,
                              struct error *err)
 {
     struct passing_line line = {.length = 0};
     int64_t number = 1, offset = 0;
-    size_t length;
+    size_t length, unwatched = 0;
     if (lseek(fd, 0, SEEK_SET) < 0)
         return error_set_errno(err, errno, "cannot read %s", past->file_names[file]);
     for (;;) {
         TRY(read_block(fd, past->file_names[file], buffer, &length, err));
+        TRY(watch_reading(past, &unwatched, length, err));
         if (length == 0)
             return check_rest(past, &line, place_of(file, number), err);
         const char *at = buffer, *end = buffer + length, *newline;
@@ -202,6 +215,15 @@ static enum status reserve(struct batch_past *past, const struct batch_writer *w
                             err);
 }
 
+uint64_t batch_past_bytes(int64_t row_count, const struct row_names *names)
+{
+    /* Arrays that grow have up to two places for each row, and the table up to eight for three. */
+    uint64_t rows = (uint64_t)row_count + 64;
+    return BUFFER_BYTES +
+           rows * (8 * sizeof(struct id_slot) / 3 + 2 * sizeof(struct row_name) + 1) -
+           names->capacity * sizeof(struct row_name);
+}
+
 enum status batch_past_read(struct batch_past *past, const struct batch_writer *writer,
                             int64_t row_count, struct error *err)
 {
@@ -222,15 +244,12 @@ enum status batch_past_read(struct batch_past *past, const struct batch_writer *
 void batch_past_deinit(struct batch_past *past)
 {
     id_table_deinit(&past->rows);
+    memory_free(past->done);
+    past->done = NULL;
+    past->row_count = 0;
 }
 
 /* ---- Rows of the input --------------------------------------------------------------------- */
-
-static struct id_slot *find(const struct batch_past *past, const struct row_identity *identity)
-{
-    struct row_name name = row_name_of(identity);
-    return id_table_slot(&past->rows, name.low, name.high);
-}
 
 /* The first line that no row was found for: its place is not negative. */
 static int64_t first_unmatched(const struct batch_past *past)
@@ -244,27 +263,30 @@ static int64_t first_unmatched(const struct batch_past *past)
     return first;
 }
 
-enum status batch_past_match(struct batch_past *past, struct batch_reader *reader, uint64_t seed,
+static void mark_done(struct batch_past *past, const struct row_names *names)
+{
+    for (size_t i = 0; i < names->count && past->rows.capacity > 0; i++) {
+        if (i + PREFETCH_ROWS < names->count)
+            id_table_prefetch(&past->rows, names->names[i + PREFETCH_ROWS].low);
+        struct id_slot *slot =
+            id_table_slot(&past->rows, names->names[i].low, names->names[i].high);
+        if (slot == NULL)
+            continue;
+        slot->line = -slot->line;
+        past->done[i / 64] |= (uint64_t)1 << i % 64;
+    }
+}
+
+enum status batch_past_match(struct batch_past *past, const struct row_names *names,
                              struct error *err)
 {
-    for (;;) {
-        struct batch_row row;
-        bool found;
-        TRY(batch_reader_skim(reader, &row, &found, err));
-        if (!found)
-            break;
-        struct row_identity identity = {seed, row.line, row.custom_id, row.custom_id_length};
-        struct id_slot *slot = find(past, &identity);
-        if (slot != NULL)
-            slot->line = -slot->line;
-    }
+    TRY(memory_get((void **)&past->done, names->count / 64 + 1, sizeof *past->done,
+                   "which rows are done", err));
+    past->row_count = (int64_t)names->count;
+    mark_done(past, names);
     int64_t lost = first_unmatched(past);
     if (lost != 0)
         return refuse_line(past, lost, "no row of the input has its id", err);
-    return batch_reader_rewind(reader, err);
-}
-
-bool batch_past_has(const struct batch_past *past, const struct row_identity *identity)
-{
-    return past->rows.count > 0 && find(past, identity) != NULL;
+    id_table_deinit(&past->rows);
+    return STATUS_OK;
 }

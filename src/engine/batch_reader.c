@@ -30,6 +30,7 @@ struct batch_reader {
     int64_t row_count;
     struct fingerprint fingerprint;
     struct text custom_id;
+    int64_t given_count; /* rows since the first one was next */
 };
 
 static enum status ask(const struct batch_reader *reader, struct error *err)
@@ -141,20 +142,27 @@ static enum status next_line(struct batch_reader *reader, struct line *out, bool
     return text_check(&reader->custom_id, "a custom_id", err);
 }
 
+static enum status note_row(struct batch_reader *reader, int64_t line, struct error *err)
+{
+    const char *id = reader->custom_id.length > 0 ? reader->custom_id.bytes : NULL;
+    size_t length = reader->custom_id.length;
+    int64_t first_line;
+    if (++reader->row_count % WATCH_LINES == 0)
+        TRY(ask(reader, err));
+    if (reader->watch.names != NULL)
+        TRY(row_names_add(reader->watch.names, line, id, length, err));
+    return id == NULL ? STATUS_OK : id_table_add(&reader->ids, id, length, line, &first_line, err);
+}
+
 static enum status count_rows(struct batch_reader *reader, struct error *err)
 {
     for (;;) {
         struct line line;
         bool found;
-        int64_t first_line;
         TRY(next_line(reader, &line, &found, err));
         if (!found)
             return STATUS_OK;
-        if (++reader->row_count % WATCH_LINES == 0)
-            TRY(ask(reader, err));
-        if (reader->custom_id.length > 0)
-            TRY(id_table_add(&reader->ids, reader->custom_id.bytes, reader->custom_id.length,
-                             line.number, &first_line, err));
+        TRY(note_row(reader, line.number, err));
     }
 }
 
@@ -189,10 +197,13 @@ enum status batch_reader_open(struct batch_reader **out, const char *path, size_
         status = batch_reader_rewind(reader, err);
     if (status == STATUS_OK)
         status = first_pass(reader, err);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) {
         *out = reader;
-    else
-        batch_reader_close(reader);
+        return STATUS_OK;
+    }
+    if (reader->watch.names != NULL)
+        row_names_deinit(reader->watch.names);
+    batch_reader_close(reader);
     return status;
 }
 
@@ -229,6 +240,7 @@ enum status batch_reader_rewind(struct batch_reader *reader, struct error *err)
         return error_set_errno(err, errno, "cannot read %s from its start", reader->name);
     line_reader_deinit(&reader->lines);
     line_reader_init(&reader->lines, reader->fd, reader->name, reader->line_bytes_max);
+    reader->given_count = 0;
     return STATUS_OK;
 }
 
@@ -267,6 +279,7 @@ enum status batch_reader_skim(struct batch_reader *reader, struct batch_row *out
     if (!*found)
         return STATUS_OK;
     bool has_id = reader->custom_id.length > 0;
+    out->index = reader->given_count++;
     out->line = line.number;
     out->bytes = line.bytes;
     out->length = line.length;

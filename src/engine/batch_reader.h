@@ -1,9 +1,10 @@
 /* Rows of a batch file (JSON Lines), fed as they are needed.
  *
  * Opening reads the whole file once: it counts the rows and learns the custom_ids, so that the
- * second of two equal ones can be refused whatever is run in between. What cannot be read twice
- * (standard input, a pipe) is copied to an unlinked temporary file first. Memory is bounded by the
- * longest line, at most line_bytes_max, and 24 to 64 bytes for each row. */
+ * second of two equal ones can be refused whatever is run in between, and notes the rows' names for
+ * who wants them. What cannot be read twice (standard input, a pipe) is copied to an unlinked
+ * temporary file first. Memory is bounded by the longest line, at most line_bytes_max, and 24 to 64
+ * bytes for each row; names take 16 to 32 more. */
 #ifndef PHASOR_ENGINE_BATCH_READER_H
 #define PHASOR_ENGINE_BATCH_READER_H
 
@@ -14,6 +15,7 @@
 #include "base/status.h"
 #include "engine/fingerprint.h"
 #include "engine/row_error.h"
+#include "engine/row_name.h"
 
 #define BATCH_LINE_BYTES_MAX (64u * 1024 * 1024)
 #define CUSTOM_ID_BYTES_MAX  512
@@ -21,6 +23,7 @@
 struct batch_reader;
 
 struct batch_row {
+    int64_t index;     /* among the rows, from 0 */
     int64_t line;      /* in the file, from 1; blank lines count */
     const char *bytes; /* valid until the next call */
     size_t length;
@@ -35,8 +38,9 @@ struct batch_row {
 /* Asked several times a second while the file is opened, also while nothing comes from a pipe; its
  * failure ends the opening. */
 struct batch_reader_watch {
-    enum status (*ask)(void *context, struct error *err);
+    enum status (*ask)(void *context, struct error *err); /* NULL: nobody is asked */
     void *context;
+    struct row_names *names; /* takes the name of each row, empty on failure; NULL: none */
 };
 
 /* "-" is standard input. `line_bytes_max` is BATCH_LINE_BYTES_MAX except in tests; `watch` may be

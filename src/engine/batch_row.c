@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include "base/memory.h"
+#include "base/system.h"
 
 /* ---- Life ---------------------------------------------------------------------------------- */
 
@@ -65,7 +66,7 @@ static enum status row_create(struct batch_row_run **out, struct batch_world *wo
                                                   .logprobs = row->request.logprobs};
     for (int64_t i = 0; i < row->choice_count; i++) {
         choice_init(&row->choices[i], &row->choice_options, row->request.skip_special_tokens);
-        row->sequences[i] = (struct batch_sequence){row, i};
+        row->sequences[i] = (struct batch_sequence){.row = row, .choice = i};
     }
     *out = row;
     return STATUS_OK;
@@ -99,13 +100,23 @@ static void row_fail(struct batch_row_run *row, const char *code, const char *pa
 
 /* ---- Callbacks of the generator ------------------------------------------------------------ */
 
+static void note_token(struct batch_sequence *sequence)
+{
+    struct batch_world *world = sequence->row->world;
+    double now = system_seconds();
+    world->completion_tokens++;
+    if (sequence->token_at > 0)
+        batch_meter_gap(world->meter, now - sequence->token_at);
+    sequence->token_at = now;
+}
+
 static bool on_token(void *context, const struct generated_token *token)
 {
     struct batch_sequence *sequence = context;
     struct batch_row_run *row = sequence->row;
     struct error err;
     bool ended = true;
-    row->world->completion_tokens++;
+    note_token(sequence);
     if (!row->has_failed &&
         choice_push(&row->choices[sequence->choice], token, &ended, &err) != STATUS_OK)
         row_fail(row, ROW_INTERNAL, NULL, &err);
@@ -138,7 +149,9 @@ static void on_finished(void *context, const struct sequence_end *end)
     struct batch_row_run *row = sequence->row;
     struct error err;
     row->world->sequence_count--;
-    row->world->completion_tokens += end->reason == FINISH_STOP; /* the stop token itself */
+    if (end->reason == FINISH_STOP)
+        note_token(sequence); /* the stop token itself */
+    batch_meter_choice(row->world->meter, end);
     if (end->reason == FINISH_FAILED)
         row_fail(row, ROW_INTERNAL, NULL, end->error);
     else if (choice_finish(&row->choices[sequence->choice], end, &err) != STATUS_OK)

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/batch_meter.h"
 #include "engine/choice.h"
 #include "engine/generator.h"
 #include "engine/request.h"
@@ -21,6 +22,7 @@ struct batch_world {
     const struct tokenizer *tokenizer;         /* NULL: prompts must be token ids */
     const struct chat_template *chat_template; /* NULL: none; chat rows are refused with */
     const struct error *chat_refusal;          /* this sentence */
+    struct batch_meter *meter;                 /* where times are counted */
     uint64_t seed;                             /* for rows without their own */
     int64_t context_max;                       /* tokens of prompt and choice together */
     int64_t kv_token_max;                      /* the same, as the KV cache allows it */
@@ -38,6 +40,7 @@ struct batch_world {
 struct batch_sequence {
     struct batch_row_run *row;
     int64_t choice;
+    double token_at; /* when its last token came; 0: none has */
 };
 
 struct batch_row_run {

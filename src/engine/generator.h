@@ -115,6 +115,14 @@ enum status generator_submit(struct generator *generator, const struct sequence_
  */
 enum status generator_step(struct generator *generator, struct error *err) MUST_CHECK;
 
+/* From now on nobody enters: those that run go on to their ends, those that wait stay waiting, as
+ * does who is submitted later, for generator_cancel_all or generator_destroy. For a run that is to
+ * end soon; there is no way back. */
+void generator_stop_admitting(struct generator *generator);
+
+/* Whether no step could do anything: nobody runs, and nobody waits who may still enter. */
+bool generator_is_idle(const struct generator *generator);
+
 void generator_cancel_all(struct generator *generator); /* ends each with FINISH_CANCELLED */
 
 struct generator_counters {
@@ -133,11 +141,5 @@ struct generator_counters generator_counters_get(const struct generator *generat
  * group. An upper estimate. */
 uint64_t generator_table_bytes(const struct generator_params *params, int64_t vocab_count);
 uint64_t generator_bytes_per_page(void);
-
-static inline bool generator_is_idle(const struct generator *generator)
-{
-    struct generator_counters now = generator_counters_get(generator);
-    return now.running == 0 && now.waiting == 0;
-}
 
 #endif

@@ -70,7 +70,7 @@ static void group_leave(struct generator *generator, struct sequence *sequence)
 
 void generator_admit(struct generator *generator)
 {
-    while (generator->first_waiting != NULL && !generator->is_full &&
+    while (generator->first_waiting != NULL && !generator->is_closed && !generator->is_full &&
            generator->counters.running < generator->params.sequence_count_max) {
         struct sequence *sequence = generator->first_waiting;
         int group = group_choose(generator, sequence);
@@ -83,6 +83,17 @@ void generator_admit(struct generator *generator)
         sequence->started = system_seconds();
         generator->running[generator->counters.running++] = sequence;
     }
+}
+
+void generator_stop_admitting(struct generator *generator)
+{
+    generator->is_closed = true;
+}
+
+bool generator_is_idle(const struct generator *generator)
+{
+    return generator->counters.running == 0 &&
+           (generator->counters.waiting == 0 || generator->is_closed);
 }
 
 void generator_sweep_ended(struct generator *generator)

@@ -65,6 +65,7 @@ static void collect_last_tokens(struct generator *generator, int group, int64_t 
 {
     for (int64_t i = 0; i < generator->counters.running; i++) {
         struct sequence *sequence = generator->running[i];
+        ASSERT(prompt_left(sequence) <= 0); /* see chunk_of: no prompt waits when none goes on */
         if (sequence->group == group)
             segment_add(generator, count, sequence, &sequence->last_token, 1);
     }

@@ -4,7 +4,7 @@
 
 #include "base/memory.h"
 
-#define FIRST_CAPACITY 1024
+#define FIRST_CAPACITY 64
 
 /* The slot that holds the hash, or the free one where it belongs. The table has a free slot. */
 static struct id_slot *find_slot(const struct id_table *table, uint64_t low, uint64_t high)

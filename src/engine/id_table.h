@@ -34,6 +34,14 @@ enum status id_table_add_hash(struct id_table *table, uint64_t low, uint64_t hig
                               int64_t *first_line, struct error *err) MUST_CHECK;
 struct id_slot *id_table_slot(const struct id_table *table, uint64_t low, uint64_t high);
 
+/* Has the slot of these bits brought near, for a call soon: where a table is larger than the
+ * caches, it is memory that one waits for. */
+static inline void id_table_prefetch(const struct id_table *table, uint64_t low)
+{
+    if (table->capacity > 0)
+        __builtin_prefetch(&table->slots[low & (table->capacity - 1)]);
+}
+
 /* Makes room for `count` ids in an empty table: quicker than growing to it. */
 enum status id_table_reserve(struct id_table *table, size_t count, struct error *err) MUST_CHECK;
 

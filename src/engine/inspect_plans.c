@@ -4,10 +4,9 @@
 
 #include "engine/engine.h"
 #include "engine/inspect_sizes.h"
+#include "engine/run_limits.h"
 #include "exec/exec.h"
 #include "layout/layout.h"
-
-#define BATCH_TOKENS_MAX (1 << 24)
 
 /* What all plans of a model have in common. */
 struct subject {
@@ -93,6 +92,13 @@ static void put_baselines(struct description *to, json_t *row, const struct subj
         description_append(to, names, json_string("static_ep"));
 }
 
+/* As a run checks them (session.c): products of what passed do not overflow. */
+static enum status check_limits(const struct subject *subject, int group_count, struct error *err)
+{
+    return run_limits_check(subject->segment_max, subject->token_max, subject->config, group_count,
+                            err);
+}
+
 static void put_plan(struct description *to, json_t *list, const struct subject *subject,
                      const struct layout *layout)
 {
@@ -101,7 +107,8 @@ static void put_plan(struct description *to, json_t *list, const struct subject 
     json_t *row = description_append_object(to, list);
     layout_format(text, layout);
     description_put(to, row, "plan", json_string(text));
-    if (layout_check(layout, &subject->shape, &reason) != STATUS_OK) {
+    if (layout_check(layout, &subject->shape, &reason) != STATUS_OK ||
+        check_limits(subject, layout->attention.dp, &reason) != STATUS_OK) {
         description_put(to, row, "refused", description_text(reason.message));
         return;
     }
@@ -124,22 +131,9 @@ static bool wants_list(const struct inspect_plans_params *params)
     return params->plan != NULL && strcmp(params->plan, "list") == 0;
 }
 
-/* The limits of a run (session.c), so that no product below overflows. */
-static enum status check_limits(const struct inspect_plans_params *params, struct error *err)
-{
-    long long seqs = params->max_num_seqs, tokens = params->max_num_batched_tokens;
-    if (seqs >= 1 && tokens >= seqs && tokens <= BATCH_TOKENS_MAX)
-        return STATUS_OK;
-    return error_set(err, STATUS_INVALID_ARGUMENT,
-                     "--max-num-seqs must be at least 1 and --max-num-batched-tokens at least that "
-                     "and at most %d, found %lld and %lld",
-                     BATCH_TOKENS_MAX, seqs, tokens);
-}
-
 static enum status check_params(int *rank_count, const struct inspect_plans_params *params,
                                 struct error *err)
 {
-    TRY(check_limits(params, err));
     if (wants_list(params) && params->devices == NULL)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--plan list needs to know for how many devices; give --devices cpu:N");
@@ -186,6 +180,7 @@ enum status inspect_plans_put(struct description *to, const struct model_config 
     };
     if (subject.dtype == DTYPE_F16) /* runs as bf16 */
         subject.dtype = DTYPE_BF16;
+    TRY(check_limits(&subject, 1, err)); /* and for each plan with its own groups */
     TRY(check_params(&subject.rank_count, params, err));
     if (wants_list(params)) {
         put_plans(to, &subject, NULL);
@@ -198,6 +193,7 @@ enum status inspect_plans_put(struct description *to, const struct model_config 
         return STATUS_INVALID_ARGUMENT;
     }
     TRY(status);
+    TRY(check_limits(&subject, layout.attention.dp, err));
     subject.rank_count = layout.rank_count;
     put_plans(to, &subject, &layout);
     return STATUS_OK;

@@ -117,6 +117,12 @@ void json_write_int(struct json_writer *json, int64_t value)
     text_append_format(json->out, "%lld", (long long)value);
 }
 
+void json_write_number(struct json_writer *json, double value)
+{
+    begin_value(json);
+    text_append_number(json->out, value);
+}
+
 void json_write_bool(struct json_writer *json, bool value)
 {
     begin_value(json);

@@ -27,6 +27,7 @@ void json_write_key_text(struct json_writer *json, const char *key, size_t lengt
 void json_write_text(struct json_writer *json, const char *text, size_t length);
 void json_write_string(struct json_writer *json, const char *string); /* NULL: null */
 void json_write_int(struct json_writer *json, int64_t value);
+void json_write_number(struct json_writer *json, double value); /* finite */
 void json_write_bool(struct json_writer *json, bool value);
 void json_write_null(struct json_writer *json);
 

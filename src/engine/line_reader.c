@@ -7,7 +7,7 @@
 
 #include "base/memory.h"
 
-#define FIRST_BUFFER_BYTES (256 * 1024)
+#define FIRST_BUFFER_BYTES (64 * 1024)
 
 void line_reader_init(struct line_reader *reader, int fd, const char *path, size_t line_bytes_max)
 {

@@ -57,17 +57,34 @@ int64_t count_characters(const char *text, size_t length)
     return count;
 }
 
+/* Whether a token was put before the text that was given (BOS): one whose own text does not stand
+ * where the tokens so far end. */
+static bool is_added(const struct prompt_result *prompt, const struct tokenizer *tokenizer,
+                     size_t end, int32_t id)
+{
+    const char *token = tokenizer_token(tokenizer, id);
+    if (token == NULL || !tokenizer_is_special(tokenizer, id))
+        return false;
+    size_t length = strlen(token), left = prompt->text.length - end;
+    return left < length || memcmp(prompt->text.bytes + end, token, length) != 0;
+}
+
 enum status prompt_result_place(struct prompt_result *prompt, const struct tokenizer *tokenizer,
                                 bool skip_special, struct error *err)
 {
     struct decoder decoder = {.skip_special = skip_special};
     struct text text = {0};
+    size_t end = 0; /* of the tokens so far in the prompt's text */
     int64_t characters = 0;
     enum status status = STATUS_OK;
     for (size_t i = 0; i < prompt->scores.count && status == STATUS_OK; i++) {
         text_clear(&text);
-        status = decoder_push(&decoder, tokenizer, &text, prompt->ids.ids[i], err);
-        characters += count_characters(text.bytes, text.length);
+        if (decoder.pending.length > 0 || !is_added(prompt, tokenizer, end, prompt->ids.ids[i]))
+            status = decoder_push(&decoder, tokenizer, &text, prompt->ids.ids[i], err);
+        /* Where a normalizer has changed the text, offsets are about right, but within it. */
+        size_t left = prompt->text.length - end, length = text.length < left ? text.length : left;
+        characters += length == 0 ? 0 : count_characters(prompt->text.bytes + end, length);
+        end += length;
         prompt->scores.tokens[i].text_offset = characters;
     }
     decoder_deinit(&decoder);

@@ -44,7 +44,9 @@ enum status ids_append(struct token_list *list, int32_t id, struct error *err) M
 /* Characters (code points) in valid UTF-8. */
 int64_t count_characters(const char *text, size_t length);
 
-/* Gives the scored tokens of a prompt their offsets in its text, in characters. */
+/* Gives the scored tokens of a prompt their offsets in its text, in characters: never falling, at
+ * most its length. A token that the tokenizer put before the text takes no room. Where a normalizer
+ * changed the text (NFC), offsets behind the change are those of as many bytes of the new one. */
 enum status prompt_result_place(struct prompt_result *prompt, const struct tokenizer *tokenizer,
                                 bool skip_special, struct error *err) MUST_CHECK;
 

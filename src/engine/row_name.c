@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <xxhash.h>
 
+#include "base/memory.h"
+
 /* Not zero, so that an unknown custom_id and line 0 do not hash to a well-known value. */
 #define NAME_SALT 0x70686173u
 
@@ -44,4 +46,20 @@ static bool parse_half(uint64_t *out, const char *digits)
 bool row_name_parse(struct row_name *out, const char digits[ROW_NAME_DIGITS])
 {
     return parse_half(&out->high, digits) && parse_half(&out->low, digits + ROW_NAME_DIGITS / 2);
+}
+
+enum status row_names_add(struct row_names *names, int64_t line, const char *custom_id,
+                          size_t custom_id_length, struct error *err)
+{
+    struct row_identity identity = {names->run_seed, line, custom_id, custom_id_length};
+    TRY(memory_reserve(&names->names, &names->capacity, names->count + 1, sizeof *names->names,
+                       "the names of rows", err));
+    names->names[names->count++] = row_name_of(&identity);
+    return STATUS_OK;
+}
+
+void row_names_deinit(struct row_names *names)
+{
+    memory_free(names->names);
+    *names = (struct row_names){.run_seed = names->run_seed};
 }

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/status.h"
+
 /* What a name is the hash of. */
 struct row_identity {
     uint64_t run_seed;
@@ -26,5 +28,15 @@ struct row_name row_name_of(const struct row_identity *identity);
 /* As lower-case hexadecimal digits, and back; false when one of the digits is none. */
 void row_name_format(char out[ROW_NAME_DIGITS + 1], const struct row_name *name);
 bool row_name_parse(struct row_name *out, const char digits[ROW_NAME_DIGITS]);
+
+/* The names of all rows of an input, in its order; start with {.run_seed}. */
+struct row_names {
+    uint64_t run_seed;
+    struct row_name *names;
+    size_t count, capacity;
+};
+enum status row_names_add(struct row_names *names, int64_t line, const char *custom_id,
+                          size_t custom_id_length, struct error *err) MUST_CHECK;
+void row_names_deinit(struct row_names *names);
 
 #endif

@@ -3,31 +3,16 @@
 #include "base/memory.h"
 #include "base/system.h"
 #include "base/text.h"
+#include "engine/run_limits.h"
 #include "exec/exec.h"
 #include "exec/kv_cache.h"
 
-/* Far above any use; routing counts (token, choice) pairs in 32 bits. */
-#define SEQUENCES_MAX    (1 << 20)
-#define BATCH_TOKENS_MAX (1 << 24)
-
-static enum status check_limits(const struct session_params *params,
-                                const struct model_config *config, struct error *err)
+static enum status check_limits(const struct session_params *params, const struct engine *engine,
+                                struct error *err)
 {
-    long long seqs = params->max_num_seqs, tokens = params->max_num_batched_tokens;
-    if (seqs < 1 || seqs > SEQUENCES_MAX)
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--max-num-seqs: expected 1 to %d, found %lld", SEQUENCES_MAX, seqs);
-    if (tokens < seqs || tokens > BATCH_TOKENS_MAX)
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--max-num-batched-tokens: expected at least --max-num-seqs (%lld) and at "
-                         "most %d, found %lld",
-                         seqs, BATCH_TOKENS_MAX, tokens);
-    if (tokens * config->expert_top_k > INT32_MAX)
-        return error_set(
-            err, STATUS_INVALID_ARGUMENT,
-            "--max-num-batched-tokens: expected at most %lld for %lld experts a token, "
-            "found %lld",
-            (long long)(INT32_MAX / config->expert_top_k), (long long)config->expert_top_k, tokens);
+    const struct model_config *config = engine_config(engine);
+    TRY(run_limits_check(params->max_num_seqs, params->max_num_batched_tokens, config,
+                         engine_layout(engine)->attention.dp, err));
     if (params->max_model_len < 0 || params->max_model_len > config->position_count_max)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--max-model-len: expected at most %lld, which this model was made for, "
@@ -80,7 +65,8 @@ static enum status kv_bytes_left(uint64_t *out, const struct session_params *par
     const struct layout *layout = engine_layout(engine);
     uint64_t memory = engine_memory_bytes(engine), held = memory_counters_get().live_bytes;
     uint64_t tables = generator_table_bytes(generator, config->vocab_count) +
-                      (uint64_t)params->max_num_seqs * ROWS_FOR_EACH * ROW_BYTES;
+                      (uint64_t)params->max_num_seqs * ROWS_FOR_EACH * ROW_BYTES +
+                      params->aside_bytes;
     uint64_t groups = (uint64_t)layout->attention.dp;
     uint64_t page = kv_page_bytes(config, layout, exec_kv_dtype(session->exec)) *
                     (uint64_t)layout->rank_count; /* one of each group */
@@ -129,7 +115,7 @@ static enum status generator_open(struct session *session, const struct session_
 enum status session_open(struct session *out, struct engine *engine,
                          const struct session_params *params, struct error *err)
 {
-    TRY(check_limits(params, engine_config(engine), err));
+    TRY(check_limits(params, engine, err));
     TRY(check_memory(params, engine, err));
     struct session session = {.context_max = params->max_model_len > 0
                                                  ? params->max_model_len

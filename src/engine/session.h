@@ -14,6 +14,7 @@ struct session_params {
     int64_t max_model_len; /* 0: the model's own */
     /* 0: what the engine's memory_bytes leaves, or else half of the memory that is free. */
     uint64_t kv_bytes;
+    uint64_t aside_bytes; /* of memory_bytes, which the caller takes later */
     bool shares_prefixes; /* see generator_params */
     struct log_sink log;
 };

@@ -112,6 +112,31 @@ has err "/dev/full" "a full disk"
 expect 1 "the input as output" "$phasor" run "$model" -i good -o good --overwrite
 lines good 2 "the input as output"
 
+# ---- metrics and summary
+expect 0 "--metrics-file" "$phasor" run "$model" -i good -o o8 --metrics-file m.prom --summary-file s.json \
+    --devices cpu:2
+has m.prom '^phasor:rows_completed_total{.*} 2$' "--metrics-file"
+has s.json '"total_output_tokens":8,' "--summary-file"; lines s.json 1 "--summary-file"
+for word in request_throughput output_throughput total_token_throughput "prefill [0-9.]* tok/s" \
+    "decode [0-9.]* tok/s" "^TTFT " "^TPOT " "^ITL " "^E2EL " "^collectives " "rank 1 "; do
+    has err "$word" "the summary"
+done
+[ "$(ls -- *.phasor-new 2>/dev/null)" = "" ] || fail "a new file was left beside the old one"
+expect 0 "a full disk for metrics" "$phasor" run "$model" -i good -o o9 --metrics-file /dev/full
+[ "$(grep -c "warning: --metrics-file" err)" -eq 1 ] || fail "a full disk is not told once"
+# These are refused before a model is looked for.
+expect 1 "no folder for metrics" "$phasor" run none -i good -o o10 --metrics-file no/such/m.prom
+has err "its folder" "no folder for metrics"
+expect 1 "metrics over the input" "$phasor" run none -i good -o o10 --metrics-file ./good
+has err "another file of this run" "metrics over the input"
+expect 1 "metrics over the output" "$phasor" run none -i good -o o10 --metrics-file o10
+expect 1 "a summary over metrics" "$phasor" run none -i good -o o10 --metrics-file m --summary-file m
+has err "summary file m" "a summary over metrics"
+expect 1 "a folder for metrics" "$phasor" run none -i good -o o10 --metrics-file .
+expect 1 "a stream for metrics" "$phasor" run none -i good -o o10 --metrics-file -
+expect 2 "metrics of a prompt" "$phasor" run "$model" -p x --metrics-file m.prom
+lines good 2 "metrics over the input"; [ ! -e o10 ] || fail "a refused run made an output"
+
 # ---- one prompt
 expect 0 "-p" "$phasor" run "$model" -p "In the beginning" -n 5
 [ -s out ] || fail "-p printed nothing"; silent err "-p"
@@ -161,12 +186,13 @@ has out '"token_ids":\[' "a model without tokenizer"
 for i in $(seq 20); do row "s$i" '"prompt":"In","max_tokens":1'; done >many
 for i in $(seq 20000); do row "r$i" '"prompt":"In the beginning","max_tokens":400'; done >>many
 for signal in INT:130 TERM:143; do
-    rm -f o7
+    rm -f o7 m7
     expect "${signal#*:}" "SIG${signal%:*}" timeout --preserve-status -s "${signal%:*}" 4 \
-        "$phasor" run "$model" -i many -o o7 --max-num-seqs 16
+        "$phasor" run "$model" -i many -o o7 --metrics-file m7 --max-num-seqs 16
     [ -s o7 ] || fail "SIG${signal%:*}: nothing was kept"
     [ -z "$(tail -c 1 o7)" ] || fail "SIG${signal%:*}: the last line is not whole"
     has err "not run" "SIG${signal%:*}"
+    has m7 '^phasor:run_ended{.*} 1$' "SIG${signal%:*}"
 done
 
 [ $failures -eq 0 ] && echo "all passed"

@@ -159,6 +159,54 @@ Test(generator, more_sequences_than_fit_all_finish)
     setup_close(&setup);
 }
 
+Test(generator, who_runs_ends_and_who_waits_stays_when_nobody_is_admitted)
+{
+    struct setup setup;
+    struct error err;
+    struct trace traces[5] = {0};
+    setup_open(&setup, 2, 16, 8);
+    for (int i = 0; i < 4; i++)
+        submit(&setup, &traces[i], STEPS);
+    check(generator_step(setup.generator, &err), &err); /* two are in */
+    cr_assert_not(generator_is_idle(setup.generator));
+    generator_stop_admitting(setup.generator);
+    cr_assert_not(generator_is_idle(setup.generator), "two run");
+    submit(&setup, &traces[4], STEPS);
+    run(&setup);
+    struct generator_counters now = generator_counters_get(setup.generator);
+    cr_assert(now.running == 0 && now.waiting == 3 && now.kv_pages_used == 0);
+    for (int i = 0; i < 5; i++) {
+        cr_assert_eq(traces[i].finished, i < 2);
+        cr_assert_eq(traces[i].count, i < 2 ? STEPS : 0);
+    }
+    check(generator_step(setup.generator, &err), &err);
+    cr_assert_eq(generator_counters_get(setup.generator).step_count, now.step_count);
+    generator_cancel_all(setup.generator);
+    for (int i = 2; i < 5; i++) {
+        cr_assert_eq(traces[i].finished, 1);
+        cr_assert_eq(traces[i].end.reason, FINISH_CANCELLED);
+    }
+    setup_close(&setup);
+}
+
+/* Those who waited are forgotten without a word, and nothing leaks. */
+Test(generator, can_be_destroyed_while_some_wait)
+{
+    struct setup setup;
+    struct error err;
+    struct trace traces[4] = {0};
+    uint64_t live = memory_counters_get().live_count;
+    setup_open(&setup, 2, 16, 8);
+    for (int i = 0; i < 4; i++)
+        submit(&setup, &traces[i], STEPS);
+    check(generator_step(setup.generator, &err), &err);
+    generator_stop_admitting(setup.generator);
+    setup_close(&setup);
+    for (int i = 0; i < 4; i++)
+        cr_assert_eq(traces[i].finished, 0);
+    cr_assert_eq(memory_counters_get().live_count, live);
+}
+
 Test(generator, a_step_allocates_nothing)
 {
     struct setup setup;

@@ -360,6 +360,8 @@ Test(inspect, refuses_plans_that_cannot_be)
         {NULL, "tp2|ep2", "--max-num-seqs", 0, 1},
         {NULL, "tp2|ep2", "--max-num-batched-tokens", 8, 7},
         {NULL, "tp2|ep2", "--max-num-batched-tokens", 1, (int64_t)1 << 62},
+        {NULL, "tp2|ep2", "--max-num-seqs: expected 1 to 1048576", 1 << 21, 1 << 21},
+        {"cpu:2", "list", "--max-num-seqs: expected 1 to 1048576", 1 << 21, 1 << 21},
     };
     write_config(qwen2_57b);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -215,6 +215,40 @@ Test(memory, a_batch_for_ten_times_the_cache_is_done_within_it, .timeout = 3000)
     free(load.requests);
 }
 
+/* What the lines of an earlier run take to be matched is part of the budget. All rows are wrong, so
+ * that they are many and done at once. */
+Test(memory, a_run_is_resumed_within_it, .timeout = 300)
+{
+    const int row_count = 60000;
+    const char *input = tools_path(tools_folder(), "in"),
+               *output = tools_path(tools_folder(), "out");
+    struct phasor_model *model;
+    struct phasor_error err;
+    struct phasor_batch_result result;
+    struct phasor_model_params params = phasor_model_params_default();
+    struct phasor_batch_params batch = phasor_batch_params_default();
+    FILE *file = fopen(input, "w");
+    for (int i = 0; i < row_count; i++)
+        fprintf(file, "{\"custom_id\":\"%d\"}\n", i);
+    cr_assert_eq(fclose(file), 0);
+    params.model = MODEL;
+    params.plan = PLAN;
+    params.memory_bytes = 64 * MIB;
+    batch.input_path = input;
+    batch.output_path = output;
+    batch.max_num_seqs = 16; /* whose cache could take more than there is */
+    batch.max_num_batched_tokens = 512;
+    uint64_t rss = process_bytes("VmHWM");
+    cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_OK, "%s", err.message);
+    for (int resumes = 0; resumes < 2; resumes++) {
+        batch.resume = resumes > 0;
+        cr_assert_eq(phasor_batch_run(model, &batch, &result, &err), PHASOR_OK, "%s", err.message);
+        cr_assert_eq(result.failed + result.failed_before, row_count);
+        check_peaks(params.memory_bytes, rss);
+    }
+    phasor_model_close(model);
+}
+
 /* ---- What does not fit ----------------------------------------------------------------------- */
 
 Test(memory, what_does_not_fit_is_told_with_the_numbers_and_the_cure)

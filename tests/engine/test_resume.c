@@ -393,18 +393,40 @@ Test(resume, lines_cross_the_buffer)
     }
 }
 
+static enum status count_calls(void *context, struct error *err)
+{
+    return ++*(int *)context < 3 ? STATUS_OK : error_set(err, STATUS_CANCELLED, "enough");
+}
+
+/* Whoever waits while gigabytes of lines are read can see that, and stop it. */
+Test(resume, reading_lines_can_be_watched_and_stopped)
+{
+    int calls = 0;
+    struct error err;
+    struct batch_past past = {.watch = {.ask = count_calls, .context = &calls}};
+    FILE *file = fopen(job.output, "wb");
+    for (int i = 0; i < 160; i++)
+        write_line(file, i, 599000, "");
+    fclose(file);
+    cr_expect_eq(read_past(&past, &err), STATUS_CANCELLED);
+    cr_expect_eq(calls, 3);
+    cr_expect(past.completed_count > 50 && past.completed_count < 160);
+    batch_past_deinit(&past);
+}
+
 /* ---- Draining ------------------------------------------------------------------------------ */
 
 struct drain {
-    int calls;
+    uint64_t token_count; /* what has to be generated before the answer */
     int answer;
 };
 
 static int answer(void *context, const struct phasor_batch_progress *progress)
 {
-    struct drain *drain = context;
-    drain->calls += progress->requests_total > 0;
-    return drain->calls > 0 ? drain->answer : PHASOR_GO_ON;
+    const struct drain *drain = context;
+    bool is_time =
+        progress->requests_total > 0 && progress->completion_tokens >= drain->token_count;
+    return is_time ? drain->answer : PHASOR_GO_ON;
 }
 
 static void write_long_rows(void)
@@ -421,7 +443,7 @@ Test(resume, a_drained_run_finishes_rows_in_flight)
     struct phasor_batch_params params = job_params(&job);
     struct phasor_batch_result result;
     struct phasor_error err;
-    struct drain drain = {.answer = PHASOR_DRAIN};
+    struct drain drain = {.token_count = 1, .answer = PHASOR_DRAIN};
     write_long_rows();
     params.progress = answer;
     params.progress_context = &drain;
@@ -439,19 +461,36 @@ Test(resume, a_drained_run_finishes_rows_in_flight)
     json_decref(rows);
 }
 
+/* A row that waits in the generator is not in flight: it would take the time of those that are. */
+Test(resume, a_drained_run_admits_nobody)
+{
+    struct phasor_batch_params params = job_params(&job);
+    struct phasor_batch_result result;
+    struct phasor_error err;
+    struct drain drain = {.token_count = 0, .answer = PHASOR_DRAIN};
+    write_long_rows();
+    params.progress = answer;
+    params.progress_context = &drain;
+    cr_assert_eq(job_run(model, &params, &result, &err), PHASOR_CANCELLED);
+    cr_expect_eq(result.completed, 0, "%d rows", (int)result.completed);
+    cr_expect_eq(result.prefill_tokens, 0);
+    params.progress = NULL;
+    params.resume = true;
+    cr_expect_eq(expect_ok(&params).completed, 400);
+}
+
 Test(resume, draining_has_an_end)
 {
     struct phasor_batch_params params = job_params(&job);
     struct phasor_batch_result result;
     struct phasor_error err;
-    struct drain drain = {.answer = PHASOR_DRAIN};
+    struct drain drain = {.token_count = 1, .answer = PHASOR_DRAIN};
     static const char line[] =
         ROW("long", "\"prompt\":[1],\"max_tokens\":200,\"ignore_eos\":true,\"n\":128");
     tools_write_file(job.input, line, sizeof line - 1);
     params.progress = answer;
     params.progress_context = &drain;
     params.drain_seconds = 0.05;
-    params.max_num_seqs = 1;
     cr_expect_eq(job_run(model, &params, &result, &err), PHASOR_CANCELLED);
     cr_expect_eq(result.completed, 0);
     cr_expect_lt(result.elapsed_seconds, 5);

@@ -435,6 +435,8 @@ Test(run, allocations_may_fail_anywhere)
     struct phasor_batch_result result;
     struct phasor_error err;
     params.overwrite = true;
+    params.metrics_path = tools_path(folder, "metrics.prom");
+    params.summary_path = tools_path(folder, "summary.json");
     params.max_num_seqs = 2;
     params.max_num_batched_tokens = 16;
     tools_write_file(input, lines, strlen(lines));

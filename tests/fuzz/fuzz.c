@@ -81,10 +81,12 @@ bool fuzz_part(char **out, size_t *length, struct fuzz_input *input)
     return found;
 }
 
-int fuzz_file(const void *bytes, size_t length)
+int fuzz_file_rewrite(int fd, const void *bytes, size_t length)
 {
-    int fd = memfd_create("fuzz", MFD_CLOEXEC);
+    if (fd < 0)
+        fd = memfd_create("fuzz", MFD_CLOEXEC);
     FUZZ_CHECK(fd >= 0);
+    FUZZ_CHECK(ftruncate(fd, 0) == 0 && lseek(fd, 0, SEEK_SET) == 0);
     for (size_t done = 0; done < length;) {
         ssize_t put = write(fd, (const char *)bytes + done, length - done);
         FUZZ_CHECK(put > 0);
@@ -92,6 +94,11 @@ int fuzz_file(const void *bytes, size_t length)
     }
     FUZZ_CHECK(lseek(fd, 0, SEEK_SET) == 0);
     return fd;
+}
+
+int fuzz_file(const void *bytes, size_t length)
+{
+    return fuzz_file_rewrite(-1, bytes, length);
 }
 
 struct fuzz_path fuzz_file_path(int fd)

@@ -48,6 +48,9 @@ bool fuzz_part(char **out, size_t *length, struct fuzz_input *input);
 /* A file without a name that holds these bytes; the caller closes it. */
 int fuzz_file(const void *bytes, size_t length);
 
+/* The same in a file that fuzz_file has made; in a new one when `fd` is negative. */
+int fuzz_file_rewrite(int fd, const void *bytes, size_t length);
+
 /* "/proc/self/fd/N", by which such a file is opened again. */
 struct fuzz_path {
     char text[32];

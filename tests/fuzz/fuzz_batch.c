@@ -1,7 +1,7 @@
-/* The bytes of a batch file through the reader of lines and the parser of requests, once with a
- * short limit for lines and once with the real one. Every row is a request or has an error. */
+/* The bytes of a batch file through the reader of lines and the parser of requests, with the real
+ * limit for lines, and with a short one where that makes a difference. Every row is a request or
+ * has an error. */
 #include <string.h>
-#include <unistd.h>
 
 #include "base/text.h"
 #include "engine/batch_reader.h"
@@ -89,6 +89,7 @@ static void try_row(const struct batch_row *row, struct field_notes *notes)
     request_deinit(&request);
 }
 
+/* `notes` NULL: rows are counted, and not parsed. */
 static int64_t count_rows(struct batch_reader *reader, struct field_notes *notes)
 {
     int64_t count = 0, line_before = 0;
@@ -102,7 +103,8 @@ static int64_t count_rows(struct batch_reader *reader, struct field_notes *notes
         FUZZ_CHECK(row.line > line_before && row.length > 0);
         FUZZ_CHECK(row.custom_id == NULL || utf8_is_valid(row.custom_id, row.custom_id_length));
         line_before = row.line;
-        try_row(&row, notes);
+        if (notes != NULL)
+            try_row(&row, notes);
         count++;
     }
 }
@@ -116,18 +118,19 @@ static void try_file(const char *path, size_t line_bytes_max)
     int64_t count = batch_reader_row_count(reader);
     FUZZ_CHECK(count_rows(reader, &notes) == count);
     FUZZ_CHECK(batch_reader_rewind(reader, &err) == STATUS_OK);
-    FUZZ_CHECK(count_rows(reader, &notes) == count);
+    FUZZ_CHECK(count_rows(reader, NULL) == count);
     batch_reader_close(reader);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct fuzz_account account = fuzz_begin(size);
-    int fd = fuzz_file(data, size);
+    static int fd = -1; /* kept: making a file takes longer than reading it */
+    fd = fuzz_file_rewrite(fd, data, size);
     struct fuzz_path path = fuzz_file_path(fd);
-    try_file(path.text, SHORT_LINE_BYTES);
     try_file(path.text, BATCH_LINE_BYTES_MAX);
-    close(fd);
+    if (size > SHORT_LINE_BYTES)
+        try_file(path.text, SHORT_LINE_BYTES);
     fuzz_end(&account);
     return 0;
 }

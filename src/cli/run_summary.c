@@ -1,0 +1,151 @@
+#include "run_summary.h"
+
+#include <stdio.h>
+
+#include "table.h"
+
+#define KINDS_SHOWN 3
+#define RANKS_SHOWN 4
+
+static double ratio(double count, double of)
+{
+    return of > 0 ? count / of : 0;
+}
+
+/* ---- Rows and tokens ----------------------------------------------------------------------- */
+
+static void print_rows(const struct phasor_batch_result *result)
+{
+    uint64_t before = result->completed_before + result->failed_before;
+    uint64_t done = before + result->completed + result->failed;
+    fprintf(stderr, "%llu rows: %llu completed, %llu failed", (unsigned long long)result->total,
+            (unsigned long long)result->completed, (unsigned long long)result->failed);
+    if (before > 0)
+        fprintf(stderr, ", %llu done before (%llu failed)", (unsigned long long)before,
+                (unsigned long long)result->failed_before);
+    if (result->total > done)
+        fprintf(stderr, ", %llu not run", (unsigned long long)(result->total - done));
+    fprintf(stderr, "; %.2f s\n", result->elapsed_seconds);
+}
+
+static void print_rates(const struct phasor_batch_result *result)
+{
+    double input = (double)result->prompt_tokens, output = (double)result->completion_tokens;
+    double rows = (double)result->completed, seconds = result->elapsed_seconds;
+    fprintf(stderr,
+            "%llu prompt tokens (prefill %.1f tok/s), %llu completion tokens (decode %.1f "
+            "tok/s)\n",
+            (unsigned long long)result->prompt_tokens,
+            ratio((double)result->prefill_tokens, result->prefill_seconds),
+            (unsigned long long)result->completion_tokens,
+            ratio((double)result->decode_tokens, result->decode_seconds));
+    if (result->completed == 0)
+        return;
+    fprintf(stderr,
+            "request_throughput %.2f rows/s, output_throughput %.1f tok/s, "
+            "total_token_throughput %.1f tok/s\n",
+            ratio(rows, seconds), ratio(output, seconds), ratio(input + output, seconds));
+    fprintf(stderr, "mean input %.1f tokens, mean output %.1f tokens a row\n", input / rows,
+            output / rows);
+}
+
+/* ---- Times --------------------------------------------------------------------------------- */
+
+static void print_times(const struct phasor_batch_result *result)
+{
+    const struct {
+        const char *name;
+        const struct phasor_latency *times;
+    } lines[] = {{"TTFT", &result->ttft},
+                 {"TPOT", &result->tpot},
+                 {"ITL", &result->itl},
+                 {"E2EL", &result->e2el}};
+    if (result->e2el.count == 0)
+        return;
+    fprintf(stderr, "%-4s %12s %12s %12s\n", "ms", "mean", "median", "p99");
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        const struct phasor_latency *times = lines[i].times;
+        if (times->count > 0)
+            fprintf(stderr, "%-4s %12.2f %12.2f %12.2f\n", lines[i].name, times->mean_seconds * 1e3,
+                    times->median_seconds * 1e3, times->p99_seconds * 1e3);
+    }
+}
+
+/* ---- Ranks --------------------------------------------------------------------------------- */
+
+static void print_bytes(const char *before, const char *name, uint64_t bytes)
+{
+    char text[32];
+    table_format_bytes(text, sizeof text, (double)bytes);
+    fprintf(stderr, "%s%s %s", before, name, text);
+}
+
+/* The largest kind that is not shown yet; -1: there is none. */
+static int largest_kind(const uint64_t bytes[PHASOR_COLLECTIVE_COUNT])
+{
+    int largest = 0;
+    for (int kind = 1; kind < PHASOR_COLLECTIVE_COUNT; kind++) {
+        if (bytes[kind] > bytes[largest])
+            largest = kind;
+    }
+    return bytes[largest] > 0 ? largest : -1;
+}
+
+static void print_collectives(const struct phasor_batch_result *result)
+{
+    uint64_t left[PHASOR_COLLECTIVE_COUNT], total = 0;
+    for (int kind = 0; kind < PHASOR_COLLECTIVE_COUNT; kind++)
+        total += left[kind] = result->collective_bytes[kind];
+    if (total == 0)
+        return;
+    print_bytes("", "collectives", total);
+    for (int shown = 0; shown < KINDS_SHOWN; shown++) {
+        int kind = largest_kind(left);
+        if (kind < 0)
+            break;
+        print_bytes(shown == 0 ? ": " : ", ", phasor_collective_name(kind), left[kind]);
+        total -= left[kind];
+        left[kind] = 0;
+    }
+    if (total > 0)
+        print_bytes(", ", "others", total);
+    fputc('\n', stderr);
+}
+
+static void print_memory(const struct phasor_batch_result *result)
+{
+    int largest = 0;
+    for (int r = 1; r < result->rank_count; r++) {
+        if (result->rank_peak_bytes[r] > result->rank_peak_bytes[largest])
+            largest = r;
+    }
+    if (result->rank_count == 0)
+        return;
+    print_bytes("", "peak memory", result->peak_bytes);
+    for (int r = 0; r < result->rank_count && result->rank_count <= RANKS_SHOWN; r++) {
+        char name[32];
+        snprintf(name, sizeof name, "rank %d", r);
+        print_bytes(r == 0 ? ": " : ", ", name, result->rank_peak_bytes[r]);
+    }
+    if (result->rank_count > RANKS_SHOWN) {
+        print_bytes(": ", "at most", result->rank_peak_bytes[largest]);
+        fprintf(stderr, " on each of %d ranks (rank %d)", result->rank_count, largest);
+    }
+    fputc('\n', stderr);
+}
+
+void run_summary_print(const struct phasor_batch_result *result)
+{
+    uint64_t before = result->completed_before + result->failed_before;
+    if (result->total > 0 && before == result->total) {
+        fprintf(stderr, "%llu rows: the run is finished already (%llu completed, %llu failed)\n",
+                (unsigned long long)result->total, (unsigned long long)result->completed_before,
+                (unsigned long long)result->failed_before);
+        return;
+    }
+    print_rows(result);
+    print_rates(result);
+    print_times(result);
+    print_collectives(result);
+    print_memory(result);
+}

@@ -1,0 +1,44 @@
+/* What a run of a batch tells about itself beside its rows: the numbers of its result, the file for
+ * Prometheus while it runs, the summary at its end. */
+#ifndef PHASOR_ENGINE_BATCH_REPORT_H
+#define PHASOR_ENGINE_BATCH_REPORT_H
+
+#include "base/log.h"
+#include "base/status.h"
+#include "engine/batch_meter.h"
+#include "engine/batch_row.h"
+#include "engine/engine.h"
+#include "engine/session.h"
+#include "phasor.h"
+
+struct batch_report;
+
+/* All is borrowed, and looked at when there is something to tell. */
+struct batch_report_params {
+    const struct phasor_batch_params *params;
+    const struct engine *engine;
+    const struct session *session;
+    const struct batch_world *world;
+    const struct log_sink *log;
+    struct phasor_batch_result *result; /* rows and tokens are counted by the caller */
+};
+
+/* Refuses files that cannot be written, or are another file of the run (STATUS_INVALID_ARGUMENT or
+ * what the system says); nothing is left behind. */
+enum status batch_report_create(struct batch_report **out, const struct batch_report_params *params,
+                                struct error *err) MUST_CHECK;
+void batch_report_destroy(struct batch_report *report); /* NULL is allowed */
+
+struct batch_meter *batch_report_meter(struct batch_report *report);
+
+/* The session is open and the first row is about to start. */
+void batch_report_begin(struct batch_report *report);
+
+/* Writes metrics, the first time and then every few seconds. To be called often, between passes. */
+void batch_report_tick(struct batch_report *report);
+
+/* Completes the result of a run that has begun, however it ended, and writes all files a last time.
+ * The session is still open. */
+void batch_report_end(struct batch_report *report, enum status status);
+
+#endif

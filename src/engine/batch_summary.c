@@ -1,0 +1,108 @@
+/* The JSON of --summary-file: the keys of `vllm bench serve`, and some of phasor's own. */
+#include <stdio.h>
+
+#include "engine/batch_metrics.h"
+#include "engine/json_writer.h"
+
+static double ratio(double count, double of)
+{
+    return of > 0 ? count / of : 0;
+}
+
+static void write_int(struct json_writer *json, const char *key, uint64_t value)
+{
+    json_write_key(json, key);
+    json_write_int(json, (int64_t)value);
+}
+
+static void write_number(struct json_writer *json, const char *key, double value)
+{
+    json_write_key(json, key);
+    json_write_number(json, value);
+}
+
+static void write_rows(struct json_writer *json, const struct batch_snapshot *now)
+{
+    const struct phasor_batch_result *result = now->result;
+    json_write_key(json, "model_id");
+    json_write_string(json, now->model_name);
+    json_write_key(json, "plan");
+    json_write_string(json, now->plan);
+    json_write_key(json, "status");
+    json_write_string(json, now->status);
+    write_number(json, "duration", result->elapsed_seconds);
+    write_int(json, "num_prompts", result->total);
+    write_int(json, "completed", result->completed);
+    write_int(json, "failed", result->failed);
+    write_int(json, "completed_before", result->completed_before);
+    write_int(json, "failed_before", result->failed_before);
+}
+
+static void write_tokens(struct json_writer *json, const struct phasor_batch_result *result)
+{
+    double input = (double)result->prompt_tokens, output = (double)result->completion_tokens;
+    double rows = (double)result->completed, seconds = result->elapsed_seconds;
+    write_int(json, "total_input_tokens", result->prompt_tokens);
+    write_int(json, "total_output_tokens", result->completion_tokens);
+    write_number(json, "mean_input_len", ratio(input, rows));
+    write_number(json, "mean_output_len", ratio(output, rows));
+    write_number(json, "request_throughput", ratio(rows, seconds));
+    write_number(json, "output_throughput", ratio(output, seconds));
+    write_number(json, "total_token_throughput", ratio(input + output, seconds));
+}
+
+static void write_latency(struct json_writer *json, const char *name,
+                          const struct phasor_latency *latency)
+{
+    const struct {
+        const char *word;
+        double seconds;
+    } values[] = {{"mean", latency->mean_seconds},
+                  {"median", latency->median_seconds},
+                  {"p99", latency->p99_seconds}};
+    char key[32];
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+        snprintf(key, sizeof key, "%s_%s_ms", values[i].word, name);
+        write_number(json, key, values[i].seconds * 1e3);
+    }
+}
+
+static void write_phases(struct json_writer *json, const struct phasor_batch_result *result)
+{
+    write_int(json, "prefill_tokens", result->prefill_tokens);
+    write_number(json, "prefill_s", result->prefill_seconds);
+    write_int(json, "decode_tokens", result->decode_tokens);
+    write_number(json, "decode_s", result->decode_seconds);
+    write_int(json, "shared_tokens", result->shared_tokens);
+}
+
+static void write_ranks(struct json_writer *json, const struct phasor_batch_result *result)
+{
+    write_int(json, "peak_memory_bytes", result->peak_bytes);
+    json_write_key(json, "rank_peak_memory_bytes");
+    json_write_open(json, '[');
+    for (int r = 0; r < result->rank_count; r++)
+        json_write_int(json, (int64_t)result->rank_peak_bytes[r]);
+    json_write_close(json, ']');
+    json_write_key(json, "collective_bytes");
+    json_write_open(json, '{');
+    for (int kind = 0; kind < TRAFFIC_KIND_COUNT; kind++)
+        write_int(json, traffic_names[kind], result->collective_bytes[kind]);
+    json_write_close(json, '}');
+}
+
+void batch_summary_write(struct text *out, const struct batch_snapshot *now)
+{
+    struct json_writer json = {.out = out};
+    json_write_open(&json, '{');
+    write_rows(&json, now);
+    write_tokens(&json, now->result);
+    write_latency(&json, "ttft", &now->result->ttft);
+    write_latency(&json, "tpot", &now->result->tpot);
+    write_latency(&json, "itl", &now->result->itl);
+    write_latency(&json, "e2el", &now->result->e2el);
+    write_phases(&json, now->result);
+    write_ranks(&json, now->result);
+    json_write_close(&json, '}');
+    text_append_string(out, "\n");
+}
