@@ -368,6 +368,35 @@ def batch():
         write("batch", f"envelope_{kind}", row().replace('"POST"', value).replace('"/v1/completions"', value if kind == "url" else '"/v1/completions"'))
 
 
+# --- past ---------------------------------------------------------------------------------------
+
+PAST_ID = '{"id":"batch_req_'
+
+
+def past():
+    def line(digit="1", custom_id='"a"', wrong=False):
+        name = digit * 32
+        if wrong:
+            return f'{PAST_ID}{name}","custom_id":{custom_id},"response":null,"error":{{"message":"m","code":"c"}}}}\n'
+        body = '{"choices":[{"text":"x"}]}'
+        return f'{PAST_ID}{name}","custom_id":{custom_id},"response":{{"status_code":200,"request_id":"req_{name}","body":{body}}},"error":null}}\n'
+
+    write("past", "ok_two", line() + line("a", '"\u00e9"'))
+    write("past", "ok_failed", line("2", "null", wrong=True))
+    write("past", "ok_none", "")
+    whole = line("3") + line("4")
+    for cut in (1, 17, 49, 80, len(line("3")) - 1, len(line("3")), len(whole) - 1):
+        write("past", f"a33_cut_{cut}", whole[:cut])
+    write("past", "a33_twice", line() + line())
+    write("past", "a33_upper_case", line("A"))
+    write("past", "a33_two_in_one", line("5").rstrip("\n") + line("6"))
+    write("past", "a33_cut_then_next", line("5")[:60] + line("6"))
+    write("past", "a33_zeros", line().encode() + bytes(40))
+    write("past", "a33_nul_within", line().replace('"x"', '"\0"'))
+    write("past", "a33_other_json", line() + '{"a":1}\n')
+    write("past", "a33_blank_line", line() + "\n" + line("2"))
+
+
 # --- dictionaries -------------------------------------------------------------------------------
 
 def dictionary(name, words):
@@ -416,6 +445,7 @@ def dictionaries():
                         "<s>", "</s>", "<unk>", "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<|begin|>", "<|end|>", "[left]", "[right]", "[both]", "word", "mot", "caf\u00e9", "na\u00efve",
                         "<|mask|>", "<|end", "text|>x", "'s", "'re", "'LL", "123", "<0x41>", "\u0345", "\u0f71", "\u0958", "\ufb01"])
     dictionary("batch", JSON_WORDS + ["\n", "\r\n", "\ufeff"] + of_corpus("batch"))
+    dictionary("past", ["\n", PAST_ID, "1" * 32, '","custom_id":', '}},"error":null}', '"}}', "0", "f", "\0"])
     raw = ['"\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x80"', '"\\xFF\\xFF\\xFF\\xFF\\xFF\\xFF\\xFF\\xFF"']
     with (HERE / "safetensors.dict").open("a") as out:
         out.write("\n".join(raw) + "\n")
@@ -430,4 +460,5 @@ if __name__ == "__main__":
     tokenizer()
     text()
     batch()
+    past()
     dictionaries()
