@@ -4,7 +4,8 @@
  * query heads that share the kv head. A piece of work is up to BLOCK_ROWS neighbouring rows. Page
  * by page: scores = queries x keys (keys are transposed in a page), softmax with a running maximum
  * and sum (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), output +=
- * weights x values. A row's result depends on its own position alone. */
+ * weights x values. Where many rows use a page, it is widened to f32 once for all of them; a few
+ * (decode) read it as it lies. A row's result depends on its own position alone. */
 #include <math.h>
 #include <string.h>
 
@@ -12,16 +13,21 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
 
-#define BLOCK_ROWS    24
+#define BLOCK_ROWS    96
 #define HEAD_DIM_MAX  512
 #define SCORE_VECTORS (KV_PAGE_TOKENS / LANES)
 
+/* Two shapes of the inner product: many rows by one vector, and a few rows by WIDE_VECTORS. */
+#define WIDE_VECTORS 4
 #if defined(__AVX512F__)
-#define TILE_ROWS 6
+#define TALL_ROWS 24
+#define WIDE_ROWS 6
 #elif defined(__AVX2__)
-#define TILE_ROWS 3
+#define TALL_ROWS 6
+#define WIDE_ROWS 1
 #else
-#define TILE_ROWS 2
+#define TALL_ROWS 2
+#define WIDE_ROWS 1
 #endif
 
 struct block {
@@ -30,11 +36,13 @@ struct block {
     int64_t kv_head;
     int64_t first_row; /* among the rows of this segment and kv head */
     int row_count;
-    float q[BLOCK_ROWS][HEAD_DIM_MAX];
-    float out[BLOCK_ROWS][HEAD_DIM_MAX];
-    float scores[BLOCK_ROWS][KV_PAGE_TOKENS];
-    float most[BLOCK_ROWS]; /* largest score so far */
-    float sum[BLOCK_ROWS];  /* of exp(score - most) so far */
+    int64_t dim_stride;                   /* of q and out */
+    float q[BLOCK_ROWS * HEAD_DIM_MAX];   /* [row][dim_stride] */
+    float out[BLOCK_ROWS * HEAD_DIM_MAX]; /* [row][dim_stride] */
+    float scores[BLOCK_ROWS * KV_PAGE_TOKENS];
+    float page[KV_PAGE_TOKENS * HEAD_DIM_MAX]; /* keys or values, widened */
+    float most[BLOCK_ROWS];                    /* largest score so far */
+    float sum[BLOCK_ROWS];                     /* of exp(score - most) so far */
 };
 
 static int64_t heads_per_kv(const struct qkv *qkv)
@@ -66,16 +74,30 @@ static void block_start(struct block *block)
 {
     const struct qkv *qkv = &block->op->qkv;
     float scale = 1.0f / sqrtf((float)qkv->head_dim);
-    int64_t dim_stride = round_up(qkv->head_dim, LANES);
+    block->dim_stride = round_up(qkv->head_dim, LANES);
     for (int r = 0; r < block->row_count; r++) {
-        const float *q = head_of_row(block, qkv->values, qkv->stride, r);
+        const float *from = head_of_row(block, qkv->values, qkv->stride, r);
+        float *q = block->q + r * block->dim_stride;
         for (int64_t d = 0; d < qkv->head_dim; d++)
-            block->q[r][d] = q[d] * scale;
-        memset(block->out[r], 0, (size_t)dim_stride * sizeof(float));
+            q[d] = from[d] * scale;
         block->most[r] = -INFINITY;
         block->sum[r] = 0;
     }
+    memset(block->out, 0, (size_t)(block->row_count * block->dim_stride) * sizeof(float));
 }
+
+/* ---- Products ------------------------------------------------------------------------------ */
+
+/* out[row][vectors x 16] (+)= in[row][k] x page[k][vectors x 16], over k = 0 .. count - 1 in rising
+ * order. Steps are in values. */
+struct product {
+    float *out;
+    const float *in;
+    const void *page;
+    int64_t out_step, in_step, page_step;
+    int64_t count;
+    bool adds; /* to what is in `out` */
+};
 
 INLINE v16 load_kv(const void *from, int64_t index, const bool is_bf16)
 {
@@ -83,88 +105,151 @@ INLINE v16 load_kv(const void *from, int64_t index, const bool is_bf16)
                    : v16_load((const float *)from + index);
 }
 
-/* scores[rows][64] = q[rows][dim] x keys[dim][64]. */
-INLINE void score_tile(const int rows, const bool is_bf16, float (*scores)[KV_PAGE_TOKENS],
-                       float (*q)[HEAD_DIM_MAX], const void *keys, int64_t dim)
+/* The step of the inputs is given where it is a constant: it spares the tile address registers. */
+INLINE void product_tile(const int rows, const int vectors, const bool is_bf16,
+                         const int64_t in_step, const struct product *p)
 {
-    v16 sum[TILE_ROWS][SCORE_VECTORS] = {{{0}}};
-    for (int64_t d = 0; d < dim; d++) {
-        v16 key[SCORE_VECTORS];
-#pragma GCC unroll 4
-        for (int i = 0; i < SCORE_VECTORS; i++)
-            key[i] = load_kv(keys, d * KV_PAGE_TOKENS + i * LANES, is_bf16);
-#pragma GCC unroll 6
-        for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 4
-            for (int i = 0; i < SCORE_VECTORS; i++)
-                sum[r][i] += v16_all(q[r][d]) * key[i];
-        }
-    }
-#pragma GCC unroll 6
+    v16 sum[TALL_ROWS][WIDE_VECTORS];
+#pragma GCC unroll 24
     for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 4
-        for (int i = 0; i < SCORE_VECTORS; i++)
-            v16_store(scores[r] + i * LANES, sum[r][i]);
+        for (int i = 0; i < vectors; i++)
+            sum[r][i] = p->adds ? v16_load(p->out + r * p->out_step + i * LANES) : (v16){0};
+    }
+    const float *in = p->in;
+    const int64_t page_step = p->page_step;
+    for (int64_t k = 0; k < p->count; k++) {
+        v16 page[WIDE_VECTORS];
+#pragma GCC unroll 4
+        for (int i = 0; i < vectors; i++)
+            page[i] = load_kv(p->page, k * page_step + i * LANES, is_bf16);
+#pragma GCC unroll 24
+        for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 4
+            for (int i = 0; i < vectors; i++)
+                sum[r][i] += v16_all(in[r * in_step + k]) * page[i];
+        }
+    }
+#pragma GCC unroll 24
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 4
+        for (int i = 0; i < vectors; i++)
+            v16_store(p->out + r * p->out_step + i * LANES, sum[r][i]);
     }
 }
 
-/* out[rows][16 at d] += scores[rows][count] x values[count][16 at d]. */
-INLINE void value_tile(const int rows, const bool is_bf16, float (*out)[HEAD_DIM_MAX],
-                       float (*scores)[KV_PAGE_TOKENS], const void *values, int64_t dim_stride,
-                       int64_t d, int64_t count)
-{
-    v16 sum[TILE_ROWS];
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; r++)
-        sum[r] = v16_load(out[r] + d);
-    for (int64_t t = 0; t < count; t++) {
-        v16 value = load_kv(values, t * dim_stride + d, is_bf16);
-#pragma GCC unroll 6
-        for (int r = 0; r < rows; r++)
-            sum[r] += v16_all(scores[r][t]) * value;
-    }
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; r++)
-        v16_store(out[r] + d, sum[r]);
-}
+typedef void product_fn(const struct product *p);
 
-/* Full tiles of TILE_ROWS rows, then single rows. */
-#define DEFINE_PAGE_FUNCTIONS(suffix, is_bf16)                                                     \
-    static void scores_##suffix(struct block *b, const void *keys, int64_t dim)                    \
+#define DEFINE_PRODUCT(rows, vectors)                                                              \
+    static void product_bf16_##rows##x##vectors(const struct product *p)                           \
     {                                                                                              \
-        int r = 0;                                                                                 \
-        for (; r + TILE_ROWS <= b->row_count; r += TILE_ROWS)                                      \
-            score_tile(TILE_ROWS, is_bf16, b->scores + r, b->q + r, keys, dim);                    \
-        for (; r < b->row_count; r++)                                                              \
-            score_tile(1, is_bf16, b->scores + r, b->q + r, keys, dim);                            \
+        product_tile(rows, vectors, true, p->in_step, p);                                          \
     }                                                                                              \
-    static void values_##suffix(struct block *b, const void *values, int64_t dim_stride,           \
-                                int64_t count)                                                     \
+    static void product_f32_##rows##x##vectors(const struct product *p)                            \
     {                                                                                              \
-        for (int64_t d = 0; d < dim_stride; d += LANES) {                                          \
-            int r = 0;                                                                             \
-            for (; r + TILE_ROWS <= b->row_count; r += TILE_ROWS)                                  \
-                value_tile(TILE_ROWS, is_bf16, b->out + r, b->scores + r, values, dim_stride, d,   \
-                           count);                                                                 \
-            for (; r < b->row_count; r++)                                                          \
-                value_tile(1, is_bf16, b->out + r, b->scores + r, values, dim_stride, d, count);   \
+        product_tile(rows, vectors, false, p->in_step, p);                                         \
+    }
+#define DEFINE_FEW(rows) DEFINE_PRODUCT(rows, 1) DEFINE_PRODUCT(rows, 4)
+#define NAME_FEW(rows)                                                                             \
+    {                                                                                              \
+        {product_f32_##rows##x1, product_f32_##rows##x4},                                          \
+        {                                                                                          \
+            product_bf16_##rows##x1, product_bf16_##rows##x4                                       \
         }                                                                                          \
     }
-DEFINE_PAGE_FUNCTIONS(f32, false)
-DEFINE_PAGE_FUNCTIONS(bf16, true)
+
+DEFINE_FEW(1)
+#if WIDE_ROWS == 6
+DEFINE_FEW(2)
+DEFINE_FEW(3)
+DEFINE_FEW(4)
+DEFINE_FEW(5)
+DEFINE_FEW(6)
+#endif
+
+/* [rows - 1][is_bf16][vectors == 4] */
+static product_fn *const few_table[WIDE_ROWS][2][2] = {
+    NAME_FEW(1),
+#if WIDE_ROWS == 6
+    NAME_FEW(2), NAME_FEW(3), NAME_FEW(4), NAME_FEW(5), NAME_FEW(6),
+#endif
+};
+
+static void product_tall(struct product p, int64_t vectors)
+{
+    for (int64_t i = 0; i < vectors; i++) {
+        if (p.in_step == KV_PAGE_TOKENS) /* scores; queries of heads of 64 */
+            product_tile(TALL_ROWS, 1, false, KV_PAGE_TOKENS, &p);
+        else if (p.in_step == 128)
+            product_tile(TALL_ROWS, 1, false, 128, &p);
+        else
+            product_tile(TALL_ROWS, 1, false, p.in_step, &p);
+        p.page = (const float *)p.page + LANES;
+        p.out += LANES;
+    }
+}
+
+static void product_few(struct product p, int rows, int64_t vectors, bool is_bf16)
+{
+    int64_t value_bytes = is_bf16 ? 2 : 4;
+    while (vectors > 0) {
+        int step = vectors >= WIDE_VECTORS ? WIDE_VECTORS : 1;
+        few_table[rows - 1][is_bf16][step == WIDE_VECTORS](&p);
+        p.page = (const char *)p.page + step * LANES * value_bytes;
+        p.out += step * LANES;
+        vectors -= step;
+    }
+}
+
+/* For all rows of a block. */
+static void product_run(struct product p, int rows, int64_t vectors, bool is_bf16)
+{
+    int r = 0;
+    while (r < rows) {
+        int left = rows - r, height = left < WIDE_ROWS ? left : WIDE_ROWS;
+        if (left >= TALL_ROWS && !is_bf16) {
+            product_tall(p, vectors);
+            height = TALL_ROWS;
+        } else {
+            product_few(p, height, vectors, is_bf16);
+        }
+        p.in += height * p.in_step;
+        p.out += height * p.out_step;
+        r += height;
+    }
+}
+
+/* Keys or values of a page as the products take them. */
+static const void *page_widen(struct block *block, const void *from, int64_t count, bool *is_bf16)
+{
+    if (!*is_bf16 || block->row_count < TALL_ROWS)
+        return from;
+    for (int64_t i = 0; i < count; i += LANES)
+        v16_store(block->page + i, v16_load_bf16((const uint16_t *)from + i));
+    *is_bf16 = false;
+    return block->page;
+}
+
+/* ---- A page -------------------------------------------------------------------------------- */
+
+/* Leaves out what a row does not see. */
+static void row_mask(float *scores, int64_t first, int64_t end)
+{
+    for (int64_t t = 0; t < first && t < KV_PAGE_TOKENS; t++)
+        scores[t] = -INFINITY;
+    for (int64_t t = end < 0 ? 0 : end; t < KV_PAGE_TOKENS; t++)
+        scores[t] = -INFINITY;
+}
 
 /* Turns scores of one page into weights; rescales the row's output where its maximum rose. */
-static void row_softmax(struct block *block, int row, int64_t page_start, int64_t dim_stride)
+static void row_softmax(struct block *block, int row, int64_t page_start)
 {
-    float *scores = block->scores[row];
+    float *scores = block->scores + row * KV_PAGE_TOKENS;
+    float *out = block->out + row * block->dim_stride;
     int64_t position = row_position(block, row);
     int64_t window = block->op->window;
-    int64_t first = window > 0 ? position - window + 1 - page_start : 0;
-    int64_t end = position + 1 - page_start;
-    for (int64_t t = 0; t < KV_PAGE_TOKENS; t++) {
-        if (t < first || t >= end)
-            scores[t] = -INFINITY;
-    }
+    row_mask(scores, window > 0 ? position - window + 1 - page_start : 0,
+             position + 1 - page_start);
     v16 most = v16_load(scores);
     for (int i = 1; i < SCORE_VECTORS; i++)
         most = v16_max(most, v16_load(scores + i * LANES));
@@ -183,35 +268,59 @@ static void row_softmax(struct block *block, int row, int64_t page_start, int64_
     block->sum[row] = block->sum[row] * scale + v16_sum(sum);
     block->most[row] = new_most;
     if (scale != 1.0f) {
-        for (int64_t d = 0; d < dim_stride; d += LANES)
-            v16_store(block->out[row] + d, v16_load(block->out[row] + d) * scale);
+        for (int64_t d = 0; d < block->dim_stride; d += LANES)
+            v16_store(out + d, v16_load(out + d) * scale);
     }
+}
+
+static void page_scores(struct block *block, const void *keys)
+{
+    const struct kv_layer *kv = &block->op->kv;
+    bool is_bf16 = kv->dtype == DTYPE_BF16;
+    struct product product = {
+        .out = block->scores,
+        .in = block->q,
+        .page = page_widen(block, keys, kv->head_dim * KV_PAGE_TOKENS, &is_bf16),
+        .out_step = KV_PAGE_TOKENS,
+        .in_step = block->dim_stride,
+        .page_step = KV_PAGE_TOKENS,
+        .count = kv->head_dim,
+    };
+    product_run(product, block->row_count, SCORE_VECTORS, is_bf16);
+}
+
+/* Adds the values of `count` tokens of a page. */
+static void page_values(struct block *block, const void *values, int64_t count)
+{
+    bool is_bf16 = block->op->kv.dtype == DTYPE_BF16;
+    struct product product = {
+        .out = block->out,
+        .in = block->scores,
+        .page = page_widen(block, values, count * block->dim_stride, &is_bf16),
+        .out_step = block->dim_stride,
+        .in_step = KV_PAGE_TOKENS,
+        .page_step = block->dim_stride,
+        .count = count,
+        .adds = true,
+    };
+    product_run(product, block->row_count, block->dim_stride / LANES, is_bf16);
 }
 
 static void block_page(struct block *block, int64_t page_index)
 {
     const struct kv_layer *kv = &block->op->kv;
-    int64_t dim_stride = round_up(kv->head_dim, LANES);
     int64_t base = block->segment->pages[page_index] * kv_page_values(kv) +
-                   block->kv_head * dim_stride * KV_PAGE_TOKENS;
+                   block->kv_head * block->dim_stride * KV_PAGE_TOKENS;
     int64_t offset = base * dtype_bytes(kv->dtype);
-    const void *keys = (const char *)kv->keys + offset;
-    const void *values = (const char *)kv->values + offset;
     int64_t page_start = page_index * KV_PAGE_TOKENS;
     /* What lies behind the last token of the block may not even be finite: it is masked in the
      * scores and not read in the values. */
     int64_t seen = row_position(block, block->row_count - 1) + 1 - page_start;
-    int64_t count = seen < KV_PAGE_TOKENS ? seen : KV_PAGE_TOKENS;
-    if (kv->dtype == DTYPE_BF16)
-        scores_bf16(block, keys, kv->head_dim);
-    else
-        scores_f32(block, keys, kv->head_dim);
+    page_scores(block, (const char *)kv->keys + offset);
     for (int r = 0; r < block->row_count; r++)
-        row_softmax(block, r, page_start, dim_stride);
-    if (kv->dtype == DTYPE_BF16)
-        values_bf16(block, values, dim_stride, count);
-    else
-        values_f32(block, values, dim_stride, count);
+        row_softmax(block, r, page_start);
+    page_values(block, (const char *)kv->values + offset,
+                seen < KV_PAGE_TOKENS ? seen : KV_PAGE_TOKENS);
 }
 
 static void block_run(struct block *block)
@@ -223,10 +332,11 @@ static void block_run(struct block *block)
          page++)
         block_page(block, page);
     for (int r = 0; r < block->row_count; r++) {
-        float *out = head_of_row(block, block->op->out, block->op->out_stride, r);
+        float *to = head_of_row(block, block->op->out, block->op->out_stride, r);
+        const float *out = block->out + r * block->dim_stride;
         float scale = 1.0f / block->sum[r];
         for (int64_t d = 0; d < block->op->qkv.head_dim; d++)
-            out[d] = block->out[r][d] * scale;
+            to[d] = out[d] * scale;
     }
 }
 

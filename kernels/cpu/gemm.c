@@ -1,184 +1,41 @@
 /* Matrix products with packed weights: plain, and the two halves of a feed-forward network over
  * groups of rows (grouped GEMM).
  *
- * Both packings are made of 16 x 16 tiles with the same inside (layout/packing.h); they differ in
- * the order of the tiles, which is two steps here. A piece of work is some panels (16 outputs each)
- * of one group. Its rows go in strips of up to STRIP_ROWS; the inputs of a strip are copied, DEPTH
- * columns at a time, into a scratch of fixed stride that stays in the L1 cache, while the piece's
- * weights stay in the L2 cache from strip to strip. */
+ * A piece of work is up to ROWS_MAX rows times some panels (16 outputs each) of one group. It goes
+ * through the columns a depth at a time, for each through the rows in strips, for each strip
+ * through the panels (the order of Goto and van de Geijn, "Anatomy of High-Performance Matrix
+ * Multiplication", 2008): a strip's inputs stay in the L1 cache, copied there with a fixed stride;
+ * the weights of a depth and the sums of the piece stay in the L2 cache. So an input is read from
+ * beyond it once for each piece, and a weight once for ROWS_MAX rows. Up to STRIP_ROWS rows
+ * (decode) are one strip, and each weight is read once. */
 #include <string.h>
 
+#include "kernels/cpu/gemm_tile.h"
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/simd.h"
 
-/* Rows of a strip: what the registers hold as accumulators, 2 panels wide. */
-#if defined(__AVX512F__)
-#define STRIP_ROWS 12 /* 24 of 32 registers */
-#elif defined(__AVX2__)
-#define STRIP_ROWS 3 /* 12 of 16 */
-#else
-#define STRIP_ROWS 2 /* 16 of 16 or of NEON's 32 */
-#endif
-
-#define DEPTH       256 /* columns: 12 x 256 floats are 12 KiB */
-#define PIECE_BYTES (384 * 1024)
-#define PANELS_MAX  32 /* of a piece */
-#define TILE_VALUES (PACK_BLOCK * PACK_BLOCK)
+#define ROWS_MAX      (STRIP_ROWS * 8)
+#define PANELS_MAX    32 /* of a piece, gate's and up's together: 192 x 512 sums are 384 KiB */
+#define DEPTH_BYTES   (256 * 1024) /* weights of a piece and depth */
+#define PIECES_EACH   4            /* wanted for each worker, so that they end together */
+#define PANELS_WANTED 8            /* of a piece, even where it makes fewer pieces */
 
 struct scratch {
-    float in[STRIP_ROWS][DEPTH];
-    float sums[STRIP_ROWS][PANELS_MAX * LANES];
+    float in[STRIP_VALUES];
+    float sums[ROWS_MAX * PANELS_MAX * LANES];
 };
 
-/* Where the tiles of a matrix lie. */
-struct tiles {
-    const char *base;
-    enum dtype dtype;
-    int64_t panel_count, block_count; /* of 16 rows, of 16 columns */
-    int64_t panel_step, block_step;   /* bytes */
+/* ---- A piece ------------------------------------------------------------------------------- */
+
+/* Some rows times some panels of one matrix, or of two alike (gate and up). */
+struct piece {
+    struct tiles tiles[2];
+    int matrix_count;
+    int64_t group;
+    int64_t first_row, row_count;
+    int64_t first_panel, panels; /* of each matrix */
+    int strip_rows;              /* of each strip but the last */
+    int64_t depth;               /* columns at a time */
 };
-
-static struct tiles tiles_of(const struct matrix *matrix)
-{
-    int64_t bytes = TILE_VALUES * dtype_bytes(matrix->dtype);
-    struct tiles tiles = {
-        .base = matrix->data,
-        .dtype = matrix->dtype,
-        .panel_count = ceil_div(matrix->rows, PACK_BLOCK),
-        .block_count = ceil_div(matrix->columns, PACK_BLOCK),
-    };
-    bool by_output = matrix->packing == PACK_OUTPUT;
-    tiles.panel_step = by_output ? tiles.block_count * bytes : bytes;
-    tiles.block_step = by_output ? bytes : tiles.panel_count * bytes;
-    return tiles;
-}
-
-/* sums[row][panel x 16 ...] += in x tiles, for `rows` rows and `panels` neighbouring panels over
- * `block_count` blocks of 16 columns. rows and panels are constants where this is called. */
-INLINE void tile_product(const int rows, const int panels, const bool is_bf16, float *sums,
-                         const float *in, const char *weights, int64_t panel_step,
-                         int64_t block_step, int64_t block_count)
-{
-    v16 sum[STRIP_ROWS][4];
-#pragma GCC unroll 16
-    for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 4
-        for (int p = 0; p < panels; p++)
-            sum[r][p] = v16_load(sums + r * PANELS_MAX * LANES + p * LANES);
-    }
-    for (int64_t block = 0; block < block_count; block++) {
-        const char *tile = weights + block * block_step;
-        for (int pair = 0; pair < PACK_BLOCK / 2; pair++) {
-            v16 even[4], odd[4];
-#pragma GCC unroll 4
-            for (int p = 0; p < panels; p++) {
-                if (is_bf16) {
-                    v16_load_pairs(&even[p], &odd[p],
-                                   (const uint16_t *)(tile + p * panel_step) + pair * 2 * LANES);
-                } else {
-                    const float *two = (const float *)(tile + p * panel_step) + pair * 2 * LANES;
-                    even[p] = v16_load(two);
-                    odd[p] = v16_load(two + LANES);
-                }
-            }
-#pragma GCC unroll 16
-            for (int r = 0; r < rows; r++) {
-                const float *values = in + r * DEPTH + block * PACK_BLOCK + pair * 2;
-#pragma GCC unroll 4
-                for (int p = 0; p < panels; p++)
-                    sum[r][p] += v16_all(values[0]) * even[p];
-#pragma GCC unroll 4
-                for (int p = 0; p < panels; p++)
-                    sum[r][p] += v16_all(values[1]) * odd[p];
-            }
-        }
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 4
-        for (int p = 0; p < panels; p++)
-            v16_store(sums + r * PANELS_MAX * LANES + p * LANES, sum[r][p]);
-    }
-}
-
-typedef void tile_fn(float *sums, const float *in, const char *weights, int64_t panel_step,
-                     int64_t block_step, int64_t block_count);
-
-#define DEFINE_TILE(rows, panels)                                                                  \
-    static void tile_bf16_##rows##x##panels(float *sums, const float *in, const char *weights,     \
-                                            int64_t panel_step, int64_t block_step,                \
-                                            int64_t block_count)                                   \
-    {                                                                                              \
-        tile_product(rows, panels, true, sums, in, weights, panel_step, block_step, block_count);  \
-    }                                                                                              \
-    static void tile_f32_##rows##x##panels(float *sums, const float *in, const char *weights,      \
-                                           int64_t panel_step, int64_t block_step,                 \
-                                           int64_t block_count)                                    \
-    {                                                                                              \
-        tile_product(rows, panels, false, sums, in, weights, panel_step, block_step, block_count); \
-    }
-#define DEFINE_TILES(rows) DEFINE_TILE(rows, 1) DEFINE_TILE(rows, 2)
-#define TILES(rows)                                                                                \
-    {                                                                                              \
-        {tile_f32_##rows##x1, tile_f32_##rows##x2},                                                \
-        {                                                                                          \
-            tile_bf16_##rows##x1, tile_bf16_##rows##x2                                             \
-        }                                                                                          \
-    }
-
-DEFINE_TILES(1)
-DEFINE_TILES(2)
-DEFINE_TILE(1, 4) /* few rows: more panels at once hide the latency of the additions */
-DEFINE_TILE(2, 4)
-#if STRIP_ROWS >= 3
-DEFINE_TILES(3)
-#endif
-#if STRIP_ROWS >= 12
-DEFINE_TILES(4)
-DEFINE_TILES(5)
-DEFINE_TILES(6)
-DEFINE_TILES(7)
-DEFINE_TILES(8)
-DEFINE_TILES(9)
-DEFINE_TILES(10)
-DEFINE_TILES(11)
-DEFINE_TILES(12)
-#endif
-
-static tile_fn *const tile_table[STRIP_ROWS][2][2] = {
-    TILES(1), TILES(2),
-#if STRIP_ROWS >= 3
-    TILES(3),
-#endif
-#if STRIP_ROWS >= 12
-    TILES(4), TILES(5), TILES(6), TILES(7), TILES(8), TILES(9), TILES(10), TILES(11), TILES(12),
-#endif
-};
-
-static tile_fn *const wide_table[2][2] = {
-    {tile_f32_1x4, tile_bf16_1x4},
-    {tile_f32_2x4, tile_bf16_2x4},
-};
-
-/* Adds the product of a strip's inputs and `panels` neighbouring panels to the sums. */
-static void strip_product(const struct tiles *tiles, float *sums, const float *in, int rows,
-                          int64_t first_panel, int64_t panels, int64_t first_block,
-                          int64_t block_count)
-{
-    bool is_bf16 = tiles->dtype == DTYPE_BF16;
-    const char *weights =
-        tiles->base + first_panel * tiles->panel_step + first_block * tiles->block_step;
-    int64_t panel = 0;
-    while (panel < panels) {
-        int64_t left = panels - panel;
-        int step = rows <= 2 && left >= 4 ? 4 : left >= 2 ? 2 : 1;
-        tile_fn *tile =
-            step == 4 ? wide_table[rows - 1][is_bf16] : tile_table[rows - 1][is_bf16][step - 1];
-        tile(sums + panel * LANES, in, weights + panel * tiles->panel_step, tiles->panel_step,
-             tiles->block_step, block_count);
-        panel += step;
-    }
-}
 
 /* Rows of the inputs: row s is in + row_of[s] x stride, or in + s x stride. */
 struct rows {
@@ -193,137 +50,305 @@ static const float *row_at(const struct rows *rows, int64_t row)
     return rows->in + (rows->row_of != NULL ? rows->row_of[row] : row) * rows->stride;
 }
 
+/* Strips of one height, so that none is left with a row or two. */
+static int strip_rows_of(int64_t row_count)
+{
+    int64_t strips = ceil_div(row_count, STRIP_ROWS);
+    return (int)ceil_div(row_count, strips);
+}
+
+/* The sums of a strip: tiles one after another, those of the second matrix behind the first's; each
+ * is [row][panel of the tile][16]. */
+static float *strip_sums(struct scratch *scratch, const struct piece *piece, int64_t row)
+{
+    return scratch->sums + row * piece->panels * piece->matrix_count * LANES;
+}
+
 /* Copies columns [first, first + count) of a strip; what is beyond the last column becomes zero. */
-static void strip_load(struct scratch *scratch, const struct rows *rows, int64_t first_row,
-                       int row_count, int64_t first, int64_t count)
+static void strip_load(float *to, const struct rows *rows, int64_t first_row, int row_count,
+                       int64_t first, int64_t count)
 {
     int64_t valid = rows->columns - first < count ? rows->columns - first : count;
-    for (int r = 0; r < row_count; r++) {
-        memcpy(scratch->in[r], row_at(rows, first_row + r) + first, (size_t)valid * sizeof(float));
-        memset(scratch->in[r] + valid, 0, (size_t)(count - valid) * sizeof(float));
+    for (int r = 0; r < row_count; r++, to += strip_depth(row_count)) {
+        memcpy(to, row_at(rows, first_row + r) + first, (size_t)valid * sizeof(float));
+        memset(to + valid, 0, (size_t)(count - valid) * sizeof(float));
     }
 }
 
-/* sums = inputs of a strip x panels of one or two matrices (gate, up): those of the second stand
- * behind those of the first. */
-static void strip_run(struct scratch *scratch, const struct tiles *tiles, int matrix_count,
-                      const struct rows *rows, int64_t first_row, int row_count,
-                      int64_t first_panel, int64_t panels)
+/* What the caches are asked for while a strip is computed, a little with each tile: the inputs of
+ * the strip that comes next, and this strip's part of the weights of the next depth. The hardware
+ * does not see either coming: rows and panels lie apart. */
+struct ahead {
+    const float *rows[STRIP_ROWS]; /* at their next columns */
+    int row_count;
+    int64_t line_count, lines_each; /* of a row; with each tile */
+    int64_t first_block, end_block; /* of weights */
+};
+
+#define LINE_VALUES 16 /* floats of a cache line */
+#define LINE_BYTES  64
+
+static void fetch_rows(const struct ahead *ahead, int64_t tile)
 {
-    memset(scratch->sums, 0, sizeof scratch->sums[0] * (size_t)row_count);
-    int64_t padded = tiles[0].block_count * PACK_BLOCK;
-    for (int64_t first = 0; first < padded; first += DEPTH) {
-        int64_t count = padded - first < DEPTH ? padded - first : DEPTH;
-        strip_load(scratch, rows, first_row, row_count, first, count);
-        for (int m = 0; m < matrix_count; m++)
-            strip_product(&tiles[m], scratch->sums[0] + m * panels * LANES, scratch->in[0],
-                          row_count, first_panel, panels, first / PACK_BLOCK, count / PACK_BLOCK);
+    int64_t first = tile * ahead->lines_each, end = first + ahead->lines_each;
+    for (int64_t line = first; line < end && line < ahead->line_count; line++) {
+        for (int r = 0; r < ahead->row_count; r++)
+            __builtin_prefetch(ahead->rows[r] + line * LINE_VALUES);
     }
 }
 
-/* How many panels make a piece: their weights fit PIECE_BYTES, and there are some pieces for each
- * worker. */
-static int64_t panels_per_piece(const struct tiles *tiles, int matrix_count, int64_t group_count,
-                                int worker_count)
+static void fetch_weights(const struct ahead *ahead, const struct tiles *tiles, int64_t panel,
+                          int panels)
+{
+    int64_t bytes = TILE_VALUES * dtype_bits(tiles->matrix->dtype) / 8;
+    for (int64_t block = ahead->first_block; block < ahead->end_block; block++) {
+        for (int p = 0; p < panels; p++) {
+            const char *tile = (const char *)tiles->matrix->data + (panel + p) * tiles->panel_step +
+                               block * tiles->block_step;
+            for (int64_t at = 0; at < bytes; at += LINE_BYTES)
+                __builtin_prefetch(tile + at, 0, 2);
+        }
+    }
+}
+
+/* Adds the product of a strip's inputs and the piece's panels over some blocks of columns. */
+static void strip_product(const struct piece *piece, float *sums, const float *in, int rows,
+                          int64_t first_block, int64_t block_count, const struct ahead *ahead)
+{
+    int64_t tile = 0;
+    for (int m = 0; m < piece->matrix_count; m++) {
+        struct tile_work work = {
+            .tiles = &piece->tiles[m], .in = in, .block = first_block, .block_count = block_count};
+        for (int64_t panel = 0; panel < piece->panels;) {
+            int step = tile_panels(rows, piece->panels - panel);
+            work.sums = sums;
+            work.panel = piece->first_panel + panel;
+            fetch_rows(ahead, tile++);
+            fetch_weights(ahead, work.tiles, work.panel, step);
+            tile_choose(rows, step, work.tiles->kind)(&work);
+            sums += rows * step * LANES;
+            panel += step;
+        }
+    }
+}
+
+static int strip_height(const struct piece *piece, int64_t row)
+{
+    int64_t left = piece->row_count - row;
+    return (int)(left < piece->strip_rows ? left : piece->strip_rows);
+}
+
+/* What comes after the strip at `row` in the depth that begins at column `first`. */
+static struct ahead look_ahead(const struct piece *piece, const struct rows *rows, int64_t row,
+                               int64_t first)
+{
+    struct ahead ahead = {0};
+    int64_t block_count = piece->tiles[0].block_count;
+    int64_t depth_blocks = piece->depth / PACK_BLOCK;
+    int64_t next_block = first / PACK_BLOCK + depth_blocks;
+    int64_t blocks =
+        block_count - next_block < depth_blocks ? block_count - next_block : depth_blocks;
+    int64_t strip = row / piece->strip_rows, strips = ceil_div(piece->row_count, piece->strip_rows);
+    int64_t next_row = row + piece->strip_rows, column = first;
+    if (strips == 1)
+        return ahead; /* a depth is short: its own fetches suffice */
+    if (blocks > 0) {
+        ahead.first_block = next_block + blocks * strip / strips;
+        ahead.end_block = next_block + blocks * (strip + 1) / strips;
+    }
+    if (next_row >= piece->row_count) {
+        next_row = 0;
+        column += piece->depth;
+    }
+    if (column >= rows->columns)
+        return ahead;
+    int64_t left = rows->columns - column;
+    ahead.row_count = strip_height(piece, next_row);
+    for (int r = 0; r < ahead.row_count; r++)
+        ahead.rows[r] = row_at(rows, piece->first_row + next_row + r) + column;
+    ahead.line_count = ceil_div(left < piece->depth ? left : piece->depth, LINE_VALUES);
+    ahead.lines_each = ceil_div(ahead.line_count, piece->panels * piece->matrix_count);
+    return ahead;
+}
+
+static void piece_run(struct scratch *scratch, const struct piece *piece, const struct rows *rows)
+{
+    int64_t padded = piece->tiles[0].block_count * PACK_BLOCK;
+    memset(scratch->sums, 0,
+           (size_t)(piece->row_count * piece->panels * piece->matrix_count * LANES) *
+               sizeof(float));
+    for (int64_t first = 0; first < padded; first += piece->depth) {
+        int64_t count = padded - first < piece->depth ? padded - first : piece->depth;
+        for (int64_t row = 0; row < piece->row_count; row += piece->strip_rows) {
+            int height = strip_height(piece, row);
+            struct ahead ahead = look_ahead(piece, rows, row, first);
+            strip_load(scratch->in, rows, piece->first_row + row, height, first, count);
+            strip_product(piece, strip_sums(scratch, piece, row), scratch->in, height,
+                          first / PACK_BLOCK, count / PACK_BLOCK, &ahead);
+        }
+    }
+}
+
+/* ---- How work is cut ----------------------------------------------------------------------- */
+
+/* One operation's pieces: those of a group stand together, and of these the ones that share
+ * weights. */
+struct cut {
+    int64_t panel_count;  /* of a matrix */
+    int64_t panels;       /* of a piece, in each matrix */
+    int64_t panel_pieces; /* of a group */
+    int64_t row_pieces;   /* of the group with most rows */
+};
+
+static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t group_count,
+                         int64_t rows_most, int worker_count)
 {
     int64_t panel_bytes =
-        tiles->block_count * TILE_VALUES * dtype_bytes(tiles->dtype) * matrix_count;
-    int64_t fitting = PIECE_BYTES / panel_bytes;
-    int64_t spread = ceil_div(tiles->panel_count * group_count, 4 * (int64_t)worker_count);
-    int64_t panels = fitting < spread ? fitting : spread;
-    if (panels > PANELS_MAX / matrix_count)
-        panels = PANELS_MAX / matrix_count;
-    if (panels >= 4)
-        panels -= panels % 4;
-    return panels < 1 ? 1 : panels;
+        strip_depth(STRIP_ROWS) * PACK_BLOCK * dtype_bits(tiles->matrix->dtype) / 8;
+    int64_t most = PANELS_MAX / matrix_count;
+    int64_t fitting = DEPTH_BYTES / (panel_bytes * matrix_count);
+    struct cut cut = {.panel_count = tiles->panel_count,
+                      .row_pieces = ceil_div(rows_most, ROWS_MAX)};
+    int64_t spread = ceil_div(tiles->panel_count * group_count * cut.row_pieces,
+                              PIECES_EACH * (int64_t)worker_count);
+    int64_t wanted = PANELS_WANTED / matrix_count;
+    cut.panels = spread > wanted ? spread : wanted;
+    cut.panels = cut.panels < fitting ? cut.panels : fitting;
+    cut.panels = cut.panels < most ? cut.panels : most;
+    cut.panel_pieces = ceil_div(cut.panel_count, cut.panels);
+    /* Equal pieces, of whole tiles. */
+    cut.panels = round_up(ceil_div(cut.panel_count, cut.panel_pieces), 4);
+    cut.panels = cut.panels < most ? cut.panels : most;
+    cut.panel_pieces = ceil_div(cut.panel_count, cut.panels);
+    return cut;
 }
 
-static int strip_rows_of(int64_t left)
+/* The rows and panels of piece `index` of a group with `row_count` rows from `first_row` on; false
+ * where the group has fewer. */
+static bool piece_place(struct piece *piece, const struct cut *cut, int64_t index,
+                        int64_t first_row, int64_t row_count)
 {
-    return left < STRIP_ROWS ? (int)left : STRIP_ROWS;
+    int64_t chunks = ceil_div(row_count, ROWS_MAX);
+    int64_t chunk = index % cut->row_pieces;
+    if (chunk >= chunks)
+        return false;
+    int64_t chunk_rows = round_up(ceil_div(row_count, chunks), STRIP_ROWS);
+    int64_t row = chunk * chunk_rows, panel = index / cut->row_pieces * cut->panels;
+    if (row >= row_count)
+        return false;
+    piece->first_row = first_row + row;
+    piece->row_count = row_count - row < chunk_rows ? row_count - row : chunk_rows;
+    piece->strip_rows = strip_rows_of(piece->row_count);
+    piece->depth = strip_depth(piece->strip_rows);
+    piece->first_panel = panel;
+    piece->panels = cut->panel_count - panel < cut->panels ? cut->panel_count - panel : cut->panels;
+    return true;
 }
 
 /* ---- The plain product --------------------------------------------------------------------- */
 
-#define MATMUL_ROWS (STRIP_ROWS * 20) /* of a piece, so that few panels still make many pieces */
-
-static void matmul_store(const struct op_matmul *op, const struct scratch *scratch,
-                         int64_t first_row, int row_count, int64_t first_panel, int64_t panels)
+/* Gives a strip's sums of one matrix to `out`, with the bias of its panels, or NULL. */
+static void strip_store(float *out, int64_t out_stride, const float *sums, int rows, int64_t panels,
+                        const float *bias)
 {
-    for (int r = 0; r < row_count; r++) {
-        float *out = op->out + (first_row + r) * op->out_stride + first_panel * LANES;
-        for (int64_t p = 0; p < panels; p++) {
-            v16 sum = v16_load(scratch->sums[r] + p * LANES);
-            if (op->bias != NULL)
-                sum += v16_load(op->bias + (first_panel + p) * LANES);
-            v16_store(out + p * LANES, sum);
+    for (int64_t panel = 0; panel < panels;) {
+        int step = tile_panels(rows, panels - panel);
+        for (int r = 0; r < rows; r++) {
+            for (int p = 0; p < step; p++, sums += LANES) {
+                int64_t at = (panel + p) * LANES;
+                v16 sum = v16_load(sums);
+                if (bias != NULL)
+                    sum += v16_load(bias + at);
+                v16_store(out + r * out_stride + at, sum);
+            }
         }
+        panel += step;
     }
+}
+
+static void piece_store(struct scratch *scratch, const struct piece *piece, float *out,
+                        int64_t out_stride, const float *bias)
+{
+    out += piece->first_row * out_stride + piece->first_panel * LANES;
+    if (bias != NULL)
+        bias += piece->first_panel * LANES;
+    for (int64_t row = 0; row < piece->row_count; row += piece->strip_rows)
+        strip_store(out + row * out_stride, out_stride, strip_sums(scratch, piece, row),
+                    strip_height(piece, row), piece->panels, bias);
 }
 
 void KERNEL(matmul)(const struct op_matmul *op, struct share *share)
 {
     struct scratch scratch;
-    struct tiles tiles = tiles_of(&op->weight);
+    struct piece piece = {.tiles = {tiles_of(&op->weight)}, .matrix_count = 1};
     struct rows rows = {op->in, NULL, op->in_stride, op->weight.columns};
-    int64_t row_pieces = ceil_div(op->row_count, MATMUL_ROWS);
-    int64_t panels = panels_per_piece(&tiles, 1, row_pieces, share->worker_count);
-    int64_t panel_pieces = ceil_div(tiles.panel_count, panels);
-    int64_t piece;
-    while ((piece = share_take(share)) < row_pieces * panel_pieces) {
-        int64_t first_panel = piece / row_pieces * panels;
-        int64_t first_row = piece % row_pieces * MATMUL_ROWS;
-        int64_t end =
-            first_row + MATMUL_ROWS < op->row_count ? first_row + MATMUL_ROWS : op->row_count;
-        int64_t count =
-            tiles.panel_count - first_panel < panels ? tiles.panel_count - first_panel : panels;
-        for (int64_t row = first_row; row < end; row += STRIP_ROWS) {
-            int strip = strip_rows_of(end - row);
-            strip_run(&scratch, &tiles, 1, &rows, row, strip, first_panel, count);
-            matmul_store(op, &scratch, row, strip, first_panel, count);
-        }
+    struct cut cut = cut_of(&piece.tiles[0], 1, 1, op->row_count, share->worker_count);
+    int64_t index;
+    while ((index = share_take(share)) < cut.panel_pieces * cut.row_pieces) {
+        if (!piece_place(&piece, &cut, index, 0, op->row_count))
+            continue;
+        piece_run(&scratch, &piece, &rows);
+        piece_store(&scratch, &piece, op->out, op->out_stride, op->bias);
     }
 }
 
 /* ---- Groups of rows: feed-forward networks ------------------------------------------------- */
 
-/* A piece of grouped work: some panels of one group, all of its rows. */
-struct group_piece {
-    int64_t group, first_panel, panels, first_row, end_row;
-};
-
-/* Whether there is a piece left; pieces of groups without rows are passed over. */
-static bool group_piece_take(struct group_piece *out, struct share *share, const int32_t *offsets,
-                             int64_t group_count, int64_t panel_count, int64_t panels)
+static int64_t rows_most(const int32_t *offsets, int64_t group_count)
 {
-    int64_t per_group = ceil_div(panel_count, panels);
-    int64_t piece;
-    while ((piece = share_take(share)) < per_group * group_count) {
-        int64_t group = piece / per_group;
-        if (offsets[group] == offsets[group + 1])
-            continue;
-        int64_t first = piece % per_group * panels;
-        *out = (struct group_piece){
-            .group = group,
-            .first_panel = first,
-            .panels = panel_count - first < panels ? panel_count - first : panels,
-            .first_row = offsets[group],
-            .end_row = offsets[group + 1],
-        };
-        return true;
+    int64_t most = 0;
+    for (int64_t g = 0; g < group_count; g++) {
+        int64_t count = offsets[g + 1] - offsets[g];
+        most = count > most ? count : most;
+    }
+    return most;
+}
+
+/* Groups that have rows. */
+static int64_t groups_busy(const int32_t *offsets, int64_t group_count)
+{
+    int64_t count = 0;
+    for (int64_t g = 0; g < group_count; g++)
+        count += offsets[g + 1] > offsets[g];
+    return count;
+}
+
+static struct cut cut_groups(const struct tiles *tiles, int matrix_count, const int32_t *offsets,
+                             int64_t group_count, const struct share *share)
+{
+    int64_t busy = groups_busy(offsets, group_count);
+    return cut_of(tiles, matrix_count, busy, rows_most(offsets, group_count), share->worker_count);
+}
+
+/* Whether there is a piece left; those that their groups do not have are passed over. */
+static bool group_piece_take(struct piece *piece, const struct cut *cut, struct share *share,
+                             const int32_t *offsets, int64_t group_count)
+{
+    int64_t per_group = cut->panel_pieces * cut->row_pieces;
+    int64_t index;
+    while ((index = share_take(share)) < per_group * group_count) {
+        piece->group = index / per_group;
+        const int32_t *offset = offsets + piece->group;
+        if (offset[1] > offset[0] &&
+            piece_place(piece, cut, index % per_group, offset[0], offset[1] - offset[0]))
+            return true;
     }
     return false;
 }
 
-static void ffn_up_store(const struct op_ffn_up *op, const struct scratch *scratch, int64_t row,
-                         int row_count, const struct group_piece *piece)
+/* out = silu(gate) x up for a strip; the sums of up stand behind those of gate. */
+static void strip_store_ffn(float *out, int64_t out_stride, const float *sums, int rows,
+                            int64_t panels)
 {
-    for (int r = 0; r < row_count; r++) {
-        float *out = op->out + (row + r) * op->out_stride + piece->first_panel * LANES;
-        const float *gate = scratch->sums[r];
-        const float *up = gate + piece->panels * LANES;
-        for (int64_t i = 0; i < piece->panels * LANES; i += LANES)
-            v16_store(out + i, v16_silu(v16_load(gate + i)) * v16_load(up + i));
+    const float *up = sums + rows * panels * LANES;
+    for (int64_t panel = 0; panel < panels;) {
+        int step = tile_panels(rows, panels - panel);
+        for (int r = 0; r < rows; r++) {
+            for (int p = 0; p < step; p++, sums += LANES, up += LANES)
+                v16_store(out + r * out_stride + (panel + p) * LANES,
+                          v16_silu(v16_load(sums)) * v16_load(up));
+        }
+        panel += step;
     }
 }
 
@@ -334,17 +359,17 @@ void KERNEL(ffn_up)(const struct op_ffn_up *op, struct share *share)
     struct scratch scratch;
     struct tiles shape = tiles_of(&op->groups[0].gate);
     struct rows rows = {op->in, op->token_of, op->in_stride, op->groups[0].gate.columns};
-    int64_t panels = panels_per_piece(&shape, 2, op->group_count, share->worker_count);
-    struct group_piece piece;
-    while (
-        group_piece_take(&piece, share, op->offsets, op->group_count, shape.panel_count, panels)) {
-        struct tiles both[2] = {tiles_of(&op->groups[piece.group].gate),
-                                tiles_of(&op->groups[piece.group].up)};
-        for (int64_t row = piece.first_row; row < piece.end_row; row += STRIP_ROWS) {
-            int strip = strip_rows_of(piece.end_row - row);
-            strip_run(&scratch, both, 2, &rows, row, strip, piece.first_panel, piece.panels);
-            ffn_up_store(op, &scratch, row, strip, &piece);
-        }
+    struct cut cut = cut_groups(&shape, 2, op->offsets, op->group_count, share);
+    struct piece piece = {.matrix_count = 2};
+    while (group_piece_take(&piece, &cut, share, op->offsets, op->group_count)) {
+        piece.tiles[0] = tiles_of(&op->groups[piece.group].gate);
+        piece.tiles[1] = tiles_of(&op->groups[piece.group].up);
+        piece_run(&scratch, &piece, &rows);
+        for (int64_t row = 0; row < piece.row_count; row += piece.strip_rows)
+            strip_store_ffn(op->out + (piece.first_row + row) * op->out_stride +
+                                piece.first_panel * LANES,
+                            op->out_stride, strip_sums(&scratch, &piece, row),
+                            strip_height(&piece, row), piece.panels);
     }
 }
 
@@ -355,17 +380,11 @@ void KERNEL(ffn_down)(const struct op_ffn_down *op, struct share *share)
     struct scratch scratch;
     struct tiles shape = tiles_of(&op->groups[0].down);
     struct rows rows = {op->in, NULL, op->in_stride, op->groups[0].down.columns};
-    int64_t panels = panels_per_piece(&shape, 1, op->group_count, share->worker_count);
-    struct group_piece piece;
-    while (
-        group_piece_take(&piece, share, op->offsets, op->group_count, shape.panel_count, panels)) {
-        struct tiles tiles = tiles_of(&op->groups[piece.group].down);
-        for (int64_t row = piece.first_row; row < piece.end_row; row += STRIP_ROWS) {
-            int strip = strip_rows_of(piece.end_row - row);
-            strip_run(&scratch, &tiles, 1, &rows, row, strip, piece.first_panel, piece.panels);
-            for (int r = 0; r < strip; r++)
-                memcpy(op->out + (row + r) * op->out_stride + piece.first_panel * LANES,
-                       scratch.sums[r], (size_t)piece.panels * LANES * sizeof(float));
-        }
+    struct cut cut = cut_groups(&shape, 1, op->offsets, op->group_count, share);
+    struct piece piece = {.matrix_count = 1};
+    while (group_piece_take(&piece, &cut, share, op->offsets, op->group_count)) {
+        piece.tiles[0] = tiles_of(&op->groups[piece.group].down);
+        piece_run(&scratch, &piece, &rows);
+        piece_store(&scratch, &piece, op->out, op->out_stride, NULL);
     }
 }

@@ -2,15 +2,10 @@
 
 static float load(const void *in, enum dtype dtype, int64_t i)
 {
-    switch (dtype) {
-    case DTYPE_F32:
+    if (dtype == DTYPE_F32)
         return ((const float *)in)[i];
-    case DTYPE_BF16:
-        return bf16_to_f32(((const uint16_t *)in)[i]);
-    case DTYPE_F16:
-        break;
-    }
-    return f16_to_f32(((const uint16_t *)in)[i]);
+    uint16_t value = ((const uint16_t *)in)[i];
+    return dtype == DTYPE_BF16 ? bf16_to_f32(value) : f16_to_f32(value);
 }
 
 void numeric_convert(void *out, enum dtype out_dtype, const void *in, enum dtype in_dtype,

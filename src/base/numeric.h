@@ -5,16 +5,26 @@
 #include <stdint.h>
 #include <string.h>
 
-enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16 };
+/* DTYPE_INT4 is for packed matrices alone: nibbles with scales (layout/packing.h). */
+enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_INT4 };
 
+static inline int64_t dtype_bits(enum dtype dtype)
+{
+    return dtype == DTYPE_F32 ? 32 : dtype == DTYPE_INT4 ? 4 : 16;
+}
+
+/* Of a value that has whole bytes. */
 static inline int64_t dtype_bytes(enum dtype dtype)
 {
-    return dtype == DTYPE_F32 ? 4 : 2;
+    return dtype_bits(dtype) / 8;
 }
 
 static inline const char *dtype_name(enum dtype dtype)
 {
-    return dtype == DTYPE_F32 ? "float32" : dtype == DTYPE_BF16 ? "bfloat16" : "float16";
+    return dtype == DTYPE_F32    ? "float32"
+           : dtype == DTYPE_BF16 ? "bfloat16"
+           : dtype == DTYPE_F16  ? "float16"
+                                 : "int4";
 }
 
 static inline float f32_from_bits(uint32_t bits)
@@ -79,7 +89,7 @@ static inline uint16_t f16_from_f32(float value)
 }
 
 /* `count` values from one type to another; the arrays do not overlap. Going to the same type
- * copies. bf16 and f16 meet through f32. */
+ * copies. bf16 and f16 meet through f32; DTYPE_INT4 is none of them. */
 void numeric_convert(void *out, enum dtype out_dtype, const void *in, enum dtype in_dtype,
                      int64_t count);
 

@@ -2,9 +2,9 @@
 
 #include <stdio.h>
 
-/* Strips of rows are 2, 3 or 12 high and the plain product's pieces 40, 60 or 240: row counts stand
- * on both sides of each. Columns stand on both sides of 256, the depth of a pass over the inputs.
- */
+/* Strips of rows are up to 2, 6 or 24 high and the matrices' pieces 16, 48 or 192: row counts stand
+ * on both sides of each. Columns stand on both sides of 128 and 256, depths of passes over the
+ * inputs. */
 static const struct kernel_case embed_cases[] = {
     {.dtype = DTYPE_F32, .token_count = 0, .rows = 5, .columns = 16},
     {.dtype = DTYPE_F32, .token_count = 1, .rows = 37, .columns = 16},
@@ -54,9 +54,13 @@ static const struct kernel_case matmul_cases[] = {
     {.dtype = DTYPE_BF16, .token_count = 10, .rows = 47, .columns = 48},
     {.dtype = DTYPE_BF16, .token_count = 11, .rows = 40, .columns = 64},
     {.dtype = DTYPE_BF16, .token_count = 12, .rows = 24, .columns = 500},
+    {.dtype = DTYPE_BF16, .token_count = 24, .rows = 24, .columns = 140},
+    {.dtype = DTYPE_BF16, .token_count = 49, .rows = 33, .columns = 300},
     {.dtype = DTYPE_BF16, .token_count = 61, .rows = 40, .columns = 24},
-    {.dtype = DTYPE_BF16, .token_count = 241, .rows = 40, .columns = 24, .option = true},
-    {.dtype = DTYPE_BF16, .token_count = 2, .rows = 48, .columns = 13000}, /* one panel a piece */
+    {.dtype = DTYPE_BF16, .token_count = 193, .rows = 40, .columns = 24, .option = true},
+    {.dtype = DTYPE_F32, .token_count = 200, .rows = 600, .columns = 130},
+    {.dtype = DTYPE_BF16, .token_count = 400, .rows = 300, .columns = 270},
+    {.dtype = DTYPE_BF16, .token_count = 2, .rows = 48, .columns = 13000}, /* many depths */
     {FOR_BENCH, DTYPE_BF16, .token_count = 1, .rows = 4096, .columns = 4096},
     {FOR_BENCH, DTYPE_BF16, .token_count = 4, .rows = 4096, .columns = 4096},
     {FOR_BENCH, DTYPE_BF16, .token_count = 16, .rows = 4096, .columns = 4096},
@@ -283,6 +287,47 @@ static const struct kernel_case ffn_cases[] = {
      .columns = 17,
      .expert_count = 1,
      .spread = SPREAD_DENSE},
+    {.dtype = DTYPE_BF16, /* groups of many strips beside small ones */
+     .token_count = 260,
+     .rows = 48,
+     .columns = 160,
+     .expert_count = 6,
+     .top_k = 2,
+     .spread = SPREAD_LAST},
+    {.dtype = DTYPE_INT4,
+     .token_count = 1,
+     .rows = 16,
+     .columns = 16,
+     .expert_count = 1,
+     .top_k = 1},
+    {.dtype = DTYPE_INT4,
+     .token_count = 3,
+     .rows = 80,
+     .columns = 176,
+     .expert_count = 5,
+     .top_k = 2},
+    {.dtype = DTYPE_INT4,
+     .token_count = 19,
+     .rows = 96,
+     .columns = 304,
+     .expert_count = 4,
+     .top_k = 3,
+     .stride_extra = 16,
+     .option = true},
+    {.dtype = DTYPE_INT4,
+     .token_count = 100,
+     .rows = 48,
+     .columns = 240,
+     .expert_count = 3,
+     .top_k = 2,
+     .spread = SPREAD_LAST},
+    {.dtype = DTYPE_INT4,
+     .token_count = 230,
+     .rows = 112,
+     .columns = 144,
+     .expert_count = 1,
+     .spread = SPREAD_DENSE,
+     .option = true},
     {FOR_BENCH, .dtype = DTYPE_BF16, .token_count = 1, .rows = 768, .columns = 2048,
      .expert_count = 32, .top_k = 8},
     {FOR_BENCH, .dtype = DTYPE_BF16, .token_count = 16, .rows = 768, .columns = 2048,
@@ -291,6 +336,12 @@ static const struct kernel_case ffn_cases[] = {
      .expert_count = 32, .top_k = 8},
     {FOR_BENCH, .dtype = DTYPE_BF16, .token_count = 256, .rows = 5632, .columns = 2048,
      .expert_count = 1, .spread = SPREAD_DENSE},
+    {FOR_BENCH, .dtype = DTYPE_INT4, .token_count = 1, .rows = 768, .columns = 2048,
+     .expert_count = 32, .top_k = 8},
+    {FOR_BENCH, .dtype = DTYPE_INT4, .token_count = 16, .rows = 768, .columns = 2048,
+     .expert_count = 32, .top_k = 8},
+    {FOR_BENCH, .dtype = DTYPE_INT4, .token_count = 512, .rows = 768, .columns = 2048,
+     .expert_count = 32, .top_k = 8},
 };
 
 static const struct kernel_case combine_cases[] = {
@@ -380,7 +431,7 @@ static int describe_heads(char *out, size_t capacity, const struct kernel_case *
 
 void case_describe(char *out, size_t capacity, enum kernel_op op, const struct kernel_case *c)
 {
-    const char *dtype = c->dtype == DTYPE_BF16 ? "bf16" : "f32";
+    const char *dtype = c->dtype == DTYPE_INT4 ? "int4" : c->dtype == DTYPE_BF16 ? "bf16" : "f32";
     int used = snprintf(out, capacity, "%s ", case_lists[op].name);
     out += used;
     capacity -= (size_t)used;

@@ -26,23 +26,40 @@ static double number_at(const void *data, enum dtype dtype, int64_t index)
                                : ((const float *)data)[index];
 }
 
+static double nibble_weight(const struct matrix *matrix, int64_t index, int64_t group)
+{
+    int nibble = ((const uint8_t *)matrix->data)[index / 2] >> index % 2 * 4 & 15;
+    double scale = bf16_to_f32(matrix->scales[group]);
+    return scale * nibble +
+           (matrix->minima != NULL ? (double)bf16_to_f32(matrix->minima[group]) : -8 * scale);
+}
+
 /* tests/layout holds packed_index against the prose of its header. */
 static double weight_at(const struct matrix *matrix, int64_t row, int64_t column)
 {
-    return number_at(
-        matrix->data, matrix->dtype,
-        packed_index(matrix->packing, matrix->dtype, matrix->rows, matrix->columns, row, column));
+    int64_t index =
+        packed_index(matrix->packing, matrix->dtype, matrix->rows, matrix->columns, row, column);
+    if (matrix->dtype == DTYPE_INT4)
+        return nibble_weight(matrix, index, packed_scale_index(matrix, row, column));
+    return number_at(matrix->data, matrix->dtype, index);
+}
+
+/* What a weight may be off by: int4 rounds scale x nibble + minimum once. */
+static double weight_error(const struct matrix *matrix, double weight)
+{
+    return matrix->dtype == DTYPE_INT4 ? fabs(weight) * U : 0;
 }
 
 double reference_product(double *bound, const struct matrix *matrix, int64_t n, const float *in)
 {
-    double sum = 0, magnitude = 0;
+    double sum = 0, magnitude = 0, rounding = 0;
     for (int64_t k = 0; k < matrix->columns; k++) {
-        double term = (double)in[k] * weight_at(matrix, n, k);
+        double weight = weight_at(matrix, n, k), term = (double)in[k] * weight;
         sum += term;
         magnitude += fabs(term);
+        rounding += fabs((double)in[k]) * weight_error(matrix, weight);
     }
-    *bound = sum_error(matrix->columns) * magnitude;
+    *bound = sum_error(matrix->columns) * magnitude + rounding;
     return sum;
 }
 

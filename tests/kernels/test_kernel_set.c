@@ -49,7 +49,7 @@ static float silu_of(struct device *device, float x)
     memset(in, 0, sizeof in);
     gate[0] = x;
     up[0] = in[0] = 1;
-    struct matrix shape = {NULL, DTYPE_F32, PACK_OUTPUT, 1, 1};
+    struct matrix shape = {.dtype = DTYPE_F32, .packing = PACK_OUTPUT, .rows = 1, .columns = 1};
     struct ffn_weights weights = {.gate = shape, .up = shape};
     weights.gate.data = gate;
     weights.up.data = up;

@@ -69,11 +69,46 @@ int32_t *output_ints_new(struct workload *w, int64_t count)
     return output_add(w, values, (size_t)(count + 1) * sizeof *values);
 }
 
+/* A multiple of 16 below 64, so that small matrices have some groups; benchmarks take 64. */
+static int64_t group_of_case(const struct workload *w)
+{
+    return w->from->use == FOR_BENCH ? 64 : 48;
+}
+
+static uint16_t *scales_new(struct workload *w, struct random *random, int64_t count, float scale)
+{
+    uint16_t *scales = own(w, (size_t)count, sizeof *scales);
+    for (int64_t i = 0; i < count; i++)
+        scales[i] = bf16_from_f32(uniform(random) * scale);
+    return scales;
+}
+
+/* Any nibbles; with `option`, minima. */
+static struct matrix int4_new(struct workload *w, struct random *random, enum packing packing,
+                              int64_t rows, int64_t columns)
+{
+    int64_t bytes = packed_bytes(rows, columns, DTYPE_INT4), group = group_of_case(w);
+    int64_t scale_count = packed_scale_count(packing, rows, columns, group);
+    uint8_t *data = own(w, (size_t)bytes, 1);
+    for (int64_t i = 0; i < bytes; i++)
+        data[i] = (uint8_t)random_below(random, 256);
+    struct matrix matrix = {.data = data,
+                            .dtype = DTYPE_INT4,
+                            .packing = packing,
+                            .rows = rows,
+                            .columns = columns,
+                            .group = group};
+    matrix.scales = scales_new(w, random, scale_count, 0.1f);
+    matrix.minima = w->from->option ? scales_new(w, random, scale_count, 1) : NULL;
+    return matrix;
+}
+
 struct matrix matrix_new(struct workload *w, struct random *random, enum packing packing,
                          enum dtype dtype, int64_t rows, int64_t columns)
 {
-    int64_t count = packed_count(rows, columns);
-    void *data = own(w, (size_t)count, (size_t)dtype_bytes(dtype));
+    if (dtype == DTYPE_INT4)
+        return int4_new(w, random, packing, rows, columns);
+    void *data = own(w, (size_t)packed_count(rows, columns), (size_t)dtype_bytes(dtype));
     for (int64_t row = 0; row < rows; row++) {
         for (int64_t column = 0; column < columns; column++) {
             int64_t at = packed_index(packing, dtype, rows, columns, row, column);
@@ -84,7 +119,8 @@ struct matrix matrix_new(struct workload *w, struct random *random, enum packing
                 ((float *)data)[at] = value;
         }
     }
-    return (struct matrix){data, dtype, packing, rows, columns};
+    return (struct matrix){
+        .data = data, .dtype = dtype, .packing = packing, .rows = rows, .columns = columns};
 }
 
 int64_t stride_of(const struct workload *w, int64_t dim)

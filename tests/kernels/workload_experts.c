@@ -179,6 +179,18 @@ static int64_t groups_with_rows(const int32_t *offsets, int64_t group_count)
     return count;
 }
 
+/* As it lies in memory, int4 with its scales. */
+static double matrix_bytes(const struct matrix *matrix)
+{
+    if (matrix->data == NULL)
+        return 0; /* there is no expert */
+    int64_t bytes = packed_bytes(matrix->rows, matrix->columns, matrix->dtype);
+    if (matrix->dtype == DTYPE_INT4)
+        bytes += packed_scale_count(matrix->packing, matrix->rows, matrix->columns, matrix->group) *
+                 (matrix->minima != NULL ? 4 : 2);
+    return (double)bytes;
+}
+
 void workload_ffn_up(struct workload *w, struct random *random)
 {
     const struct kernel_case *c = w->from;
@@ -200,8 +212,8 @@ void workload_ffn_up(struct workload *w, struct random *random)
         .in_stride = stride_of(w, c->columns),
     };
     w->row_count = rows;
-    w->bytes = 2.0 * (double)(groups_with_rows(offsets, c->expert_count) *
-                              packed_bytes(c->rows, c->columns, c->dtype));
+    w->bytes =
+        2.0 * (double)groups_with_rows(offsets, c->expert_count) * matrix_bytes(&groups[0].gate);
     w->flops = 4.0 * (double)(rows * c->rows * c->columns);
 }
 
@@ -223,8 +235,7 @@ void workload_ffn_down(struct workload *w, struct random *random)
         .in_stride = stride_of(w, c->rows),
     };
     w->row_count = rows;
-    w->bytes = (double)(groups_with_rows(offsets, c->expert_count) *
-                        packed_bytes(c->columns, c->rows, c->dtype));
+    w->bytes = (double)groups_with_rows(offsets, c->expert_count) * matrix_bytes(&groups[0].down);
     w->flops = 2.0 * (double)(rows * c->rows * c->columns);
 }
 
