@@ -20,7 +20,7 @@ static const struct {
     {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4},
 };
 
-static uint64_t dtype_bits(const char *text)
+static uint64_t bits_of_dtype(const char *text)
 {
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
         if (strcmp(dtypes[i].text, text) == 0)
@@ -35,7 +35,7 @@ static void check_tensor(const struct tensor_info *tensor)
     FUZZ_CHECK(tensor->name != NULL && utf8_is_valid(tensor->name, strlen(tensor->name)));
     FUZZ_CHECK(strcmp(tensor->name, "__metadata__") != 0);
     FUZZ_CHECK(tensor->rank >= 0 && tensor->rank <= TENSOR_RANK_MAX);
-    uint64_t bits = dtype_bits(tensor->dtype_text);
+    uint64_t bits = bits_of_dtype(tensor->dtype_text);
     for (int i = 0; i < tensor->rank; i++) {
         FUZZ_CHECK(tensor->shape[i] >= 0);
         FUZZ_CHECK(checked_mul(&bits, bits, (uint64_t)tensor->shape[i]));
