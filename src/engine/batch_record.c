@@ -234,6 +234,8 @@ enum status batch_record_check(const char *path, struct error *err)
     json_decref(record);
     if (status == STATUS_OK || status == STATUS_NOT_FOUND || status == STATUS_UNSUPPORTED)
         return STATUS_OK;
+    if (status == STATUS_NO_MEMORY)
+        return status;
     return error_set(err, STATUS_INVALID_ARGUMENT,
                      "%s, where the record of the run goes, is something else; move it away, or "
                      "choose another output file",
