@@ -157,10 +157,10 @@ struct phasor_batch_params {
                            * docs/batch-format.md tells what else differs */
     double drain_seconds; /* see PHASOR_DRAIN; 10 by default */
     /* Files about the run, or NULL; docs/batch-format.md has their contents. Each is replaced
-     * whole, and must be none of the files above. That one cannot be written is refused before the
-     * run begins, and a warning later. */
+     * whole, must be none of the files above, and hold nothing that phasor did not write there.
+     * That one cannot be written is refused before the run begins, and a warning later. */
     const char *metrics_path; /* for Prometheus: every few seconds, and at the end */
-    const char *summary_path; /* JSON: at the end, however the run ends */
+    const char *summary_path; /* JSON: at the end, however the run ends, once it has begun */
 };
 PHASOR_API struct phasor_batch_params phasor_batch_params_default(void);
 
@@ -196,6 +196,12 @@ struct phasor_batch_result {
     uint64_t rank_peak_bytes[PHASOR_RANKS_MAX];
     uint64_t peak_bytes;
 };
+
+/* What can be told of the files of a run before a model is loaded: input that cannot be read, files
+ * that cannot be written or would destroy another. Changes nothing. phasor_batch_run looks again,
+ * and at more. */
+PHASOR_API enum phasor_status phasor_batch_check(const struct phasor_batch_params *params,
+                                                 struct phasor_error *err) PHASOR_MUST_CHECK;
 
 /* Runs the file. Rows that are wrong get an error row and the rest goes on; the result tells how
  * many. Lines are written whole as rows finish and reach the disk within a second or so. Failure is

@@ -151,6 +151,22 @@ static int check_mode(const struct cli_command *command)
     return -1;
 }
 
+static int check_names(const struct cli_command *command)
+{
+    const struct {
+        const char *flag, *path;
+    } names[] = {{"--input-file", values.input},
+                 {"--output-file", values.output},
+                 {"--error-file", values.errors},
+                 {"--metrics-file", values.metrics},
+                 {"--summary-file", values.summary}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (names[i].path != NULL && *names[i].path == 0)
+            return options_mistake(command, "%s needs the name of a file", names[i].flag);
+    }
+    return -1;
+}
+
 static int check_values(const struct cli_command *command, char **operands, int operand_count)
 {
     if (operand_count == 1 && values.model != NULL && strcmp(values.model, operands[0]) != 0)
@@ -166,6 +182,8 @@ static int check_values(const struct cli_command *command, char **operands, int 
         return options_mistake(command, "%s is missing (or --prompt for a quick try)",
                                values.input == NULL ? "--input-file" : "--output-file");
     int mistake = check_mode(command);
+    if (mistake < 0)
+        mistake = check_names(command);
     if (mistake >= 0)
         return mistake;
     if (values.resume && values.overwrite)
@@ -217,9 +235,24 @@ static enum phasor_status open_model(struct phasor_model **out, struct progress 
     return status;
 }
 
-/* 130 or 143 when a signal stopped the run, as shells report it. */
-static int exit_code_of(enum phasor_status status, const struct phasor_error *err)
+/* Flags whose range only the model tells: their sentences begin with them. */
+static bool is_about_flag(const struct phasor_error *err)
 {
+    static const char *const beginnings[] = {
+        "--max-num-seqs: ", "--max-num-batched-tokens: ", "--max-model-len: ", "--chat-template: "};
+    for (size_t i = 0; i < sizeof beginnings / sizeof *beginnings; i++) {
+        if (strncmp(err->message, beginnings[i], strlen(beginnings[i])) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* 130 or 143 when a signal stopped the run, as shells report it. */
+static int exit_code_of(const struct cli_command *command, enum phasor_status status,
+                        const struct phasor_error *err)
+{
+    if (status == PHASOR_INVALID_ARGUMENT && is_about_flag(err))
+        return options_mistake(command, "%s", err->message);
     if (status == PHASOR_CANCELLED && stop_signal_get() != 0) {
         fprintf(stderr, "phasor: %s\n", err->message);
         return 128 + stop_signal_get();
@@ -227,27 +260,34 @@ static int exit_code_of(enum phasor_status status, const struct phasor_error *er
     return fail(err);
 }
 
-/* The first signal lets rows in flight finish, which is said once; the second kills. */
+/* The first signal lets rows in flight finish, for a time that begins with it, however long the
+ * pass under way takes; the second kills. */
 static int on_progress(void *context, const struct phasor_batch_progress *now)
 {
     struct progress *progress = context;
-    static bool is_told;
     if (now->requests_total > 0)
         progress_rows(progress, now);
     if (stop_signal_get() == 0)
         return PHASOR_GO_ON;
-    if (!is_told && !progress->is_quiet) {
-        progress_erase(progress);
-        fprintf(stderr,
-                "phasor: stopping: rows in flight get %.0f s; another signal stops at "
-                "once\n",
-                phasor_batch_params_default().drain_seconds);
-    }
-    is_told = true;
-    return PHASOR_DRAIN;
+    bool is_over = stop_signal_seconds() >= phasor_batch_params_default().drain_seconds;
+    return is_over ? PHASOR_STOP : PHASOR_DRAIN;
 }
 
-static int run_batch(struct phasor_model *model, struct progress *progress)
+/* Made beforehand, because the signal's handler may but write it. A bar on the terminal goes. */
+static const char *stop_sentence(const struct progress *progress)
+{
+    static char sentence[160];
+    if (values.prompt != NULL || progress->is_quiet)
+        return NULL;
+    snprintf(sentence, sizeof sentence,
+             "%sphasor: stopping: the pass under way is finished, and rows in flight get %.0f s; "
+             "another signal stops at once\n",
+             progress->is_terminal ? "\r\033[K" : "", phasor_batch_params_default().drain_seconds);
+    return sentence;
+}
+
+static int run_batch(const struct cli_command *command, struct phasor_model *model,
+                     struct progress *progress)
 {
     struct phasor_batch_params params = phasor_batch_params_default();
     struct phasor_batch_result result;
@@ -278,7 +318,7 @@ static int run_batch(struct phasor_model *model, struct progress *progress)
     if (!progress->is_quiet && (status == PHASOR_OK || result.completed + result.failed > 0))
         run_summary_print(&result);
     if (status != PHASOR_OK)
-        return exit_code_of(status, &err);
+        return exit_code_of(command, status, &err);
     return result.failed + result.failed_before > 0 ? EXIT_SOME_ROWS : EXIT_DONE;
 }
 
@@ -292,7 +332,8 @@ static int on_text(void *context, const char *text, size_t length)
     return stop_signal_get() != 0 || ferror(stdout);
 }
 
-static int run_prompt(struct phasor_model *model, const struct progress *progress)
+static int run_prompt(const struct cli_command *command, struct phasor_model *model,
+                      const struct progress *progress)
 {
     struct phasor_generate_params params = phasor_generate_params_default();
     struct phasor_generate_result result;
@@ -315,7 +356,7 @@ static int run_prompt(struct phasor_model *model, const struct progress *progres
         fflush(stdout);
     }
     if (status != PHASOR_OK)
-        return exit_code_of(status, &err);
+        return exit_code_of(command, status, &err);
     if (progress->is_verbose)
         fprintf(stderr, "%llu prompt tokens in %.2f s, %llu tokens in %.2f s\n",
                 (unsigned long long)result.prompt_tokens, result.prefill_seconds,
@@ -338,8 +379,10 @@ static int run(const struct cli_command *command, char **operands, int operand_c
         /* A flag that does not fit this model, such as --plan: as any other wrong flag. */
         return err.status == PHASOR_INVALID_ARGUMENT ? options_mistake(command, "%s", err.message)
                                                      : fail(&err);
-    stop_signal_catch(); /* before this a signal may simply kill: nothing has been done yet */
-    exit_code = values.prompt != NULL ? run_prompt(model, &progress) : run_batch(model, &progress);
+    /* Before this a signal may simply kill: nothing has been done yet. */
+    stop_signal_catch(stop_sentence(&progress));
+    exit_code = values.prompt != NULL ? run_prompt(command, model, &progress)
+                                      : run_batch(command, model, &progress);
     phasor_model_close(model);
     return exit_code;
 }

@@ -73,7 +73,7 @@ static int run(const struct cli_command *command, char **operands, int operand_c
     params.progress = on_progress;
     params.progress_context = &progress;
     progress_init(&progress, values.quiet, false);
-    stop_signal_catch();
+    stop_signal_catch(NULL);
     enum phasor_status status = phasor_synth(&params, &err);
     progress_erase(&progress);
     if (status == PHASOR_OK)

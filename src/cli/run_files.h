@@ -1,4 +1,4 @@
-/* The files of a batch, before the model is loaded. The library checks them again, and more: this
+/* The files of a batch, before the model is loaded. The run checks them again, and more: this
  * spares the user a load before a simple mistake shows. */
 #ifndef PHASOR_CLI_RUN_FILES_H
 #define PHASOR_CLI_RUN_FILES_H

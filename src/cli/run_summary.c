@@ -14,12 +14,18 @@ static double ratio(double count, double of)
 
 /* ---- Rows and tokens ----------------------------------------------------------------------- */
 
+static const char *row_word(uint64_t count)
+{
+    return count == 1 ? "row" : "rows";
+}
+
 static void print_rows(const struct phasor_batch_result *result)
 {
     uint64_t before = result->completed_before + result->failed_before;
     uint64_t done = before + result->completed + result->failed;
-    fprintf(stderr, "%llu rows: %llu completed, %llu failed", (unsigned long long)result->total,
-            (unsigned long long)result->completed, (unsigned long long)result->failed);
+    fprintf(stderr, "%llu %s: %llu completed, %llu failed", (unsigned long long)result->total,
+            row_word(result->total), (unsigned long long)result->completed,
+            (unsigned long long)result->failed);
     if (before > 0)
         fprintf(stderr, ", %llu done before (%llu failed)", (unsigned long long)before,
                 (unsigned long long)result->failed_before);
@@ -138,8 +144,9 @@ void run_summary_print(const struct phasor_batch_result *result)
 {
     uint64_t before = result->completed_before + result->failed_before;
     if (result->total > 0 && before == result->total) {
-        fprintf(stderr, "%llu rows: the run is finished already (%llu completed, %llu failed)\n",
-                (unsigned long long)result->total, (unsigned long long)result->completed_before,
+        fprintf(stderr, "%llu %s: the run is finished already (%llu completed, %llu failed)\n",
+                (unsigned long long)result->total, row_word(result->total),
+                (unsigned long long)result->completed_before,
                 (unsigned long long)result->failed_before);
         return;
     }

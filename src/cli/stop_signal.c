@@ -1,32 +1,47 @@
 #include "stop_signal.h"
 
+#include <errno.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <string.h>
 #include <time.h>
+#include <unistd.h>
+
+#define NS_PER_SECOND INT64_C(1000000000)
 
 /* Programs such as timeout(1) send their signal to the process and to its group: the two arrive
  * together and mean one. */
-#define SAME_SIGNAL_SECONDS 1
+#define SAME_SIGNAL_NS NS_PER_SECOND
 
-static volatile sig_atomic_t caught;
-static time_t caught_at; /* seconds of the monotonic clock; used by the handler alone */
+/* Any thread may be the one that runs the handler. */
+static _Atomic int64_t caught_at; /* of the monotonic clock; 0: none has come */
+static _Atomic int caught;
+static const char *announcement;
+static size_t announcement_length;
 
-static time_t now(void)
+static int64_t now(void)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time); /* one of the calls a handler may make */
-    return time.tv_sec;
+    return time.tv_sec * NS_PER_SECOND + time.tv_nsec;
 }
 
 static void remember(int number)
 {
-    if (caught == 0) {
-        caught = number;
-        caught_at = now();
-    } else if (now() - caught_at > SAME_SIGNAL_SECONDS) {
+    int64_t first = 0, this = now();
+    int failure = errno;
+    if (atomic_compare_exchange_strong(&caught_at, &first, this)) {
+        atomic_store(&caught, number);
+        /* Whatever becomes of it: there is nobody else to tell. */
+        ssize_t put = write(STDERR_FILENO, announcement, announcement_length);
+        (void)put;
+    } else if (this - first > SAME_SIGNAL_NS) {
         signal(number, SIG_DFL); /* the user means it */
         raise(number);
     }
+    errno = failure;
 }
 
 static void catch_one(int number)
@@ -40,13 +55,20 @@ static void catch_one(int number)
         sigaction(number, &action, NULL);
 }
 
-void stop_signal_catch(void)
+void stop_signal_catch(const char *sentence)
 {
+    announcement = sentence == NULL ? "" : sentence;
+    announcement_length = strlen(announcement);
     catch_one(SIGINT);
     catch_one(SIGTERM);
 }
 
 int stop_signal_get(void)
 {
-    return caught;
+    return atomic_load(&caught);
+}
+
+double stop_signal_seconds(void)
+{
+    return (double)(now() - atomic_load(&caught_at)) / (double)NS_PER_SECOND;
 }

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "engine/batch.h"
+#include "engine/batch_names.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "engine/inspect.h"
@@ -176,6 +177,17 @@ struct phasor_batch_params phasor_batch_params_default(void)
 const char *phasor_collective_name(int index)
 {
     return index >= 0 && index < PHASOR_COLLECTIVE_COUNT ? traffic_names[index] : NULL;
+}
+
+enum phasor_status phasor_batch_check(const struct phasor_batch_params *params,
+                                      struct phasor_error *err)
+{
+    struct error reason;
+    struct phasor_batch_params whole = phasor_batch_params_default();
+    enum status status = complete(&whole, sizeof whole, params, &reason);
+    if (status == STATUS_OK)
+        status = batch_names_check_early(&whole, &reason);
+    return tell(err, status, &reason);
 }
 
 enum phasor_status phasor_batch_run(struct phasor_model *model,

@@ -20,6 +20,11 @@
 #define FIRST_IN_FLIGHT    64
 #define STRICT_NOTICES_MAX 20
 
+/* Rows are read ahead only while those in flight keep less than this, or less than a part of
+ * --memory: a prompt may be as long as the context, far more than session.c counts for a row. */
+#define KEPT_BYTES_MAX   (UINT64_C(64) << 20)
+#define KEPT_MEMORY_PART 4
+
 struct batch {
     struct engine *engine;
     const struct phasor_batch_params *params;
@@ -205,12 +210,20 @@ static enum status check_all_rows(struct batch *batch, struct error *err)
 
 /* ---- The run ------------------------------------------------------------------------------- */
 
-/* What has to happen often: lines to the disk, a look at whether to go on. */
+/* What has to happen often: a look at whether lines come to the disk, and whether to go on. */
 static enum status tick(struct batch *batch, struct error *err)
 {
-    TRY(batch_writer_tick(batch->files.writer, err));
+    TRY(batch_writer_check(batch->files.writer, err));
     batch_report_tick(batch->report);
     return batch_progress_tell(&batch->progress, false, err);
+}
+
+/* One row always runs, however large. */
+static bool has_room(const struct batch *batch)
+{
+    uint64_t share = engine_memory_bytes(batch->engine) / KEPT_MEMORY_PART;
+    uint64_t limit = share > 0 && share < KEPT_BYTES_MAX ? share : KEPT_BYTES_MAX;
+    return batch->world.sequence_count == 0 || batch->world.kept_bytes < limit;
 }
 
 static enum status fill_up(struct batch *batch, struct error *err)
@@ -220,7 +233,7 @@ static enum status fill_up(struct batch *batch, struct error *err)
     if (limit > IN_FLIGHT_FACTOR * batch->params->max_num_seqs)
         limit = IN_FLIGHT_FACTOR * batch->params->max_num_seqs;
     while (!batch->has_all_rows && !batch->progress.is_draining &&
-           batch->world.sequence_count < limit) {
+           batch->world.sequence_count < limit && has_room(batch)) {
         struct batch_row row;
         bool found;
         TRY(batch_reader_skim(batch->reader, &row, &found, err));

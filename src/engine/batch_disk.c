@@ -4,10 +4,13 @@
 #include <fcntl.h>
 #include <libgen.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <unistd.h>
 
 static const struct disk_hooks *hooks;
+/* With hooks, operations of several threads come one after the other, so that they have numbers. */
+static pthread_mutex_t order = PTHREAD_MUTEX_INITIALIZER;
 
 void disk_hooks_set(const struct disk_hooks *new_hooks)
 {
@@ -17,16 +20,25 @@ void disk_hooks_set(const struct disk_hooks *new_hooks)
 /* -1 with errno when the operation is to fail. */
 static int before(enum disk_op op, size_t *length)
 {
-    int failure = hooks == NULL ? 0 : hooks->before(hooks->context, op, length);
-    if (failure != 0)
-        errno = failure;
-    return failure == 0 ? 0 : -1;
+    if (hooks == NULL)
+        return 0;
+    pthread_mutex_lock(&order);
+    int failure = hooks->before(hooks->context, op, length);
+    if (failure == 0)
+        return 0;
+    pthread_mutex_unlock(&order);
+    errno = failure;
+    return -1;
 }
 
 static void after(enum disk_op op)
 {
-    if (hooks != NULL)
-        hooks->after(hooks->context, op);
+    if (hooks == NULL)
+        return;
+    int failure = errno;
+    hooks->after(hooks->context, op);
+    pthread_mutex_unlock(&order);
+    errno = failure;
 }
 
 ssize_t disk_write(int fd, const void *bytes, size_t length)

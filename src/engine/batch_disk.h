@@ -18,13 +18,13 @@ int disk_truncate(int fd, off_t length);
 /* Brings the names in the folder of `path` to the disk: what was created or renamed. */
 int disk_sync_folder_of(const char *path);
 
-/* Tests only. */
+/* Tests only. Called from any thread that writes, but never from two at once. */
 struct disk_hooks {
     /* 0, or the errno with which the operation fails instead. A write may be made shorter. */
     int (*before)(void *context, enum disk_op op, size_t *length);
     void (*after)(void *context, enum disk_op op);
     void *context;
 };
-void disk_hooks_set(const struct disk_hooks *hooks); /* borrowed; NULL: none */
+void disk_hooks_set(const struct disk_hooks *hooks); /* borrowed; NULL: none; between runs */
 
 #endif

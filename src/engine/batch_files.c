@@ -27,15 +27,31 @@ static enum status sync_names(const struct batch_writer *writer, struct error *e
     return STATUS_OK;
 }
 
-static enum status begin_anew(struct batch_files *files, const char *record_path, struct error *err)
+static enum status empty_files(const struct batch_files *files, struct error *err)
 {
-    TRY(batch_record_check(record_path, err));
     for (int i = 0; i < BATCH_FILE_COUNT; i++) {
         if (batch_writer_file(files->writer, (enum batch_file)i)->bytes > 0)
             TRY(batch_writer_cut(files->writer, (enum batch_file)i, 0, err));
     }
+    return STATUS_OK;
+}
+
+static enum status begin_anew(struct batch_files *files, const char *record_path, struct error *err)
+{
+    TRY(batch_record_check(record_path, err));
+    TRY(empty_files(files, err));
     TRY(sync_names(files->writer, err));
     return batch_record_save(files->record, record_path, err);
+}
+
+/* A run that cannot be resumed: the record of an earlier one would be believed of its output. */
+static enum status begin_without_record(struct batch_files *files, const char *record_path,
+                                        struct error *err)
+{
+    TRY(empty_files(files, err));
+    return batch_writer_file(files->writer, BATCH_OUTPUT)->is_regular
+               ? batch_record_remove(record_path, err)
+               : STATUS_OK;
 }
 
 /* ---- An interrupted run -------------------------------------------------------------------- */
@@ -93,31 +109,41 @@ static enum status take_up(struct batch_files *files, const char *record_path,
 
 /* ---- Life ---------------------------------------------------------------------------------- */
 
-static enum status begin(struct batch_files *files, const struct batch_files_params *params,
-                         struct error *err)
+static bool can_be_resumed(const struct batch_files *files)
+{
+    const struct batch_writer_file *errors = batch_writer_file(files->writer, BATCH_ERRORS);
+    return batch_writer_file(files->writer, BATCH_OUTPUT)->is_regular &&
+           (errors->fd < 0 || errors->is_regular);
+}
+
+static enum status begin_at(struct batch_files *files, const struct batch_files_params *params,
+                            const char *record_path, struct error *err)
 {
     struct batch_facts facts = params->facts;
     const struct batch_writer_file *errors = batch_writer_file(files->writer, BATCH_ERRORS);
     bool resumes = params->mode == BATCH_FILES_RESUME;
     facts.error_path = errors->fd >= 0 ? errors->name : NULL;
     facts.begun_at = files->begun_at;
-    if (!batch_writer_file(files->writer, BATCH_OUTPUT)->is_regular ||
-        (errors->fd >= 0 && !errors->is_regular)) {
+    if (!can_be_resumed(files)) {
         if (resumes)
             return error_set(err, STATUS_INVALID_ARGUMENT,
                              "--resume: output and errors must be files; standard output, pipes "
                              "and devices cannot be gone on with");
-        return STATUS_OK;
+        return begin_without_record(files, record_path, err);
     }
+    TRY(batch_record_create(&files->record, &facts, err));
+    return resumes && has_lines(files->writer) ? take_up(files, record_path, params, err)
+                                               : begin_anew(files, record_path, err);
+}
+
+static enum status begin(struct batch_files *files, const struct batch_files_params *params,
+                         struct error *err)
+{
     struct text record_path = {0};
     text_append_format(&record_path, "%s" BATCH_RECORD_SUFFIX, params->output_path);
     enum status status = text_check(&record_path, "the name of a file", err);
     if (status == STATUS_OK)
-        status = batch_record_create(&files->record, &facts, err);
-    if (status == STATUS_OK)
-        status = resumes && has_lines(files->writer)
-                     ? take_up(files, record_path.bytes, params, err)
-                     : begin_anew(files, record_path.bytes, err);
+        status = begin_at(files, params, record_path.bytes, err);
     text_deinit(&record_path);
     return status;
 }

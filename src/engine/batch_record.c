@@ -1,8 +1,8 @@
 #include "engine/batch_record.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +10,7 @@
 #include <xxhash.h>
 
 #include "engine/batch_disk.h"
+#include "engine/new_file.h"
 #include "phasor.h"
 
 #define RECORD_FORMAT    1
@@ -182,48 +183,43 @@ static enum status write_whole(int fd, const char *bytes, size_t length, const c
     return STATUS_OK;
 }
 
-static enum status write_new(const char *path, const char *bytes, struct error *err)
-{
-    unlink(path); /* left behind by a run that was killed; the output's lock keeps others away */
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return error_set_errno(err, errno, "cannot create %s, which --resume needs", path);
-    enum status status = write_whole(fd, bytes, strlen(bytes), path, err);
-    close(fd);
-    if (status != STATUS_OK)
-        unlink(path);
-    return status;
-}
-
 static enum status put_in_place(const char *from, const char *to, struct error *err)
 {
-    if (disk_rename(from, to) != 0) {
-        int failure = errno;
-        unlink(from);
-        return error_set_errno(err, failure, "cannot rename %s to %s", from, to);
+    if (disk_rename(from, to) != 0)
+        return error_set_errno(err, errno, "cannot rename %s to %s", from, to);
+    return STATUS_OK;
+}
+
+static enum status replace(const char *path, const char *bytes, struct error *err)
+{
+    char name[PATH_MAX];
+    int fd = new_file_open(name, path);
+    if (fd < 0)
+        return error_set_errno(err, errno, "cannot create %s, which --resume needs", path);
+    enum status status = write_whole(fd, bytes, strlen(bytes), name, err);
+    close(fd);
+    if (status == STATUS_OK)
+        status = put_in_place(name, path, err);
+    if (status != STATUS_OK) {
+        unlink(name);
+        return status;
     }
-    if (disk_sync_folder_of(to) != 0)
-        return error_set_errno(err, errno, "cannot bring the folder of %s to the disk", to);
+    if (disk_sync_folder_of(path) != 0)
+        return error_set_errno(err, errno, "cannot bring the folder of %s to the disk", path);
     return STATUS_OK;
 }
 
 enum status batch_record_save(const json_t *record, const char *path, struct error *err)
 {
-    struct text temporary = {0}, content = {0};
+    struct text content = {0};
     char *dump = json_dumps(record, JSON_INDENT(1));
-    text_append_format(&temporary, "%s.new", path);
     text_append_format(&content, "%s\n", dump == NULL ? "" : dump);
     content.failed |= dump == NULL;
-    enum status status = text_check(&temporary, "the name of a file", err);
+    enum status status = text_check(&content, "the record of the run", err);
     if (status == STATUS_OK)
-        status = text_check(&content, "the record of the run", err);
-    if (status == STATUS_OK)
-        status = write_new(temporary.bytes, content.bytes, err);
-    if (status == STATUS_OK)
-        status = put_in_place(temporary.bytes, path, err);
+        status = replace(path, content.bytes, err);
     free(dump);
     text_deinit(&content);
-    text_deinit(&temporary);
     return status;
 }
 
@@ -240,4 +236,20 @@ enum status batch_record_check(const char *path, struct error *err)
                      "%s, where the record of the run goes, is something else; move it away, or "
                      "choose another output file",
                      path);
+}
+
+enum status batch_record_remove(const char *path, struct error *err)
+{
+    json_t *record = NULL;
+    enum status status = batch_record_load(&record, path, err);
+    json_decref(record);
+    if (status == STATUS_NO_MEMORY)
+        return status;
+    if (status != STATUS_OK && status != STATUS_UNSUPPORTED)
+        return STATUS_OK; /* there is none, or it is something else */
+    if (unlink(path) != 0 && errno != ENOENT)
+        return error_set_errno(err, errno, "cannot remove %s, the record of another run", path);
+    if (disk_sync_folder_of(path) != 0)
+        return error_set_errno(err, errno, "cannot bring the folder of %s to the disk", path);
+    return STATUS_OK;
 }

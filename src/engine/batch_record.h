@@ -56,4 +56,7 @@ enum status batch_record_save(const json_t *record, const char *path, struct err
 /* STATUS_INVALID_ARGUMENT when there is a file that is no record: it is not ours to replace. */
 enum status batch_record_check(const char *path, struct error *err) MUST_CHECK;
 
+/* Removes the file if it is a record, durably; anything else stays. */
+enum status batch_record_remove(const char *path, struct error *err) MUST_CHECK;
+
 #endif

@@ -5,8 +5,9 @@
 #include "base/memory.h"
 #include "base/system.h"
 #include "engine/batch_metrics.h"
+#include "engine/batch_names.h"
 #include "engine/rank_use.h"
-#include "engine/side_file.h"
+#include "model/checkpoint.h"
 
 /* Prometheus looks every 15 to 60 seconds. */
 #define METRICS_SECONDS 5.0
@@ -19,6 +20,7 @@ struct batch_report {
     struct text text; /* a file that is being built */
     double started_at, written_at;
     int64_t begun_at; /* seconds since 1970 */
+    bool is_idle;     /* an earlier run has done all rows */
 };
 
 /* ---- Life ---------------------------------------------------------------------------------- */
@@ -26,10 +28,9 @@ struct batch_report {
 static enum status check_files(const struct batch_report *report, struct error *err)
 {
     const struct phasor_batch_params *params = report->run.params;
-    const char *const others[] = {params->input_path, params->output_path, params->error_path,
-                                  params->metrics_path};
-    TRY(side_file_check(&report->metrics, others, 3, err));
-    return side_file_check(&report->summary, others, 4, err);
+    const char *dir = checkpoint_dir(engine_checkpoint(report->run.engine));
+    TRY(batch_names_check_model(params, dir, err));
+    return batch_names_check(params, err);
 }
 
 enum status batch_report_create(struct batch_report **out, const struct batch_report_params *params,
@@ -38,8 +39,8 @@ enum status batch_report_create(struct batch_report **out, const struct batch_re
     struct batch_report *report;
     TRY(memory_get((void **)&report, 1, sizeof *report, "the report of a run", err));
     report->run = *params;
-    report->metrics = (struct side_file){params->params->metrics_path, "--metrics-file", false};
-    report->summary = (struct side_file){params->params->summary_path, "--summary-file", false};
+    report->metrics = batch_names_side(params->params, SIDE_METRICS);
+    report->summary = batch_names_side(params->params, SIDE_SUMMARY);
     batch_meter_init(&report->meter);
     enum status status = check_files(report, err);
     if (status == STATUS_OK)
@@ -117,8 +118,8 @@ static void write_file(struct batch_report *report, struct side_file *file,
                        enum status status)
 {
     char plan[LAYOUT_TEXT_BYTES];
-    if (file->path == NULL)
-        return;
+    if (file->path == NULL || (report->is_idle && side_file_has_content(file)))
+        return; /* they tell of the run that did the rows */
     layout_format(plan, engine_layout(report->run.engine));
     struct batch_snapshot now = {
         .model_name = engine_model_name(report->run.engine),
@@ -140,6 +141,11 @@ static void write_file(struct batch_report *report, struct side_file *file,
 
 void batch_report_begin(struct batch_report *report)
 {
+    const struct phasor_batch_result *result = report->run.result;
+    uint64_t done_before = result->completed_before + result->failed_before;
+    report->is_idle = done_before > 0 && done_before >= result->total;
+    if (!report->is_idle)
+        side_file_clear(&report->summary); /* if this run is killed, it has none */
     rank_use_get(&report->before, report->run.session->exec, NULL);
     report->begun_at = (int64_t)time(NULL);
     report->started_at = system_seconds();
@@ -155,10 +161,23 @@ void batch_report_tick(struct batch_report *report)
     write_file(report, &report->metrics, batch_metrics_write, false, STATUS_OK);
 }
 
+/* A run that failed before its first row has nothing to tell, and what an earlier one told must not
+ * be taken for its own. When the session is open, it was output or errors that were refused: those
+ * belong to another run, and so may these. */
+static void clear_files(const struct batch_report *report)
+{
+    if (report->run.session->generator != NULL)
+        return;
+    side_file_clear(&report->metrics);
+    side_file_clear(&report->summary);
+}
+
 void batch_report_end(struct batch_report *report, enum status status)
 {
-    if (report->started_at == 0)
+    if (report->started_at == 0) {
+        clear_files(report);
         return;
+    }
     fill_result(report);
     write_file(report, &report->metrics, batch_metrics_write, true, status);
     write_file(report, &report->summary, batch_summary_write, true, status);

@@ -23,22 +23,24 @@ struct batch_report_params {
     struct phasor_batch_result *result; /* rows and tokens are counted by the caller */
 };
 
-/* Refuses files that cannot be written, or are another file of the run (STATUS_INVALID_ARGUMENT or
- * what the system says); nothing is left behind. */
+/* Refuses names as batch_names.h tells (STATUS_INVALID_ARGUMENT or what the system says); nothing
+ * is left behind. */
 enum status batch_report_create(struct batch_report **out, const struct batch_report_params *params,
                                 struct error *err) MUST_CHECK;
 void batch_report_destroy(struct batch_report *report); /* NULL is allowed */
 
 struct batch_meter *batch_report_meter(struct batch_report *report);
 
-/* The session is open and the first row is about to start. */
+/* The session is open and the first row is about to start. Removes an earlier run's summary, unless
+ * that has done all rows. */
 void batch_report_begin(struct batch_report *report);
 
 /* Writes metrics, the first time and then every few seconds. To be called often, between passes. */
 void batch_report_tick(struct batch_report *report);
 
-/* Completes the result of a run that has begun, however it ended, and writes all files a last time.
- * The session is still open. */
+/* Completes the result of a run that has begun, however it ended, and writes all files a last time,
+ * but not over those of a run that this one found finished. The session is still open. Of a run
+ * that has not begun, removes what an earlier one left, unless output or errors were refused. */
 void batch_report_end(struct batch_report *report, enum status status);
 
 #endif

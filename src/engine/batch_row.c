@@ -21,6 +21,7 @@ static void row_destroy(struct batch_row_run *row)
         prompt_result_deinit(&row->prompts[i]);
     for (int64_t i = 0; row->choices != NULL && i < row->choice_count; i++)
         choice_deinit(&row->choices[i]);
+    world->kept_bytes -= row->kept_bytes;
     memory_free(row->prompts);
     memory_free(row->choices);
     memory_free(row->sequences);
@@ -388,6 +389,19 @@ static void submit_choice(struct batch_row_run *row, int64_t choice)
     row->world->sequence_count++;
 }
 
+/* What grows with the row itself; what the answer takes comes on top. */
+static void count_kept(struct batch_row_run *row)
+{
+    uint64_t choice_bytes = sizeof *row->choices + sizeof *row->sequences;
+    row->kept_bytes = sizeof *row + (uint64_t)row->choice_count * choice_bytes;
+    for (int64_t i = 0; i < row->request.prompt_count; i++) {
+        const struct prompt_result *prompt = &row->prompts[i];
+        row->kept_bytes +=
+            sizeof *prompt + prompt->ids.capacity * sizeof *prompt->ids.ids + prompt->text.capacity;
+    }
+    row->world->kept_bytes += row->kept_bytes;
+}
+
 enum status batch_row_start(struct batch_world *world, struct request *request, int64_t line,
                             struct error *err)
 {
@@ -399,7 +413,8 @@ enum status batch_row_start(struct batch_world *world, struct request *request, 
         encode_prompts(row);
     if (!row->has_failed)
         check_scores(row);
-    request_drop_prompts(&row->request);
+    request_drop_json(&row->request);
+    count_kept(row);
     for (int64_t i = 0; !row->has_failed && i < row->choice_count; i++)
         submit_choice(row, i);
     row_release(row);

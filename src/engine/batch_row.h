@@ -30,6 +30,7 @@ struct batch_world {
     int64_t sequence_count;     /* submitted and not finished */
     uint64_t completion_tokens; /* generated so far */
     struct batch_row_run *rows; /* all that are in flight, newest first */
+    uint64_t kept_bytes;        /* what these were begun with: prompts, echoes, tables of choices */
 
     /* A row is complete, or has failed (`has_failed`); it is destroyed after the call. */
     void (*done)(void *context, struct batch_row_run *row);
@@ -53,7 +54,8 @@ struct batch_row_run {
     struct choice *choices;           /* [choice_count] */
     struct batch_sequence *sequences; /* [choice_count] */
     int64_t choice_count;
-    int64_t open_count; /* sequences that the generator has, and 1 while they are submitted */
+    uint64_t kept_bytes; /* its part of the world's */
+    int64_t open_count;  /* sequences that the generator has, and 1 while they are submitted */
     bool has_failed;
     struct row_error error;
 };

@@ -1,5 +1,6 @@
 #include "engine/batch_writer.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -8,16 +9,17 @@
 #include <unistd.h>
 
 #include "base/memory.h"
-#include "base/system.h"
 #include "engine/batch_disk.h"
+#include "engine/batch_sync.h"
 
 #define SYNC_SECONDS 1.0
 
 struct batch_writer {
     struct batch_writer_file files[BATCH_FILE_COUNT];
-    bool is_dirty[BATCH_FILE_COUNT]; /* lines that are not known to be on the disk */
-    double synced_at;
+    struct batch_sync *sync; /* NULL: pipes and terminals only */
 };
+
+static_assert(BATCH_FILE_COUNT == BATCH_SYNC_FILES, "a batch_sync is told all files");
 
 /* ---- Opening ------------------------------------------------------------------------------- */
 
@@ -112,6 +114,19 @@ static enum status open_files(struct batch_writer *writer, const struct batch_wr
     return STATUS_OK;
 }
 
+static enum status start_sync(struct batch_writer *writer, double seconds, struct error *err)
+{
+    int fds[BATCH_FILE_COUNT];
+    bool has_regular = false;
+    for (int i = 0; i < BATCH_FILE_COUNT; i++) {
+        fds[i] = writer->files[i].is_regular ? writer->files[i].fd : -1;
+        has_regular = has_regular || fds[i] >= 0;
+    }
+    return has_regular
+               ? batch_sync_start(&writer->sync, fds, seconds > 0 ? seconds : SYNC_SECONDS, err)
+               : STATUS_OK;
+}
+
 enum status batch_writer_open(struct batch_writer **out, const struct batch_writer_params *params,
                               struct error *err)
 {
@@ -120,8 +135,9 @@ enum status batch_writer_open(struct batch_writer **out, const struct batch_writ
     struct batch_writer *writer = memory;
     for (int i = 0; i < BATCH_FILE_COUNT; i++)
         writer->files[i].fd = -1;
-    writer->synced_at = system_seconds();
     enum status status = open_files(writer, params, err);
+    if (status == STATUS_OK)
+        status = start_sync(writer, params->sync_seconds, err);
     if (status == STATUS_OK)
         *out = writer;
     else
@@ -165,14 +181,31 @@ static const char *cure(const struct batch_writer_file *file)
     return file->is_regular ? " (--resume finishes the run when it can be written again)" : "";
 }
 
+static enum status tell_sync(const struct batch_writer *writer, int failure, int file,
+                             struct error *err)
+{
+    const struct batch_writer_file *target = &writer->files[file];
+    if (failure == 0)
+        return STATUS_OK;
+    return error_set_errno(err, failure, "cannot bring %s to the disk%s", target->name,
+                           cure(target));
+}
+
+enum status batch_writer_check(struct batch_writer *writer, struct error *err)
+{
+    int file = 0, failure = batch_sync_failure(writer->sync, &file);
+    return tell_sync(writer, failure, file, err);
+}
+
 enum status batch_writer_line(struct batch_writer *writer, enum batch_file file, const char *line,
                               size_t length, struct error *err)
 {
+    TRY(batch_writer_check(writer, err));
     enum batch_file place = writer->files[file].fd < 0 ? BATCH_OUTPUT : file;
     const struct batch_writer_file *target = &writer->files[place];
     size_t done;
     int failure = append(target->fd, line, length, &done);
-    writer->is_dirty[place] = true;
+    batch_sync_note(writer->sync, (int)place);
     if (failure == 0)
         return STATUS_OK;
     off_t end = target->is_regular && done > 0 ? lseek(target->fd, 0, SEEK_END) : -1;
@@ -181,31 +214,14 @@ enum status batch_writer_line(struct batch_writer *writer, enum batch_file file,
                            is_torn ? " (its last line is not whole)" : "", cure(target));
 }
 
-static enum status sync_files(struct batch_writer *writer, struct error *err)
-{
-    for (int i = 0; i < BATCH_FILE_COUNT; i++) {
-        const struct batch_writer_file *file = &writer->files[i];
-        if (!writer->is_dirty[i] || !file->is_regular)
-            continue;
-        if (disk_sync(file->fd) != 0)
-            return error_set_errno(err, errno, "cannot bring %s to the disk%s", file->name,
-                                   cure(file));
-        writer->is_dirty[i] = false;
-    }
-    return STATUS_OK;
-}
-
-enum status batch_writer_tick(struct batch_writer *writer, struct error *err)
-{
-    double now = system_seconds();
-    if (now - writer->synced_at < SYNC_SECONDS)
-        return STATUS_OK;
-    enum status status = sync_files(writer, err);
-    writer->synced_at = system_seconds();
-    return status;
-}
-
 /* ---- Closing ------------------------------------------------------------------------------- */
+
+static enum status stop_sync(struct batch_writer *writer, struct error *err)
+{
+    int file = 0, failure = batch_sync_stop(writer->sync, &file);
+    writer->sync = NULL;
+    return tell_sync(writer, failure, file, err);
+}
 
 static void close_files(struct batch_writer *writer, bool remove_created)
 {
@@ -221,7 +237,7 @@ static void close_files(struct batch_writer *writer, bool remove_created)
 
 enum status batch_writer_finish(struct batch_writer *writer, struct error *err)
 {
-    enum status status = sync_files(writer, err);
+    enum status status = stop_sync(writer, err);
     close_files(writer, false);
     return status;
 }
@@ -230,12 +246,14 @@ void batch_writer_abandon(struct batch_writer *writer)
 {
     if (writer == NULL)
         return;
-    enum status status = sync_files(writer, NULL);
+    enum status status = stop_sync(writer, NULL);
     (void)status; /* the first failure is the one that is told */
     close_files(writer, false);
 }
 
 void batch_writer_discard(struct batch_writer *writer)
 {
+    enum status status = stop_sync(writer, NULL);
+    (void)status; /* no line was written */
     close_files(writer, true);
 }

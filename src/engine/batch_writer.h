@@ -17,7 +17,8 @@ struct batch_writer_params {
     const char *output_path; /* "-" is standard output */
     const char *error_path;  /* NULL, or another name of the output file: failed rows go there */
     enum batch_files_mode mode;
-    int input_fd; /* which no output file may be; -1: none */
+    int input_fd;        /* which no output file may be; -1: none */
+    double sync_seconds; /* lines go to the disk so long after they were written; 0: one second */
 };
 
 struct batch_writer;
@@ -44,12 +45,13 @@ enum status batch_writer_cut(struct batch_writer *writer, enum batch_file file, 
                              struct error *err) MUST_CHECK;
 
 /* Appends a line (its newline included) by one write. When that fails, what was written of the line
- * is taken back where the file allows it, so that the file ends with a whole line. */
+ * is taken back where the file allows it, so that the file ends with a whole line. A thread of the
+ * writer's own brings it to the disk; its failure is told by the next call. */
 enum status batch_writer_line(struct batch_writer *writer, enum batch_file file, const char *line,
                               size_t length, struct error *err) MUST_CHECK;
 
-/* Brings lines to the disk, if a second has passed since the last time. To be called often. */
-enum status batch_writer_tick(struct batch_writer *writer, struct error *err) MUST_CHECK;
+/* STATUS_IO when lines could not be brought to the disk. To be called often. */
+enum status batch_writer_check(struct batch_writer *writer, struct error *err) MUST_CHECK;
 
 /* Brings all lines to the disk and closes; frees the writer, also on failure. */
 enum status batch_writer_finish(struct batch_writer *writer, struct error *err) MUST_CHECK;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/size_text.h"
 #include "base/system.h"
 #include "comm/box.h"
 #include "exec/exec.h"
@@ -144,18 +145,17 @@ static enum status check_memory(const struct engine *engine, enum dtype dtype, s
         total += bytes.resident + bytes.experts;
     }
     if (engine->memory_bytes > 0 && total > engine->memory_bytes)
-        return error_set(err, STATUS_NO_MEMORY,
-                         "the weights need %llu MiB as %s, and --memory is %llu MiB; raise it, or "
-                         "use a smaller model",
-                         (unsigned long long)(total >> 20), dtype_name(dtype),
-                         (unsigned long long)(engine->memory_bytes >> 20));
+        return error_set(
+            err, STATUS_NO_MEMORY,
+            "the weights need %s as %s, and --memory is %s; raise it, or use a smaller "
+            "model",
+            SIZE_TEXT(total), dtype_name(dtype), SIZE_TEXT(engine->memory_bytes));
     if (total <= available)
         return STATUS_OK;
     return error_set(err, STATUS_NO_MEMORY,
-                     "the weights need %llu MiB as %s, and %llu MiB of memory are available; use a "
-                     "smaller model or free memory",
-                     (unsigned long long)(total >> 20), dtype_name(dtype),
-                     (unsigned long long)(available >> 20));
+                     "the weights need %s as %s, and %s of memory are available; use a smaller "
+                     "model or free memory",
+                     SIZE_TEXT(total), dtype_name(dtype), SIZE_TEXT(available));
 }
 
 static enum status weights_get(struct engine *engine, const struct engine_params *params,

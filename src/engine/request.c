@@ -78,6 +78,11 @@ static bool read_body(struct request *out, const struct row_place *place, struct
     struct error reason;
     if (json_get_string_or(&out->model, body, place->text, "model", NULL, &reason) != STATUS_OK)
         return row_error_from(error, ROW_INVALID_VALUE, "model", &reason);
+    size_t length = json_string_length(json_object_get(body, "model"));
+    if (length > MODEL_NAME_BYTES_MAX)
+        return row_error_set(error, ROW_INVALID_VALUE, "model",
+                             "%s: \"model\" has %zu bytes; at most %d are allowed", place->text,
+                             length, MODEL_NAME_BYTES_MAX);
     if (!request_read_scalars(out, body, place, notes, error) ||
         !request_read_stops(out, body, place, error))
         return false;
@@ -136,13 +141,20 @@ void request_deinit(struct request *request)
     arena_deinit(&request->arena);
     json_decref(request->root);
     request->root = NULL;
+    for (size_t i = 0; i < sizeof request->kept / sizeof *request->kept; i++) {
+        json_decref(request->kept[i]);
+        request->kept[i] = NULL;
+    }
 }
 
-void request_drop_prompts(struct request *request)
+void request_drop_json(struct request *request)
 {
     json_t *body = json_object_get(request->root, "body");
-    json_object_del(body, "prompt");
-    json_object_del(body, "messages");
+    request->kept[0] = json_incref(json_object_get(request->root, "custom_id"));
+    request->kept[1] = json_incref(json_object_get(body, "model"));
+    request->kept[2] = json_incref(json_object_get(body, "stop"));
+    json_decref(request->root);
+    request->root = NULL;
     arena_deinit(&request->arena);
     request->prompts = NULL;
     request->messages = NULL;

@@ -17,6 +17,7 @@
 #define REQUEST_N_MAX        128
 #define REQUEST_CHOICES_MAX  2048 /* prompts x n of one row */
 #define REQUEST_STOP_IDS_MAX 128
+#define MODEL_NAME_BYTES_MAX 512 /* it is kept until the row is answered */
 
 enum endpoint { ENDPOINT_COMPLETIONS, ENDPOINT_CHAT };
 
@@ -28,7 +29,8 @@ struct prompt_source {
 };
 
 struct request {
-    json_t *root;       /* owns all texts and arrays below */
+    json_t *root;       /* owns all texts and arrays below; NULL once dropped */
+    json_t *kept[3];    /* then: custom_id, model and stop */
     struct arena arena; /* owns the arrays of prompts and messages */
     enum endpoint endpoint;
     const char *custom_id;
@@ -87,8 +89,9 @@ bool request_parse(struct request *out, const char *line, size_t length, int64_t
                    struct row_error *error) MUST_CHECK;
 void request_deinit(struct request *request);
 
-/* Frees the texts and ids of prompts and messages, once they are encoded: as JSON they take many
- * times the memory of the token ids, for as long as the row is in flight. The counts stay. */
-void request_drop_prompts(struct request *request);
+/* Frees all texts and ids but custom_id, model and stops, once prompts are encoded: as JSON they
+ * take many times the memory of the token ids, and a row may hold anything beside, for as long as
+ * it is in flight. The counts stay. */
+void request_drop_json(struct request *request);
 
 #endif

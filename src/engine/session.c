@@ -1,6 +1,7 @@
 #include "engine/session.h"
 
 #include "base/memory.h"
+#include "base/size_text.h"
 #include "base/system.h"
 #include "base/text.h"
 #include "engine/run_limits.h"
@@ -45,13 +46,13 @@ static enum status check_memory(const struct session_params *params, const struc
         available = allowed < held ? 0 : allowed - held;
     if (pass <= available && params->kv_bytes <= available - pass)
         return STATUS_OK;
-    return error_set(
-        err, STATUS_NO_MEMORY,
-        "a pass of %lld tokens needs %llu MiB and the KV cache %llu MiB; %llu MiB of "
-        "memory are %s; lower --max-num-batched-tokens or --kv-memory%s",
-        (long long)params->max_num_batched_tokens, (unsigned long long)(pass >> 20),
-        (unsigned long long)(params->kv_bytes >> 20), (unsigned long long)(available >> 20),
-        is_budget ? "left of --memory" : "available", is_budget ? ", or raise --memory" : "");
+    return error_set(err, STATUS_NO_MEMORY,
+                     "a pass of %lld tokens needs %s and the KV cache %s; %s of memory are %s; "
+                     "lower --max-num-batched-tokens or --kv-memory%s",
+                     (long long)params->max_num_batched_tokens, SIZE_TEXT(pass),
+                     SIZE_TEXT(params->kv_bytes), SIZE_TEXT(available),
+                     is_budget ? "left of --memory" : "available",
+                     is_budget ? ", or raise --memory" : "");
 }
 
 /* What the budget leaves for the KV cache once weights and executor are there, with what comes with
@@ -75,11 +76,10 @@ static enum status kv_bytes_left(uint64_t *out, const struct session_params *par
     if (held > memory || tables > memory - held || page + beside > memory - held - tables)
         return error_set(
             err, STATUS_NO_MEMORY,
-            "--memory is %llu MiB: weights and activations take %llu MiB, tables and rows in "
-            "flight %llu MiB, and the KV cache needs at least %llu KiB; raise --memory, or lower "
-            "--max-num-batched-tokens (%lld) or --max-num-seqs (%lld)",
-            (unsigned long long)(memory >> 20), (unsigned long long)(held >> 20),
-            (unsigned long long)(tables >> 20), (unsigned long long)((page + beside) >> 10),
+            "--memory is %s: weights and activations take %s, tables and rows in flight %s, and "
+            "the KV cache needs at least %s; raise --memory, or lower --max-num-batched-tokens "
+            "(%lld) or --max-num-seqs (%lld)",
+            SIZE_TEXT(memory), SIZE_TEXT(held), SIZE_TEXT(tables), SIZE_TEXT(page + beside),
             (long long)params->max_num_batched_tokens, (long long)params->max_num_seqs);
     *out = (memory - held - tables) / (page + beside) * page;
     return STATUS_OK;
@@ -99,9 +99,8 @@ static enum status generator_open(struct session *session, const struct session_
         TRY(kv_bytes_left(&left, params, &generator, session, engine, err));
         if (kv_bytes > left)
             return error_set(err, STATUS_NO_MEMORY,
-                             "--kv-memory is %llu MiB, and --memory leaves %llu MiB for it",
-                             (unsigned long long)(kv_bytes >> 20),
-                             (unsigned long long)(left >> 20));
+                             "--kv-memory is %s, and --memory leaves %s for it",
+                             SIZE_TEXT(kv_bytes), SIZE_TEXT(left));
         kv_bytes = kv_bytes > 0 ? kv_bytes : left;
     } else if (kv_bytes == 0) {
         kv_bytes = system_memory_available() / 2;

@@ -5,11 +5,13 @@
 #include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/batch_disk.h"
+#include "engine/new_file.h"
 
 /* ---- Names --------------------------------------------------------------------------------- */
 
@@ -34,7 +36,7 @@ static bool is_one_name(const char *a, const char *b)
     return is_one_file(&abouts[0], &abouts[1]) && strcmp(bases[0], bases[1]) == 0;
 }
 
-static bool is_same(const char *a, const char *b)
+bool side_file_is_same(const char *a, const char *b)
 {
     struct stat about_a, about_b;
     bool has_a = stat(a, &about_a) == 0, has_b = stat(b, &about_b) == 0;
@@ -43,42 +45,115 @@ static bool is_same(const char *a, const char *b)
     return !has_a && !has_b && is_one_name(a, b);
 }
 
-/* The name of the new content, or false with errno. */
-static bool new_name(char out[PATH_MAX], const char *path)
+bool side_file_is_dangling(const char *path)
 {
-    bool fits = snprintf(out, PATH_MAX, "%s" SIDE_FILE_SUFFIX, path) < PATH_MAX;
-    if (!fits)
-        errno = ENAMETOOLONG;
-    return fits;
+    struct stat about;
+    return stat(path, &about) != 0 && lstat(path, &about) == 0 && S_ISLNK(about.st_mode);
 }
 
-/* What is there and is no file cannot be replaced: a device would become a file. */
+/* The file behind all links, which is the one to be replaced; false with errno. */
+static bool resolve(char out[PATH_MAX], const char *path)
+{
+    if (realpath(path, out) != NULL)
+        return true;
+    if (errno != ENOENT || side_file_is_dangling(path))
+        return false;
+    if (snprintf(out, PATH_MAX, "%s", path) < PATH_MAX)
+        return true;
+    errno = ENAMETOOLONG;
+    return false;
+}
+
+/* A device would become a file if it were replaced. */
 static bool is_written_in_place(const char *path)
 {
     struct stat about;
     return stat(path, &about) == 0 && !S_ISREG(about.st_mode);
 }
 
-/* ---- Checking ------------------------------------------------------------------------------ */
-
-static int open_new(const char *name)
-{
-    return open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-}
-
-/* A pipe that nobody reads would hold the run. */
 static int open_in_place(const char *path)
 {
     return open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 }
 
+/* ---- What is there ------------------------------------------------------------------------- */
+
+bool side_file_has_content(const struct side_file *file)
+{
+    struct stat about;
+    return file->path != NULL && stat(file->path, &about) == 0 && S_ISREG(about.st_mode) &&
+           about.st_size > 0;
+}
+
+/* Of what is not empty. */
+static bool is_own(const struct side_file *file)
+{
+    char begin[64] = {0};
+    size_t length = file->head == NULL ? 0 : strlen(file->head);
+    int fd = open(file->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t got = read(fd, begin, length < sizeof begin ? length : sizeof begin);
+    close(fd);
+    return got == (ssize_t)length && (length == 0 || memcmp(begin, file->head, length) == 0);
+}
+
+/* ---- Checking ------------------------------------------------------------------------------ */
+
+static enum status check_others(const struct side_file *file, const char *const *others,
+                                int other_count, struct error *err)
+{
+    for (int i = 0; i < other_count; i++) {
+        if (others[i] != NULL && strcmp(others[i], "-") != 0 &&
+            side_file_is_same(file->path, others[i]))
+            return error_set(err, STATUS_INVALID_ARGUMENT,
+                             "%s: %s is %s, another file of this run; choose another name",
+                             file->flag, file->path, others[i]);
+    }
+    return STATUS_OK;
+}
+
+/* Whoever writes to a stream goes on in the file that was there before it was replaced. */
+static enum status check_streams(const struct side_file *file, const struct stat *about,
+                                 struct error *err)
+{
+    static const char *const names[] = {"input", "output", "error"};
+    for (int fd = 0; fd < 3; fd++) {
+        struct stat stream;
+        if (fstat(fd, &stream) == 0 && is_one_file(&stream, about))
+            return error_set(err, STATUS_INVALID_ARGUMENT,
+                             "%s: %s is the file of standard %s; choose another name", file->flag,
+                             file->path, names[fd]);
+    }
+    return STATUS_OK;
+}
+
+static enum status check_content(const struct side_file *file, struct error *err)
+{
+    struct stat about;
+    if (stat(file->path, &about) != 0 || S_ISCHR(about.st_mode) || S_ISDIR(about.st_mode))
+        return STATUS_OK; /* what cannot be opened says so itself */
+    if (!S_ISREG(about.st_mode))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "%s: %s is a pipe, a socket or a disk, and a file is needed, which is "
+                         "replaced whole; choose another name",
+                         file->flag, file->path);
+    TRY(check_streams(file, &about, err));
+    if (about.st_size > 0 && !is_own(file))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "%s: %s holds something that phasor did not write there; move it away, or "
+                         "choose another name",
+                         file->flag, file->path);
+    return STATUS_OK;
+}
+
 static bool can_be_written(const char *path)
 {
-    char name[PATH_MAX];
+    char target[PATH_MAX], name[PATH_MAX];
     bool in_place = is_written_in_place(path);
-    if (!in_place && !new_name(name, path))
+    if (!in_place && !resolve(target, path))
         return false;
-    int fd = in_place ? open_in_place(path) : open_new(name);
+    int fd = in_place ? open_in_place(path) : new_file_open(name, target);
     if (fd < 0)
         return false;
     close(fd);
@@ -95,12 +170,13 @@ enum status side_file_check(const struct side_file *file, const char *const *oth
     if (*file->path == 0 || strcmp(file->path, "-") == 0)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "%s: expected the name of a file, found \"%s\"", file->flag, file->path);
-    for (int i = 0; i < other_count; i++) {
-        if (others[i] != NULL && strcmp(others[i], "-") != 0 && is_same(file->path, others[i]))
-            return error_set(err, STATUS_INVALID_ARGUMENT,
-                             "%s: %s is %s, another file of this run; choose another name",
-                             file->flag, file->path, others[i]);
-    }
+    TRY(check_others(file, others, other_count, err));
+    TRY(check_content(file, err));
+    if (side_file_is_dangling(file->path))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "%s: %s is a link to a file that is not there; remove it, or choose "
+                         "another name",
+                         file->flag, file->path);
     if (!can_be_written(file->path))
         return error_set_errno(err, errno, "%s: cannot write %s, or a new file beside it",
                                file->flag, file->path);
@@ -127,21 +203,32 @@ static int put_all(int fd, const struct text *content)
 
 static int replace(const char *path, const struct text *content)
 {
-    char name[PATH_MAX];
+    char target[PATH_MAX], name[PATH_MAX];
     bool in_place = is_written_in_place(path);
-    if (!in_place && !new_name(name, path))
+    if (!in_place && !resolve(target, path))
         return errno;
-    int fd = in_place ? open_in_place(path) : open_new(name);
+    int fd = in_place ? open_in_place(path) : new_file_open(name, target);
     if (fd < 0)
         return errno;
     int failure = put_all(fd, content);
     if (in_place)
         return failure;
-    if (failure == 0 && disk_rename(name, path) != 0)
+    if (failure == 0 && disk_rename(name, target) != 0)
         failure = errno;
     if (failure != 0)
         unlink(name);
     return failure;
+}
+
+void side_file_clear(const struct side_file *file)
+{
+    struct stat about;
+    if (!side_file_has_content(file) || !is_own(file) || lstat(file->path, &about) != 0)
+        return;
+    if (S_ISLNK(about.st_mode))
+        (void)replace(file->path, &(struct text){0});
+    else
+        unlink(file->path);
 }
 
 void side_file_write(struct side_file *file, const struct text *content, const struct log_sink *log)

@@ -66,6 +66,20 @@ has err "is for --prompt" "a prompt's option with a file"
 expect 2 "a file's option with a prompt" "$phasor" run "$model" -p x --strict
 expect 2 "bad variable" env PHASOR_SEED=x "$phasor" run "$model" -p x
 has err "PHASOR_SEED" "bad variable"
+# Ranges that only the model tells are wrong usage, too; what depends on the machine is not.
+row a '"prompt":"In","max_tokens":1' >one
+expect 2 "too many tokens a pass" "$phasor" run "$model" -i one -o o0 --max-num-batched-tokens 4g
+has err "max-num-batched-tokens: expected" "too many tokens a pass"
+expect 2 "too many sequences" "$phasor" run "$model" -i one -o o0 --max-num-seqs 2g \
+    --max-num-batched-tokens 2g
+expect 2 "too long a context for a prompt" "$phasor" run "$model" -p x --max-model-len 99999999
+expect 2 "too long a context" "$phasor" run "$model" -i one -o o0 --max-model-len 99999999
+expect 2 "no such template" "$phasor" run "$model" -i one -o o0 --chat-template none-such
+expect 1 "too little memory" "$phasor" run "$model" -i one -o o0 --memory 1
+has err "memory is 1 B" "too little memory"
+[ ! -e o0 ] || fail "a refused run made an output"
+expect 0 "one row" "$phasor" run "$model" -i one -o o0
+has err "^1 row: 1 completed" "one row"
 for shell in bash zsh fish; do
     expect 0 "completion $shell" "$phasor" completion $shell
     has out "max-num-seqs" "completion $shell"
@@ -85,6 +99,11 @@ silent out "quiet"; silent err "quiet"
 expect 1 "an old output" "$phasor" run "$model" -i good -o o1
 has err "--overwrite" "an old output"; lines o1 2 "an old output"
 expect 0 "--overwrite" "$phasor" run "$model" -i good -o o1 --overwrite
+expect 0 "--overwrite without error file" "$phasor" run "$model" -i good -o o1 --error-file /dev/null --overwrite
+lines o1 2 "--overwrite without error file"
+[ ! -e o1.phasor-run ] || fail "the record of an output that was replaced stays"
+expect 0 "--overwrite with errors on stdout" "$phasor" run "$model" -i good -o o1 --error-file - --overwrite
+lines o1 2 "--overwrite with errors on stdout"
 expect 0 "results on stdout" "$phasor" run "$model" -i good -o -
 lines out 2 "results on stdout"; has out '"custom_id":"a"' "results on stdout"
 expect 0 "input from a pipe" bash -c "cat good | '$phasor' run '$model' -i - -o -"
@@ -121,19 +140,40 @@ for word in request_throughput output_throughput total_token_throughput "prefill
     "decode [0-9.]* tok/s" "^TTFT " "^TPOT " "^ITL " "^E2EL " "^collectives " "rank 1 "; do
     has err "$word" "the summary"
 done
-[ "$(ls -- *.phasor-new 2>/dev/null)" = "" ] || fail "a new file was left beside the old one"
+[ "$(ls -- *.phasor-new-* 2>/dev/null)" = "" ] || fail "a new file was left beside the old one"
 expect 0 "a full disk for metrics" "$phasor" run "$model" -i good -o o9 --metrics-file /dev/full
 [ "$(grep -c "warning: --metrics-file" err)" -eq 1 ] || fail "a full disk is not told once"
 # These are refused before a model is looked for.
 expect 1 "no folder for metrics" "$phasor" run none -i good -o o10 --metrics-file no/such/m.prom
-has err "its folder" "no folder for metrics"
+has err "no/such/m.prom, or a new file beside it: No such" "no folder for metrics"
 expect 1 "metrics over the input" "$phasor" run none -i good -o o10 --metrics-file ./good
 has err "another file of this run" "metrics over the input"
 expect 1 "metrics over the output" "$phasor" run none -i good -o o10 --metrics-file o10
 expect 1 "a summary over metrics" "$phasor" run none -i good -o o10 --metrics-file m --summary-file m
-has err "summary file m" "a summary over metrics"
+has err "summary-file: m is m" "a summary over metrics"
 expect 1 "a folder for metrics" "$phasor" run none -i good -o o10 --metrics-file .
 expect 1 "a stream for metrics" "$phasor" run none -i good -o o10 --metrics-file -
+expect 1 "metrics over the output by another name" "$phasor" run none -i good -o o10 --metrics-file ./o10
+has err "another file of this run" "metrics over the output by another name"
+expect 1 "metrics over the record" "$phasor" run none -i good -o o10 --metrics-file ./o10.phasor-run
+has err "another file of this run" "metrics over the record"
+expect 1 "metrics in /proc" "$phasor" run none -i good -o o10 --metrics-file /proc/phasor
+has err "/proc/phasor" "metrics in /proc"
+expect 1 "an output in /proc" "$phasor" run none -i good -o /proc/phasor
+has err "/proc/phasor" "an output in /proc"
+mkfifo fifo; ln -s nowhere dangling
+expect 1 "a pipe for metrics" "$phasor" run none -i good -o o10 --metrics-file fifo
+has err "is a pipe" "a pipe for metrics"
+expect 1 "a link to nothing" "$phasor" run none -i good -o dangling
+has err "a link to a file that is not there" "a link to nothing"
+expect 1 "a summary over something else" "$phasor" run none -i good -o o10 --summary-file mixed
+has err "did not write" "a summary over something else"
+bash -c "'$phasor' run none -i good -o - --metrics-file /dev/stdout >stream 2>err" && fail "metrics on standard output"
+has err "standard output" "metrics on standard output"
+for flag in input output error metrics summary; do
+    expect 2 "--$flag-file=" "$phasor" run none -i good -o o10 "--$flag-file="
+    has err "$flag-file needs the name" "--$flag-file="
+done
 expect 2 "metrics of a prompt" "$phasor" run "$model" -p x --metrics-file m.prom
 lines good 2 "metrics over the input"; [ ! -e o10 ] || fail "a refused run made an output"
 
@@ -192,8 +232,27 @@ for signal in INT:130 TERM:143; do
     [ -s o7 ] || fail "SIG${signal%:*}: nothing was kept"
     [ -z "$(tail -c 1 o7)" ] || fail "SIG${signal%:*}: the last line is not whole"
     has err "not run" "SIG${signal%:*}"
+    [ "$(grep -c "phasor: stopping: " err)" -eq 1 ] || fail "SIG${signal%:*}: not announced once"
     has m7 '^phasor:run_ended{.*} 1$' "SIG${signal%:*}"
 done
+
+# The sentence comes from the handler, not from behind the pass under way; with the second signal the
+# program ends as signals end it.
+printf '"max_tokens":1,"prompt":[5' >body
+for i in $(seq 900); do printf ',%d' $((i + 5)); done >>body
+for i in $(seq 32); do row "l$i" "$(cat body),$i]"; done >long
+"$phasor" run "$model" -i long -o o11 --max-num-batched-tokens 8192 --no-prefix-sharing \
+    --threads 1 >out 2>err </dev/null &
+pid=$!
+until [ -e o11 ] || ! kill -0 $pid 2>/dev/null; do sleep 0.05; done
+kill -TERM $pid
+until grep -q "phasor: stopping: " err || ! kill -0 $pid 2>/dev/null; do sleep 0.05; done
+has err "phasor: stopping: the pass under way is finished" "a signal within a pass"
+sleep 1.1
+kill -TERM $pid 2>/dev/null
+wait $pid
+code=$?
+[ $code -eq 143 ] || fail "a second signal: exit code $code"
 
 [ $failures -eq 0 ] && echo "all passed"
 exit $((failures > 0))

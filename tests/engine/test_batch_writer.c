@@ -2,11 +2,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "engine/batch_disk.h"
 #include "engine/batch_writer.h"
 #include "engine_tools.h"
 
@@ -134,4 +136,113 @@ Test(batch_writer, a_torn_line_is_taken_back)
     cr_expect_eq(batch_writer_line(writer, BATCH_OUTPUT, "not whole\n", 10, &err), STATUS_IO);
     batch_writer_abandon(writer);
     expect_content(path, "whole\n");
+}
+
+/* ---- To the disk without a further call ---------------------------------------------------- */
+
+static _Atomic int sync_count, sync_failure;
+
+static int before_sync(void *context, enum disk_op op, size_t *length)
+{
+    (void)context;
+    (void)length;
+    return op == DISK_SYNC ? sync_failure : 0;
+}
+
+static void after_sync(void *context, enum disk_op op)
+{
+    (void)context;
+    sync_count += op == DISK_SYNC;
+}
+
+static const struct disk_hooks watch_syncs = {before_sync, after_sync, NULL};
+
+static struct batch_writer *open_hasty(const char *output, const char *errors)
+{
+    struct batch_writer *writer;
+    struct error err;
+    sync_count = 0;
+    const struct batch_writer_params params = {.output_path = output,
+                                               .error_path = errors,
+                                               .mode = BATCH_FILES_NEW,
+                                               .input_fd = -1,
+                                               .sync_seconds = 0.001};
+    cr_assert_eq(batch_writer_open(&writer, &params, &err), STATUS_OK, "%s", err.message);
+    return writer;
+}
+
+/* Waits far longer than it can take, so that only a sync that never comes fails. */
+static void await_syncs(int count)
+{
+    for (int i = 0; sync_count < count && i < 60000; i++)
+        usleep(1000);
+    cr_assert_geq(sync_count, count);
+}
+
+Test(batch_writer, a_line_comes_to_the_disk_while_nobody_calls)
+{
+    struct batch_writer *writer;
+    disk_hooks_set(&watch_syncs);
+    writer = open_hasty(tools_path(folder, "o"), tools_path(folder, "e"));
+    put(writer, BATCH_OUTPUT, "one\n");
+    await_syncs(1);
+    put(writer, BATCH_ERRORS, "two\n");
+    await_syncs(2);
+    put(writer, BATCH_OUTPUT, "three\n");
+    await_syncs(3);
+    cr_expect_eq(batch_writer_check(writer, NULL), STATUS_OK);
+    int before = sync_count;
+    cr_expect_eq(batch_writer_finish(writer, NULL), STATUS_OK);
+    cr_expect_leq(sync_count, before + 1, "what is on the disk is not brought there again");
+    disk_hooks_set(NULL);
+    expect_content(tools_path(folder, "o"), "one\nthree\n");
+}
+
+Test(batch_writer, what_is_written_last_is_synced_at_the_end)
+{
+    const char *output = tools_path(folder, "o");
+    struct batch_writer *writer;
+    sync_count = 0;
+    disk_hooks_set(&watch_syncs);
+    cr_assert_eq(open_both(&writer, output, NULL, false, NULL), STATUS_OK);
+    put(writer, BATCH_OUTPUT, "one\n");
+    cr_expect_eq(batch_writer_finish(writer, NULL), STATUS_OK);
+    cr_expect_geq(sync_count, 1);
+    disk_hooks_set(NULL);
+}
+
+Test(batch_writer, many_lines_and_syncs_at_once)
+{
+    const char *output = tools_path(folder, "o");
+    struct batch_writer *writer = open_hasty(output, NULL);
+    size_t length;
+    for (int i = 0; i < 5000; i++) {
+        put(writer, i % 3 == 0 ? BATCH_ERRORS : BATCH_OUTPUT, "line\n");
+        cr_assert_eq(batch_writer_check(writer, NULL), STATUS_OK);
+    }
+    batch_writer_abandon(writer);
+    free(tools_read_file(output, &length));
+    cr_expect_eq(length, 5000 * 5);
+}
+
+Test(batch_writer, a_sync_that_fails_is_told_by_the_next_call)
+{
+    struct batch_writer *writer;
+    struct error err;
+    enum status status = STATUS_OK;
+    sync_failure = EIO;
+    disk_hooks_set(&watch_syncs);
+    writer = open_hasty(tools_path(folder, "o"), NULL);
+    put(writer, BATCH_OUTPUT, "one\n");
+    for (int i = 0; status == STATUS_OK && i < 60000; i++) {
+        usleep(1000);
+        status = batch_writer_check(writer, &err);
+    }
+    cr_expect_eq(status, STATUS_IO);
+    cr_expect_not_null(strstr(err.message, "cannot bring"), "%s", err.message);
+    cr_expect_eq(batch_writer_line(writer, BATCH_OUTPUT, "two\n", 4, &err), STATUS_IO);
+    sync_failure = 0;
+    cr_expect_eq(batch_writer_finish(writer, &err), STATUS_IO, "what failed stays failed");
+    disk_hooks_set(NULL);
+    expect_content(tools_path(folder, "o"), "one\n");
 }

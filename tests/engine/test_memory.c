@@ -258,7 +258,8 @@ Test(memory, what_does_not_fit_is_told_with_the_numbers_and_the_cure)
         bool opens;
         const char *words[2];
     } cases[] = {
-        {1 * MIB, 0, false, {"the weights need", "--memory is 1 MiB; raise it"}},
+        {1, 0, false, {"the weights need", "--memory is 1 B; raise it"}},
+        {1 * MIB, 0, false, {"the weights need", "--memory is 1024 KiB; raise it"}},
         {0, 0, true, {NULL}},
         {20 * MIB, 0, false, {"a pass of 2048 tokens needs", "left of --memory"}},
         {64 * MIB, 60 * MIB, false, {"and the KV cache 60 MiB", "or raise --memory"}},

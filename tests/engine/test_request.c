@@ -233,6 +233,26 @@ Test(request, choices_are_bounded)
     expect_error(line, ROW_INVALID_VALUE, "prompt");
 }
 
+/* It is kept for as long as the row is in flight. */
+Test(request, the_name_of_a_model_is_bounded)
+{
+    char members[1024], name[MODEL_NAME_BYTES_MAX + 2];
+    for (int over = 0; over < 2; over++) {
+        struct request request;
+        struct row_error error;
+        memset(name, 'm', sizeof name);
+        name[MODEL_NAME_BYTES_MAX + over] = 0;
+        snprintf(members, sizeof members, "\"model\":\"%s\"", name);
+        if (over > 0) {
+            expect_error(row(false, members), ROW_INVALID_VALUE, "model");
+            continue;
+        }
+        cr_assert(parse(&request, row(false, members), &error), "%s", error.message);
+        cr_expect_str_eq(request.model, name);
+        request_deinit(&request);
+    }
+}
+
 /* ---- What is taken ------------------------------------------------------------------------- */
 
 static struct request take(const char *line)
@@ -294,6 +314,25 @@ Test(request, fields_are_taken)
     request = take(row(false, "\"seed\":9223372036854775807,\"max_tokens\":1e3"));
     cr_expect_eq(request.seed, INT64_MAX);
     cr_expect_eq(request.max_tokens, 1000);
+    request_deinit(&request);
+}
+
+/* Whatever else a row holds is not kept while it is in flight. */
+Test(request, only_names_are_left_of_the_json)
+{
+    struct request request = take(row(false, "\"model\":\"m\",\"user\":\"u\",\"stop\":\"s\""));
+    request_drop_json(&request);
+    cr_expect_null(request.root);
+    cr_expect_null(request.prompts);
+    cr_expect_str_eq(request.custom_id, "r");
+    cr_expect_str_eq(request.model, "m");
+    cr_assert_eq(request.stops.count, 1);
+    cr_expect_arr_eq(request.stops.strings[0].bytes, "s", 1);
+    cr_expect_eq(request.prompt_count, 1);
+    request_deinit(&request);
+    request = take(row(false, "\"model\":null"));
+    request_drop_json(&request);
+    cr_expect_null(request.model);
     request_deinit(&request);
 }
 
