@@ -73,13 +73,19 @@ typedef void phasor_log_fn(void *context, enum phasor_log_level level, const cha
 
 /* ---- Models -------------------------------------------------------------------------------- */
 
-enum phasor_dtype { PHASOR_DTYPE_AUTO, PHASOR_DTYPE_FLOAT32, PHASOR_DTYPE_BFLOAT16 };
+enum phasor_dtype {
+    PHASOR_DTYPE_AUTO,
+    PHASOR_DTYPE_FLOAT32,
+    PHASOR_DTYPE_BFLOAT16,
+    PHASOR_DTYPE_INT4 /* routed experts only: 4.125 bits a weight, rounded while they load */
+};
 
 struct phasor_model_params {
     size_t size;
     const char *model;       /* a directory, or "org/name" in the local Hugging Face cache */
     const char *revision;    /* of a cached model; NULL: main */
     enum phasor_dtype dtype; /* AUTO: as the checkpoint says (float16 runs as bfloat16) */
+    enum phasor_dtype expert_dtype; /* of routed experts: AUTO (as dtype) or INT4 */
     bool needs_tokenizer;    /* refuse a checkpoint without tokenizer.json before it is loaded */
     uint64_t memory_bytes;   /* for all that phasor holds in this process: weights of all ranks,
                               * activations, tables, rows in flight; runs give the rest to the KV

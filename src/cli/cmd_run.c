@@ -16,7 +16,7 @@ struct run_values {
     const char *metrics, *summary;
     const char *chat_template;
     const char *prompt;
-    int dtype;
+    int dtype, expert_dtype;
     int64_t threads;
     const char *devices, *plan;
     uint64_t seed;
@@ -84,6 +84,9 @@ static const struct cli_option options[] = {
      "for rows without a seed of their own (0); the same seed gives the same output", 0, 0, NULL},
     {"dtype", 0, OPTION_WORD, AT(dtype), "TYPE",
      "number type of the weights: auto, float32, bfloat16 (auto)", 0, 0, dtype_words},
+    {"expert-dtype", 0, OPTION_WORD, AT(expert_dtype), "TYPE",
+     "of routed experts: auto (as --dtype), int4 (a quarter of the memory, about 1 % of error)", 0,
+     0, expert_dtype_words},
     {"devices", 0, OPTION_TEXT, AT(devices), "cpu:N",
      "N ranks, each with its share of the cores and its own memory (as many as the plan has)", 0, 0,
      NULL},
@@ -221,6 +224,7 @@ static enum phasor_status open_model(struct phasor_model **out, struct progress 
     params.model = values.model;
     params.revision = values.revision;
     params.dtype = (enum phasor_dtype)values.dtype;
+    params.expert_dtype = (enum phasor_dtype)values.expert_dtype;
     params.needs_tokenizer = values.prompt != NULL;
     params.thread_count = (int)values.threads;
     params.devices = values.devices;

@@ -9,6 +9,12 @@
 const struct cli_command *const commands[] = {&command_run,        &command_inspect, &command_synth,
                                               &command_completion, &command_version, NULL};
 
+const struct option_word expert_dtype_words[] = {
+    {"auto", PHASOR_DTYPE_AUTO, NULL},
+    {"int4", PHASOR_DTYPE_INT4, NULL},
+    {NULL, 0, NULL},
+};
+
 const struct option_word dtype_words[] = {
     {"auto", PHASOR_DTYPE_AUTO, NULL},
     {"float32", PHASOR_DTYPE_FLOAT32, NULL},

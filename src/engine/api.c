@@ -111,6 +111,10 @@ static enum status open_model(struct phasor_model *model, const struct phasor_mo
                               struct error *err)
 {
     TRY(check_model(params->model, params->dtype, err));
+    if (params->expert_dtype != PHASOR_DTYPE_AUTO && params->expert_dtype != PHASOR_DTYPE_INT4)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "expert_dtype: %d is neither PHASOR_DTYPE_AUTO nor PHASOR_DTYPE_INT4",
+                         (int)params->expert_dtype);
     if (params->thread_count < 0)
         return error_set(err, STATUS_INVALID_ARGUMENT, "--threads must not be negative, found %d",
                          params->thread_count);
@@ -119,6 +123,7 @@ static enum status open_model(struct phasor_model *model, const struct phasor_mo
         .revision = params->revision,
         .dtype_is_auto = params->dtype == PHASOR_DTYPE_AUTO,
         .dtype = params->dtype == PHASOR_DTYPE_FLOAT32 ? DTYPE_F32 : DTYPE_BF16,
+        .has_int4_experts = params->expert_dtype == PHASOR_DTYPE_INT4,
         .thread_count = params->thread_count,
         .devices = params->devices,
         .plan = params->plan,

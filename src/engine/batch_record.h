@@ -23,6 +23,7 @@ struct batch_facts {
     const char *model_name;
     struct fingerprint model;
     const char *dtype;
+    const char *expert_dtype;
     const char *chat_template; /* NULL: the checkpoint's own */
     uint64_t seed;
     int64_t context_max;

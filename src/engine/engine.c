@@ -36,6 +36,17 @@ static enum dtype choose_dtype(const struct engine_params *params,
     return config->dtype == DTYPE_F32 ? DTYPE_F32 : DTYPE_BF16;
 }
 
+static enum status choose_types(struct weight_types *out, const struct engine_params *params,
+                                const struct model_config *config, struct error *err)
+{
+    if (params->has_int4_experts && config->expert_count == 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--expert-dtype int4: this model has no routed experts");
+    out->matrices = choose_dtype(params, config);
+    out->experts = params->has_int4_experts ? DTYPE_INT4 : out->matrices;
+    return STATUS_OK;
+}
+
 static enum status tokenizer_load(struct engine *engine, const struct engine_params *params,
                                   struct error *err)
 {
@@ -95,7 +106,7 @@ enum status engine_plan_parse(struct layout *out, const char *plan,
 struct loading {
     struct engine *engine;
     const struct engine_params *params;
-    enum dtype dtype;
+    struct weight_types types;
     pthread_mutex_t telling;
     uint64_t total;
     struct rank_loading {
@@ -132,30 +143,37 @@ static enum status rank_load(void *context, int rank, struct error *err)
     struct engine *engine = loading->engine;
     struct weights_progress progress = {loading_report, &loading->ranks[rank]};
     return weights_load(&engine->weights[rank], box_device(engine->box, rank), engine->checkpoint,
-                        &engine->layout, rank, loading->dtype, &progress, err);
+                        &engine->layout, rank, &loading->types, &progress, err);
+}
+
+static const char *int4_advice(const struct weight_types *types)
+{
+    return types->experts == DTYPE_INT4 ? "" : ", or hold the experts in --expert-dtype int4";
 }
 
 /* A sentence now rather than the kernel's killer later. */
-static enum status check_memory(const struct engine *engine, enum dtype dtype, struct error *err)
+static enum status check_memory(const struct engine *engine, const struct weight_types *types,
+                                struct error *err)
 {
     uint64_t total = 0, available = system_memory_available();
     for (int r = 0; r < engine->layout.rank_count; r++) {
         struct weights_bytes bytes;
-        weights_bytes(&bytes, checkpoint_config(engine->checkpoint), &engine->layout, r, dtype);
+        weights_bytes(&bytes, checkpoint_config(engine->checkpoint), &engine->layout, r, types);
         total += bytes.resident + bytes.experts;
     }
     if (engine->memory_bytes > 0 && total > engine->memory_bytes)
         return error_set(
             err, STATUS_NO_MEMORY,
-            "the weights need %s as %s, and --memory is %s; raise it, or use a smaller "
-            "model",
-            SIZE_TEXT(total), dtype_name(dtype), SIZE_TEXT(engine->memory_bytes));
+            "the weights need %s as %s, and --memory is %s; raise it, or use a smaller model%s",
+            SIZE_TEXT(total), dtype_name(types->matrices), SIZE_TEXT(engine->memory_bytes),
+            int4_advice(types));
     if (total <= available)
         return STATUS_OK;
     return error_set(err, STATUS_NO_MEMORY,
                      "the weights need %s as %s, and %s of memory are available; use a smaller "
-                     "model or free memory",
-                     SIZE_TEXT(total), dtype_name(dtype), SIZE_TEXT(available));
+                     "model or free memory%s",
+                     SIZE_TEXT(total), dtype_name(types->matrices), SIZE_TEXT(available),
+                     int4_advice(types));
 }
 
 static enum status weights_get(struct engine *engine, const struct engine_params *params,
@@ -165,15 +183,15 @@ static enum status weights_get(struct engine *engine, const struct engine_params
         .engine = engine,
         .telling = PTHREAD_MUTEX_INITIALIZER,
         .params = params,
-        .dtype = choose_dtype(params, checkpoint_config(engine->checkpoint)),
     };
+    TRY(choose_types(&loading.types, params, checkpoint_config(engine->checkpoint), err));
     for (int r = 0; r < engine->layout.rank_count; r++) {
         uint64_t bytes;
         loading.ranks[r].loading = &loading;
         TRY(weights_bytes_on_disk(&bytes, engine->checkpoint, &engine->layout, r, err));
         loading.total += bytes;
     }
-    TRY(check_memory(engine, loading.dtype, err));
+    TRY(check_memory(engine, &loading.types, err));
     TRY(box_open(&engine->box,
                  &(struct box_params){
                      .rank_count = engine->layout.rank_count,
@@ -264,9 +282,9 @@ const struct checkpoint *engine_checkpoint(const struct engine *engine)
     return engine->checkpoint;
 }
 
-enum dtype engine_dtype(const struct engine *engine)
+const struct weight_types *engine_types(const struct engine *engine)
 {
-    return engine->weights[0].dtype;
+    return &engine->weights[0].types;
 }
 
 uint64_t engine_memory_bytes(const struct engine *engine)

@@ -10,6 +10,7 @@
 #include "base/numeric.h"
 #include "base/status.h"
 #include "engine/generator.h"
+#include "exec/weights.h"
 #include "layout/layout.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
@@ -20,6 +21,7 @@ struct engine_params {
     const char *revision;  /* or NULL */
     bool dtype_is_auto;    /* weights as config.json says: bf16 and f16 as bf16, f32 as f32 */
     enum dtype dtype;      /* DTYPE_F32 or DTYPE_BF16 otherwise */
+    bool has_int4_experts; /* routed experts are rounded to int4 while they load */
     int32_t thread_count;  /* of all ranks together; 0: one for each core the process may use */
     const char *devices;   /* "cpu:N"; "cpu": one rank; NULL: as many as the plan has, or one */
     const char *plan;      /* see layout_parse; NULL: static tensor parallelism */
@@ -43,7 +45,7 @@ const char *engine_model_name(const struct engine *engine); /* as the user gave 
 const struct layout *engine_layout(const struct engine *engine);
 uint64_t engine_memory_bytes(const struct engine *engine); /* as it was opened with */
 const struct checkpoint *engine_checkpoint(const struct engine *engine);
-enum dtype engine_dtype(const struct engine *engine); /* of the weights in memory */
+const struct weight_types *engine_types(const struct engine *engine); /* in memory */
 
 /* How many ranks "cpu:N" means; NULL means 1. */
 enum status engine_devices_parse(int *rank_count, const char *devices,

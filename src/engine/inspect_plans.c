@@ -59,7 +59,8 @@ static void put_rank(struct description *to, json_t *ranks, const struct subject
 {
     struct weights_bytes weights;
     uint64_t parts[PART_COUNT] = {0};
-    weights_bytes(&weights, subject->config, layout, rank, subject->dtype);
+    const struct weight_types types = {subject->dtype, subject->dtype};
+    weights_bytes(&weights, subject->config, layout, rank, &types);
     for (int w = 0; w < WEIGHT_KIND_COUNT; w++)
         parts[model_part_of((enum weight)w)] += weights.by_weight[w];
     json_t *object = description_append_object(to, ranks);

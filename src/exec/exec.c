@@ -148,7 +148,7 @@ int64_t exec_group_token_max(const struct exec *exec)
 
 enum dtype exec_kv_dtype(const struct exec *exec)
 {
-    return exec->ranks[0].weights->dtype;
+    return exec->ranks[0].weights->types.matrices;
 }
 
 enum layer_form exec_decode_form(const struct exec *exec)

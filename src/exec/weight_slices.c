@@ -1,6 +1,6 @@
 #include "exec/weight_slices.h"
 
-#include "exec/weights.h"
+#include "quant/int4.h"
 
 struct model_shape weights_shape(const struct model_config *config)
 {
@@ -99,7 +99,7 @@ static enum cut_side cut_of(struct range *range, const struct cuts *cuts, enum w
 }
 
 static struct weight_slice slice_of(const struct model_config *config, const struct cuts *cuts,
-                                    enum weight weight, enum dtype dtype)
+                                    enum weight weight, const struct weight_types *types)
 {
     int64_t shape[3];
     int dimensions = weight_shape(shape, config, weight);
@@ -126,10 +126,16 @@ static struct weight_slice slice_of(const struct model_config *config, const str
         weight == WEIGHT_EXPERT_DOWN || weight == WEIGHT_SHARED_DOWN || weight == WEIGHT_DENSE_DOWN;
     slice.packing = is_down ? PACK_INPUT : PACK_OUTPUT;
     /* The router decides between experts: it keeps full precision (it is tiny). */
-    slice.dtype = slice.is_vector || weight == WEIGHT_ROUTER ? DTYPE_F32 : dtype;
-    slice.bytes = (uint64_t)(slice.is_vector ? round_up(slice.block.column_count, PACK_BLOCK) * 4
-                                             : packed_bytes(slice.block.row_count,
-                                                            slice.block.column_count, slice.dtype));
+    slice.dtype = slice.is_vector || weight == WEIGHT_ROUTER ? DTYPE_F32
+                  : weight_is_expert(weight)          ? types->experts
+                                                             : types->matrices;
+    int64_t rows = slice.block.row_count, columns = slice.block.column_count;
+    int64_t bytes = slice.is_vector ? round_up(columns, PACK_BLOCK) * 4
+                                    : packed_bytes(rows, columns, slice.dtype);
+    if (slice.dtype == DTYPE_INT4)
+        bytes += packed_scale_count(slice.packing, rows, columns, INT4_GROUP) *
+                 (int64_t)sizeof(uint16_t);
+    slice.bytes = (uint64_t)bytes;
     return slice;
 }
 
@@ -144,12 +150,6 @@ static bool is_held(const struct model_config *config, const struct cuts *cuts, 
            weight_is_present(config, weight, layer);
 }
 
-static bool is_expert(enum weight weight)
-{
-    return weight == WEIGHT_EXPERT_GATE || weight == WEIGHT_EXPERT_UP ||
-           weight == WEIGHT_EXPERT_DOWN;
-}
-
 struct visit {
     enum status (*call)(void *context, const struct weight_slice *slice, struct error *err);
     void *context;
@@ -157,7 +157,7 @@ struct visit {
 
 static enum status visit_experts(const struct model_config *config, const struct layout *layout,
                                  const struct cuts *cuts, const struct visit *visit, int64_t layer,
-                                 enum dtype dtype, struct error *err)
+                                 const struct weight_types *types, struct error *err)
 {
     int32_t group_of[MODEL_EXPERTS_MAX];
     struct model_shape shape = weights_shape(config);
@@ -167,7 +167,7 @@ static enum status visit_experts(const struct model_config *config, const struct
         if (group_of[expert] != cuts->place.ee)
             continue;
         for (int w = WEIGHT_EXPERT_GATE; w <= WEIGHT_EXPERT_DOWN; w++) {
-            struct weight_slice slice = slice_of(config, cuts, (enum weight)w, dtype);
+            struct weight_slice slice = slice_of(config, cuts, (enum weight)w, types);
             slice.layer = layer;
             slice.expert = expert;
             slice.local_expert = local;
@@ -179,7 +179,7 @@ static enum status visit_experts(const struct model_config *config, const struct
 }
 
 enum status weight_slices_each(const struct model_config *config, const struct layout *layout,
-                               int rank, enum dtype dtype,
+                               int rank, const struct weight_types *types,
                                enum status (*call)(void *context, const struct weight_slice *slice,
                                                    struct error *err),
                                void *context, struct error *err)
@@ -191,15 +191,15 @@ enum status weight_slices_each(const struct model_config *config, const struct l
         int first = layer < 0 ? 0 : WEIGHT_INPUT_NORM;
         int end = layer < 0 ? WEIGHT_INPUT_NORM : WEIGHT_KIND_COUNT;
         for (int w = first; w < end; w++) {
-            if (is_expert((enum weight)w) ||
+            if (weight_is_expert((enum weight)w) ||
                 !is_held(config, &cuts, (enum weight)w, layer < 0 ? 0 : layer))
                 continue;
-            struct weight_slice slice = slice_of(config, &cuts, (enum weight)w, dtype);
+            struct weight_slice slice = slice_of(config, &cuts, (enum weight)w, types);
             slice.layer = layer < 0 ? 0 : layer;
             TRY(visit.call(visit.context, &slice, err));
         }
         if (layer >= 0 && config->layers[layer].ffn == FFN_MOE)
-            TRY(visit_experts(config, layout, &cuts, &visit, layer, dtype, err));
+            TRY(visit_experts(config, layout, &cuts, &visit, layer, types, err));
     }
     return STATUS_OK;
 }
@@ -222,14 +222,14 @@ static enum status add_bytes(void *context, const struct weight_slice *slice, st
     (void)err;
     uint64_t padded = (uint64_t)round_up((int64_t)slice->bytes, 64);
     bytes->by_weight[slice->weight] += padded;
-    *(is_expert(slice->weight) ? &bytes->experts : &bytes->resident) += padded;
+    *(weight_is_expert(slice->weight) ? &bytes->experts : &bytes->resident) += padded;
     return STATUS_OK;
 }
 
 void weights_bytes(struct weights_bytes *out, const struct model_config *config,
-                   const struct layout *layout, int rank, enum dtype dtype)
+                   const struct layout *layout, int rank, const struct weight_types *types)
 {
     *out = (struct weights_bytes){0};
-    enum status status = weight_slices_each(config, layout, rank, dtype, add_bytes, out, NULL);
+    enum status status = weight_slices_each(config, layout, rank, types, add_bytes, out, NULL);
     ASSERT(status == STATUS_OK); /* add_bytes never fails */
 }

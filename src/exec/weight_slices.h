@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 
+#include "exec/weights.h"
 #include "layout/layout.h"
 #include "model/checkpoint.h"
 
@@ -17,16 +18,22 @@ struct weight_slice {
     bool is_vector;       /* f32, whatever the matrices are */
     enum packing packing;
     enum dtype dtype; /* in memory */
-    uint64_t bytes;   /* in memory, padding included */
+    uint64_t bytes;   /* in memory, padding included; int4: nibbles, then scales */
 };
 
 /* Calls visit(context, slice, err) for each slice of the rank, in a fixed order; stops at the first
- * failure. `dtype` is of the matrices. Pure but for what `visit` does. */
+ * failure. Pure but for what `visit` does. */
 enum status weight_slices_each(const struct model_config *config, const struct layout *layout,
-                               int rank, enum dtype dtype,
+                               int rank, const struct weight_types *types,
                                enum status (*visit)(void *context, const struct weight_slice *slice,
                                                     struct error *err),
                                void *context, struct error *err) MUST_CHECK;
+
+static inline bool weight_is_expert(enum weight weight)
+{
+    return weight == WEIGHT_EXPERT_GATE || weight == WEIGHT_EXPERT_UP ||
+           weight == WEIGHT_EXPERT_DOWN;
+}
 
 /* Routed experts of a layer that the rank holds. */
 int64_t weight_slices_expert_count(const struct model_config *config, const struct layout *layout,

@@ -7,8 +7,9 @@
 #include "base/memory.h"
 #include "base/system.h"
 #include "exec/weight_slices.h"
+#include "quant/int4.h"
 
-#define STAGING_BYTES (4u << 20)
+#define STAGING_BYTES ((int64_t)4 << 20) /* at least */
 
 /* One slice on its way from the checkpoint to its place. */
 struct load_task {
@@ -24,6 +25,7 @@ struct loader {
     struct load_task *tasks;
     size_t task_count, task_capacity;
     uint64_t *slab_bytes;
+    int64_t staging_bytes; /* of each half */
     const struct weights_progress *progress;
     atomic_uint_fast64_t bytes_done;
     atomic_size_t next_task;
@@ -32,7 +34,7 @@ struct loader {
 };
 
 struct load_worker {
-    void *staging; /* [2][STAGING_BYTES]: as on disk, then in the target type */
+    char *staging; /* [2][staging_bytes]: as on disk, then in the target type (int4: f32) */
     enum status status;
     struct error error;
 };
@@ -115,18 +117,33 @@ static void *target_of(struct weights *weights, const struct weight_slice *slice
     return (char *)layer + offset;
 }
 
-static bool is_routed(enum weight weight)
+/* Rows that are read and packed together are a multiple of it. */
+static int64_t row_step(const struct weight_slice *slice)
 {
-    return weight == WEIGHT_EXPERT_GATE || weight == WEIGHT_EXPERT_UP ||
-           weight == WEIGHT_EXPERT_DOWN;
+    return slice->dtype != DTYPE_INT4 ? 1 : slice->packing == PACK_INPUT ? INT4_GROUP : PACK_BLOCK;
+}
+
+static enum status check_int4(const struct weight_slice *slice, struct error *err)
+{
+    const struct block *block = &slice->block;
+    if (slice->dtype != DTYPE_INT4 ||
+        (block->row_count % PACK_BLOCK == 0 && block->column_count % PACK_BLOCK == 0))
+        return STATUS_OK;
+    return error_set(err, STATUS_UNSUPPORTED,
+                     "int4 experts need a hidden size and a width on each rank that are multiples "
+                     "of %d; a matrix here is %lld x %lld",
+                     PACK_BLOCK, (long long)block->row_count, (long long)block->column_count);
 }
 
 static enum status task_add(void *context, const struct weight_slice *slice, struct error *err)
 {
     struct loader *loader = context;
-    ASSERT(slice->block.column_count <= (int64_t)(STAGING_BYTES / sizeof(float)));
+    int64_t least = row_step(slice) * slice->block.column_count * (int64_t)sizeof(float);
+    TRY(check_int4(slice, err));
+    if (least > loader->staging_bytes)
+        loader->staging_bytes = least;
     struct load_task task = {.slice = *slice,
-                             .slab = is_routed(slice->weight) ? 1 + slice->layer : 0};
+                             .slab = weight_is_expert(slice->weight) ? 1 + slice->layer : 0};
     task.offset = loader->slab_bytes[task.slab];
     loader->slab_bytes[task.slab] += (uint64_t)round_up((int64_t)slice->bytes, 64);
     TRY(memory_reserve(&loader->tasks, &loader->task_capacity, loader->task_count + 1, sizeof task,
@@ -174,6 +191,21 @@ static char *place_of(const struct loader *loader, const struct load_task *task)
     return (char *)loader->weights->slabs[task->slab] + task->offset;
 }
 
+static struct matrix matrix_of(const struct weight_slice *slice, char *place)
+{
+    struct matrix matrix = {.data = place,
+                            .dtype = slice->dtype,
+                            .packing = slice->packing,
+                            .rows = slice->block.row_count,
+                            .columns = slice->block.column_count};
+    if (slice->dtype == DTYPE_INT4) {
+        matrix.scales =
+            (const uint16_t *)(place + packed_bytes(matrix.rows, matrix.columns, DTYPE_INT4));
+        matrix.group = INT4_GROUP;
+    }
+    return matrix;
+}
+
 static void targets_set(struct loader *loader)
 {
     for (size_t i = 0; i < loader->task_count; i++) {
@@ -182,11 +214,7 @@ static void targets_set(struct loader *loader)
         if (task->slice.is_vector)
             *(const float **)target = (const float *)place_of(loader, task);
         else
-            *(struct matrix *)target = (struct matrix){.data = place_of(loader, task),
-                                                       .dtype = task->slice.dtype,
-                                                       .packing = task->slice.packing,
-                                                       .rows = task->slice.block.row_count,
-                                                       .columns = task->slice.block.column_count};
+            *(struct matrix *)target = matrix_of(&task->slice, place_of(loader, task));
     }
     if (loader->config->tied_embedding)
         loader->weights->head = loader->weights->embedding;
@@ -225,8 +253,9 @@ enum status weights_bytes_on_disk(uint64_t *out, const struct checkpoint *checkp
                                   const struct layout *layout, int rank, struct error *err)
 {
     struct disk_count count = {.checkpoint = checkpoint};
-    TRY(weight_slices_each(checkpoint_config(checkpoint), layout, rank, DTYPE_F32, count_on_disk,
-                           &count, err));
+    const struct weight_types any = {DTYPE_F32, DTYPE_F32};
+    TRY(weight_slices_each(checkpoint_config(checkpoint), layout, rank, &any, count_on_disk, &count,
+                           err));
     *out = count.bytes;
     return STATUS_OK;
 }
@@ -238,27 +267,58 @@ static void report_progress(struct loader *loader, uint64_t bytes)
         loader->progress->report(loader->progress->context, done);
 }
 
+/* Rows of a matrix that were read, from `row` on, to their place. */
+static enum status pack_rows(const struct weight_slice *slice, char *place, const void *values,
+                             int64_t row, int64_t row_count, const struct weight_location *where,
+                             struct error *err)
+{
+    int64_t rows = slice->block.row_count, columns = slice->block.column_count;
+    int64_t bad_row, bad_column;
+    if (slice->dtype != DTYPE_INT4) {
+        matrix_pack_rows(place, slice->packing, slice->dtype, rows, columns, values, row,
+                         row_count);
+        return STATUS_OK;
+    }
+    const struct int4_target target = {
+        .data = (uint8_t *)place,
+        .scales = (uint16_t *)(place + packed_bytes(rows, columns, DTYPE_INT4)),
+        .packing = slice->packing,
+        .rows = rows,
+        .columns = columns,
+        .group = INT4_GROUP,
+    };
+    if (int4_pack_rows(&target, values, row, row_count, &bad_row, &bad_column))
+        return STATUS_OK;
+    return error_set(
+        err, STATUS_FORMAT,
+        "tensor %s: the weight at row %lld, column %lld of expert %lld is none that int4 "
+        "can hold (not a number, or beyond 1e15); --expert-dtype auto runs it as it is",
+        where->tensor->name, (long long)(slice->block.row + bad_row),
+        (long long)(slice->block.column + bad_column), (long long)slice->expert);
+}
+
 static enum status task_run(struct loader *loader, const struct load_task *task, int worker,
                             struct error *err)
 {
     const struct weight_slice *slice = &task->slice;
     char *staging = loader->workers[worker].staging;
     char *place = place_of(loader, task);
+    enum dtype dtype = slice->dtype == DTYPE_INT4 ? DTYPE_F32 : slice->dtype;
     memset(place, 0, slice->bytes);
     struct weight_location where;
     TRY(locate(&where, loader, task, err));
-    int64_t rows_per_read = STAGING_BYTES / (slice->block.column_count * 4);
+    int64_t rows_per_read = loader->staging_bytes / (slice->block.column_count * 4);
+    rows_per_read -= rows_per_read % row_step(slice);
     for (int64_t row = 0; row < slice->block.row_count; row += rows_per_read) {
         struct block part = slice->block;
         part.row += row;
         part.row_count =
             part.row_count - row < rows_per_read ? part.row_count - row : rows_per_read;
-        void *values = slice->is_vector ? place : staging + STAGING_BYTES;
-        TRY(checkpoint_read_block(loader->checkpoint, &where, part, values, slice->dtype, staging,
-                                  STAGING_BYTES, err));
+        void *values = slice->is_vector ? place : staging + loader->staging_bytes;
+        TRY(checkpoint_read_block(loader->checkpoint, &where, part, values, dtype, staging,
+                                  (size_t)loader->staging_bytes, err));
         if (!slice->is_vector)
-            matrix_pack_rows(place, slice->packing, slice->dtype, slice->block.row_count,
-                             slice->block.column_count, values, row, part.row_count);
+            TRY(pack_rows(slice, place, values, row, part.row_count, &where, err));
         report_progress(loader, bytes_on_disk(&where, part.row_count * part.column_count));
     }
     return STATUS_OK;
@@ -284,7 +344,8 @@ static enum status read_all(struct loader *loader, struct error *err)
     TRY(memory_get((void **)&loader->workers, (size_t)worker_count, sizeof *loader->workers,
                    "the loading workers", err));
     for (int w = 0; w < worker_count; w++)
-        TRY(memory_get_raw(&loader->workers[w].staging, 2, STAGING_BYTES, "loading", err));
+        TRY(memory_get_raw((void **)&loader->workers[w].staging, 2, (size_t)loader->staging_bytes,
+                           "loading", err));
     device->ops->host_run(device, load_work, loader);
     for (int w = 0; w < worker_count; w++) {
         if (loader->workers[w].status != STATUS_OK) {
@@ -309,20 +370,23 @@ static void loader_deinit(struct loader *loader)
 
 enum status weights_load(struct weights *out, struct device *device,
                          const struct checkpoint *checkpoint, const struct layout *layout, int rank,
-                         enum dtype dtype, const struct weights_progress *progress,
+                         const struct weight_types *types, const struct weights_progress *progress,
                          struct error *err)
 {
     const struct model_config *config = checkpoint_config(checkpoint);
     struct model_shape shape = weights_shape(config);
-    struct weights weights = {.dtype = dtype,
+    struct weights weights = {.types = *types,
                               .device = device,
                               .vocab = layout_vocab(&shape, layout->rank_count, rank),
                               .expert_count = weight_slices_expert_count(config, layout, rank)};
-    struct loader loader = {
-        .weights = &weights, .checkpoint = checkpoint, .config = config, .progress = progress};
+    struct loader loader = {.weights = &weights,
+                            .checkpoint = checkpoint,
+                            .config = config,
+                            .staging_bytes = STAGING_BYTES,
+                            .progress = progress};
     enum status status;
     TRY_GOTO(tables_get(&loader, err), done);
-    TRY_GOTO(weight_slices_each(config, layout, rank, dtype, task_add, &loader, err), done);
+    TRY_GOTO(weight_slices_each(config, layout, rank, types, task_add, &loader, err), done);
     TRY_GOTO(slabs_get(&loader, err), done);
     targets_set(&loader);
     TRY_GOTO(read_all(&loader, err), done);

@@ -29,8 +29,14 @@ struct layer_weights {
     struct ffn_weights dense;    /* own width of dense_dim: a layer without experts */
 };
 
+/* Number types in memory. */
+struct weight_types {
+    enum dtype matrices; /* DTYPE_F32 or DTYPE_BF16; the router is f32 in any case */
+    enum dtype experts;  /* of routed experts: the same, or DTYPE_INT4 in groups of INT4_GROUP */
+};
+
 struct weights {
-    enum dtype dtype;             /* of the matrices */
+    struct weight_types types;
     struct range vocab;           /* rows of embedding and head that are here; may be none */
     struct matrix embedding;      /* [own vocab][hidden_dim] */
     struct matrix head;           /* [own vocab][hidden_dim]; the embedding's when tied */
@@ -58,7 +64,7 @@ struct weights_bytes {
     uint64_t resident, experts; /* the slabs: the sums of the above, each weight rounded up to 64 */
 };
 void weights_bytes(struct weights_bytes *out, const struct model_config *config,
-                   const struct layout *layout, int rank, enum dtype dtype);
+                   const struct layout *layout, int rank, const struct weight_types *types);
 
 /* Bytes of the checkpoint's files that weights_load will read for a rank. */
 enum status weights_bytes_on_disk(uint64_t *out, const struct checkpoint *checkpoint,
@@ -73,12 +79,12 @@ struct weights_progress {
 };
 
 /* Reads and packs the rank's slices and nothing else, with all of the device's host workers,
- * through staging of 4 MiB each; there is never a second full copy. `layout` is legal for this
- * model (layout_check). `dtype` is DTYPE_F32 or DTYPE_BF16. The checkpoint is needed only during
- * the call. On failure nothing is kept. */
+ * through staging of 4 MiB each, or as much as a group of int4 needs; there is never a second full
+ * copy. `layout` is legal for this model (layout_check). STATUS_UNSUPPORTED when the sizes do not
+ * allow int4 experts. The checkpoint is needed only during the call. On failure nothing is kept. */
 enum status weights_load(struct weights *out, struct device *device,
                          const struct checkpoint *checkpoint, const struct layout *layout, int rank,
-                         enum dtype dtype, const struct weights_progress *progress,
+                         const struct weight_types *types, const struct weights_progress *progress,
                          struct error *err) MUST_CHECK;
 void weights_deinit(struct weights *weights);
 

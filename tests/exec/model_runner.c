@@ -43,7 +43,7 @@ static void layout_choose(struct model_runner *runner, const struct runner_param
 
 struct loading {
     struct model_runner *runner;
-    enum dtype dtype;
+    struct weight_types types;
 };
 
 static enum status load(void *context, int rank, struct error *err)
@@ -52,7 +52,7 @@ static enum status load(void *context, int rank, struct error *err)
     struct model_runner *runner = loading->runner;
     struct weights_progress silent = {0};
     return weights_load(&runner->weights[rank], box_device(runner->box, rank), runner->checkpoint,
-                        &runner->layout, rank, loading->dtype, &silent, err);
+                        &runner->layout, rank, &loading->types, &silent, err);
 }
 
 void model_runner_open(struct model_runner *out, const struct runner_params *params)
@@ -76,7 +76,8 @@ void model_runner_open(struct model_runner *out, const struct runner_params *par
                    },
                    &err),
           &err);
-    struct loading loading = {out, params->dtype};
+    struct loading loading = {
+        out, {params->dtype, params->has_int4_experts ? DTYPE_INT4 : params->dtype}};
     check(box_run(out->box, load, &loading, &err), &err);
     check(exec_create(&out->exec,
                       &(struct exec_params){

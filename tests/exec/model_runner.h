@@ -13,6 +13,7 @@ struct runner_params {
     const char *dir; /* of the checkpoint; NULL: `name` in tests/data/models */
     const char *name;
     enum dtype dtype;
+    bool has_int4_experts;
     int rank_count;      /* 0: 1 */
     const char *plan;    /* NULL: static tensor parallelism */
     int thread_count;    /* 0: one for each core */

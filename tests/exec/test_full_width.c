@@ -26,6 +26,8 @@ static const struct {
 
 static const struct scenario prompts = {"three prompts", 3, {40, 9, 17}, false};
 
+static const struct weight_types bf16 = {DTYPE_BF16, DTYPE_BF16};
+
 static bool is_full(void)
 {
     return getenv("PHASOR_TEST_FULL") != NULL;
@@ -63,9 +65,9 @@ static uint64_t bytes_on_disk(const struct model_runner *runner, int rank)
 {
     uint64_t bytes = 0;
     struct error err;
-    cr_assert_eq(weight_slices_each(runner->config, &runner->layout, rank, DTYPE_BF16, add_bytes,
-                                    &bytes, &err),
-                 STATUS_OK);
+    cr_assert_eq(
+        weight_slices_each(runner->config, &runner->layout, rank, &bf16, add_bytes, &bytes, &err),
+        STATUS_OK);
     return bytes;
 }
 
@@ -75,7 +77,7 @@ static void check_memory(const struct model_runner *runner, int64_t token_max, c
     for (int r = 0; r < runner->layout.rank_count; r++) {
         struct weights_bytes weights;
         struct device *device = box_device(runner->box, r);
-        weights_bytes(&weights, runner->config, &runner->layout, r, DTYPE_BF16);
+        weights_bytes(&weights, runner->config, &runner->layout, r, &bf16);
         cr_assert_eq(weights.resident, runner->weights[r].resident_bytes);
         cr_assert_eq(weights.experts, runner->weights[r].expert_bytes);
         uint64_t said =

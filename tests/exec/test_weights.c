@@ -13,6 +13,9 @@ static const char *const models[] = {"mixtral",  "mixtral-tied",     "mixtral-fu
                                      "qwen2moe", "qwen2moe-mlponly", "qwen3moe-bias"};
 #define MODEL_COUNT (sizeof models / sizeof models[0])
 
+static const struct weight_types f32 = {DTYPE_F32, DTYPE_F32};
+static const struct weight_types bf16 = {DTYPE_BF16, DTYPE_BF16};
+
 /* ---- Values -------------------------------------------------------------------------------- */
 
 static float packed_at(const struct matrix *matrix, int64_t row, int64_t column)
@@ -194,7 +197,7 @@ Test(weights, progress_rises_to_the_end)
     struct error err;
     struct device *device = device_of(1);
     cr_assert_eq(weights_bytes_on_disk(&seen.total, checkpoint, &alone, 0, &err), STATUS_OK);
-    cr_assert_eq(weights_load(&weights, device, checkpoint, &alone, 0, DTYPE_F32, &progress, &err),
+    cr_assert_eq(weights_load(&weights, device, checkpoint, &alone, 0, &f32, &progress, &err),
                  STATUS_OK);
     cr_assert_gt(seen.calls, 10);
     cr_assert_gt(seen.total, 0);
@@ -221,7 +224,7 @@ static void sweep(const char *name, int thread_count, int sticky)
         memory_fail_at(n, sticky);
         err.message[0] = 0;
         enum status status =
-            weights_load(&weights, device, checkpoint, &alone, 0, DTYPE_BF16, &silent, &err);
+            weights_load(&weights, device, checkpoint, &alone, 0, &bf16, &silent, &err);
         memory_fail_at(0, 0);
         if (status == STATUS_OK) {
             cr_assert_gt(n, 5, "only %llu allocations", (unsigned long long)n);
@@ -275,11 +278,11 @@ Test(weights, a_file_that_shrinks)
     cr_assert_eq(truncate(path, 100000), 0);
     struct device *device = device_of(2);
     uint64_t live = memory_counters_get().live_count;
-    cr_assert_eq(weights_load(&weights, device, checkpoint, &alone, 0, DTYPE_F32, &silent, &err),
+    cr_assert_eq(weights_load(&weights, device, checkpoint, &alone, 0, &f32, &silent, &err),
                  STATUS_FORMAT);
     cr_assert_not_null(strstr(err.message, path), "%s", err.message);
     cr_assert_not_null(strstr(err.message, "ends at byte 100000"), "%s", err.message);
-    cr_assert_eq(weights_load(&weights, device, checkpoint, &alone, 0, DTYPE_F32, &silent, NULL),
+    cr_assert_eq(weights_load(&weights, device, checkpoint, &alone, 0, &f32, &silent, NULL),
                  STATUS_FORMAT);
     cr_assert_eq(memory_counters_get().live_count, live);
     device_destroy(device);

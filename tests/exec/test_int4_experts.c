@@ -1,0 +1,78 @@
+/* Routed experts that are rounded to INT4 while they load: the same weights under every layout. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "base/memory.h"
+#include "scenarios.h"
+
+static const struct plan_case {
+    const char *model;
+    int rank_count;
+    const char *plan;
+} cases[] = {
+    {"mixtral", 2, "tp2|tp2"},    {"mixtral", 2, "dp2|ep2"},     {"mixtral", 4, "tp2dp2|tp2ep2"},
+    {"mixtral", 8, "tp2dp4|tp8"}, {"qwen2moe", 2, "dp2|tp2"},    {"qwen2moe", 4, "tp2dp2|tp4"},
+    {"qwen3moe", 2, "tp2|ep2"},   {"qwen3moe", 4, "dp4|tp2ep2"},
+};
+
+static void run(struct scenario_result *out, const struct plan_case *from, bool has_int4)
+{
+    struct model_runner runner;
+    model_runner_open(&runner, &(struct runner_params){
+                                   .dir = scenario_checkpoint(from->model, DTYPE_F32),
+                                   .dtype = DTYPE_F32,
+                                   .has_int4_experts = has_int4,
+                                   .rank_count = from->rank_count,
+                                   .plan = from->plan,
+                                   .token_max = scenario_token_max(&scenarios[0], 8),
+                                   .segment_max = SCENARIO_SEQUENCES_MAX,
+                                   .page_count = 2 * SCENARIO_SEQUENCES_MAX,
+                               });
+    for (int r = 0; r < from->rank_count; r++) {
+        const struct weight_types types = {DTYPE_F32, has_int4 ? DTYPE_INT4 : DTYPE_F32};
+        struct weights_bytes bytes;
+        weights_bytes(&bytes, runner.config, &runner.layout, r, &types);
+        cr_assert_eq(bytes.experts, runner.weights[r].expert_bytes);
+        cr_assert_eq(bytes.resident, runner.weights[r].resident_bytes);
+    }
+    scenario_run(out, &runner, &scenarios[0]);
+    model_runner_close(&runner);
+}
+
+TestSuite(int4_experts, .fini = scenario_checkpoints_remove);
+
+Test(int4_experts, every_layout_has_the_same)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct scenario_result native, expected, found;
+        struct plan_case alone = {cases[i].model, 1, "tp1|tp1"};
+        run(&native, &alone, false);
+        run(&expected, &alone, true);
+        run(&found, &cases[i], true);
+        double error = scenario_worst(&found, &expected);
+        double change = scenario_mean(&expected, &native);
+        printf("%s, %s: worst %.2e; rounding changes %.3f of the spread\n", cases[i].model,
+               cases[i].plan, error, change);
+        cr_assert_leq(error, 1e-4);
+        cr_assert(change > 1e-4 && change < 0.3, "%s: %g", cases[i].model, change);
+        memory_free(native.logits);
+        memory_free(expected.logits);
+        memory_free(found.logits);
+    }
+}
+
+/* 4.125 bits a weight, with rows of experts padded to whole cache lines. */
+Test(int4_experts, take_a_quarter_of_bf16)
+{
+    struct checkpoint *checkpoint = test_checkpoint_open("qwen3moe");
+    const struct layout alone = {
+        .rank_count = 1, .attention = {.tp = 1, .dp = 1}, .experts = {.tp = 1, .ep = 1}};
+    const struct weight_types bf16 = {DTYPE_BF16, DTYPE_BF16}, int4 = {DTYPE_BF16, DTYPE_INT4};
+    struct weights_bytes native, packed;
+    weights_bytes(&native, checkpoint_config(checkpoint), &alone, 0, &bf16);
+    weights_bytes(&packed, checkpoint_config(checkpoint), &alone, 0, &int4);
+    cr_assert_eq(native.resident, packed.resident);
+    cr_assert_leq((double)packed.experts, 0.30 * (double)native.experts);
+    checkpoint_close(checkpoint);
+}
