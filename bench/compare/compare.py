@@ -1,0 +1,364 @@
+"""phasor beside llama.cpp, interleaved in one run, against limits measured in the same run.
+
+    python compare.py --phasor ../../build/phasor > result.txt
+    python compare.py --models a --formats bf16 --workloads prefill-1x512,decode-1x32 --rounds 1
+
+What is inside the timed windows: phasor_side.py and llama_side.py. What is counted as work: shapes.py.
+Needs llama-cpp-python, gguf, safetensors, torch and numpy, which nothing here installs.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import random
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median, quantiles
+
+import agreement
+import phasor_side
+import shapes
+
+HERE = Path(__file__).resolve().parent
+FORMATS = ("bf16", "q4_0")
+EXPERT_WEIGHT_BYTES = {"bf16": 2, "q4_0": 18 / 32}  # q4_0: 32 numbers of 4 bits and an f16 scale
+DECODE_PROMPT_TOKENS = 16
+WORKLOADS = "prefill-1x2048,prefill-8x4096,decode-1x64,decode-32x64"
+UBATCHES = (512, 1024, 2048)
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    kind: str  # prefill or decode
+    count: int  # of sequences
+    tokens: int  # of each: of the prompt, or generated in decode passes
+
+    def prompts(self, vocab_count):
+        """Ids at random: no two prompts begin alike, so nothing is shared between them."""
+        draw = random.Random(self.name)
+        length = self.tokens if self.kind == "prefill" else DECODE_PROMPT_TOKENS
+        return [[draw.randrange(3, vocab_count) for _ in range(length)] for _ in range(self.count)]
+
+
+@dataclass(frozen=True)
+class Model:
+    name: str
+    folder: Path
+    shape: shapes.Shape
+
+    def gguf(self, form):
+        return self.folder.parent / f"{self.folder.name}-{form}.gguf"
+
+
+@dataclass
+class Case:
+    model: Model
+    form: str
+    workload: Workload
+    llama: dict = None  # micro-batch and flash attention that are best for it
+    rounds: list = None  # (gemm rate, read rate, phasor tok/s or None, llama.cpp tok/s)
+
+
+def note(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+# ---- Making the models ---------------------------------------------------------------------------
+
+
+def parse_workload(name):
+    found = re.fullmatch(r"(prefill|decode)-(\d+)x(\d+)", name)
+    if not found or int(found[2]) == 0 or int(found[3]) == 0:
+        raise SystemExit(f"workload {name!r}: expected prefill-COUNTxTOKENS or decode-COUNTxTOKENS")
+    return Workload(name, found[1], int(found[2]), int(found[3]))
+
+
+def make_model(args, name):
+    """name: a, b or the path of a config.json. What is there already is used again."""
+    config = HERE / f"model-{name}.json" if name in ("a", "b") else Path(name)
+    if not config.is_file():
+        raise SystemExit(f"model {name!r}: neither a nor b, nor a config.json")
+    recipe = config.read_bytes() + (HERE / "gguf_of.py").read_bytes()
+    folder = args.data / f"{config.stem}-{hashlib.sha256(recipe).hexdigest()[:8]}"
+    if not (folder / "config.json").is_file():
+        shutil.rmtree(folder, ignore_errors=True)
+        note(f"making {folder}")
+        subprocess.run([args.phasor, "synth", str(config.resolve()), "-o", str(folder), "-q"], check=True)
+    model = Model(config.stem.removeprefix("model-"), folder, shapes.read_shape(folder))
+    for form in args.formats:
+        make_gguf(model, form)
+    return model
+
+
+def make_gguf(model, form):
+    option = {"bf16": "--bf16", "q4_0": "--q4", "f32": "--f32"}[form]
+    path = model.gguf(form)
+    if not path.is_file():
+        note(f"making {path}")
+        subprocess.run([sys.executable, str(HERE / "gguf_of.py"), str(model.folder), option, str(path)], check=True)
+
+
+# ---- Running -------------------------------------------------------------------------------------
+
+
+def run_llama(job):
+    done = subprocess.run([sys.executable, str(HERE / "llama_side.py")], input=json.dumps(job),
+                          capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"llama.cpp, {job['kind']} of {job['gguf']}: exit code {done.returncode}\n{done.stderr}")
+    return json.loads(done.stdout)
+
+
+def llama_rate(args, case, prompts, steps, how):
+    told = run_llama({"kind": case.workload.kind, "gguf": str(case.model.gguf(case.form)), "prompts": prompts,
+                      "steps": steps, "threads": args.threads, **how})
+    return told["tokens"] / told["seconds"]
+
+
+def llama_choice(args, case):
+    """The fastest micro-batch and attention: of one prompt, or of a few decode passes."""
+    work = case.workload
+    prompts = work.prompts(case.model.shape.vocab_count)
+    if work.kind == "prefill":
+        prompts = prompts[:1]
+    ubatches = [args.ubatch] if args.ubatch else UBATCHES if work.kind == "prefill" else UBATCHES[:1]
+    flashes = [args.flash] if args.flash else ("on", "off")
+    choices = [{"ubatch": ubatch, "flash": flash} for ubatch in ubatches for flash in flashes]
+    if len(choices) == 1:
+        return choices[0]
+    return max(choices, key=lambda how: llama_rate(args, case, prompts, min(16, work.tokens), how))
+
+
+def phasor_options(args, form):
+    """None: this phasor does not run the format."""
+    return [] if form == "bf16" else args.int4_options and shlex.split(args.int4_options)
+
+
+def phasor_rate(args, case):
+    options = phasor_options(args, case.form)
+    if options is None:
+        return None
+    work = case.workload
+    # The prefill gives the first token: decode passes are one fewer than tokens.
+    max_tokens = 1 if work.kind == "prefill" else work.tokens + 1
+    rates, _ = phasor_side.run(args.phasor, case.model.folder, args.scratch, work.prompts(case.model.shape.vocab_count),
+                               max_tokens, args.threads, options)
+    return rates[work.kind]
+
+
+def run_case(args, case, limits, round_index):
+    """Limits first; the two engines take turns in being the next."""
+    gemm, read = limits.gemm_rate(), limits.read_rate()
+    prompts = case.workload.prompts(case.model.shape.vocab_count)
+    engines = [("phasor", lambda: phasor_rate(args, case)),
+               ("llama", lambda: llama_rate(args, case, prompts, case.workload.tokens, case.llama))]
+    rates = {name: measure() for name, measure in (engines if round_index % 2 == 0 else engines[::-1])}
+    case.rounds.append((gemm, read, rates["phasor"], rates["llama"]))
+    shown = "-" if rates["phasor"] is None else f"{rates['phasor']:.1f}"
+    note(f"round {round_index + 1}: {case.model.name} {case.form} {case.workload.name}: {gemm / 1e9:.1f} GFLOP/s, "
+         f"{read / 1e9:.1f} GB/s, phasor {shown}, llama.cpp {rates['llama']:.1f} tok/s")
+
+
+def agreement_of(args, model, form, options, **how):
+    found = agreement.measure(run_llama, args.phasor, model.folder, args.scratch, model.shape.vocab_count,
+                              args.threads, model.gguf(form), options, **how)
+    line = f"{model.name} {form}: {found}"
+    note(line)
+    return line, found.median_difference
+
+
+def refuse_above(limit, difference):
+    if difference > limit:
+        raise SystemExit(f"phasor and llama.cpp do not compute the same model: log probabilities differ by "
+                         f"{difference:.4f}, allowed are {limit}; nothing is compared")
+
+
+def check_conversion(args, model):
+    """In f32, where nothing but the order of sums differs. The file is large and goes again."""
+    make_gguf(model, "f32")
+    line, difference = agreement_of(args, model, "f32", ["--dtype", "float32"], is_f32=True)
+    refuse_above(agreement.EXACT_MAX, difference)
+    model.gguf("f32").unlink()
+    return line
+
+
+def check_agreement(args, model, form):
+    options = phasor_options(args, form)
+    line, difference = agreement_of(args, model, form, options or [])
+    if form == "bf16":
+        refuse_above(agreement.ROUNDED_MAX, difference)
+    return line if options is not None else f"{line} (phasor: bf16)"
+
+
+# ---- The machine ---------------------------------------------------------------------------------
+
+
+def first_line(command):
+    try:
+        return subprocess.run(command, capture_output=True, text=True, cwd=HERE).stdout.strip().split("\n")[0]
+    except OSError:
+        return ""
+
+
+def processor():
+    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return found[1] if found else platform.machine()
+
+
+class Others:
+    """The share of the cores that other processes took since it was made, of /proc/stat."""
+
+    def __init__(self):
+        self.start = self.now()
+
+    @staticmethod
+    def now():
+        fields = [int(word) for word in open("/proc/stat").readline().split()[1:9]]
+        idle, ticks = fields[3] + fields[4], os.sysconf("SC_CLK_TCK")
+        own = sum(os.times()[:4])
+        return sum(fields) / ticks, (sum(fields) - idle) / ticks, own
+
+    def share(self):
+        total, busy, own = (b - a for a, b in zip(self.start, self.now()))
+        return max(0.0, busy - own) / total if total > 0 else 0.0
+
+
+# ---- The table -----------------------------------------------------------------------------------
+
+
+def spread(values):
+    """Interquartile range as a share of the median."""
+    if len(values) < 2:
+        return 0.0
+    low, _, high = quantiles(values, n=4, method="inclusive")
+    return (high - low) / median(values)
+
+
+def share_of_limit(case, gemm, read, rate):
+    """Prefill: flops over the GEMM's. Decode: bytes of weights over the bandwidth."""
+    work, shape = case.workload, case.model.shape
+    if work.kind == "prefill":
+        flops = shapes.prefill_flops(shape, work.tokens, work.count) / (work.count * work.tokens)
+        return flops * rate / gemm
+    return shapes.decode_bytes(shape, work.count, EXPERT_WEIGHT_BYTES[case.form]) * rate / work.count / read
+
+
+def engine_cells(case, column):
+    rates = [of_round[column] for of_round in case.rounds]
+    if rates[0] is None:
+        return f"{'-':>10}       {'-':>7}  {'-':>7}  "
+    shares = [share_of_limit(case, r[0], r[1], r[column]) for r in case.rounds]
+    return f"{median(rates):10.1f} tok/s {100 * spread(rates):5.1f} % {100 * median(shares):6.1f} %"
+
+
+def table_row(case):
+    ratios = [phasor / llama for _, _, phasor, llama in case.rounds if phasor is not None]
+    ratio = f"{median(ratios):6.2f} x {100 * spread(ratios):5.1f} %" if ratios else f"{'-':>6}"
+    chosen = f"{case.llama['ubatch']}, {case.llama['flash']}"
+    return (f"{case.model.name:6} {case.form:5} {case.workload.name:15} {engine_cells(case, 2)}  "
+            f"{engine_cells(case, 3)}  {ratio}  ({chosen})")
+
+
+def limits_line(cases):
+    columns = list(zip(*(of_round[:2] for case in cases for of_round in case.rounds)))
+    gemm, read = ([value / 1e9 for value in column] for column in columns)
+    return (f"# limits: {median(gemm):.1f} GFLOP/s, spread {100 * spread(gemm):.1f} % "
+            f"(GEMM of torch {version('torch')}), "
+            f"{median(read):.1f} GB/s, spread {100 * spread(read):.1f} % (reading 1 GiB)")
+
+
+def print_header(args, cases, agreements, others_share):
+    dirty = "+changes" if first_line(["git", "status", "--porcelain", "--untracked-files=no"]) else ""
+    print(f"# date: {date.today()}")
+    print(f"# commit: {first_line(['git', 'rev-parse', '--short', 'HEAD'])}{dirty}")
+    print(f"# processor: {processor()}")
+    print(f"# system: {platform.system()} {platform.release()} {platform.machine()}")
+    print(f"# command: {shlex.join(['compare.py', *sys.argv[1:]])}")
+    print(f"# peer: llama-cpp-python {version('llama-cpp-python')}, gguf {version('gguf')}; "
+          f"both engines with {args.threads} threads; clock: CLOCK_MONOTONIC")
+    print(limits_line(cases))
+    print(f"# other processes took {100 * others_share:.0f} % of the cores during the rounds")
+    for line in agreements:
+        print(f"# {line}")
+    print(f"# medians of {args.rounds} rounds; behind each the interquartile range, then the share of the limit:")
+    print("# prefill of the GEMM rate (all matrix products, attention too), decode of the bandwidth (weights read);")
+    print("# ratio: the median of the rounds' ratios; last llama.cpp's micro-batch and flash attention")
+    print(f"# {'model':4} {'form':5} {'workload':15} {'phasor':>32}  {'llama.cpp':>33}  {'ratio':>8}")
+
+
+# ---- Main ----------------------------------------------------------------------------------------
+
+
+def words(text):
+    return [word for word in text.split(",") if word]
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--phasor", default=str(HERE.parent.parent / "build" / "phasor"),
+                        help="the program (%(default)s)")
+    parser.add_argument("--models", type=words, default="a,b", help="a, b or paths of config.json (%(default)s)")
+    parser.add_argument("--formats", type=words, default=",".join(FORMATS), help="of routed experts (%(default)s)")
+    parser.add_argument("--workloads", type=words, default=WORKLOADS, help="KIND-SEQUENCESxTOKENS (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each engine (all cores)")
+    parser.add_argument("--ubatch", type=int, help="llama.cpp's micro-batch (the fastest of 512, 1024, 2048)")
+    parser.add_argument("--flash", choices=("on", "off", "auto"), help="llama.cpp's flash attention (the faster)")
+    parser.add_argument("--int4-options", metavar="OPTIONS",
+                        help="what makes phasor run its routed experts in 4 bits, beside q4_0; without it that "
+                             "half of the table is llama.cpp's alone")
+    parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "phasor-compare",
+                        help="where models are made and kept: 6 GB, and 2.5 GB more for a moment (%(default)s)")
+    parser.add_argument("--no-check", action="store_true", help="do not compare what the two engines compute")
+    args = parser.parse_args()
+    if not os.access(args.phasor, os.X_OK):
+        parser.error(f"no program {args.phasor}: build it, or name it with --phasor")
+    if set(args.formats) - set(FORMATS) or args.rounds < 1 or args.threads < 1:
+        parser.error(f"formats are {', '.join(FORMATS)}; rounds and threads at least 1")
+    args.phasor = str(Path(args.phasor).resolve())
+    args.workloads = [parse_workload(name) for name in args.workloads]
+    return args
+
+
+def compare(args):
+    from limits import Limits  # torch takes seconds to import: wrong options are told before
+
+    args.data.mkdir(parents=True, exist_ok=True)
+    models = [make_model(args, name) for name in args.models]
+    pairs = [(model, form) for model in models for form in args.formats]
+    agreements = []
+    if not args.no_check:
+        agreements += [check_conversion(args, model) for model in models]
+        agreements += [check_agreement(args, *pair) for pair in pairs]
+    cases = [Case(model, form, workload, rounds=[]) for model, form in pairs for workload in args.workloads]
+    for case in cases:
+        case.llama = llama_choice(args, case)
+    limits, others = Limits(args.threads), Others()
+    for round_index in range(args.rounds):
+        for case in cases:
+            run_case(args, case, limits, round_index)
+    print_header(args, cases, agreements, others.share())
+    for case in cases:
+        print(table_row(case))
+
+
+def main():
+    args = parse_args()
+    with tempfile.TemporaryDirectory(prefix="phasor-compare-") as folder:
+        args.scratch = folder
+        compare(args)
+
+
+if __name__ == "__main__":
+    main()
