@@ -30,8 +30,11 @@ import phasor_side
 import shapes
 
 HERE = Path(__file__).resolve().parent
-FORMATS = ("bf16", "q4_0")
-EXPERT_WEIGHT_BYTES = {"bf16": 2, "q4_0": 18 / 32}  # q4_0: 32 numbers of 4 bits and an f16 scale
+FORMATS = ("bf16", "4bit")
+# Of a routed weight. q4_0: 32 numbers of 4 bits and a scale of 16; phasor's int4: 128 and one.
+PHASOR_WEIGHT_BYTES = {"bf16": 2, "4bit": 66 / 128}
+LLAMA_WEIGHT_BYTES = {"bf16": 2, "4bit": 18 / 32}
+PHASOR_OPTIONS = {"bf16": [], "4bit": ["--expert-dtype", "int4"]}
 DECODE_PROMPT_TOKENS = 16
 WORKLOADS = "prefill-1x2048,prefill-8x4096,decode-1x64,decode-32x64"
 UBATCHES = (512, 1024, 2048)
@@ -67,7 +70,7 @@ class Case:
     form: str
     workload: Workload
     llama: dict = None  # micro-batch and flash attention that are best for it
-    rounds: list = None  # (gemm rate, read rate, phasor tok/s or None, llama.cpp tok/s)
+    rounds: list = None  # (gemm rate, read rate, phasor tok/s, llama.cpp tok/s)
 
 
 def note(text):
@@ -102,7 +105,7 @@ def make_model(args, name):
 
 
 def make_gguf(model, form):
-    option = {"bf16": "--bf16", "q4_0": "--q4", "f32": "--f32"}[form]
+    option = {"bf16": "--bf16", "4bit": "--q4", "f32": "--f32"}[form]
     path = model.gguf(form)
     if not path.is_file():
         note(f"making {path}")
@@ -140,20 +143,12 @@ def llama_choice(args, case):
     return max(choices, key=lambda how: llama_rate(args, case, prompts, min(16, work.tokens), how))
 
 
-def phasor_options(args, form):
-    """None: this phasor does not run the format."""
-    return [] if form == "bf16" else args.int4_options and shlex.split(args.int4_options)
-
-
 def phasor_rate(args, case):
-    options = phasor_options(args, case.form)
-    if options is None:
-        return None
     work = case.workload
     # The prefill gives the first token: decode passes are one fewer than tokens.
     max_tokens = 1 if work.kind == "prefill" else work.tokens + 1
     rates, _ = phasor_side.run(args.phasor, case.model.folder, args.scratch, work.prompts(case.model.shape.vocab_count),
-                               max_tokens, args.threads, options)
+                               max_tokens, args.threads, PHASOR_OPTIONS[case.form])
     return rates[work.kind]
 
 
@@ -165,9 +160,8 @@ def run_case(args, case, limits, round_index):
                ("llama", lambda: llama_rate(args, case, prompts, case.workload.tokens, case.llama))]
     rates = {name: measure() for name, measure in (engines if round_index % 2 == 0 else engines[::-1])}
     case.rounds.append((gemm, read, rates["phasor"], rates["llama"]))
-    shown = "-" if rates["phasor"] is None else f"{rates['phasor']:.1f}"
     note(f"round {round_index + 1}: {case.model.name} {case.form} {case.workload.name}: {gemm / 1e9:.1f} GFLOP/s, "
-         f"{read / 1e9:.1f} GB/s, phasor {shown}, llama.cpp {rates['llama']:.1f} tok/s")
+         f"{read / 1e9:.1f} GB/s, phasor {rates['phasor']:.1f}, llama.cpp {rates['llama']:.1f} tok/s")
 
 
 def agreement_of(args, model, form, options, **how):
@@ -194,11 +188,10 @@ def check_conversion(args, model):
 
 
 def check_agreement(args, model, form):
-    options = phasor_options(args, form)
-    line, difference = agreement_of(args, model, form, options or [])
+    line, difference = agreement_of(args, model, form, PHASOR_OPTIONS[form])
     if form == "bf16":
         refuse_above(agreement.ROUNDED_MAX, difference)
-    return line if options is not None else f"{line} (phasor: bf16)"
+    return line
 
 
 # ---- The machine ---------------------------------------------------------------------------------
@@ -245,29 +238,27 @@ def spread(values):
     return (high - low) / median(values)
 
 
-def share_of_limit(case, gemm, read, rate):
+def share_of_limit(case, gemm, read, rate, weight_bytes):
     """Prefill: flops over the GEMM's. Decode: bytes of weights over the bandwidth."""
     work, shape = case.workload, case.model.shape
     if work.kind == "prefill":
         flops = shapes.prefill_flops(shape, work.tokens, work.count) / (work.count * work.tokens)
         return flops * rate / gemm
-    return shapes.decode_bytes(shape, work.count, EXPERT_WEIGHT_BYTES[case.form]) * rate / work.count / read
+    return shapes.decode_bytes(shape, work.count, weight_bytes[case.form]) * rate / work.count / read
 
 
-def engine_cells(case, column):
+def engine_cells(case, column, weight_bytes):
     rates = [of_round[column] for of_round in case.rounds]
-    if rates[0] is None:
-        return f"{'-':>10}       {'-':>7}  {'-':>7}  "
-    shares = [share_of_limit(case, r[0], r[1], r[column]) for r in case.rounds]
+    shares = [share_of_limit(case, r[0], r[1], r[column], weight_bytes) for r in case.rounds]
     return f"{median(rates):10.1f} tok/s {100 * spread(rates):5.1f} % {100 * median(shares):6.1f} %"
 
 
 def table_row(case):
-    ratios = [phasor / llama for _, _, phasor, llama in case.rounds if phasor is not None]
-    ratio = f"{median(ratios):6.2f} x {100 * spread(ratios):5.1f} %" if ratios else f"{'-':>6}"
+    ratios = [phasor / llama for _, _, phasor, llama in case.rounds]
+    ratio = f"{median(ratios):6.2f} x {100 * spread(ratios):5.1f} %"
     chosen = f"{case.llama['ubatch']}, {case.llama['flash']}"
-    return (f"{case.model.name:6} {case.form:5} {case.workload.name:15} {engine_cells(case, 2)}  "
-            f"{engine_cells(case, 3)}  {ratio}  ({chosen})")
+    return (f"{case.model.name:6} {case.form:5} {case.workload.name:15} {engine_cells(case, 2, PHASOR_WEIGHT_BYTES)}  "
+            f"{engine_cells(case, 3, LLAMA_WEIGHT_BYTES)}  {ratio}  ({chosen})")
 
 
 def limits_line(cases):
@@ -315,9 +306,6 @@ def parse_args():
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each engine (all cores)")
     parser.add_argument("--ubatch", type=int, help="llama.cpp's micro-batch (the fastest of 512, 1024, 2048)")
     parser.add_argument("--flash", choices=("on", "off", "auto"), help="llama.cpp's flash attention (the faster)")
-    parser.add_argument("--int4-options", metavar="OPTIONS",
-                        help="what makes phasor run its routed experts in 4 bits, beside q4_0; without it that "
-                             "half of the table is llama.cpp's alone")
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "phasor-compare",
                         help="where models are made and kept: 6 GB, and 2.5 GB more for a moment (%(default)s)")
     parser.add_argument("--no-check", action="store_true", help="do not compare what the two engines compute")
