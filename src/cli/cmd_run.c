@@ -85,8 +85,9 @@ static const struct cli_option options[] = {
     {"dtype", 0, OPTION_WORD, AT(dtype), "TYPE",
      "number type of the weights: auto, float32, bfloat16 (auto)", 0, 0, dtype_words},
     {"expert-dtype", 0, OPTION_WORD, AT(expert_dtype), "TYPE",
-     "of routed experts: auto (as --dtype), int4 (a quarter of the memory, about 1 % of error)", 0,
-     0, expert_dtype_words},
+     "of routed experts: auto (as --dtype), int4 (a quarter of the memory; answers differ a "
+     "little)",
+     0, 0, expert_dtype_words},
     {"devices", 0, OPTION_TEXT, AT(devices), "cpu:N",
      "N ranks, each with its share of the cores and its own memory (as many as the plan has)", 0, 0,
      NULL},

@@ -128,6 +128,7 @@ static void print_memory(const struct phasor_batch_result *result)
     if (result->rank_count == 0)
         return;
     print_bytes("", "peak memory", result->peak_bytes);
+    fputs(" (all of the KV cache counts)", stderr);
     for (int r = 0; r < result->rank_count && result->rank_count <= RANKS_SHOWN; r++) {
         char name[32];
         snprintf(name, sizeof name, "rank %d", r);

@@ -276,12 +276,18 @@ static enum status open_session(struct batch *batch, struct error *err)
         .shares_prefixes = params->shares_prefixes,
         .log = *batch->log,
     };
+    const struct session *opened = &batch->session;
     const struct chat_template *chat_template = NULL;
     enum status status = session_chat_template(&chat_template, batch->engine, params->chat_template,
                                                &batch->chat_refusal);
     if (status != STATUS_OK && params->chat_template != NULL)
         return error_set(err, status, "%s", batch->chat_refusal.message);
     TRY(session_open(&batch->session, batch->engine, &session, err));
+    if (opened->kv_token_max < opened->context_max)
+        log_write(batch->log, LOG_WARNING,
+                  "the KV cache holds sequences of %lld tokens, and the context is %lld; "
+                  "--kv-memory makes room",
+                  (long long)opened->kv_token_max, (long long)opened->context_max);
     batch->world = (struct batch_world){
         .generator = batch->session.generator,
         .tokenizer = engine_tokenizer(batch->engine),

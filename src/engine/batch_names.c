@@ -177,7 +177,7 @@ enum status batch_names_check_early(const struct phasor_batch_params *params, st
     if (params->input_path == NULL || params->output_path == NULL)
         return error_set(err, STATUS_INVALID_ARGUMENT, "an input and an output file are needed");
     TRY(check_input(params->input_path, err));
+    TRY(batch_names_check(params, err)); /* before any advice to overwrite what is the input */
     TRY(check_output(params->output_path, params, err));
-    TRY(check_output(params->error_path, params, err));
-    return batch_names_check(params, err);
+    return check_output(params->error_path, params, err);
 }
