@@ -9,7 +9,7 @@
 #include "exec/weight_slices.h"
 #include "quant/int4.h"
 
-#define STAGING_BYTES ((int64_t)4 << 20) /* at least */
+#define STAGING_BYTES ((int64_t)4 << 20)
 
 /* One slice on its way from the checkpoint to its place. */
 struct load_task {
@@ -123,6 +123,16 @@ static int64_t row_step(const struct weight_slice *slice)
     return slice->dtype != DTYPE_INT4 ? 1 : slice->packing == PACK_INPUT ? INT4_GROUP : PACK_BLOCK;
 }
 
+/* As much as the slice is, up to STAGING_BYTES; at least what is packed together. */
+static int64_t staging_of(const struct weight_slice *slice)
+{
+    int64_t row_bytes = slice->block.column_count * (int64_t)sizeof(float);
+    int64_t rows = round_up(slice->block.row_count, row_step(slice));
+    int64_t fitting = STAGING_BYTES / row_bytes / row_step(slice) * row_step(slice);
+    fitting = fitting < row_step(slice) ? row_step(slice) : fitting;
+    return (rows < fitting ? rows : fitting) * row_bytes;
+}
+
 static enum status check_int4(const struct weight_slice *slice, struct error *err)
 {
     const struct block *block = &slice->block;
@@ -138,10 +148,9 @@ static enum status check_int4(const struct weight_slice *slice, struct error *er
 static enum status task_add(void *context, const struct weight_slice *slice, struct error *err)
 {
     struct loader *loader = context;
-    int64_t least = row_step(slice) * slice->block.column_count * (int64_t)sizeof(float);
     TRY(check_int4(slice, err));
-    if (least > loader->staging_bytes)
-        loader->staging_bytes = least;
+    int64_t staging = staging_of(slice);
+    loader->staging_bytes = staging > loader->staging_bytes ? staging : loader->staging_bytes;
     struct load_task task = {.slice = *slice,
                              .slab = weight_is_expert(slice->weight) ? 1 + slice->layer : 0};
     task.offset = loader->slab_bytes[task.slab];
@@ -379,11 +388,8 @@ enum status weights_load(struct weights *out, struct device *device,
                               .device = device,
                               .vocab = layout_vocab(&shape, layout->rank_count, rank),
                               .expert_count = weight_slices_expert_count(config, layout, rank)};
-    struct loader loader = {.weights = &weights,
-                            .checkpoint = checkpoint,
-                            .config = config,
-                            .staging_bytes = STAGING_BYTES,
-                            .progress = progress};
+    struct loader loader = {
+        .weights = &weights, .checkpoint = checkpoint, .config = config, .progress = progress};
     enum status status;
     TRY_GOTO(tables_get(&loader, err), done);
     TRY_GOTO(weight_slices_each(config, layout, rank, types, task_add, &loader, err), done);

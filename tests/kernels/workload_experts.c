@@ -171,19 +171,9 @@ static int64_t expert_rows_new(struct workload *w, struct random *random, const 
     return count;
 }
 
-static int64_t groups_with_rows(const int32_t *offsets, int64_t group_count)
-{
-    int64_t count = 0;
-    for (int64_t g = 0; g < group_count; g++)
-        count += offsets[g] < offsets[g + 1];
-    return count;
-}
-
 /* As it lies in memory, int4 with its scales. */
 static double matrix_bytes(const struct matrix *matrix)
 {
-    if (matrix->data == NULL)
-        return 0; /* there is no expert */
     int64_t bytes = packed_bytes(matrix->rows, matrix->columns, matrix->dtype);
     if (matrix->dtype == DTYPE_INT4)
         bytes += packed_scale_count(matrix->packing, matrix->rows, matrix->columns, matrix->group) *
@@ -212,8 +202,8 @@ void workload_ffn_up(struct workload *w, struct random *random)
         .in_stride = stride_of(w, c->columns),
     };
     w->row_count = rows;
-    w->bytes =
-        2.0 * (double)groups_with_rows(offsets, c->expert_count) * matrix_bytes(&groups[0].gate);
+    for (int64_t e = 0; e < c->expert_count; e++)
+        w->bytes += offsets[e] < offsets[e + 1] ? 2 * matrix_bytes(&groups[e].gate) : 0;
     w->flops = 4.0 * (double)(rows * c->rows * c->columns);
 }
 
@@ -235,7 +225,8 @@ void workload_ffn_down(struct workload *w, struct random *random)
         .in_stride = stride_of(w, c->rows),
     };
     w->row_count = rows;
-    w->bytes = (double)groups_with_rows(offsets, c->expert_count) * matrix_bytes(&groups[0].down);
+    for (int64_t e = 0; e < c->expert_count; e++)
+        w->bytes += offsets[e] < offsets[e + 1] ? matrix_bytes(&groups[e].down) : 0;
     w->flops = 2.0 * (double)(rows * c->rows * c->columns);
 }
 
