@@ -7,11 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/utsname.h>
 
 #include "base/memory.h"
 #include "base/system.h"
 #include "device/thread_team.h"
+#include "head.h"
 #include "kernels/cpu/kernels.h"
 #include "workload.h"
 
@@ -229,30 +229,11 @@ static void time_stream(struct device *device)
 
 /* ---- Command line -------------------------------------------------------------------------- */
 
-static void print_line_of(const char *what, const char *command)
-{
-    char line[256] = "unknown\n";
-    FILE *out = popen(command, "r");
-    if (out != NULL && fgets(line, sizeof line, out) == NULL)
-        strcpy(line, "unknown\n");
-    if (out != NULL)
-        pclose(out);
-    printf("# %s: %s%s", what, line, strchr(line, '\n') == NULL ? "\n" : "");
-}
-
 static void print_header(int argc, char **argv, const struct device *device, int threads,
                          const struct limits *limits)
 {
-    struct utsname system;
-    print_line_of("commit", "git describe --always --dirty 2>/dev/null");
-    print_line_of("processor", "grep -m1 'model name' /proc/cpuinfo | cut -d: -f2 | sed 's/^ //'");
-    if (uname(&system) == 0)
-        printf("# system: %s %s %s, compiler %s\n", system.sysname, system.release, system.machine,
-               __VERSION__);
-    printf("# command:");
-    for (int i = 0; i < argc; i++)
-        printf(" %s", argv[i]);
-    printf("\n# device: %s, %d threads; clock: CLOCK_MONOTONIC\n", device->ops->name, threads);
+    bench_print_head(argc, argv);
+    printf("# device: %s, %d threads; clock: CLOCK_MONOTONIC\n", device->ops->name, threads);
     printf("# limits: %.1f GFLOP/s (f32 multiply-add in registers), %.1f GB/s (sum over 256 MiB)\n",
            limits->gflops, limits->gbytes);
     printf("# median of one launch, interquartile range, then rates and their share of the limits;"

@@ -9,10 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/utsname.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "head.h"
 #include "phasor.h"
 
 #define DOCUMENT_TOKENS 8192 /* 128 pages */
@@ -103,33 +102,9 @@ static struct run report(const char *name, struct run *runs, int count)
     return median;
 }
 
-/* The line of /proc/cpuinfo behind "model name". */
-static void print_processor(void)
+static void print_head(int argc, char **argv, int repeats)
 {
-    char line[256];
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        if (strncmp(line, "model name", 10) != 0)
-            continue;
-        printf("# processor:%s", strchr(line, ':') + 1);
-        break;
-    }
-    if (file != NULL)
-        fclose(file);
-}
-
-static void print_head(const char *model, int repeats)
-{
-    char date[32];
-    time_t now = time(NULL);
-    struct utsname system;
-    uname(&system);
-    strftime(date, sizeof date, "%Y-%m-%d", gmtime(&now));
-    printf("# date: %s\n", date);
-    print_processor();
-    printf("# system: %s %s %s, compiler %s\n", system.sysname, system.release, system.machine,
-           __VERSION__);
-    printf("# command: build/bench/bench_prefix %s %d\n", model, repeats);
+    bench_print_head(argc, argv);
     printf("# %d questions of %d tokens behind one document of %d, answers of %d; one rank, %ld "
            "cores;\n# clock: CLOCK_MONOTONIC; median (least to most) of %d runs of each kind, in "
            "turn\n",
@@ -155,7 +130,7 @@ int main(int argc, char **argv)
     params.model = argv[1];
     if (phasor_model_open(&model, &params, &err) != PHASOR_OK)
         fail(err.message);
-    print_head(argv[1], repeats);
+    print_head(argc, argv, repeats);
     for (int r = 0; r < repeats; r++) {
         shared[r] = run_once(model, input, output, true);
         whole[r] = run_once(model, input, output, false);

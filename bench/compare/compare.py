@@ -274,7 +274,8 @@ def print_header(args, cases, agreements, others_share):
     print(f"# date: {date.today()}")
     print(f"# commit: {first_line(['git', 'rev-parse', '--short', 'HEAD'])}{dirty}")
     print(f"# processor: {processor()}")
-    print(f"# system: {platform.system()} {platform.release()} {platform.machine()}")
+    release = re.match(r"[0-9.]*", platform.release()).group()
+    print(f"# system: {platform.system()} {release} {platform.machine()}")
     print(f"# command: {shlex.join(['compare.py', *sys.argv[1:]])}")
     print(f"# peer: llama-cpp-python {version('llama-cpp-python')}, gguf {version('gguf')}; "
           f"both engines with {args.threads} threads; clock: CLOCK_MONOTONIC")

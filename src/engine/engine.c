@@ -146,6 +146,14 @@ static enum status rank_load(void *context, int rank, struct error *err)
                         &engine->layout, rank, &loading->types, &progress, err);
 }
 
+static const char *types_name(const struct weight_types *types)
+{
+    bool is_f32 = types->matrices == DTYPE_F32;
+    if (types->experts != DTYPE_INT4)
+        return dtype_name(types->matrices);
+    return is_f32 ? "float32 with int4 experts" : "bfloat16 with int4 experts";
+}
+
 static const char *int4_advice(const struct weight_types *types)
 {
     return types->experts == DTYPE_INT4 ? "" : ", or hold the experts in --expert-dtype int4";
@@ -165,15 +173,14 @@ static enum status check_memory(const struct engine *engine, const struct weight
         return error_set(
             err, STATUS_NO_MEMORY,
             "the weights need %s as %s, and --memory is %s; raise it, or use a smaller model%s",
-            SIZE_TEXT(total), dtype_name(types->matrices), SIZE_TEXT(engine->memory_bytes),
+            SIZE_TEXT(total), types_name(types), SIZE_TEXT(engine->memory_bytes),
             int4_advice(types));
     if (total <= available)
         return STATUS_OK;
     return error_set(err, STATUS_NO_MEMORY,
                      "the weights need %s as %s, and %s of memory are available; use a smaller "
                      "model or free memory%s",
-                     SIZE_TEXT(total), dtype_name(types->matrices), SIZE_TEXT(available),
-                     int4_advice(types));
+                     SIZE_TEXT(total), types_name(types), SIZE_TEXT(available), int4_advice(types));
 }
 
 static enum status weights_get(struct engine *engine, const struct engine_params *params,

@@ -141,7 +141,8 @@ static enum status check_int4(const struct weight_slice *slice, struct error *er
         return STATUS_OK;
     return error_set(err, STATUS_UNSUPPORTED,
                      "int4 experts need a hidden size and a width on each rank that are multiples "
-                     "of %d; a matrix here is %lld x %lld",
+                     "of %d; a matrix here is %lld x %lld; another plan cuts it less, and "
+                     "--expert-dtype auto runs it as it is",
                      PACK_BLOCK, (long long)block->row_count, (long long)block->column_count);
 }
 

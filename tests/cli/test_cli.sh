@@ -4,29 +4,7 @@
 set -u
 phasor=$1
 model=$2
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$dir" || exit 1
-unset "${!PHASOR_@}"
-failures=0
-
-fail() {
-    echo "FAILED: $*"
-    echo "--- stdout"; head -c 2000 out; echo "--- stderr"; head -c 2000 err
-    failures=$((failures + 1))
-}
-
-# expect CODE NAME command...: runs it with stdout in `out` and stderr in `err`
-expect() {
-    local wanted=$1 name=$2 code
-    shift 2
-    "$@" >out 2>err </dev/null
-    code=$?
-    [ "$code" -eq "$wanted" ] || fail "$name: exit code $code, expected $wanted"
-}
-silent() { [ ! -s "$1" ] || fail "$2: something stands on $1"; }
-has() { grep -q -e "$2" "$1" || fail "$3: no \"$2\" in $1"; }
-lines() { [ "$(wc -l <"$1")" -eq "$2" ] || fail "$3: $(wc -l <"$1") lines in $1, expected $2"; }
+source "$(dirname "$0")/tools.sh"
 
 row() { # row ID BODY
     printf '{"custom_id":"%s","method":"POST","url":"/v1/completions","body":{%s}}\n' "$1" "$2"

@@ -2,30 +2,9 @@
 # Interrupted runs as a user meets them: signals, kill -9, --resume, a second run on one output.
 # Usage: test_resume.sh PHASOR MODEL
 set -u
-phasor=$(realpath "$1")
-model=$(realpath "$2")
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$dir" || exit 1
-unset "${!PHASOR_@}"
-failures=0
-
-fail() {
-    echo "FAILED: $*"
-    echo "--- stdout"; head -c 2000 out; echo "--- stderr"; head -c 2000 err
-    failures=$((failures + 1))
-}
-
-# expect CODE NAME command...: runs it with stdout in `out` and stderr in `err`
-expect() {
-    local wanted=$1 name=$2 code
-    shift 2
-    "$@" >out 2>err </dev/null
-    code=$?
-    [ "$code" -eq "$wanted" ] || fail "$name: exit code $code, expected $wanted"
-}
-has() { grep -q -e "$2" "$1" || fail "$3: no \"$2\" in $1"; }
-lines() { [ "$(wc -l <"$1")" -eq "$2" ] || fail "$3: $(wc -l <"$1") lines in $1, expected $2"; }
+phasor=$1
+model=$2
+source "$(dirname "$0")/tools.sh"
 whole() { [ -z "$(tail -c 1 "$1")" ] || fail "$2: the last line of $1 is not whole"; }
 
 # Waits until FILE holds something.

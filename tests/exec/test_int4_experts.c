@@ -2,6 +2,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/memory.h"
 #include "scenarios.h"
@@ -60,6 +61,27 @@ Test(int4_experts, every_layout_has_the_same)
         memory_free(expected.logits);
         memory_free(found.logits);
     }
+}
+
+/* 24 is no multiple of 16. */
+Test(int4_experts, a_width_that_cannot_be_is_refused_with_its_cure)
+{
+    struct checkpoint *checkpoint = test_checkpoint_open("qwen3moe-fused");
+    const struct layout alone = {
+        .rank_count = 1, .attention = {.tp = 1, .dp = 1}, .experts = {.tp = 1, .ep = 1}};
+    const struct weight_types int4 = {DTYPE_BF16, DTYPE_INT4};
+    struct weights_progress silent = {0};
+    struct cpu_share share = {.thread_count = 1};
+    struct device *device;
+    struct weights weights;
+    struct error err;
+    cr_assert_eq(device_cpu_create(&device, &share, &err), STATUS_OK);
+    cr_assert_eq(weights_load(&weights, device, checkpoint, &alone, 0, &int4, &silent, &err),
+                 STATUS_UNSUPPORTED);
+    cr_expect_not_null(strstr(err.message, "24 x 64"), "%s", err.message);
+    cr_expect_not_null(strstr(err.message, "--expert-dtype auto"), "%s", err.message);
+    device_destroy(device);
+    checkpoint_close(checkpoint);
 }
 
 /* 4.125 bits a weight, with rows of experts padded to whole cache lines. */

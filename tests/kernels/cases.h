@@ -70,7 +70,7 @@ struct kernel_case {
     struct case_segment segments[CASE_SEGMENTS_MAX];
     int64_t stride_extra; /* beyond the dimension rounded up to 16 */
     bool option; /* rms_norm: in place; matmul: bias; rope_append: norms; route: normalize; combine:
-                    without weights */
+                    without weights; int4 experts: with minima */
 };
 
 struct case_list {

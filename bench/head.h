@@ -1,0 +1,8 @@
+/* The first lines of every result: what was measured, where and when. */
+#ifndef PHASOR_BENCH_HEAD_H
+#define PHASOR_BENCH_HEAD_H
+
+/* Date, commit, processor, system and command, a comment line each. */
+void bench_print_head(int argc, char **argv);
+
+#endif
