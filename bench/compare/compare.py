@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import version
@@ -152,13 +153,29 @@ def phasor_rate(args, case):
     return rates[work.kind]
 
 
+@contextmanager
+def neighbour(cpu):
+    """Another process that wants one CPU for itself, as long as this lasts; None: nobody."""
+    if cpu is None:
+        yield
+        return
+    spin = f"import os\nos.sched_setaffinity(0, [{cpu}])\nwhile True: pass"
+    process = subprocess.Popen([sys.executable, "-c", spin])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
 def run_case(args, case, limits, round_index):
-    """Limits first; the two engines take turns in being the next."""
+    """Limits first, undisturbed; the two engines take turns in being the next."""
     gemm, read = limits.gemm_rate(), limits.read_rate()
     prompts = case.workload.prompts(case.model.shape.vocab_count)
     engines = [("phasor", lambda: phasor_rate(args, case)),
                ("llama", lambda: llama_rate(args, case, prompts, case.workload.tokens, case.llama))]
-    rates = {name: measure() for name, measure in (engines if round_index % 2 == 0 else engines[::-1])}
+    with neighbour(args.neighbour):
+        rates = {name: measure() for name, measure in (engines if round_index % 2 == 0 else engines[::-1])}
     case.rounds.append((gemm, read, rates["phasor"], rates["llama"]))
     note(f"round {round_index + 1}: {case.model.name} {case.form} {case.workload.name}: {gemm / 1e9:.1f} GFLOP/s, "
          f"{read / 1e9:.1f} GB/s, phasor {rates['phasor']:.1f}, llama.cpp {rates['llama']:.1f} tok/s")
@@ -309,6 +326,8 @@ def parse_args():
     parser.add_argument("--flash", choices=("on", "off", "auto"), help="llama.cpp's flash attention (the faster)")
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "phasor-compare",
                         help="where models are made and kept: 6 GB, and 2.5 GB more for a moment (%(default)s)")
+    parser.add_argument("--neighbour", type=int, metavar="CPU",
+                        help="while an engine is measured, another process spins on this CPU (none)")
     parser.add_argument("--no-check", action="store_true", help="do not compare what the two engines compute")
     args = parser.parse_args()
     if not os.access(args.phasor, os.X_OK):
