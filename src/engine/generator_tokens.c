@@ -105,8 +105,10 @@ static void use_logits(struct generator *generator, const struct wanted_row *wan
     bool is_inner = wanted->position + 1 < request->prompt_count;
     if (sequence->done)
         return;
-    double log_sum = sampler_log_sum_exp(logits, generator->sampler.vocab_count);
-    if (!isfinite(log_sum)) {
+    int64_t count = generator->sampler.vocab_count;
+    bool is_scored = is_inner || request->logprobs >= 0;
+    double log_sum = is_scored ? sampler_log_sum_exp(logits, count) : 0;
+    if (!isfinite(log_sum) || !sampler_can_choose(logits, count)) {
         struct error error;
         error_set(&error, STATUS_INTERNAL,
                   "the model's logits at position %lld are not finite; its weights overflow or "

@@ -21,6 +21,16 @@ void sampler_deinit(struct sampler *sampler)
     *sampler = (struct sampler){0};
 }
 
+bool sampler_can_choose(const float *logits, int64_t count)
+{
+    int broken = 0, seen = 0; /* without branches: the compiler takes many at a time */
+    for (int64_t i = 0; i < count; i++) {
+        broken |= !(logits[i] < INFINITY);
+        seen |= logits[i] > -INFINITY;
+    }
+    return !broken && seen;
+}
+
 double sampler_log_sum_exp(const float *logits, int64_t count)
 {
     float most = logits[0];
@@ -85,12 +95,22 @@ int64_t sampler_top(struct sampler *sampler, const float *logits, int64_t count,
     return count;
 }
 
+#define LARGEST_BLOCK 256
+
+/* Looks closely only at blocks that hold a larger one, which soon are few. */
 static int32_t largest(const float *logits, int64_t count)
 {
     int64_t best = 0;
-    for (int64_t i = 1; i < count; i++) {
-        if (logits[i] > logits[best])
-            best = i;
+    for (int64_t first = 0; first < count; first += LARGEST_BLOCK) {
+        int64_t end = first + LARGEST_BLOCK < count ? first + LARGEST_BLOCK : count;
+        const float most = logits[best];
+        int is_here = 0;
+        for (int64_t i = first; i < end; i++)
+            is_here |= logits[i] > most;
+        for (int64_t i = first; is_here && i < end; i++) {
+            if (logits[i] > logits[best])
+                best = i;
+        }
     }
     return (int32_t)best;
 }

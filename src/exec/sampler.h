@@ -7,6 +7,7 @@
 #ifndef PHASOR_EXEC_SAMPLER_H
 #define PHASOR_EXEC_SAMPLER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -37,6 +38,9 @@ struct sampler_choice {
 
 enum status sampler_init(struct sampler *out, int64_t vocab_count, struct error *err) MUST_CHECK;
 void sampler_deinit(struct sampler *sampler);
+
+/* Whether the logits are numbers: none is NaN or +infinity, and not all are -infinity. */
+bool sampler_can_choose(const float *logits, int64_t count);
 
 /* log(sum(exp(logits))), summed in f64. NaN or infinite when the logits are no numbers. */
 double sampler_log_sum_exp(const float *logits, int64_t count);

@@ -141,6 +141,48 @@ Test(sampler, log_sum_exp)
     cr_assert(!isfinite(sampler_log_sum_exp(infinite, 3)));
 }
 
+Test(sampler, can_choose)
+{
+    enum { COUNT = 1000 };
+    static const struct {
+        float value;
+        bool alone, among; /* all of the logits, one of them */
+    } rows[] = {{0, true, true},         {-1e30f, true, true}, {3e38f, true, true},
+                {NAN, false, false},     {-NAN, false, false}, {INFINITY, false, false},
+                {-INFINITY, false, true}};
+    float logits[COUNT];
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        for (int at = 0; at < COUNT; at++)
+            logits[at] = rows[i].value;
+        cr_expect_eq(sampler_can_choose(logits, COUNT), rows[i].alone, "%zu", i);
+        cr_expect_eq(sampler_can_choose(logits, 1), rows[i].alone, "%zu", i);
+        memset(logits, 0, sizeof logits);
+        for (int at = 0; at < COUNT; at += 37) {
+            logits[at] = rows[i].value;
+            cr_expect_eq(sampler_can_choose(logits, COUNT), rows[i].among, "%zu at %d", i, at);
+            logits[at] = 0;
+        }
+    }
+}
+
+/* The first of equals, wherever they stand: blocks and their ends included. */
+Test(sampler, the_largest_logit_is_found_anywhere)
+{
+    enum { COUNT = 1037 };
+    float logits[COUNT];
+    struct sampler sampler;
+    struct sampler_choice choice = {.top_p = 1};
+    struct error err;
+    cr_assert_eq(sampler_init(&sampler, COUNT, &err), STATUS_OK);
+    for (int at = 0; at < COUNT; at++) {
+        for (int i = 0; i < COUNT; i++)
+            logits[i] = -5 - (float)(i % 7);
+        logits[at] = logits[COUNT - 1] = 1;
+        cr_assert_eq(sampler_choose(&sampler, logits, &choice), at);
+    }
+    sampler_deinit(&sampler);
+}
+
 /* ---- The same draw as the naive form ------------------------------------------------------- */
 
 struct limits {
