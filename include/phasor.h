@@ -182,12 +182,21 @@ struct phasor_latency {
 /* A few words, e.g. "attention reduction"; NULL unless 0 <= index < PHASOR_COLLECTIVE_COUNT. */
 PHASOR_API const char *phasor_collective_name(int index);
 
+#define PHASOR_STAGE_COUNT 12 /* stages of a forward pass */
+
+/* A word, e.g. "attention"; NULL unless 0 <= index < PHASOR_STAGE_COUNT. The first, "between", is
+ * what is left of the passes' time: choosing tokens and preparing the next pass. Up to "head" follow
+ * the stages that are matrix products or attention. */
+PHASOR_API const char *phasor_stage_name(int index);
+
 struct phasor_batch_result {
     uint64_t total, completed, failed;         /* rows; the rest was not run */
     uint64_t prompt_tokens, completion_tokens; /* of the completed rows */
     double elapsed_seconds;                    /* from the first row to the last */
     double prefill_seconds, decode_seconds;    /* of it, in forward passes of each kind */
-    uint64_t prefill_tokens, decode_tokens;    /* processed in them */
+    /* Of these, by stage; mean over the ranks. */
+    double prefill_stage_seconds[PHASOR_STAGE_COUNT], decode_stage_seconds[PHASOR_STAGE_COUNT];
+    uint64_t prefill_tokens, decode_tokens; /* processed in them */
     uint64_t shared_tokens; /* of prompts, found computed: not in prefill_tokens */
     /* Rows that were done before a run was resumed; not in the numbers above, but in `total`. */
     uint64_t completed_before, failed_before;

@@ -1,6 +1,7 @@
 #include "run_summary.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "table.h"
 
@@ -53,6 +54,37 @@ static void print_rates(const struct phasor_batch_result *result)
             ratio(rows, seconds), ratio(output, seconds), ratio(input + output, seconds));
     fprintf(stderr, "mean input %.1f tokens, mean output %.1f tokens a row\n", input / rows,
             output / rows);
+}
+
+/* ---- Stages -------------------------------------------------------------------------------- */
+
+/* The stages of a phase that took a hundredth of it or more, the longest first. */
+static void print_phase_stages(const char *phase, const double *seconds, double total)
+{
+    double left[PHASOR_STAGE_COUNT];
+    if (total <= 0)
+        return;
+    memcpy(left, seconds, sizeof left);
+    fprintf(stderr, "%s:", phase);
+    for (const char *comma = " ";; comma = ", ") {
+        int longest = 0;
+        for (int stage = 1; stage < PHASOR_STAGE_COUNT; stage++) {
+            if (left[stage] > left[longest])
+                longest = stage;
+        }
+        if (left[longest] < total / 100)
+            break;
+        fprintf(stderr, "%s%s %.0f %%", comma, phasor_stage_name(longest),
+                100 * left[longest] / total);
+        left[longest] = 0;
+    }
+    fputc('\n', stderr);
+}
+
+static void print_stages(const struct phasor_batch_result *result)
+{
+    print_phase_stages("prefill", result->prefill_stage_seconds, result->prefill_seconds);
+    print_phase_stages("decode", result->decode_stage_seconds, result->decode_seconds);
 }
 
 /* ---- Times --------------------------------------------------------------------------------- */
@@ -153,6 +185,7 @@ void run_summary_print(const struct phasor_batch_result *result)
     }
     print_rows(result);
     print_rates(result);
+    print_stages(result);
     print_times(result);
     print_collectives(result);
     print_memory(result);

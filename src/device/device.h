@@ -25,6 +25,9 @@ struct device_memory {
     uint64_t peak_bytes;
 };
 
+/* Stages that a stream's time is told apart by; 0 is what nobody has named. */
+#define DEVICE_STAGES 16
+
 /* The largest argument of `call`; it is copied. */
 #define STREAM_CALL_BYTES 256
 
@@ -66,6 +69,12 @@ struct device_ops {
     /* Operations finished, and pieces of the one that runs: it grows while the stream works. Any
      * thread. */
     uint64_t (*progress)(const struct stream *stream);
+
+    /* From here on the stream's time, waiting for others and for commands included, counts for
+     * `stage` (0 .. DEVICE_STAGES - 1). What each has had so far, in seconds, is read when the
+     * stream has been synchronized; the stage that stands then has its time up to its beginning. */
+    void (*stage)(struct stream *stream, int stage);
+    void (*stage_seconds)(const struct stream *stream, double seconds[DEVICE_STAGES]);
 
     /* Streams beside device->stream. Destroying waits for what is on it. */
     enum status (*stream_create)(struct device *device, struct stream **out,

@@ -30,6 +30,7 @@ MIRRORS(PHASOR_LOG_WARNING, LOG_WARNING);
 _Static_assert(sizeof((struct phasor_error *)0)->message == ERROR_MESSAGE_BYTES,
                "a sentence fits the public struct");
 _Static_assert(PHASOR_RANKS_MAX == LAYOUT_RANKS_MAX, "ranks have their places in a result");
+_Static_assert((int)PHASOR_STAGE_COUNT == (int)STAGE_KIND_COUNT, "and so have stages");
 _Static_assert((int)PHASOR_COLLECTIVE_COUNT == (int)TRAFFIC_KIND_COUNT, "and so have collectives");
 
 /* ---- Errors and logs ----------------------------------------------------------------------- */
@@ -177,6 +178,11 @@ struct phasor_batch_params phasor_batch_params_default(void)
         .shares_prefixes = true,
         .drain_seconds = 10,
     };
+}
+
+const char *phasor_stage_name(int index)
+{
+    return index >= 0 && index < PHASOR_STAGE_COUNT ? stage_names[index] : NULL;
 }
 
 const char *phasor_collective_name(int index)

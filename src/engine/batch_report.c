@@ -1,5 +1,6 @@
 #include "engine/batch_report.h"
 
+#include <string.h>
 #include <time.h>
 
 #include "base/memory.h"
@@ -81,6 +82,10 @@ static void fill_phases(struct phasor_batch_result *result,
     result->prefill_tokens = (uint64_t)counters->prefill_tokens;
     result->decode_tokens = (uint64_t)counters->decode_tokens;
     result->shared_tokens = (uint64_t)counters->shared_tokens;
+    memcpy(result->prefill_stage_seconds, counters->prefill_stage_seconds,
+           sizeof result->prefill_stage_seconds);
+    memcpy(result->decode_stage_seconds, counters->decode_stage_seconds,
+           sizeof result->decode_stage_seconds);
 }
 
 static void fill_ranks(struct phasor_batch_result *result, const struct rank_use *use)

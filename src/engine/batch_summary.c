@@ -67,12 +67,23 @@ static void write_latency(struct json_writer *json, const char *name,
     }
 }
 
+static void write_stages(struct json_writer *json, const char *key, const double *seconds)
+{
+    json_write_key(json, key);
+    json_write_open(json, '{');
+    for (int stage = 0; stage < STAGE_KIND_COUNT; stage++)
+        write_number(json, stage_names[stage], seconds[stage]);
+    json_write_close(json, '}');
+}
+
 static void write_phases(struct json_writer *json, const struct phasor_batch_result *result)
 {
     write_int(json, "prefill_tokens", result->prefill_tokens);
     write_number(json, "prefill_s", result->prefill_seconds);
+    write_stages(json, "prefill_stages_s", result->prefill_stage_seconds);
     write_int(json, "decode_tokens", result->decode_tokens);
     write_number(json, "decode_s", result->decode_seconds);
+    write_stages(json, "decode_stages_s", result->decode_stage_seconds);
     write_int(json, "shared_tokens", result->shared_tokens);
 }
 

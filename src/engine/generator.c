@@ -105,6 +105,7 @@ enum status generator_create(struct generator **out, struct exec *exec,
     TRY(memory_get((void **)&generator, 1, sizeof *generator, "the generator", err));
     generator->exec = exec;
     generator->params = *params;
+    exec_stage_seconds(exec, generator->stage_seconds);
     generator->group_count = exec_layout(exec)->attention.dp;
     generator->group_token_max = ceil_div(params->batch_token_max, generator->group_count);
     generator->group_sequence_max = params->sequence_count_max < generator->group_token_max
@@ -267,9 +268,26 @@ static void end_scored(struct generator *generator, int64_t segment_count)
     }
 }
 
+/* What the stages took since the last step; what is left of a step's time is between them. */
+static void count_stages(struct generator *generator, double *to, double seconds)
+{
+    double now[STAGE_KIND_COUNT];
+    exec_stage_seconds(generator->exec, now);
+    for (int stage = STAGE_BETWEEN + 1; stage < STAGE_KIND_COUNT; stage++) {
+        double taken = now[stage] - generator->stage_seconds[stage];
+        to[stage] += taken;
+        seconds -= taken;
+    }
+    to[STAGE_BETWEEN] += seconds;
+    memcpy(generator->stage_seconds, now, sizeof now);
+}
+
 static void count_step(struct generator *generator, bool is_prefill, int64_t tokens, double seconds)
 {
     struct generator_counters *counters = &generator->counters;
+    count_stages(generator,
+                 is_prefill ? counters->prefill_stage_seconds : counters->decode_stage_seconds,
+                 seconds);
     *(is_prefill ? &counters->prefill_tokens : &counters->decode_tokens) += tokens;
     *(is_prefill ? &counters->prefill_seconds : &counters->decode_seconds) += seconds;
     counters->step_count++;

@@ -156,6 +156,18 @@ enum layer_form exec_decode_form(const struct exec *exec)
     return exec->layout.attention.dp == 1 ? FORM_REPLICATED : FORM_GATHERED;
 }
 
+void exec_stage_seconds(const struct exec *exec, double seconds[STAGE_KIND_COUNT])
+{
+    int rank_count = exec->layout.rank_count;
+    memset(seconds, 0, STAGE_KIND_COUNT * sizeof *seconds);
+    for (int r = 0; r < rank_count; r++) {
+        double of_rank[DEVICE_STAGES];
+        exec->ranks[r].ops->stage_seconds(exec->ranks[r].stream, of_rank);
+        for (int stage = 0; stage < STAGE_KIND_COUNT; stage++)
+            seconds[stage] += of_rank[stage] / rank_count;
+    }
+}
+
 /* ---- Routing, where it is recorded ----------------------------------------------------------- */
 
 void exec_record_routing(struct exec *exec, int32_t *ids)
@@ -186,10 +198,12 @@ static enum status rank_forward(void *context, int index, struct error *err)
 {
     struct exec *exec = context;
     struct rank *rank = &exec->ranks[index];
+    stage_begin(rank, STAGE_EMBEDDING);
     pass_prepare(rank);
     embedding_run(rank);
     for (int64_t layer = 0; layer < exec->config->layer_count; layer++)
         TRY(layer_run(rank, layer, err));
+    stage_begin(rank, STAGE_BETWEEN);
     return rank->ops->synchronize(rank->stream, err);
 }
 
@@ -206,7 +220,9 @@ static enum status rank_logits(void *context, int index, struct error *err)
 {
     struct exec *exec = context;
     struct rank *rank = &exec->ranks[index];
+    stage_begin(rank, STAGE_HEAD);
     head_run(rank);
+    stage_begin(rank, STAGE_BETWEEN);
     return rank->ops->synchronize(rank->stream, err);
 }
 

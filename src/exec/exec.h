@@ -11,6 +11,7 @@
 
 #include "comm/box.h"
 #include "exec/kv_cache.h"
+#include "exec/stage.h"
 #include "exec/weights.h"
 #include "layout/traffic.h"
 
@@ -71,6 +72,9 @@ enum status exec_forward(struct exec *exec, struct kv_cache *cache, enum layer_f
 #define EXEC_LOGIT_ROWS 64
 enum status exec_logits(struct exec *exec, const int32_t *rows, int64_t row_count, float **logits,
                         int64_t *stride, struct error *err) MUST_CHECK;
+
+/* Seconds of each stage since the box was opened, mean over the ranks. Not while a pass runs. */
+void exec_stage_seconds(const struct exec *exec, double seconds[STAGE_KIND_COUNT]);
 
 /* The experts that the router chose in the passes to come, until it is called with NULL:
  * `ids` is [layer_count][exec_token_max][top_k], host memory; the MoE layers' rows of the tokens of

@@ -172,6 +172,12 @@ void rank_deinit(struct rank *rank);
 void pass_start(struct exec *exec, const struct exec_segment *segments, int64_t segment_count);
 void pass_prepare(struct rank *rank);
 
+/* From here on a rank's time counts for `stage`. */
+static inline void stage_begin(struct rank *rank, enum stage stage)
+{
+    rank->ops->stage(rank->stream, (int)stage);
+}
+
 /* Stages. Those that return a status may fail in sight, because they wait for the device. */
 void embedding_run(struct rank *rank);
 enum status layer_run(struct rank *rank, int64_t index, struct error *err) MUST_CHECK;

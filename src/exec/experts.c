@@ -83,6 +83,7 @@ enum status dispatch_begin(struct rank *rank, struct error *err)
     rank->rounds = 1;
     if (!sends_apart(rank))
         return STATUS_OK;
+    stage_begin(rank, STAGE_COLLECTIVE);
     TRY(counts_exchange(rank, err));
     int64_t groups = exec->layout.experts.ep, list_rows = 0;
     for (int64_t g = 0; g < groups; g++)
@@ -180,6 +181,7 @@ static enum status dispatch_apart(struct rank *rank, int64_t index, struct error
     struct round_counts *round = &rank->round;
     struct activations *act = &rank->act;
     const struct dimensions *dim = &rank->exec->dim;
+    stage_begin(rank, STAGE_COLLECTIVE);
     if (index > 0) /* what is on the stream still reads the counts of the round before */
         TRY(rank->ops->synchronize(rank->stream, err));
     round_send(rank, index);
@@ -205,6 +207,7 @@ enum status dispatch(struct rank *rank, int64_t round, struct error *err)
     rank->received_count = rank->row_count;
     if (has_all(rank))
         return STATUS_OK;
+    stage_begin(rank, STAGE_COLLECTIVE);
     bool is_owned = rank->exec->pass.form == FORM_OWNED; /* the expert group is all ranks */
     all_gather(rank, rank->world, rank->act.received, rank->act.normed, rank->world_rows.bytes,
                is_owned ? TRAFFIC_EXPERT_GATHER : TRAFFIC_DISPATCH);
@@ -246,6 +249,7 @@ void combine(struct rank *rank)
     struct activations *act = &rank->act;
     if (rank->world == NULL)
         return;
+    stage_begin(rank, STAGE_COLLECTIVE);
     if (sends_apart(rank))
         combine_apart(rank);
     else if (has_all(rank))
@@ -271,6 +275,7 @@ void combine_end(struct rank *rank)
 {
     if (!sends_apart(rank))
         return;
+    stage_begin(rank, STAGE_COMBINE);
     rank->ops->combine(rank->stream, &(struct op_combine){
                                          .out = rank->act.module_out,
                                          .in = rank->act.sent,

@@ -10,6 +10,7 @@ static bool is_replicated(const struct rank *rank)
 
 static void norm(struct rank *rank, const float *weight)
 {
+    stage_begin(rank, STAGE_NORM);
     rank->ops->rms_norm(rank->stream, &(struct op_rms_norm){
                                           .out = rank->act.normed,
                                           .in = rank->act.residual,
@@ -23,6 +24,7 @@ static void norm(struct rank *rank, const float *weight)
 
 static void residual_add(struct rank *rank)
 {
+    stage_begin(rank, STAGE_NORM);
     rank->ops->add(rank->stream, &(struct op_add){
                                      .out = rank->act.residual,
                                      .in = rank->act.module_out,
@@ -44,6 +46,7 @@ static const float *group_gather(struct rank *rank, enum traffic tag)
 {
     if (!is_spread(rank))
         return rank->act.normed;
+    stage_begin(rank, STAGE_COLLECTIVE);
     comm_all_gather(rank->attention, rank->stream,
                     &(struct comm_all_gather){
                         .out = rank->act.group_in,
@@ -65,6 +68,7 @@ static void group_reduce(struct rank *rank, float *out, enum traffic tag)
 {
     if (rank->attention == NULL)
         return;
+    stage_begin(rank, STAGE_COLLECTIVE);
     if (is_replicated(rank))
         comm_all_reduce(rank->attention, rank->stream,
                         &(struct comm_all_reduce){
@@ -119,9 +123,11 @@ static void attention_project(struct rank *rank, const struct layer_weights *lay
 {
     const struct dimensions *dim = &rank->exec->dim;
     float *qkv = rank->act.qkv;
+    stage_begin(rank, STAGE_PROJECTION);
     matmul(rank, qkv, dim->qkv, rows, dim->hidden, &layer->q, layer->q_bias);
     matmul(rank, qkv + dim->k_offset, dim->qkv, rows, dim->hidden, &layer->k, layer->k_bias);
     matmul(rank, qkv + dim->v_offset, dim->qkv, rows, dim->hidden, &layer->v, layer->v_bias);
+    stage_begin(rank, STAGE_ROPE);
     rank->ops->rope_append(rank->stream,
                            &(struct op_rope_append){
                                .qkv = qkv_view(rank),
@@ -140,6 +146,7 @@ static void attention_attend(struct rank *rank, const struct layer_weights *laye
                              const struct kv_layer *kv, int64_t window)
 {
     const struct dimensions *dim = &rank->exec->dim;
+    stage_begin(rank, STAGE_ATTENTION);
     rank->ops->attention(rank->stream, &(struct op_attention){
                                            .out = rank->act.attention,
                                            .out_stride = dim->attention,
@@ -149,6 +156,7 @@ static void attention_attend(struct rank *rank, const struct layer_weights *laye
                                            .segments = rank->segments,
                                            .segment_count = rank->segment_count,
                                        });
+    stage_begin(rank, STAGE_PROJECTION);
     matmul(rank, group_sums(rank), dim->hidden, rank->act.attention, dim->attention, &layer->o,
            layer->o_bias);
 }
@@ -159,6 +167,7 @@ static void attention_attend(struct rank *rank, const struct layer_weights *laye
 static void route(struct rank *rank, const struct layer_weights *layer)
 {
     const struct exec *exec = rank->exec;
+    stage_begin(rank, STAGE_ROUTER);
     rank->ops->matmul(rank->stream, &(struct op_matmul){
                                         .out = rank->act.router_logits,
                                         .in = rank->act.normed,
@@ -213,6 +222,7 @@ static void experts_run(struct rank *rank, const struct layer_weights *layer)
     const struct exec *exec = rank->exec;
     const int32_t *choices = received_choices(rank);
     int64_t top_k = exec->config->expert_top_k;
+    stage_begin(rank, STAGE_ROUTER);
     rank->ops->group(rank->stream, &(struct op_group){
                                        .offsets = rank->act.expert_offsets,
                                        .token_of = rank->act.token_of,
@@ -224,8 +234,10 @@ static void experts_run(struct rank *rank, const struct layer_weights *layer)
                                        .top_k = top_k,
                                        .choice_stride = exec->dim.choices,
                                    });
+    stage_begin(rank, STAGE_EXPERTS);
     ffn(rank, rank->act.down, received_rows(rank), layer->experts, rank->weights->expert_count,
         rank->act.expert_offsets, rank->act.token_of);
+    stage_begin(rank, STAGE_COMBINE);
     rank->ops->combine(rank->stream, &(struct op_combine){
                                          .out = received_sums(rank),
                                          .in = rank->act.down,
@@ -245,12 +257,14 @@ static void experts_run(struct rank *rank, const struct layer_weights *layer)
 static void ffn_rows(struct rank *rank, float *out, const float *in,
                      const struct ffn_weights *weights, enum row_kind kind)
 {
+    stage_begin(rank, STAGE_SHARED);
     ffn(rank, out, in, weights, 1, rank->act.row_offsets + 2 * kind, NULL);
 }
 
 static void shared_add(struct rank *rank, float *out, const float *shared, const float *in,
                        const struct layer_weights *layer, int64_t row_count)
 {
+    stage_begin(rank, STAGE_SHARED);
     rank->ops->shared_add(rank->stream, &(struct op_shared_add){
                                             .out = out,
                                             .shared = shared,

@@ -127,7 +127,7 @@ static struct weight_slice slice_of(const struct model_config *config, const str
     slice.packing = is_down ? PACK_INPUT : PACK_OUTPUT;
     /* The router decides between experts: it keeps full precision (it is tiny). */
     slice.dtype = slice.is_vector || weight == WEIGHT_ROUTER ? DTYPE_F32
-                  : weight_is_expert(weight)          ? types->experts
+                  : weight_is_expert(weight)                 ? types->experts
                                                              : types->matrices;
     int64_t rows = slice.block.row_count, columns = slice.block.column_count;
     int64_t bytes = slice.is_vector ? round_up(columns, PACK_BLOCK) * 4

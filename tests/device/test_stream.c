@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include "base/memory.h"
+#include "base/system.h"
 #include "device/thread_team.h"
 #include "device_tools.h"
 
@@ -326,6 +327,37 @@ Test(stream, progress_moves_within_an_operation)
     cr_assert_gt(steps, 2);
     memory_free(from);
     memory_free(to);
+    device_destroy(device);
+}
+
+static enum status nap(void *argument, struct error *err)
+{
+    (void)argument;
+    (void)err;
+    sleep_ms(20);
+    return STATUS_OK;
+}
+
+Test(stream, time_counts_for_the_stage_that_stands)
+{
+    struct device *device = device_open(2);
+    double seconds[DEVICE_STAGES], before = system_seconds();
+    device->ops->stage(device->stream, 3);
+    device->ops->call(device->stream, nap, NULL, 0);
+    device->ops->stage(device->stream, DEVICE_STAGES - 1);
+    device->ops->call(device->stream, nap, NULL, 0);
+    device->ops->call(device->stream, nap, NULL, 0);
+    device->ops->stage(device->stream, 3);
+    device->ops->call(device->stream, nap, NULL, 0);
+    device->ops->stage(device->stream, 0);
+    synchronize_ok(device, device->stream);
+    double whole = system_seconds() - before;
+    device->ops->stage_seconds(device->stream, seconds);
+    cr_expect_geq(seconds[3], 0.04);
+    cr_expect_geq(seconds[DEVICE_STAGES - 1], 0.04);
+    cr_expect_leq(seconds[3] + seconds[DEVICE_STAGES - 1], whole);
+    for (int stage = 1; stage < DEVICE_STAGES - 1; stage++)
+        cr_expect(stage == 3 || seconds[stage] == 0, "%d", stage);
     device_destroy(device);
 }
 

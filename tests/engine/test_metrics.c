@@ -244,6 +244,20 @@ static void expect_sums(const struct exposition_read *read, const struct row_sum
                        value(read, "phasor:e2e_request_latency_seconds_sum"), 1e-9);
 }
 
+/* Each phase's stages in the summary: as in the result, and together the time of the phase. */
+static void expect_stages(const json_t *json, const char *key, const double *seconds, double total)
+{
+    const json_t *stages = json_object_get(json, key);
+    double sum = 0;
+    cr_assert_eq(json_object_size(stages), PHASOR_STAGE_COUNT);
+    for (int stage = 0; stage < PHASOR_STAGE_COUNT; stage++) {
+        cr_expect_geq(seconds[stage], stage == 0 ? -1e-3 : 0, "%s", phasor_stage_name(stage));
+        cr_expect_float_eq(number(stages, phasor_stage_name(stage)), seconds[stage], 1e-9);
+        sum += seconds[stage];
+    }
+    cr_expect_float_eq(sum, total, 1e-9 + 1e-9 * total);
+}
+
 static void expect_result(const struct phasor_batch_result *result,
                           const struct exposition_read *read, const struct row_sums *sums)
 {
@@ -270,6 +284,8 @@ static void expect_result(const struct phasor_batch_result *result,
     cr_expect_float_eq(number(json, "mean_ttft_ms"), result->ttft.mean_seconds * 1e3, 1e-9);
     cr_expect_float_eq(number(json, "p99_itl_ms"), result->itl.p99_seconds * 1e3, 1e-9);
     cr_expect_float_eq(number(json, "median_e2el_ms"), result->e2el.median_seconds * 1e3, 1e-9);
+    expect_stages(json, "prefill_stages_s", result->prefill_stage_seconds, result->prefill_seconds);
+    expect_stages(json, "decode_stages_s", result->decode_stage_seconds, result->decode_seconds);
     json_decref(json);
 }
 

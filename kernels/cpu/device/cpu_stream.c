@@ -9,6 +9,7 @@
 
 #include "base/memory.h"
 #include "base/perturb.h"
+#include "base/system.h"
 
 /* A power of two. A layer is some twenty commands; 256 let the host be ten layers ahead, and take
  * 80 KiB. */
@@ -45,6 +46,9 @@ struct stream {
 
     /* Of the stream's thread; the host reads it when everything has run. */
     bool holds_turn;
+    int stage;
+    double stage_began; /* by system_seconds */
+    double stage_seconds[DEVICE_STAGES];
     struct error failure; /* status STATUS_OK: none */
 
     struct share share; /* of the operation that runs */
@@ -254,6 +258,25 @@ uint64_t cpu_stream_progress(const struct stream *stream)
     return (uint64_t)atomic_load_explicit(&stream->share.next, memory_order_relaxed);
 }
 
+static void stage_run(struct stream *stream, const void *argument)
+{
+    double now = system_seconds();
+    stream->stage_seconds[stream->stage] += now - stream->stage_began;
+    stream->stage_began = now;
+    memcpy(&stream->stage, argument, sizeof stream->stage);
+}
+
+void cpu_stream_stage(struct stream *stream, int stage)
+{
+    ASSERT(stage >= 0 && stage < DEVICE_STAGES);
+    cpu_stream_put(stream, COMMAND_KEEP, stage_run, &stage, sizeof stage);
+}
+
+void cpu_stream_stage_seconds(const struct stream *stream, double seconds[DEVICE_STAGES])
+{
+    memcpy(seconds, stream->stage_seconds, sizeof stream->stage_seconds);
+}
+
 struct host_work {
     void (*work)(void *context, int worker);
     void *context;
@@ -282,6 +305,7 @@ enum status cpu_stream_create(struct stream **out, const struct cpu_stream_param
     stream->team = params->team;
     stream->priority = params->priority;
     stream->spin = params->cpu >= 0;
+    stream->stage_began = system_seconds();
     int failure = pthread_create(&stream->thread, NULL, stream_main, stream);
     if (failure != 0) {
         memory_free(stream);

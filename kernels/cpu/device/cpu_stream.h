@@ -50,6 +50,8 @@ void cpu_stream_call(struct stream *stream, enum status (*work)(void *argument, 
                      const void *argument, size_t bytes);
 enum status cpu_stream_synchronize(struct stream *stream, struct error *err) MUST_CHECK;
 uint64_t cpu_stream_progress(const struct stream *stream); /* any thread */
+void cpu_stream_stage(struct stream *stream, int stage);
+void cpu_stream_stage_seconds(const struct stream *stream, double seconds[DEVICE_STAGES]);
 
 /* Runs work on the device's threads now, also on a stream that has failed. */
 void cpu_stream_host_run(struct stream *stream, void (*work)(void *context, int worker),
