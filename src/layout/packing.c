@@ -1,38 +1,146 @@
 #include "layout/packing.h"
 
-/* Element by element with a stride that is constant inside a row: within a row of PACK_OUTPUT the
- * pairs lie 16 pairs apart, of PACK_INPUT as well inside a block of 16 columns. */
-static void pack_row_16(uint16_t *out, enum packing packing, int64_t rows, int64_t columns,
-                        const uint16_t *in, int64_t row)
+#include <string.h>
+
+/* Of any type a row gives its panels 32 bits at a time: a pair of 16-bit values or one of f32. So a
+ * tile of 16 x 16 is a transposition of such units, whatever they hold. */
+typedef uint32_t units __attribute__((vector_size(16)));
+
+/* A matrix on its way from rows to panels. */
+struct pack_job {
+    char *out;
+    enum packing packing;
+    enum dtype dtype;
+    int64_t value_bytes;
+    int64_t rows, columns;
+    const char *in; /* row first_row of the matrix */
+    int64_t first_row;
+};
+
+static char *out_at(const struct pack_job *job, int64_t row, int64_t column)
 {
-    for (int64_t column = 0; column < columns; column += PACK_BLOCK) {
-        uint16_t *panel = out + packed_index(packing, DTYPE_BF16, rows, columns, row, column);
-        int64_t count = columns - column < PACK_BLOCK ? columns - column : PACK_BLOCK;
-        for (int64_t i = 0; i < count; i++)
-            panel[i / 2 * 2 * PACK_BLOCK + i % 2] = in[column + i];
+    return job->out + packed_index(job->packing, job->dtype, job->rows, job->columns, row, column) *
+                          job->value_bytes;
+}
+
+static const char *in_at(const struct pack_job *job, int64_t row, int64_t column)
+{
+    return job->in + ((row - job->first_row) * job->columns + column) * job->value_bytes;
+}
+
+/* ---- Element by element: what fills no tile -------------------------------------------------- */
+
+/* The stride is constant inside a block of 16 columns: the pairs lie 16 pairs apart. */
+static void block_pack_16(uint16_t *out, const uint16_t *in, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        out[i / 2 * 2 * PACK_BLOCK + i % 2] = in[i];
+}
+
+static void block_pack_32(float *out, const float *in, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        out[i * PACK_BLOCK] = in[i];
+}
+
+/* first_column is a multiple of 16. */
+static void rows_pack(const struct pack_job *job, int64_t row, int64_t end, int64_t first_column)
+{
+    for (; row < end; row++) {
+        for (int64_t column = first_column; column < job->columns; column += PACK_BLOCK) {
+            int64_t left = job->columns - column;
+            int64_t count = left < PACK_BLOCK ? left : PACK_BLOCK;
+            void *out = out_at(job, row, column);
+            const void *in = in_at(job, row, column);
+            if (job->dtype == DTYPE_F32)
+                block_pack_32(out, in, count);
+            else
+                block_pack_16(out, in, count);
+        }
     }
 }
 
-static void pack_row_32(float *out, enum packing packing, int64_t rows, int64_t columns,
-                        const float *in, int64_t row)
+/* ---- Tiles ----------------------------------------------------------------------------------- */
+
+static units units_load(const char *at)
 {
-    for (int64_t column = 0; column < columns; column += PACK_BLOCK) {
-        float *panel = out + packed_index(packing, DTYPE_F32, rows, columns, row, column);
-        int64_t count = columns - column < PACK_BLOCK ? columns - column : PACK_BLOCK;
-        for (int64_t i = 0; i < count; i++)
-            panel[i * PACK_BLOCK] = in[column + i];
+    units out;
+    memcpy(&out, at, sizeof out);
+    return out;
+}
+
+/* Four units of each of four rows: out[unit][row], where a unit's 16 rows are a line of 64 bytes.
+ */
+static void square_pack(char *out, const char *in, int64_t row_bytes)
+{
+    const int64_t line = PACK_BLOCK * (int64_t)sizeof(uint32_t);
+    units a = units_load(in), b = units_load(in + row_bytes);
+    units c = units_load(in + 2 * row_bytes), d = units_load(in + 3 * row_bytes);
+    units ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+    units ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    units cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+    units cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    a = __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5);
+    b = __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7);
+    c = __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5);
+    d = __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7);
+    memcpy(out, &a, sizeof a);
+    memcpy(out + line, &b, sizeof b);
+    memcpy(out + 2 * line, &c, sizeof c);
+    memcpy(out + 3 * line, &d, sizeof d);
+}
+
+/* Units from four to four outside, so that the lines of `out` fill one after another. */
+static void tile_pack(char *out, const char *in, int64_t row_bytes, int64_t unit_count)
+{
+    for (int64_t unit = 0; unit < unit_count; unit += 4) {
+        for (int64_t row = 0; row < PACK_BLOCK; row += 4)
+            square_pack(out + (unit * PACK_BLOCK + row) * 4, in + row * row_bytes + unit * 4,
+                        row_bytes);
     }
+}
+
+/* All tiles of rows [first_row, end) and of columns up to column_end. */
+static void tiles_pack(const struct pack_job *job, int64_t first_row, int64_t end,
+                       int64_t column_end)
+{
+    int64_t row_bytes = job->columns * job->value_bytes;
+    int64_t unit_count = PACK_BLOCK * job->value_bytes / 4;
+    for (int64_t column = 0; column < column_end; column += PACK_BLOCK) {
+        for (int64_t row = first_row; row < end; row += PACK_BLOCK)
+            tile_pack(out_at(job, row, column), in_at(job, row, column), row_bytes, unit_count);
+    }
+}
+
+/* In the order in which tiles lie in `out`, so that memory is written from front to back. */
+static void tiles_pack_in_order(const struct pack_job *job, int64_t row, int64_t end,
+                                int64_t column_end)
+{
+    int64_t step = job->packing == PACK_INPUT ? end - row : PACK_BLOCK;
+    for (; row < end; row += step)
+        tiles_pack(job, row, row + step, column_end);
 }
 
 void matrix_pack_rows(void *out, enum packing packing, enum dtype dtype, int64_t rows,
                       int64_t columns, const void *in, int64_t first_row, int64_t row_count)
 {
-    for (int64_t i = 0; i < row_count; i++) {
-        if (dtype == DTYPE_F32)
-            pack_row_32(out, packing, rows, columns, (const float *)in + i * columns,
-                        first_row + i);
-        else
-            pack_row_16(out, packing, rows, columns, (const uint16_t *)in + i * columns,
-                        first_row + i);
+    const struct pack_job job = {.out = out,
+                                 .packing = packing,
+                                 .dtype = dtype,
+                                 .value_bytes = dtype_bytes(dtype),
+                                 .rows = rows,
+                                 .columns = columns,
+                                 .in = in,
+                                 .first_row = first_row};
+    int64_t end = first_row + row_count;
+    int64_t tiles_row = round_up(first_row, PACK_BLOCK), tiles_end = end - end % PACK_BLOCK;
+    int64_t column_end = columns - columns % PACK_BLOCK;
+    if (tiles_row >= tiles_end) {
+        rows_pack(&job, first_row, end, 0);
+        return;
     }
+    rows_pack(&job, first_row, tiles_row, 0);
+    tiles_pack_in_order(&job, tiles_row, tiles_end, column_end);
+    rows_pack(&job, tiles_row, tiles_end, column_end);
+    rows_pack(&job, tiles_end, end, 0);
 }

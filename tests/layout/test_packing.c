@@ -109,12 +109,13 @@ Test(packing, every_small_shape_lies_as_the_prose_says)
     }
 }
 
-/* Packs in random row ranges, in a random order of them. */
+/* Packs in random row ranges, with and without whole tiles, in a random order of them. */
 static void pack_in_parts(void *out, enum packing packing, enum dtype dtype, int64_t rows,
                           int64_t columns, const char *plain, struct random *random)
 {
     int64_t starts[SIDE_MAX + 1], count = 0;
-    for (int64_t row = 0; row < rows; row += 1 + (int64_t)random_below(random, 9))
+    for (int64_t row = 0; row < rows;
+         row += 1 + (int64_t)random_below(random, row % 2 == 0 ? 40 : 9))
         starts[count++] = row;
     starts[count] = rows;
     bool done[SIDE_MAX] = {false};
