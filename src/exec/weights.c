@@ -9,7 +9,9 @@
 #include "exec/weight_slices.h"
 #include "quant/int4.h"
 
-#define STAGING_BYTES ((int64_t)4 << 20)
+/* Small enough for a core's cache: what was read is packed from there, and the kernel's copy into
+ * it does not go to memory. */
+#define STAGING_BYTES ((int64_t)512 << 10)
 
 /* One slice on its way from the checkpoint to its place. */
 struct load_task {
@@ -117,20 +119,27 @@ static void *target_of(struct weights *weights, const struct weight_slice *slice
     return (char *)layer + offset;
 }
 
-/* Rows that are read and packed together are a multiple of it. */
+/* Rows that are read and packed together are a multiple of it, or all. int4 needs it; other types
+ * are packed a tile at a time. */
 static int64_t row_step(const struct weight_slice *slice)
 {
-    return slice->dtype != DTYPE_INT4 ? 1 : slice->packing == PACK_INPUT ? INT4_GROUP : PACK_BLOCK;
+    if (slice->is_vector)
+        return 1;
+    return slice->dtype == DTYPE_INT4 && slice->packing == PACK_INPUT ? INT4_GROUP : PACK_BLOCK;
 }
 
-/* As much as the slice is, up to STAGING_BYTES; at least what is packed together. */
-static int64_t staging_of(const struct weight_slice *slice)
+/* Rows that are read at a time into STAGING_BYTES; at least what is packed together. */
+static int64_t rows_per_read(const struct weight_slice *slice)
 {
     int64_t row_bytes = slice->block.column_count * (int64_t)sizeof(float);
-    int64_t rows = round_up(slice->block.row_count, row_step(slice));
-    int64_t fitting = STAGING_BYTES / row_bytes / row_step(slice) * row_step(slice);
-    fitting = fitting < row_step(slice) ? row_step(slice) : fitting;
-    return (rows < fitting ? rows : fitting) * row_bytes;
+    int64_t step = row_step(slice), fitting = STAGING_BYTES / row_bytes / step * step;
+    fitting = fitting < step ? step : fitting;
+    return slice->block.row_count < fitting ? slice->block.row_count : fitting;
+}
+
+static int64_t staging_of(const struct weight_slice *slice)
+{
+    return rows_per_read(slice) * slice->block.column_count * (int64_t)sizeof(float);
 }
 
 static enum status check_int4(const struct weight_slice *slice, struct error *err)
@@ -307,6 +316,15 @@ static enum status pack_rows(const struct weight_slice *slice, char *place, cons
         (long long)(slice->block.column + bad_column), (long long)slice->expert);
 }
 
+/* Bytes of its place that no weight is written to. A matrix without any is not zeroed: that would
+ * be one more pass over most of the memory. */
+static bool has_padding(const struct weight_slice *slice)
+{
+    const struct block *block = &slice->block;
+    return slice->is_vector || block->row_count % PACK_BLOCK != 0 ||
+           block->column_count % PACK_BLOCK != 0;
+}
+
 static enum status task_run(struct loader *loader, const struct load_task *task, int worker,
                             struct error *err)
 {
@@ -314,16 +332,15 @@ static enum status task_run(struct loader *loader, const struct load_task *task,
     char *staging = loader->workers[worker].staging;
     char *place = place_of(loader, task);
     enum dtype dtype = slice->dtype == DTYPE_INT4 ? DTYPE_F32 : slice->dtype;
-    memset(place, 0, slice->bytes);
+    if (has_padding(slice))
+        memset(place, 0, slice->bytes);
     struct weight_location where;
     TRY(locate(&where, loader, task, err));
-    int64_t rows_per_read = loader->staging_bytes / (slice->block.column_count * 4);
-    rows_per_read -= rows_per_read % row_step(slice);
-    for (int64_t row = 0; row < slice->block.row_count; row += rows_per_read) {
+    int64_t step = rows_per_read(slice);
+    for (int64_t row = 0; row < slice->block.row_count; row += step) {
         struct block part = slice->block;
         part.row += row;
-        part.row_count =
-            part.row_count - row < rows_per_read ? part.row_count - row : rows_per_read;
+        part.row_count = part.row_count - row < step ? part.row_count - row : step;
         void *values = slice->is_vector ? place : staging + loader->staging_bytes;
         TRY(checkpoint_read_block(loader->checkpoint, &where, part, values, dtype, staging,
                                   (size_t)loader->staging_bytes, err));

@@ -79,9 +79,10 @@ struct weights_progress {
 };
 
 /* Reads and packs the rank's slices and nothing else, with all of the device's host workers,
- * through staging of up to 4 MiB each (or what a group of int4 needs); there is never a second full
- * copy. `layout` is legal for this model (layout_check). STATUS_UNSUPPORTED when the sizes do not
- * allow int4 experts. The checkpoint is needed only during the call. On failure nothing is kept. */
+ * through staging of up to 1 MiB each (or what is packed together needs); there is never a second
+ * full copy. `layout` is legal for this model (layout_check). STATUS_UNSUPPORTED when the sizes do
+ * not allow int4 experts. The checkpoint is needed only during the call. On failure nothing is
+ * kept. */
 enum status weights_load(struct weights *out, struct device *device,
                          const struct checkpoint *checkpoint, const struct layout *layout, int rank,
                          const struct weight_types *types, const struct weights_progress *progress,
