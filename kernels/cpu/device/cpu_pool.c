@@ -4,6 +4,8 @@
 
 #include "base/memory.h"
 
+#define HUGE_PAGE_BYTES ((size_t)2 << 20)
+
 struct cpu_region {
     void *memory;
     size_t bytes;
@@ -28,6 +30,18 @@ static void region_protect(const struct cpu_region *region, bool closed)
     ASSERT(failure == 0);
 }
 
+/* Large pieces in huge pages: fewer faults while weights load, and fewer misses of address
+ * translation while they are read. A kernel that has none refuses, and nothing is lost. */
+static void region_advise(const struct cpu_region *region)
+{
+#ifdef MADV_HUGEPAGE
+    if (region->bytes >= HUGE_PAGE_BYTES)
+        (void)madvise(region->memory, memory_pages_bytes(region->bytes), MADV_HUGEPAGE);
+#else
+    (void)region;
+#endif
+}
+
 static enum status region_add(struct cpu_pool *pool, size_t bytes, const char *what,
                               struct error *err)
 {
@@ -36,6 +50,7 @@ static enum status region_add(struct cpu_pool *pool, size_t bytes, const char *w
     struct cpu_region *region = &pool->regions[pool->region_count];
     TRY(memory_pages_get(&region->memory, bytes, what, err));
     region->bytes = bytes;
+    region_advise(region);
     pool->region_count++;
     pool->use.bytes += bytes;
     if (pool->use.bytes > pool->use.peak_bytes)
