@@ -1,0 +1,240 @@
+/* How fast a checkpoint loads, beside what the machine's memory and disk give; see bench/README.md.
+ *
+ * Inside the timed window of a load: a whole phasor_model_open, that is reading and checking the
+ * headers, taking the memory, reading and packing the weights, starting threads. Outside: closing
+ * the model, and dropping its files from the page cache. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "head.h"
+#include "phasor.h"
+
+#define ROUNDS_MAX  99
+#define FILES_MAX   512
+#define THREADS_MAX 64
+#define COPY_BYTES  ((size_t)128 << 20) /* of each thread: far more than a cache */
+#define COPY_TIMES  4
+#define READ_BYTES  ((size_t)4 << 20)
+
+struct file {
+    int cached, direct; /* descriptors; `direct` passes the page cache by where that is allowed */
+    uint64_t bytes;
+};
+
+static struct file files[FILES_MAX];
+static int file_count;
+static uint64_t total_bytes;
+static int thread_count;
+static bool reads_are_direct = true;
+static _Atomic uint64_t next_piece;
+
+static void fail(const char *what)
+{
+    fprintf(stderr, "bench_load: %s\n", what);
+    exit(1);
+}
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static void file_add(const char *folder, const char *name)
+{
+    char path[4096];
+    struct stat stat;
+    struct file *file = &files[file_count++];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    file->cached = open(path, O_RDONLY | O_CLOEXEC);
+    if (file->cached < 0 || fstat(file->cached, &stat) != 0)
+        fail("cannot open a file of the checkpoint");
+    file->bytes = (uint64_t)stat.st_size;
+    total_bytes += file->bytes;
+    file->direct = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
+    if (file->direct < 0) {
+        file->direct = open(path, O_RDONLY | O_CLOEXEC);
+        reads_are_direct = false;
+    }
+}
+
+static void files_find(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    struct dirent *entry;
+    if (dir == NULL)
+        fail("MODEL must be a folder with *.safetensors");
+    while ((entry = readdir(dir)) != NULL && file_count < FILES_MAX) {
+        size_t length = strlen(entry->d_name);
+        if (length > 12 && strcmp(entry->d_name + length - 12, ".safetensors") == 0)
+            file_add(folder, entry->d_name);
+    }
+    closedir(dir);
+    if (total_bytes == 0)
+        fail("no *.safetensors in MODEL");
+}
+
+/* Only clean pages are dropped, so what a copy of the files left dirty is written first. */
+static void files_drop(void)
+{
+    for (int f = 0; f < file_count; f++) {
+        fdatasync(files[f].cached);
+        posix_fadvise(files[f].cached, 0, 0, POSIX_FADV_DONTNEED);
+    }
+}
+
+/* ---- What is measured: each gives GB/s ------------------------------------------------------- */
+
+static double on_all_threads(void *(*work)(void *), void **arguments)
+{
+    pthread_t threads[THREADS_MAX];
+    double start = now();
+    for (int t = 0; t < thread_count; t++) {
+        if (pthread_create(&threads[t], NULL, work, arguments[t]) != 0)
+            fail("cannot start a thread");
+    }
+    for (int t = 0; t < thread_count; t++)
+        pthread_join(threads[t], NULL);
+    return now() - start;
+}
+
+static void *copy_work(void *argument)
+{
+    char *from = argument, *to = from + COPY_BYTES;
+    for (int i = 0; i < COPY_TIMES; i++)
+        memcpy(i % 2 ? from : to, i % 2 ? to : from, COPY_BYTES);
+    return NULL;
+}
+
+/* Between pages that were touched before. */
+static double copy_rate(void)
+{
+    void *buffers[THREADS_MAX];
+    for (int t = 0; t < thread_count; t++) {
+        buffers[t] = malloc(2 * COPY_BYTES);
+        if (buffers[t] == NULL)
+            fail("not enough memory for the copy");
+        memset(buffers[t], 1, 2 * COPY_BYTES);
+    }
+    double seconds = on_all_threads(copy_work, buffers);
+    for (int t = 0; t < thread_count; t++)
+        free(buffers[t]);
+    return (double)thread_count * COPY_TIMES * (double)COPY_BYTES / seconds / 1e9;
+}
+
+static void *read_work(void *buffer)
+{
+    for (;;) {
+        uint64_t at = atomic_fetch_add(&next_piece, 1) * READ_BYTES;
+        int f = 0;
+        for (; f < file_count; f++) {
+            uint64_t whole = (files[f].bytes + READ_BYTES - 1) / READ_BYTES * READ_BYTES;
+            if (at < whole)
+                break;
+            at -= whole;
+        }
+        if (f == file_count)
+            return NULL;
+        if (pread(files[f].direct, buffer, READ_BYTES, (off_t)at) <= 0)
+            fail("cannot read a file of the checkpoint");
+    }
+}
+
+static double disk_rate(void)
+{
+    void *buffers[THREADS_MAX];
+    for (int t = 0; t < thread_count; t++) {
+        if (posix_memalign(&buffers[t], 4096, READ_BYTES) != 0)
+            fail("not enough memory to read");
+    }
+    files_drop();
+    atomic_store(&next_piece, 0);
+    double seconds = on_all_threads(read_work, buffers);
+    for (int t = 0; t < thread_count; t++)
+        free(buffers[t]);
+    return (double)total_bytes / seconds / 1e9;
+}
+
+static double load_rate(const char *folder)
+{
+    struct phasor_model *model;
+    struct phasor_error err;
+    struct phasor_model_params params = phasor_model_params_default();
+    params.model = folder;
+    double start = now();
+    if (phasor_model_open(&model, &params, &err) != PHASOR_OK)
+        fail(err.message);
+    double seconds = now() - start;
+    phasor_model_close(model);
+    return (double)total_bytes / seconds / 1e9;
+}
+
+/* ---- Rounds and report ----------------------------------------------------------------------- */
+
+enum { COPY, WARM, DISK, COLD, WARM_SHARE, COLD_SHARE, VALUE_COUNT };
+
+static double values[VALUE_COUNT][ROUNDS_MAX];
+
+/* A cold load leaves the files in the page cache, so the next round's warm one finds them there. */
+static void round_run(const char *folder, int r)
+{
+    values[COPY][r] = copy_rate();
+    values[WARM][r] = load_rate(folder);
+    values[DISK][r] = disk_rate();
+    files_drop();
+    values[COLD][r] = load_rate(folder);
+    values[WARM_SHARE][r] = 100 * values[WARM][r] / values[COPY][r];
+    values[COLD_SHARE][r] = 100 * values[COLD][r] / values[DISK][r];
+    fprintf(stderr, "copy %.2f, warm load %.2f, disk %.2f, cold load %.2f GB/s\n", values[COPY][r],
+            values[WARM][r], values[DISK][r], values[COLD][r]);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void report(const char *name, double *of, int count, const char *unit)
+{
+    qsort(of, (size_t)count, sizeof *of, by_value);
+    printf("%-28s %7.2f %-4s (%.2f to %.2f)\n", name, of[count / 2], unit, of[0], of[count - 1]);
+}
+
+int main(int argc, char **argv)
+{
+    int rounds = argc > 2 ? atoi(argv[2]) : 7;
+    if (argc < 2 || rounds < 1 || rounds > ROUNDS_MAX)
+        fail("usage: bench_load MODEL [rounds]");
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    thread_count = cores > THREADS_MAX ? THREADS_MAX : (int)cores;
+    files_find(argv[1]);
+    bench_print_head(argc, argv);
+    printf("# %.3f GB in %d files; %d threads each; the disk is read %s the page cache\n"
+           "# clock: CLOCK_MONOTONIC; median (least to most) of %d rounds; GB/s are of the files' "
+           "bytes\n",
+           (double)total_bytes / 1e9, file_count, thread_count,
+           reads_are_direct ? "past" : "through", rounds);
+    load_rate(argv[1]); /* brings the files into the page cache */
+    for (int r = 0; r < rounds; r++)
+        round_run(argv[1], r);
+    report("memcpy", values[COPY], rounds, "GB/s");
+    report("load, files in page cache", values[WARM], rounds, "GB/s");
+    report("disk", values[DISK], rounds, "GB/s");
+    report("load, files on disk", values[COLD], rounds, "GB/s");
+    report("cached load / memcpy", values[WARM_SHARE], rounds, "%");
+    report("cold load / disk", values[COLD_SHARE], rounds, "%");
+    return 0;
+}
