@@ -334,6 +334,9 @@ def parse_args():
         parser.error(f"no program {args.phasor}: build it, or name it with --phasor")
     if set(args.formats) - set(FORMATS) or args.rounds < 1 or args.threads < 1:
         parser.error(f"formats are {', '.join(FORMATS)}; rounds and threads at least 1")
+    if args.neighbour is not None and args.neighbour not in os.sched_getaffinity(0):
+        parser.error(f"--neighbour {args.neighbour}: not a CPU that this process may use; "
+                     f"those are {sorted(os.sched_getaffinity(0))}")
     args.phasor = str(Path(args.phasor).resolve())
     args.workloads = [parse_workload(name) for name in args.workloads]
     return args
