@@ -29,13 +29,13 @@ struct load {
     int64_t page_count; /* of all, if none were shared */
 };
 
-static struct load load_of(uint64_t seed, int64_t count)
+static struct load load_of(uint64_t seed, int64_t page_count_min)
 {
-    struct load load = {.count = count, .requests = calloc((size_t)count, sizeof *load.requests)};
+    struct load load = {.requests = calloc((size_t)page_count_min, sizeof *load.requests)};
     struct random random = {.seed = seed};
     cr_assert_not_null(load.requests);
-    printf("seed %llu, %lld requests\n", (unsigned long long)seed, (long long)count);
-    for (int64_t r = 0; r < count; r++) {
+    while (load.page_count < page_count_min) {
+        int64_t r = load.count++;
         struct load_request *request = &load.requests[r];
         uint64_t most = random_below(&random, 10) == 0 ? PROMPT_MAX : 200;
         request->prompt_count = 1 + (int64_t)random_below(&random, most);
@@ -46,14 +46,16 @@ static struct load load_of(uint64_t seed, int64_t count)
         for (int64_t t = 0; t < request->prompt_count; t++)
             request->prompt[t] = (int32_t)random_below(&ids, VOCAB);
     }
+    printf("seed %llu, %lld requests\n", (unsigned long long)seed, (long long)load.count);
     return load;
 }
 
-/* All of the load in the full tier, by the quick tier's seed else. */
-static struct load load_of_tier(int64_t quick_count)
+/* All of the load in the full tier, by the quick tier's seed else: at least so much that the
+ * longest request fits into either group's half of a cache for a tenth of it. */
+static struct load load_of_tier(void)
 {
     bool full = sweep_step(2) == 1;
-    return load_of(full ? 1 : sweep_first(1000), full ? 2000 : quick_count);
+    return load_of(full ? 1 : sweep_first(1000), full ? 6000 : 600);
 }
 
 /* "VmHWM" or "VmRSS" of this process, in bytes. */
@@ -131,7 +133,7 @@ static void submit_all(struct generator *generator, const struct load *load, int
 
 Test(memory, sequences_for_ten_times_the_cache_all_finish, .timeout = 3000)
 {
-    struct load load = load_of_tier(150);
+    struct load load = load_of_tier();
     struct engine *engine;
     struct session session;
     struct error err;
@@ -186,7 +188,7 @@ static void write_rows(const char *path, const struct load *load)
 
 Test(memory, a_batch_for_ten_times_the_cache_is_done_within_it, .timeout = 3000)
 {
-    struct load load = load_of_tier(150);
+    struct load load = load_of_tier();
     const char *input = tools_path(tools_folder(), "in"),
                *output = tools_path(tools_folder(), "out");
     struct phasor_model *model;
