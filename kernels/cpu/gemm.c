@@ -20,7 +20,7 @@
 #define PANELS_WANTED 8            /* of a piece, even where it makes fewer pieces */
 
 struct scratch {
-    float in[STRIP_VALUES];
+    float in[STRIP_WORDS];
     float sums[ROWS_MAX * PANELS_MAX * LANES];
 };
 
@@ -34,8 +34,13 @@ struct piece {
     int64_t first_row, row_count;
     int64_t first_panel, panels; /* of each matrix */
     int strip_rows;              /* of each strip but the last */
-    int64_t depth;               /* columns at a time */
 };
+
+/* Columns at a time. */
+static int64_t piece_depth(const struct piece *piece)
+{
+    return strip_depth(piece->strip_rows, piece->tiles[0].kind);
+}
 
 /* Rows of the inputs: row s is in + row_of[s] x stride, or in + s x stride. */
 struct rows {
@@ -64,13 +69,35 @@ static float *strip_sums(struct scratch *scratch, const struct piece *piece, int
     return scratch->sums + row * piece->panels * piece->matrix_count * LANES;
 }
 
-/* Copies columns [first, first + count) of a strip; what is beyond the last column becomes zero. */
-static void strip_load(float *to, const struct rows *rows, int64_t first_row, int row_count,
-                       int64_t first, int64_t count)
+/* Rounds inputs to bf16, `valid` of `count`, which is that rounded up to 16; the others become
+ * zero.
+ */
+static void row_round(float *to, const float *from, int64_t valid, int64_t count)
+{
+    uint16_t *halves = (uint16_t *)to;
+    int64_t whole = valid / LANES * LANES;
+    for (int64_t c = 0; c < whole; c += LANES)
+        v16_store_bf16(halves + c, v16_load(from + c));
+    if (whole < count) {
+        float last[LANES] = {0};
+        memcpy(last, from + whole, (size_t)(valid - whole) * sizeof(float));
+        v16_store_bf16(halves + whole, v16_load(last));
+    }
+}
+
+/* Copies columns [first, first + count) of a strip, as tiles of the kind take them; what is beyond
+ * the last column becomes zero. */
+static void strip_load(float *to, const struct rows *rows, enum tile_kind kind, int64_t first_row,
+                       int row_count, int64_t first, int64_t count)
 {
     int64_t valid = rows->columns - first < count ? rows->columns - first : count;
-    for (int r = 0; r < row_count; r++, to += strip_depth(row_count)) {
-        memcpy(to, row_at(rows, first_row + r) + first, (size_t)valid * sizeof(float));
+    for (int r = 0; r < row_count; r++, to += strip_stride(row_count)) {
+        const float *from = row_at(rows, first_row + r) + first;
+        if (takes_pairs(kind)) {
+            row_round(to, from, valid, count);
+            continue;
+        }
+        memcpy(to, from, (size_t)valid * sizeof(float));
         memset(to + valid, 0, (size_t)(count - valid) * sizeof(float));
     }
 }
@@ -143,8 +170,8 @@ static struct ahead look_ahead(const struct piece *piece, const struct rows *row
                                int64_t first)
 {
     struct ahead ahead = {0};
-    int64_t block_count = piece->tiles[0].block_count;
-    int64_t depth_blocks = piece->depth / PACK_BLOCK;
+    int64_t block_count = piece->tiles[0].block_count, depth = piece_depth(piece);
+    int64_t depth_blocks = depth / PACK_BLOCK;
     int64_t next_block = first / PACK_BLOCK + depth_blocks;
     int64_t blocks =
         block_count - next_block < depth_blocks ? block_count - next_block : depth_blocks;
@@ -158,7 +185,7 @@ static struct ahead look_ahead(const struct piece *piece, const struct rows *row
     }
     if (next_row >= piece->row_count) {
         next_row = 0;
-        column += piece->depth;
+        column += depth;
     }
     if (column >= rows->columns)
         return ahead;
@@ -166,23 +193,24 @@ static struct ahead look_ahead(const struct piece *piece, const struct rows *row
     ahead.row_count = strip_height(piece, next_row);
     for (int r = 0; r < ahead.row_count; r++)
         ahead.rows[r] = row_at(rows, piece->first_row + next_row + r) + column;
-    ahead.line_count = ceil_div(left < piece->depth ? left : piece->depth, LINE_VALUES);
+    ahead.line_count = ceil_div(left < depth ? left : depth, LINE_VALUES);
     ahead.lines_each = ceil_div(ahead.line_count, piece->panels * piece->matrix_count);
     return ahead;
 }
 
 static void piece_run(struct scratch *scratch, const struct piece *piece, const struct rows *rows)
 {
-    int64_t padded = piece->tiles[0].block_count * PACK_BLOCK;
+    int64_t padded = piece->tiles[0].block_count * PACK_BLOCK, depth = piece_depth(piece);
     memset(scratch->sums, 0,
            (size_t)(piece->row_count * piece->panels * piece->matrix_count * LANES) *
                sizeof(float));
-    for (int64_t first = 0; first < padded; first += piece->depth) {
-        int64_t count = padded - first < piece->depth ? padded - first : piece->depth;
+    for (int64_t first = 0; first < padded; first += depth) {
+        int64_t count = padded - first < depth ? padded - first : depth;
         for (int64_t row = 0; row < piece->row_count; row += piece->strip_rows) {
             int height = strip_height(piece, row);
             struct ahead ahead = look_ahead(piece, rows, row, first);
-            strip_load(scratch->in, rows, piece->first_row + row, height, first, count);
+            strip_load(scratch->in, rows, piece->tiles[0].kind, piece->first_row + row, height,
+                       first, count);
             strip_product(piece, strip_sums(scratch, piece, row), scratch->in, height,
                           first / PACK_BLOCK, count / PACK_BLOCK, &ahead);
         }
@@ -204,7 +232,7 @@ static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t gr
                          int64_t rows_most, int worker_count)
 {
     int64_t panel_bytes =
-        strip_depth(STRIP_ROWS) * PACK_BLOCK * dtype_bits(tiles->matrix->dtype) / 8;
+        strip_depth(STRIP_ROWS, tiles->kind) * PACK_BLOCK * dtype_bits(tiles->matrix->dtype) / 8;
     int64_t most = PANELS_MAX / matrix_count;
     int64_t fitting = DEPTH_BYTES / (panel_bytes * matrix_count);
     struct cut cut = {.panel_count = tiles->panel_count,
@@ -239,7 +267,6 @@ static bool piece_place(struct piece *piece, const struct cut *cut, int64_t inde
     piece->first_row = first_row + row;
     piece->row_count = row_count - row < chunk_rows ? row_count - row : chunk_rows;
     piece->strip_rows = strip_rows_of(piece->row_count);
-    piece->depth = strip_depth(piece->strip_rows);
     piece->first_panel = panel;
     piece->panels = cut->panel_count - panel < cut->panels ? cut->panel_count - panel : cut->panels;
     return true;

@@ -3,6 +3,7 @@
 #ifndef PHASOR_KERNELS_CPU_GEMM_TILE_H
 #define PHASOR_KERNELS_CPU_GEMM_TILE_H
 
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
 #include "layout/packing.h"
 
@@ -17,25 +18,38 @@
 #define STRIP_ROWS 2 /* 8 of 16 or of NEON's 32 */
 #endif
 
-/* Inputs of a strip that are copied at a time, as [rows][strip_depth(rows)]: 12 KiB of the L1
- * cache.
- */
-#define STRIP_VALUES 3072
+/* Inputs of a strip that are copied at a time, as [rows][strip_stride(rows)] words of 32 bits, each
+ * one input or a pair: 12 KiB of the L1 cache. */
+#define STRIP_WORDS  3072
 #define TILE_VALUES  (PACK_BLOCK * PACK_BLOCK)
 #define FETCH_ROWS   12 /* up to so many, a tile asks for weights ahead */
 #define FETCH_BLOCKS 4  /* blocks */
 
-/* Columns at a time. */
-INLINE int64_t strip_depth(int rows)
+INLINE int64_t strip_stride(int rows)
 {
-    return STRIP_VALUES / rows / PACK_BLOCK * PACK_BLOCK;
+    return STRIP_WORDS / rows / PACK_BLOCK * PACK_BLOCK;
+}
+
+enum tile_kind { TILE_F32, TILE_BF16, TILE_INT4_OUTPUT, TILE_INT4_INPUT };
+
+/* Whether the inputs are rounded to bf16 and multiplied two at a time, as the weights lie. A kind
+ * does so for any number of rows or for none, so that a row's result is its own. */
+INLINE bool takes_pairs(enum tile_kind kind)
+{
+    return KERNEL_PAIRS && kind == TILE_BF16;
+}
+
+/* Columns at a time. */
+INLINE int64_t strip_depth(int rows, enum tile_kind kind)
+{
+    return strip_stride(rows) * (takes_pairs(kind) ? 2 : 1);
 }
 
 /* Where the tiles (16 x 16) of a matrix lie. Both packings have the same inside of a tile; they
  * differ in the order of the tiles, which is two steps here. */
 struct tiles {
     const struct matrix *matrix;
-    enum tile_kind { TILE_F32, TILE_BF16, TILE_INT4_OUTPUT, TILE_INT4_INPUT } kind;
+    enum tile_kind kind;
     int64_t panel_count, block_count; /* of 16 rows, of 16 columns */
     int64_t panel_step, block_step;   /* bytes */
     int64_t group_blocks;             /* int4: blocks of 16 in a group */
@@ -69,7 +83,7 @@ static inline struct tiles tiles_of(const struct matrix *matrix)
 struct tile_work {
     const struct tiles *tiles;
     float *sums;
-    const float *in; /* of the first block, [rows][strip_depth(rows)] */
+    const float *in; /* of the first block, [rows][strip_stride(rows)] */
     int64_t panel, block, block_count;
 };
 
@@ -111,11 +125,11 @@ INLINE v16 nibble_number(v16u bits, const int k)
 }
 
 /* Weights of 16 outputs for input `k` of the unit of 32 bits at `unit`, which is number `index` of
- * its block. */
+ * its block; of a pair as they lie. */
 INLINE v16 unit_weights(const enum tile_kind kind, const char *unit, const int k, const int index,
                         const struct nibble_scale *scale)
 {
-    if (kind == TILE_F32)
+    if (kind == TILE_F32 || takes_pairs(kind))
         return v16_load((const float *)unit);
     v16u bits = *(const v16u *)unit;
     if (kind == TILE_BF16)
@@ -128,13 +142,22 @@ INLINE v16 unit_weights(const enum tile_kind kind, const char *unit, const int k
 
 /* ---- The product --------------------------------------------------------------------------- */
 
+/* What the input or the pair at `in` adds. */
+INLINE v16 tile_add(const enum tile_kind kind, v16 sum, v16 weights, const float *in)
+{
+    if (takes_pairs(kind))
+        return v16_dot_pairs(sum, (v16u)weights, in);
+    return sum + v16_all(*in) * weights;
+}
+
 /* rows, panels and kind are constants where this is called. */
 INLINE void tile_product(const int rows, const int panels, const enum tile_kind kind,
                          const struct tile_work *work)
 {
     const int unit = kind == TILE_F32 ? 1 : kind == TILE_BF16 ? 2 : 8; /* inputs in 32 bits */
+    const int steps = takes_pairs(kind) ? 1 : unit; /* words of the inputs for a unit */
     const bool is_int4 = unit == 8;
-    const int64_t stride = strip_depth(rows);
+    const int64_t stride = strip_stride(rows);
     const struct tiles *tiles = work->tiles;
     const int64_t panel_step = tiles->panel_step, block_step = tiles->block_step;
     const char *tile =
@@ -153,7 +176,7 @@ INLINE void tile_product(const int rows, const int panels, const enum tile_kind 
         for (int p = 0; is_int4 && p < panels; p++)
             scales[p] =
                 nibble_scale(tiles, work->panel + p, work->block + block, kind == TILE_INT4_OUTPUT);
-        for (int u = 0; u < PACK_BLOCK / unit; u++, in += unit) {
+        for (int u = 0; u < PACK_BLOCK / unit; u++, in += steps) {
             const char *units = tile + u * LANES * 4;
             if (rows <= FETCH_ROWS) {
 #pragma GCC unroll 4
@@ -161,7 +184,7 @@ INLINE void tile_product(const int rows, const int panels, const enum tile_kind 
                     __builtin_prefetch(units + p * panel_step + FETCH_BLOCKS * block_step);
             }
 #pragma GCC unroll 8
-            for (int k = 0; k < unit; k++) {
+            for (int k = 0; k < steps; k++) {
                 v16 weights[4];
 #pragma GCC unroll 4
                 for (int p = 0; p < panels; p++)
@@ -170,7 +193,7 @@ INLINE void tile_product(const int rows, const int panels, const enum tile_kind 
                 for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 4
                     for (int p = 0; p < panels; p++)
-                        sum[r][p] += v16_all(in[r * stride + k]) * weights[p];
+                        sum[r][p] = tile_add(kind, sum[r][p], weights[p], in + r * stride + k);
                 }
             }
         }

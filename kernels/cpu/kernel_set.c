@@ -5,6 +5,7 @@
 
 const struct cpu_kernels KERNEL(cpu_kernels) = {
     .name = "cpu (" TEXT(KERNEL_ISA) ")",
+    .takes_pairs = KERNEL_PAIRS,
     .embed = KERNEL(embed),
     .rms_norm = KERNEL(rms_norm),
     .add = KERNEL(add),

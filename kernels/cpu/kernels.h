@@ -33,6 +33,7 @@ static inline int64_t share_take(struct share *share)
 
 struct cpu_kernels {
     const char *name;
+    bool takes_pairs; /* products with bf16 weights round their inputs to bf16 */
     void (*embed)(const struct op_embed *op, struct share *share);
     void (*rms_norm)(const struct op_rms_norm *op, struct share *share);
     void (*add)(const struct op_add *op, struct share *share);
@@ -54,9 +55,12 @@ extern const struct cpu_kernels cpu_kernels_plain;
 extern const struct cpu_kernels cpu_kernels_avx2;
 extern const struct cpu_kernels cpu_kernels_avx512;
 #endif
+#if defined(PHASOR_BF16_KERNELS)
+extern const struct cpu_kernels cpu_kernels_avx512bf16;
+#endif
 
-/* The best set that this machine can run, or the one named "plain", "avx2" or "avx512"; NULL when
- * the machine or the build has it not. */
+/* The best set that this machine can run, or the one named "plain", "avx2", "avx512" or
+ * "avx512bf16"; NULL when the machine or the build has it not. */
 const struct cpu_kernels *cpu_kernels_choose(const char *wanted);
 
 /* device_cpu_create with chosen kernels: for tests and benchmarks of each set. */
@@ -67,6 +71,11 @@ enum status device_cpu_create_with(struct device **out, const struct cpu_share *
 #define KERNEL_JOIN_(name, isa) name##_##isa
 #define KERNEL_JOIN(name, isa)  KERNEL_JOIN_(name, isa)
 #define KERNEL(name)            KERNEL_JOIN(name, KERNEL_ISA)
+
+/* 1 in sets whose products of bf16 weights are of pairs (kernels/README.md). */
+#if !defined(KERNEL_PAIRS)
+#define KERNEL_PAIRS 0
+#endif
 
 #if defined(KERNEL_ISA)
 void KERNEL(embed)(const struct op_embed *op, struct share *share);

@@ -1,9 +1,11 @@
 /* Vectors of 16 floats in the compiler's own vector language: one register with AVX-512, two with
- * AVX2, four with SSE or NEON. No intrinsics, so that one source serves every instruction set. */
+ * AVX2, four with SSE or NEON. So one source serves every instruction set; the one instruction that
+ * the language cannot say is in v16_dot_pairs. */
 #ifndef PHASOR_KERNELS_CPU_SIMD_H
 #define PHASOR_KERNELS_CPU_SIMD_H
 
 #include <stdint.h>
+#include <string.h>
 
 #define LANES 16
 
@@ -42,6 +44,44 @@ INLINE void v16_load_pairs(v16 *even, v16 *odd, const uint16_t *from)
     v16u bits = *(const v16u *)from;
     *even = (v16)(bits << 16);
     *odd = (v16)(bits & 0xFFFF0000u);
+}
+
+/* Rounds to bf16 as bf16_from_f32 does (base/numeric.h): to nearest, ties to even; NaN stays NaN.
+ */
+INLINE void v16_store_bf16(uint16_t *to, v16 value)
+{
+    v16u bits = (v16u)value, is_nan = (v16u)(value != value);
+    v16u rounded = (bits + 0x7FFFu + (bits >> 16 & 1)) >> 16;
+    rounded = (is_nan & (bits >> 16 | 0x40u)) | (~is_nan & rounded);
+    *(v16h *)to = __builtin_convertvector(rounded, v16h);
+}
+
+/* Adds to each lane the two products of its pair of bf16 weights with one pair of bf16 inputs, the
+ * first of each in the low half.
+ *
+ * The instruction takes what is denormal for zero, and leaves zero where a sum would be: that is
+ * below 2^-126, far under what any weight times any activation should be. Else the two are the
+ * same: Intel's manual adds the odd product first, as here, each time rounding to nearest even, and
+ * a product of two bf16 is exact in f32, so it does not matter whether multiply and add are fused.
+ * The assembler's form, because gcc 12 broadcasts with an instruction of its own. */
+INLINE v16 v16_dot_pairs(v16 sum, v16u weights, const void *inputs)
+{
+#if defined(__AVX512BF16__)
+    const struct {
+        char bytes[4];
+    } *pair = inputs;
+    __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(weights), "m"(*pair));
+    return sum;
+#else
+    uint32_t pair;
+    float even, odd;
+    memcpy(&pair, inputs, sizeof pair);
+    uint32_t low = pair << 16, high = pair & 0xFFFF0000u;
+    memcpy(&even, &low, sizeof even);
+    memcpy(&odd, &high, sizeof odd);
+    sum += v16_all(odd) * (v16)(weights & 0xFFFF0000u);
+    return sum + v16_all(even) * (v16)(weights << 16);
+#endif
 }
 
 /* Sum of the lanes, always in the same order. */

@@ -139,7 +139,8 @@ struct cpu_share {
     int first_cpu;     /* the threads are pinned to the CPUs that the process may use, counted from
                         * this one; -1: they are not pinned */
     struct turn *turn; /* NULL: none */
-    const char *kernels; /* "plain", "avx2", "avx512"; NULL: the best that this machine can run */
+    /* "plain", "avx2", "avx512", "avx512bf16"; NULL: the best that this machine can run */
+    const char *kernels;
 };
 
 /* The CPU as a device; always there. STATUS_UNSUPPORTED for kernels that this machine or build has

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/kernels.h"
+#include "kernel_sets.h"
 
 #define DIM    16
 #define TOKENS 200
@@ -54,9 +54,9 @@ static void check_set(const char *set)
     struct device *device;
     struct error err;
     float scores[TOKENS];
-    if (cpu_kernels_choose(set) == NULL)
+    if (set_find(set) == NULL)
         return;
-    cr_assert_eq(device_cpu_create_with(&device, &share, cpu_kernels_choose(set), &err), STATUS_OK);
+    cr_assert_eq(device_cpu_create_with(&device, &share, set_find(set), &err), STATUS_OK);
     for (int winner = 0; winner < TOKENS; winner += 33) {
         for (int p = 0; p < TOKENS; p++)
             scores[p] = p == winner ? 3e4f : -3e4f;
@@ -77,9 +77,9 @@ static void check_damage(const char *set)
     struct device *device;
     struct error err;
     float scores[TOKENS];
-    if (cpu_kernels_choose(set) == NULL)
+    if (set_find(set) == NULL)
         return;
-    cr_assert_eq(device_cpu_create_with(&device, &share, cpu_kernels_choose(set), &err), STATUS_OK);
+    cr_assert_eq(device_cpu_create_with(&device, &share, set_find(set), &err), STATUS_OK);
     for (int at = 0; at < TOKENS; at += 33) {
         for (int i = 0; i < 2; i++) {
             for (int p = 0; p < TOKENS; p++)
@@ -93,14 +93,12 @@ static void check_damage(const char *set)
 
 Test(attention, a_damaged_key_is_not_passed_over)
 {
-    check_damage("plain");
-    check_damage("avx2");
-    check_damage("avx512");
+    for (int i = 0; i < SET_COUNT; i++)
+        check_damage(set_names[i]);
 }
 
 Test(attention, scores_at_the_ends_of_the_range)
 {
-    check_set("plain");
-    check_set("avx2");
-    check_set("avx512");
+    for (int i = 0; i < SET_COUNT; i++)
+        check_set(set_names[i]);
 }

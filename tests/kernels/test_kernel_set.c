@@ -5,22 +5,25 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/cpu/kernels.h"
+#include "base/random.h"
+#include "kernel_sets.h"
 
 static const struct cpu_share share = {.thread_count = 1, .first_cpu = -1};
 
 Test(kernel_set, names_answer_to_names)
 {
-    static const char *const names[] = {"plain", "avx2", "avx512"};
     cr_assert_not_null(cpu_kernels_choose("plain"));
     cr_assert_null(cpu_kernels_choose("sse9"));
     cr_assert_null(cpu_kernels_choose(""));
-    for (int i = 0; i < 3; i++) {
-        const struct cpu_kernels *set = cpu_kernels_choose(names[i]);
+    cr_assert_null(cpu_kernels_choose("avx512_pairs"));
+    for (int i = 0; i < SET_COUNT; i++) {
+        const struct cpu_kernels *set = set_find(set_names[i]);
         char expected[32];
-        snprintf(expected, sizeof expected, "cpu (%s)", names[i]);
-        if (set != NULL)
-            cr_assert_str_eq(set->name, expected);
+        snprintf(expected, sizeof expected, "cpu (%s)", set_names[i]);
+        if (set == NULL)
+            continue;
+        cr_assert_str_eq(set->name, expected);
+        cr_assert_eq(set->takes_pairs, i >= 3, "%s", set->name);
     }
 }
 
@@ -31,6 +34,8 @@ Test(kernel_set, the_best_is_the_default)
         best = cpu_kernels_choose("avx2");
     if (cpu_kernels_choose("avx512") != NULL)
         best = cpu_kernels_choose("avx512");
+    if (cpu_kernels_choose("avx512bf16") != NULL)
+        best = cpu_kernels_choose("avx512bf16");
     cr_assert_eq(cpu_kernels_choose(NULL), best);
     struct device *device;
     struct error err;
@@ -68,20 +73,20 @@ static float silu_of(struct device *device, float x)
 
 Test(kernel_set, silu_over_its_whole_range)
 {
-    static const char *const names[] = {"plain", "avx2", "avx512"};
-    for (int i = 0; i < 3; i++) {
-        if (cpu_kernels_choose(names[i]) == NULL)
+    for (int i = 0; i < SET_COUNT; i++) {
+        if (set_find(set_names[i]) == NULL)
             continue;
         struct device *device;
         struct error err;
-        cr_assert_eq(device_cpu_create_with(&device, &share, cpu_kernels_choose(names[i]), &err),
+        cr_assert_eq(device_cpu_create_with(&device, &share, set_find(set_names[i]), &err),
                      STATUS_OK);
         for (double x = -86; x <= 86; x += 0.0078125 * 1.37) {
             double rounded = (double)(float)x, exact = rounded / (1 + exp(-rounded));
             double found = (double)silu_of(device, (float)x);
             /* 2^-22 of the exponential, and three roundings. */
             cr_assert(fabs(found - exact) <= fabs(exact) * (0x1p-22 + 3 * 0x1p-24),
-                      "%s: silu(%.9g) is %.9g instead of %.9g", names[i], rounded, found, exact);
+                      "%s: silu(%.9g) is %.9g instead of %.9g", set_names[i], rounded, found,
+                      exact);
         }
         /* Beyond the range: no overflow, no NaN, and the limit. */
         cr_assert_eq(silu_of(device, 1e30f), 1e30f);
@@ -92,23 +97,83 @@ Test(kernel_set, silu_over_its_whole_range)
     }
 }
 
+/* `x` among zeros at one of 17 places, times weights of 1: what it is rounded to. */
+static float rounded_by(struct device *device, float x, int place)
+{
+    enum { COLUMNS = 17, PADDED = 32 };
+    _Alignas(64) static uint16_t weights[PADDED * PACK_BLOCK];
+    float in[PADDED] = {0}, out[PACK_BLOCK];
+    struct matrix ones = {weights, DTYPE_BF16, PACK_OUTPUT, 1, COLUMNS, NULL, NULL, 0};
+    for (int c = 0; c < COLUMNS; c++)
+        weights[packed_index(PACK_OUTPUT, DTYPE_BF16, 1, COLUMNS, 0, c)] = bf16_from_f32(1);
+    in[place] = x;
+    device->ops->matmul(device->stream, &(struct op_matmul){.out = out,
+                                                            .in = in,
+                                                            .weight = ones,
+                                                            .row_count = 1,
+                                                            .out_stride = PACK_BLOCK,
+                                                            .in_stride = PADDED});
+    struct error err;
+    cr_assert_eq(device->ops->synchronize(device->stream, &err), STATUS_OK);
+    return out[0];
+}
+
+static void check_rounding(struct device *device, bool rounds, uint32_t bits, const char *set)
+{
+    static const int places[] = {0, 5, 16}; /* of a full block, of a pair, of the last block */
+    float x = f32_from_bits(bits), expected = rounds ? bf16_to_f32(bf16_from_f32(x)) : x;
+    for (int i = 0; i < 3; i++) {
+        float found = rounded_by(device, x, places[i]);
+        cr_assert(found == expected || (isnan(found) && isnan(expected)),
+                  "%s: %.9g (%08x) became %.9g", set, (double)x, bits, (double)found);
+    }
+}
+
+/* Inputs beside bf16 weights, where random data does not come: ties, what overflows, infinity, NaNs
+ * whose upper half is infinity's. Denormals are left out: the instruction takes them for zero. */
+Test(kernel_set, inputs_of_pairs_are_rounded_to_the_nearest_even)
+{
+    static const uint32_t ends[] = {0x3F808000, 0x3F818000, 0x3F808001, 0x3F807FFF, 0x3FFFFFFF,
+                                    0x7F7F7FFF, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FFFFFFF,
+                                    0x00800000, 0x00808000, 0x00000000};
+    for (int i = 0; i < SET_COUNT; i++) {
+        const struct cpu_kernels *set = set_find(set_names[i]);
+        struct random random = {.seed = 7};
+        struct device *device;
+        struct error err;
+        if (set == NULL)
+            continue;
+        cr_assert_eq(device_cpu_create_with(&device, &share, set, &err), STATUS_OK);
+        for (size_t e = 0; e < sizeof ends / sizeof *ends; e++) {
+            check_rounding(device, set->takes_pairs, ends[e], set->name);
+            check_rounding(device, set->takes_pairs, ends[e] | 0x80000000u, set->name);
+        }
+        for (int n = 0; n < 2000; n++) {
+            uint32_t bits = (uint32_t)random_next(&random);
+            if ((bits & 0x7F800000u) != 0)
+                check_rounding(device, set->takes_pairs, bits, set->name);
+        }
+        device_destroy(device);
+    }
+}
+
 /* A damaged checkpoint makes logits that are no numbers. Whatever they are, a token's experts are
  * distinct, and its weights show the damage. */
 Test(kernel_set, route_never_picks_an_expert_twice)
 {
     enum { EXPERTS = 16, TOP_K = 8, ROWS = 6 };
-    static const char *const names[] = {"plain", "avx2", "avx512"};
     const float rows[ROWS][3] = {{NAN, NAN, NAN},           {1, NAN, 2},
                                  {INFINITY, 1, 0},          {-INFINITY, -INFINITY, -INFINITY},
                                  {INFINITY, INFINITY, NAN}, {0, 0, 0}};
-    for (int set = 0; set < 3; set++) {
-        struct cpu_share chosen = {.thread_count = 1, .first_cpu = -1, .kernels = names[set]};
+    for (int set = 0; set < SET_COUNT; set++) {
         float logits[ROWS][EXPERTS], weights[ROWS][TOP_K];
         int32_t ids[ROWS][TOP_K];
         struct device *device;
         struct error err;
-        if (device_cpu_create(&device, &chosen, &err) != STATUS_OK)
+        if (set_find(set_names[set]) == NULL)
             continue;
+        cr_assert_eq(device_cpu_create_with(&device, &share, set_find(set_names[set]), &err),
+                     STATUS_OK);
         for (int i = 0; i < ROWS * EXPERTS; i++)
             logits[i / EXPERTS][i % EXPERTS] = rows[i / EXPERTS][i % 3];
         device->ops->route(device->stream, &(struct op_route){

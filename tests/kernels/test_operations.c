@@ -9,14 +9,14 @@
 
 #include "base/memory.h"
 #include "checks.h"
-#include "kernels/cpu/kernels.h"
+#include "kernel_sets.h"
 
 static struct device *device_open(const char *set, int thread_count)
 {
     struct device *device;
     struct error err;
     struct cpu_share share = {.thread_count = thread_count, .first_cpu = -1};
-    cr_assert_eq(device_cpu_create_with(&device, &share, cpu_kernels_choose(set), &err), STATUS_OK);
+    cr_assert_eq(device_cpu_create_with(&device, &share, set_find(set), &err), STATUS_OK);
     return device;
 }
 
@@ -85,8 +85,6 @@ static void check_bits(struct workload *w, struct device *const devices[4], cons
 
 /* ---- Every set, every operation ------------------------------------------------------------ */
 
-static const char *const sets[] = {"plain", "avx2", "avx512"};
-
 static void run_cases(const char *set, enum kernel_op op)
 {
     struct device *devices[4];
@@ -103,6 +101,7 @@ static void run_cases(const char *set, enum kernel_op op)
         struct workload workload;
         case_describe(name + used, sizeof name - (size_t)used, op, c);
         workload_create(&workload, op, c);
+        workload.takes_pairs = set_find(set)->takes_pairs;
         checks[op](&workload, devices[0], name);
         check_bits(&workload, devices, name);
         workload_destroy(&workload);
@@ -120,17 +119,17 @@ struct combination {
 
 ParameterizedTestParameters(operations, hold_their_contracts)
 {
-    static struct combination all[3 * OP_COUNT];
-    for (int i = 0; i < 3 * OP_COUNT; i++)
+    static struct combination all[SET_COUNT * OP_COUNT];
+    for (int i = 0; i < SET_COUNT * OP_COUNT; i++)
         all[i] = (struct combination){i / OP_COUNT, (enum kernel_op)(i % OP_COUNT)};
-    return cr_make_param_array(struct combination, all, 3 * OP_COUNT);
+    return cr_make_param_array(struct combination, all, SET_COUNT * OP_COUNT);
 }
 
 ParameterizedTest(struct combination *of, operations, hold_their_contracts)
 {
-    if (cpu_kernels_choose(sets[of->set]) == NULL)
-        cr_skip_test("this machine cannot run the %s kernels", sets[of->set]);
+    if (set_find(set_names[of->set]) == NULL)
+        cr_skip_test("this machine cannot run the %s kernels", set_names[of->set]);
     uint64_t live = memory_counters_get().live_count;
-    run_cases(sets[of->set], of->op);
+    run_cases(set_names[of->set], of->op);
     cr_assert_eq(memory_counters_get().live_count, live);
 }

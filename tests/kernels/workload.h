@@ -38,6 +38,7 @@ struct workload {
     };
     int64_t row_count;   /* rows that can be computed alone; 0: none can (group) */
     int64_t page_count;  /* of the KV cache, unused pages included */
+    bool takes_pairs;    /* the kernels round what they multiply with bf16 weights to bf16 */
     double flops, bytes; /* what the operation must do and move at least (device/ops.h) */
 
     struct output outputs[4];
@@ -52,6 +53,11 @@ void workload_destroy(struct workload *workload);
 
 /* Puts the outputs back to what they were before the first launch. */
 void workload_reset(struct workload *workload);
+
+/* The inputs [rows][stride] of a product as the kernels take them: as they are, or rounded in a
+ * copy that is the workload's. */
+const float *workload_factors(struct workload *workload, const float *in, int64_t rows,
+                              int64_t stride);
 
 /* Puts the operation on the device's stream; workload_launch waits until it has run. */
 void workload_put(const struct workload *workload, struct device *device);
