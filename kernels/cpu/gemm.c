@@ -21,6 +21,8 @@
 
 struct scratch {
     float in[STRIP_WORDS];
+    float scaled[STRIP_WORDS];                  /* int4: inputs times the scales of a group */
+    float block_sums[STRIP_WORDS / PACK_BLOCK]; /* int4 with minima: see struct tile_work */
     float sums[ROWS_MAX * PANELS_MAX * LANES];
 };
 
@@ -138,18 +140,59 @@ static void fetch_weights(const struct ahead *ahead, const struct tiles *tiles, 
     }
 }
 
+/* Panels of the tile at `panel` of the piece; one that takes scaled inputs is of one group. */
+static int piece_step(const struct piece *piece, int rows, int64_t panel)
+{
+    const struct tiles *tiles = &piece->tiles[0];
+    int64_t left = piece->panels - panel;
+    if (tiles->kind == TILE_INT4_INPUT) {
+        int64_t of_group = tiles->group_blocks - (piece->first_panel + panel) % tiles->group_blocks;
+        left = left < of_group ? left : of_group;
+    }
+    return tile_panels(rows, left);
+}
+
+/* What the tiles of a strip need beside its inputs: scaled ones where each input has its own scale
+ * (of the group of `panel`), and what the offsets multiply. */
+static void strip_prepare(struct scratch *scratch, const struct tiles *tiles, int64_t panel,
+                          int rows, int64_t first_block, int64_t block_count)
+{
+    const struct matrix *matrix = tiles->matrix;
+    bool by_input = tiles->kind == TILE_INT4_INPUT, sums = matrix->minima != NULL;
+    int64_t at = scale_index(tiles, panel, first_block, !by_input); /* goes on by input only */
+    for (int64_t b = 0; b < block_count; b++, at += tiles->group_count * LANES) {
+        v16 scale = by_input ? v16_load_bf16(matrix->scales + at) : v16_all(1);
+        v16 factor = by_input && sums ? nibble_offsets(matrix, at) : v16_all(1);
+        for (int r = 0; r < rows; r++) {
+            v16 in = v16_load(scratch->in + r * strip_stride(rows) + b * PACK_BLOCK);
+            if (by_input)
+                v16_store(scratch->scaled + r * strip_stride(rows) + b * PACK_BLOCK, in * scale);
+            if (sums)
+                scratch->block_sums[r * strip_blocks(rows) + b] = v16_sum(in * factor);
+        }
+    }
+}
+
 /* Adds the product of a strip's inputs and the piece's panels over some blocks of columns. */
-static void strip_product(const struct piece *piece, float *sums, const float *in, int rows,
+static void strip_product(const struct piece *piece, float *sums, struct scratch *scratch, int rows,
                           int64_t first_block, int64_t block_count, const struct ahead *ahead)
 {
     int64_t tile = 0;
     for (int m = 0; m < piece->matrix_count; m++) {
-        struct tile_work work = {
-            .tiles = &piece->tiles[m], .in = in, .block = first_block, .block_count = block_count};
+        const struct tiles *tiles = &piece->tiles[m];
+        bool by_input = tiles->kind == TILE_INT4_INPUT, has_minima = tiles->matrix->minima != NULL;
+        struct tile_work work = {.tiles = tiles,
+                                 .in = by_input ? scratch->scaled : scratch->in,
+                                 .block_sums = has_minima ? scratch->block_sums : NULL,
+                                 .block = first_block,
+                                 .block_count = block_count};
         for (int64_t panel = 0; panel < piece->panels;) {
-            int step = tile_panels(rows, piece->panels - panel);
+            int step = piece_step(piece, rows, panel);
             work.sums = sums;
             work.panel = piece->first_panel + panel;
+            if (panel == 0 ? by_input || has_minima
+                           : by_input && work.panel % tiles->group_blocks == 0)
+                strip_prepare(scratch, tiles, work.panel, rows, first_block, block_count);
             fetch_rows(ahead, tile++);
             fetch_weights(ahead, work.tiles, work.panel, step);
             tile_choose(rows, step, work.tiles->kind)(&work);
@@ -211,7 +254,7 @@ static void piece_run(struct scratch *scratch, const struct piece *piece, const 
             struct ahead ahead = look_ahead(piece, rows, row, first);
             strip_load(scratch->in, rows, piece->tiles[0].kind, piece->first_row + row, height,
                        first, count);
-            strip_product(piece, strip_sums(scratch, piece, row), scratch->in, height,
+            strip_product(piece, strip_sums(scratch, piece, row), scratch, height,
                           first / PACK_BLOCK, count / PACK_BLOCK, &ahead);
         }
     }
@@ -275,11 +318,11 @@ static bool piece_place(struct piece *piece, const struct cut *cut, int64_t inde
 /* ---- The plain product --------------------------------------------------------------------- */
 
 /* Gives a strip's sums of one matrix to `out`, with the bias of its panels, or NULL. */
-static void strip_store(float *out, int64_t out_stride, const float *sums, int rows, int64_t panels,
-                        const float *bias)
+static void strip_store(float *out, int64_t out_stride, const float *sums,
+                        const struct piece *piece, int rows, const float *bias)
 {
-    for (int64_t panel = 0; panel < panels;) {
-        int step = tile_panels(rows, panels - panel);
+    for (int64_t panel = 0; panel < piece->panels;) {
+        int step = piece_step(piece, rows, panel);
         for (int r = 0; r < rows; r++) {
             for (int p = 0; p < step; p++, sums += LANES) {
                 int64_t at = (panel + p) * LANES;
@@ -300,8 +343,8 @@ static void piece_store(struct scratch *scratch, const struct piece *piece, floa
     if (bias != NULL)
         bias += piece->first_panel * LANES;
     for (int64_t row = 0; row < piece->row_count; row += piece->strip_rows)
-        strip_store(out + row * out_stride, out_stride, strip_sums(scratch, piece, row),
-                    strip_height(piece, row), piece->panels, bias);
+        strip_store(out + row * out_stride, out_stride, strip_sums(scratch, piece, row), piece,
+                    strip_height(piece, row), bias);
 }
 
 void KERNEL(matmul)(const struct op_matmul *op, struct share *share)
@@ -364,12 +407,12 @@ static bool group_piece_take(struct piece *piece, const struct cut *cut, struct 
 }
 
 /* out = silu(gate) x up for a strip; the sums of up stand behind those of gate. */
-static void strip_store_ffn(float *out, int64_t out_stride, const float *sums, int rows,
-                            int64_t panels)
+static void strip_store_ffn(float *out, int64_t out_stride, const float *sums,
+                            const struct piece *piece, int rows)
 {
-    const float *up = sums + rows * panels * LANES;
-    for (int64_t panel = 0; panel < panels;) {
-        int step = tile_panels(rows, panels - panel);
+    const float *up = sums + rows * piece->panels * LANES;
+    for (int64_t panel = 0; panel < piece->panels;) {
+        int step = piece_step(piece, rows, panel);
         for (int r = 0; r < rows; r++) {
             for (int p = 0; p < step; p++, sums += LANES, up += LANES)
                 v16_store(out + r * out_stride + (panel + p) * LANES,
@@ -395,8 +438,8 @@ void KERNEL(ffn_up)(const struct op_ffn_up *op, struct share *share)
         for (int64_t row = 0; row < piece.row_count; row += piece.strip_rows)
             strip_store_ffn(op->out + (piece.first_row + row) * op->out_stride +
                                 piece.first_panel * LANES,
-                            op->out_stride, strip_sums(&scratch, &piece, row),
-                            strip_height(&piece, row), piece.panels);
+                            op->out_stride, strip_sums(&scratch, &piece, row), &piece,
+                            strip_height(&piece, row));
     }
 }
 

@@ -22,12 +22,17 @@
  * one input or a pair: 12 KiB of the L1 cache. */
 #define STRIP_WORDS  3072
 #define TILE_VALUES  (PACK_BLOCK * PACK_BLOCK)
-#define FETCH_ROWS   12 /* up to so many, a tile asks for weights ahead */
-#define FETCH_BLOCKS 4  /* blocks */
+#define FETCH_BLOCKS 4 /* a tile asks for weights so many blocks ahead */
 
 INLINE int64_t strip_stride(int rows)
 {
     return STRIP_WORDS / rows / PACK_BLOCK * PACK_BLOCK;
+}
+
+/* Blocks of that. */
+INLINE int64_t strip_blocks(int rows)
+{
+    return strip_stride(rows) / PACK_BLOCK;
 }
 
 enum tile_kind { TILE_F32, TILE_BF16, TILE_INT4_OUTPUT, TILE_INT4_INPUT };
@@ -79,65 +84,84 @@ static inline struct tiles tiles_of(const struct matrix *matrix)
 }
 
 /* A product of one tile: sums[row][panel][16] += in[row][...] x panels [panel, panel + panels) of
- * the matrix over blocks [block, block + block_count), columns in rising order. */
+ * the matrix over blocks [block, block + block_count), columns in rising order.
+ *
+ * int4: a weight is scale x (nibble - 8) + offset, and only the nibble is made a number in the
+ * inner loop. Where a block has a scale for each output, the sum of a block is multiplied by it
+ * (TILE_INT4_OUTPUT); where it has one for each input, the inputs have been (TILE_INT4_INPUT), and
+ * all panels are of one group. What the offsets add, from the sums of each block's inputs, or of
+ * inputs times offsets, comes block by block too: so a row's result depends neither on the rows
+ * beside it nor on how many columns are taken at a time. */
 struct tile_work {
     const struct tiles *tiles;
     float *sums;
     const float *in; /* of the first block, [rows][strip_stride(rows)] */
+    /* int4 with minima: [rows][strip_blocks(rows)]; else NULL */
+    const float *block_sums;
     int64_t panel, block, block_count;
 };
 
 /* ---- Weights of a tile as vectors of 16 outputs --------------------------------------------- */
 
-/* int4: what turns a nibble into a weight, for one panel and block. */
-struct nibble_scale {
-    v16 scale, minimum;                 /* TILE_INT4_OUTPUT: of the 16 outputs */
-    float scales[LANES], minima[LANES]; /* TILE_INT4_INPUT: of the 16 inputs */
-};
-
-INLINE struct nibble_scale nibble_scale(const struct tiles *tiles, int64_t panel, int64_t block,
-                                        const bool by_output)
+/* int4: where the 16 scales (and minima) of a panel and block are. */
+INLINE int64_t scale_index(const struct tiles *tiles, int64_t panel, int64_t block,
+                           const bool by_output)
 {
-    const struct matrix *matrix = tiles->matrix;
     int64_t across = by_output ? panel : block, along = by_output ? block : panel;
-    int64_t at = (across * tiles->group_count + along / tiles->group_blocks) * LANES;
-    struct nibble_scale result;
-    result.scale = v16_load_bf16(matrix->scales + at);
-    result.minimum = -8.0f * result.scale;
-    if (matrix->minima != NULL)
-        result.minimum = v16_load_bf16(matrix->minima + at);
-    if (!by_output) {
-        v16_store(result.scales, result.scale);
-        v16_store(result.minima, result.minimum);
-    }
-    return result;
+    return (across * tiles->group_count + along / tiles->group_blocks) * LANES;
 }
 
-/* Nibble k of each lane as a number, 0 to 15. */
+/* 16 offsets: what is added to scale x (nibble - 8). */
+INLINE v16 nibble_offsets(const struct matrix *matrix, int64_t at)
+{
+    return v16_load_bf16(matrix->minima + at) + 8.0f * v16_load_bf16(matrix->scales + at);
+}
+
+/* Of the outputs of each panel, in one group; 1 where that has been multiplied with the inputs. */
+struct tile_scales {
+    v16 scale[4], offset[4];
+};
+
+/* The scales for `block` of the work; returns the first block that wants others. */
+INLINE int64_t scales_load(struct tile_scales *out, const int panels, const bool by_output,
+                           const struct tile_work *work, int64_t block)
+{
+    const struct tiles *tiles = work->tiles;
+    const struct matrix *matrix = tiles->matrix;
+    for (int p = 0; p < panels; p++) {
+        out->scale[p] = out->offset[p] = v16_all(1);
+        if (!by_output)
+            continue;
+        int64_t at = scale_index(tiles, work->panel + p, work->block + block, true);
+        out->scale[p] = v16_load_bf16(matrix->scales + at);
+        if (work->block_sums != NULL)
+            out->offset[p] = nibble_offsets(matrix, at);
+    }
+    int64_t in_group = (work->block + block) % tiles->group_blocks;
+    return by_output ? block + tiles->group_blocks - in_group : work->block_count;
+}
+
+/* Nibble k of each lane less 8, -8 to 7. */
 INLINE v16 nibble_number(v16u bits, const int k)
 {
 #if defined(__AVX512F__) && !defined(__clang__)
-    const v16 numbers = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const v16 numbers = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
     return __builtin_shuffle(numbers, (v16i)(bits >> 4 * k)); /* looks at the low four bits */
 #else
-    return __builtin_convertvector((v16i)(bits >> 4 * k & 15), v16);
+    return __builtin_convertvector((v16i)((bits ^ 0x88888888u) << (28 - 4 * k)) >> 28, v16);
 #endif
 }
 
-/* Weights of 16 outputs for input `k` of the unit of 32 bits at `unit`, which is number `index` of
- * its block; of a pair as they lie. */
-INLINE v16 unit_weights(const enum tile_kind kind, const char *unit, const int k, const int index,
-                        const struct nibble_scale *scale)
+/* Weights of 16 outputs for input `k` of the unit of 32 bits at `unit`; of a pair as they lie; of
+ * int4 the numbers. */
+INLINE v16 unit_weights(const enum tile_kind kind, const char *unit, const int k)
 {
     if (kind == TILE_F32 || takes_pairs(kind))
         return v16_load((const float *)unit);
     v16u bits = *(const v16u *)unit;
     if (kind == TILE_BF16)
         return k == 0 ? (v16)(bits << 16) : (v16)(bits & 0xFFFF0000u);
-    v16 number = nibble_number(bits, k);
-    if (kind == TILE_INT4_OUTPUT)
-        return number * scale->scale + scale->minimum;
-    return number * v16_all(scale->scales[index * 8 + k]) + v16_all(scale->minima[index * 8 + k]);
+    return nibble_number(bits, k);
 }
 
 /* ---- The product --------------------------------------------------------------------------- */
@@ -154,41 +178,45 @@ INLINE v16 tile_add(const enum tile_kind kind, v16 sum, v16 weights, const float
 INLINE void tile_product(const int rows, const int panels, const enum tile_kind kind,
                          const struct tile_work *work)
 {
-    const int unit = kind == TILE_F32 ? 1 : kind == TILE_BF16 ? 2 : 8; /* inputs in 32 bits */
-    const int steps = takes_pairs(kind) ? 1 : unit; /* words of the inputs for a unit */
-    const bool is_int4 = unit == 8;
+    const bool by_output = kind == TILE_INT4_OUTPUT, is_int4 = by_output || kind == TILE_INT4_INPUT;
+    const int unit = kind == TILE_F32 ? 1 : is_int4 ? 8 : 2; /* inputs in 32 bits */
+    const int steps = takes_pairs(kind) ? 1 : unit;          /* words of the inputs for a unit */
     const int64_t stride = strip_stride(rows);
     const struct tiles *tiles = work->tiles;
     const int64_t panel_step = tiles->panel_step, block_step = tiles->block_step;
     const char *tile =
         (const char *)tiles->matrix->data + work->panel * panel_step + work->block * block_step;
     const float *in = work->in;
-    v16 sum[STRIP_ROWS][4];
+    v16 sum[STRIP_ROWS][4], total[STRIP_ROWS][4]; /* total: of the blocks before, by_output */
+    struct tile_scales scales;
 #pragma GCC unroll 24
     for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 4
         for (int p = 0; p < panels; p++)
             sum[r][p] = v16_load(work->sums + (r * panels + p) * LANES);
     }
-    for (int64_t block = 0; block < work->block_count; block++, tile += block_step) {
-        struct nibble_scale scales[4];
+    for (int64_t block = 0, group_end = 0; block < work->block_count; block++, tile += block_step) {
+        if (is_int4 && block == group_end)
+            group_end = scales_load(&scales, panels, by_output, work, block);
+#pragma GCC unroll 24
+        for (int r = 0; r < rows && by_output; r++) {
 #pragma GCC unroll 4
-        for (int p = 0; is_int4 && p < panels; p++)
-            scales[p] =
-                nibble_scale(tiles, work->panel + p, work->block + block, kind == TILE_INT4_OUTPUT);
+            for (int p = 0; p < panels; p++) {
+                total[r][p] = sum[r][p];
+                sum[r][p] = v16_all(0);
+            }
+        }
         for (int u = 0; u < PACK_BLOCK / unit; u++, in += steps) {
             const char *units = tile + u * LANES * 4;
-            if (rows <= FETCH_ROWS) {
 #pragma GCC unroll 4
-                for (int p = 0; p < panels; p++)
-                    __builtin_prefetch(units + p * panel_step + FETCH_BLOCKS * block_step);
-            }
+            for (int p = 0; p < panels; p++)
+                __builtin_prefetch(units + p * panel_step + FETCH_BLOCKS * block_step);
 #pragma GCC unroll 8
             for (int k = 0; k < steps; k++) {
                 v16 weights[4];
 #pragma GCC unroll 4
                 for (int p = 0; p < panels; p++)
-                    weights[p] = unit_weights(kind, units + p * panel_step, k, u, &scales[p]);
+                    weights[p] = unit_weights(kind, units + p * panel_step, k);
 #pragma GCC unroll 24
                 for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 4
@@ -196,6 +224,21 @@ INLINE void tile_product(const int rows, const int panels, const enum tile_kind 
                         sum[r][p] = tile_add(kind, sum[r][p], weights[p], in + r * stride + k);
                 }
             }
+        }
+#pragma GCC unroll 24
+        for (int r = 0; r < rows && by_output; r++) {
+#pragma GCC unroll 4
+            for (int p = 0; p < panels; p++)
+                sum[r][p] = total[r][p] + sum[r][p] * scales.scale[p];
+        }
+        if (!is_int4 || work->block_sums == NULL)
+            continue;
+#pragma GCC unroll 24
+        for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 4
+            for (int p = 0; p < panels; p++)
+                sum[r][p] +=
+                    scales.offset[p] * v16_all(work->block_sums[r * strip_blocks(rows) + block]);
         }
     }
 #pragma GCC unroll 24
