@@ -15,29 +15,71 @@ struct worker {
     unsigned generation; /* of the last run it took part in */
 };
 
+/* A run in one word, so that a worker joins the run that it saw begin, while it is open, or none:
+ * the generation in the upper half; whether it is closed, the workers that have finished, and those
+ * that have joined in the lower. */
+#define RUN_JOINED     UINT64_C(1)
+#define RUN_FINISHED   (UINT64_C(1) << 15)
+#define RUN_COUNT_MASK UINT64_C(0x7FFF)
+#define RUN_CLOSED     (UINT64_C(1) << 31)
+#define RUN_GENERATION (UINT64_C(1) << 32)
+
 struct thread_team {
     int thread_count;
     bool spin;
     void (*work)(void *context, int worker);
     void *context;
-    _Alignas(64) atomic_uint generation; /* grows by one for each run */
+    _Alignas(64) atomic_uint_fast64_t run;
     struct sleepers workers_waiting;
-    _Alignas(64) atomic_uint unfinished; /* workers still in this run */
-    struct sleepers caller_waiting;
+    _Alignas(64) struct sleepers caller_waiting;
     atomic_bool stopping;
     struct worker workers[];
 };
 
+static unsigned run_generation(uint64_t run)
+{
+    return (unsigned)(run / RUN_GENERATION);
+}
+
+static unsigned run_joined(uint64_t run)
+{
+    return (unsigned)(run / RUN_JOINED & RUN_COUNT_MASK);
+}
+
+static unsigned run_finished(uint64_t run)
+{
+    return (unsigned)(run / RUN_FINISHED & RUN_COUNT_MASK);
+}
+
 static bool run_began(const void *context)
 {
     const struct worker *worker = context;
-    return atomic_load(&worker->team->generation) != worker->generation;
+    return run_generation(atomic_load(&worker->team->run)) != worker->generation;
 }
 
-static bool run_ended(const void *context)
+static bool all_finished(const void *context)
 {
     const struct thread_team *team = context;
-    return atomic_load(&team->unfinished) == 0;
+    return run_finished(atomic_load(&team->run)) == (unsigned)team->thread_count - 1;
+}
+
+static bool joined_finished(const void *context)
+{
+    const struct thread_team *team = context;
+    uint64_t run = atomic_load(&team->run);
+    return run_finished(run) == run_joined(run);
+}
+
+/* False when the run is closed: what it worked on is the caller's again. */
+static bool run_join(struct worker *worker)
+{
+    uint64_t run = atomic_load(&worker->team->run);
+    do {
+        worker->generation = run_generation(run);
+        if ((run & RUN_CLOSED) != 0)
+            return false;
+    } while (!atomic_compare_exchange_weak(&worker->team->run, &run, run + RUN_JOINED));
+    return true;
 }
 
 static void *worker_main(void *argument)
@@ -46,12 +88,14 @@ static void *worker_main(void *argument)
     struct thread_team *team = worker->team;
     for (;;) {
         sleepers_wait(&team->workers_waiting, team->spin, run_began, worker);
-        worker->generation++;
+        bool joined = run_join(worker);
         if (atomic_load(&team->stopping))
             return NULL;
+        if (!joined)
+            continue;
         team->work(team->context, worker->index);
-        if (atomic_fetch_sub(&team->unfinished, 1) == 1)
-            sleepers_wake(&team->caller_waiting);
+        atomic_fetch_add(&team->run, RUN_FINISHED);
+        sleepers_wake(&team->caller_waiting);
     }
 }
 
@@ -73,7 +117,7 @@ void thread_pin(pthread_t thread, int cpu)
 enum status thread_team_create(struct thread_team **out, int thread_count, int first_cpu,
                                struct error *err)
 {
-    ASSERT(thread_count >= 1);
+    ASSERT(thread_count >= 1 && thread_count <= (int)RUN_COUNT_MASK);
     struct thread_team *team;
     TRY(memory_get((void **)&team, 1, sizeof *team + (size_t)thread_count * sizeof team->workers[0],
                    "a thread team", err));
@@ -98,7 +142,8 @@ enum status thread_team_create(struct thread_team **out, int thread_count, int f
 
 static void run_begin(struct thread_team *team)
 {
-    atomic_fetch_add(&team->generation, 1);
+    uint64_t generation = run_generation(atomic_load(&team->run));
+    atomic_store(&team->run, (generation + 1) * RUN_GENERATION);
     sleepers_wake(&team->workers_waiting);
 }
 
@@ -118,8 +163,8 @@ int thread_team_size(const struct thread_team *team)
     return team->thread_count;
 }
 
-void thread_team_run(struct thread_team *team, void (*work)(void *context, int worker),
-                     void *context)
+static void team_run(struct thread_team *team, void (*work)(void *context, int worker),
+                     void *context, bool with_all)
 {
     if (team->thread_count == 1) {
         work(context, 0);
@@ -127,10 +172,24 @@ void thread_team_run(struct thread_team *team, void (*work)(void *context, int w
     }
     team->work = work;
     team->context = context;
-    atomic_store(&team->unfinished, (unsigned)team->thread_count - 1);
     run_begin(team);
     work(context, 0);
-    sleepers_wait(&team->caller_waiting, team->spin, run_ended, team);
+    if (with_all)
+        sleepers_wait(&team->caller_waiting, team->spin, all_finished, team);
+    atomic_fetch_or(&team->run, RUN_CLOSED);
+    sleepers_wait(&team->caller_waiting, team->spin, joined_finished, team);
+}
+
+void thread_team_run(struct thread_team *team, void (*work)(void *context, int worker),
+                     void *context)
+{
+    team_run(team, work, context, true);
+}
+
+void thread_team_share(struct thread_team *team, void (*work)(void *context, int worker),
+                       void *context)
+{
+    team_run(team, work, context, false);
 }
 
 int thread_team_cpu_count(void)

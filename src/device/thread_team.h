@@ -25,6 +25,12 @@ int thread_team_size(const struct thread_team *team);
 void thread_team_run(struct thread_team *team, void (*work)(void *context, int worker),
                      void *context);
 
+/* The same for work whose pieces the workers take until none is left: worker 0, and of the others
+ * those that come before it returns. So one that another process keeps from its CPU is waited for
+ * only while it has a piece. */
+void thread_team_share(struct thread_team *team, void (*work)(void *context, int worker),
+                       void *context);
+
 /* CPUs that the calling thread may use: what thread_count 0 stands for elsewhere. */
 int thread_team_cpu_count(void);
 

@@ -1,5 +1,7 @@
 #include <criterion/criterion.h>
 #include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <time.h>
@@ -52,6 +54,82 @@ Test(thread_team, every_worker_runs_once_in_each_run)
         thread_team_destroy(team);
     }
 }
+
+/* ---- Those that come ------------------------------------------------------------------------- */
+
+struct pieces {
+    atomic_int next;
+    int count;
+    int calls[SIZE_MAX_OF_TEAM]; /* plain memory, as above */
+    int taken[SIZE_MAX_OF_TEAM];
+};
+
+static void pieces_work(void *context, int worker)
+{
+    struct pieces *pieces = context;
+    pieces->calls[worker]++;
+    while (atomic_fetch_add(&pieces->next, 1) < pieces->count)
+        pieces->taken[worker]++;
+}
+
+Test(thread_team, a_share_is_done_once_by_those_that_come)
+{
+    for (int size = 1; size <= SIZE_MAX_OF_TEAM; size++) {
+        struct thread_team *team = team_open(size);
+        for (int run = 0; run < 300; run++) {
+            struct pieces pieces = {.count = run};
+            int taken = 0;
+            thread_team_share(team, pieces_work, &pieces);
+            cr_assert_eq(pieces.calls[0], 1);
+            for (int worker = 0; worker < SIZE_MAX_OF_TEAM; worker++) {
+                cr_assert(pieces.calls[worker] <= (worker < size));
+                taken += pieces.taken[worker];
+            }
+            cr_assert_eq(taken, run);
+            /* All take part again where all are wanted. */
+            struct job job = {.input = run};
+            thread_team_run(team, job_work, &job);
+            for (int worker = 0; worker < size; worker++)
+                cr_assert_eq(job.calls[worker], 1);
+        }
+        thread_team_destroy(team);
+    }
+}
+
+static sem_t is_held, let_go;
+
+static void hold(int number)
+{
+    (void)number;
+    sem_post(&is_held);
+    while (sem_wait(&let_go) != 0)
+        continue;
+}
+
+/* A worker that stands in a signal handler is one that gets no time. */
+Test(thread_team, a_worker_that_gets_no_time_is_not_waited_for, .timeout = 60)
+{
+    struct thread_team *team = team_open(3);
+    struct job job = {0};
+    struct sigaction action = {.sa_handler = hold};
+    cr_assert_eq(sem_init(&is_held, 0, 0) | sem_init(&let_go, 0, 0), 0);
+    cr_assert_eq(sigaction(SIGUSR1, &action, NULL), 0);
+    thread_team_run(team, job_work, &job);
+    cr_assert_eq(pthread_kill(job.threads[2], SIGUSR1), 0);
+    sem_wait(&is_held);
+    for (int run = 0; run < 100; run++) {
+        struct pieces pieces = {.count = 1000};
+        thread_team_share(team, pieces_work, &pieces);
+        cr_assert_eq(pieces.calls[2], 0);
+        cr_assert_eq(pieces.taken[0] + pieces.taken[1], 1000);
+    }
+    sem_post(&let_go);
+    thread_team_run(team, job_work, &job);
+    cr_assert_eq(job.calls[2], 2);
+    thread_team_destroy(team);
+}
+
+/* ---- Sums ------------------------------------------------------------------------------------ */
 
 struct sum {
     atomic_int_fast64_t next;

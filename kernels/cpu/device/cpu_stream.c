@@ -182,7 +182,7 @@ void cpu_stream_share(struct stream *stream, share_work *work, const void *op)
     struct launch launch = {work, stream->common->kernels, op, &stream->share};
     share_begin(&stream->share, stream->team != NULL ? thread_team_size(stream->team) : 1);
     if (stream->team != NULL)
-        thread_team_run(stream->team, launch_work, &launch);
+        thread_team_share(stream->team, launch_work, &launch);
     else
         launch_work(&launch, 0);
 }
