@@ -196,6 +196,8 @@ struct phasor_batch_result {
     double prefill_seconds, decode_seconds;    /* of it, in forward passes of each kind */
     /* Of these, by stage; mean over the ranks. */
     double prefill_stage_seconds[PHASOR_STAGE_COUNT], decode_stage_seconds[PHASOR_STAGE_COUNT];
+    /* Weights that each stage read, all ranks together: each once for a pass that needs it. */
+    uint64_t prefill_weight_bytes[PHASOR_STAGE_COUNT], decode_weight_bytes[PHASOR_STAGE_COUNT];
     uint64_t prefill_tokens, decode_tokens; /* processed in them */
     uint64_t shared_tokens; /* of prompts, found computed: not in prefill_tokens */
     /* Rows that were done before a run was resumed; not in the numbers above, but in `total`. */

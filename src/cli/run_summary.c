@@ -58,8 +58,10 @@ static void print_rates(const struct phasor_batch_result *result)
 
 /* ---- Stages -------------------------------------------------------------------------------- */
 
-/* The stages of a phase that took a hundredth of it or more, the longest first. */
-static void print_phase_stages(const char *phase, const double *seconds, double total)
+/* The stages of a phase that took a hundredth of it or more, the longest first, and how fast they
+ * read weights where that tells something. */
+static void print_phase_stages(const char *phase, const double *seconds, const uint64_t *bytes,
+                               double total)
 {
     double left[PHASOR_STAGE_COUNT];
     if (total <= 0)
@@ -76,6 +78,8 @@ static void print_phase_stages(const char *phase, const double *seconds, double 
             break;
         fprintf(stderr, "%s%s %.0f %%", comma, phasor_stage_name(longest),
                 100 * left[longest] / total);
+        if (bytes != NULL && bytes[longest] > 0)
+            fprintf(stderr, " (%.1f GB/s)", (double)bytes[longest] / left[longest] * 1e-9);
         left[longest] = 0;
     }
     fputc('\n', stderr);
@@ -83,8 +87,9 @@ static void print_phase_stages(const char *phase, const double *seconds, double 
 
 static void print_stages(const struct phasor_batch_result *result)
 {
-    print_phase_stages("prefill", result->prefill_stage_seconds, result->prefill_seconds);
-    print_phase_stages("decode", result->decode_stage_seconds, result->decode_seconds);
+    print_phase_stages("prefill", result->prefill_stage_seconds, NULL, result->prefill_seconds);
+    print_phase_stages("decode", result->decode_stage_seconds, result->decode_weight_bytes,
+                       result->decode_seconds);
 }
 
 /* ---- Times --------------------------------------------------------------------------------- */

@@ -36,6 +36,11 @@ struct device_memory {
  * operation. They cannot fail in sight of their caller: the first failure stays with the stream,
  * later operations on it do nothing (but events are still recorded, so that nobody waits for ever),
  * and `synchronize` reports it, now and ever after. One host thread at a time uses a stream. */
+struct stage_total {
+    double seconds;
+    uint64_t weight_bytes; /* packed weights and scales, once for each operation that needs them */
+};
+
 struct device_ops {
     const char *name; /* "cpu (avx512)" */
 
@@ -70,11 +75,12 @@ struct device_ops {
      * thread. */
     uint64_t (*progress)(const struct stream *stream);
 
-    /* From here on the stream's time, waiting for others and for commands included, counts for
-     * `stage` (0 .. DEVICE_STAGES - 1). What each has had so far, in seconds, is read when the
-     * stream has been synchronized; the stage that stands then has its time up to its beginning. */
+    /* From here on the stream's time, waiting for others and for commands included, and the weights
+     * that its operations read count for `stage` (0 .. DEVICE_STAGES - 1). What each has had so far
+     * is read when the stream has been synchronized; the stage that stands then has its time up to
+     * its beginning. */
     void (*stage)(struct stream *stream, int stage);
-    void (*stage_seconds)(const struct stream *stream, double seconds[DEVICE_STAGES]);
+    void (*stage_totals)(const struct stream *stream, struct stage_total totals[DEVICE_STAGES]);
 
     /* Streams beside device->stream. Destroying waits for what is on it. */
     enum status (*stream_create)(struct device *device, struct stream **out,

@@ -82,10 +82,14 @@ static void fill_phases(struct phasor_batch_result *result,
     result->prefill_tokens = (uint64_t)counters->prefill_tokens;
     result->decode_tokens = (uint64_t)counters->decode_tokens;
     result->shared_tokens = (uint64_t)counters->shared_tokens;
-    memcpy(result->prefill_stage_seconds, counters->prefill_stage_seconds,
-           sizeof result->prefill_stage_seconds);
-    memcpy(result->decode_stage_seconds, counters->decode_stage_seconds,
-           sizeof result->decode_stage_seconds);
+    for (int stage = 0; stage < STAGE_KIND_COUNT; stage++) {
+        const struct stage_total *prefill = &counters->prefill_stages[stage],
+                                 *decode = &counters->decode_stages[stage];
+        result->prefill_stage_seconds[stage] = prefill->seconds;
+        result->decode_stage_seconds[stage] = decode->seconds;
+        result->prefill_weight_bytes[stage] = prefill->weight_bytes;
+        result->decode_weight_bytes[stage] = decode->weight_bytes;
+    }
 }
 
 static void fill_ranks(struct phasor_batch_result *result, const struct rank_use *use)

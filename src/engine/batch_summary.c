@@ -76,14 +76,28 @@ static void write_stages(struct json_writer *json, const char *key, const double
     json_write_close(json, '}');
 }
 
+/* Of the stages that have weights. */
+static void write_weights(struct json_writer *json, const char *key, const uint64_t *bytes)
+{
+    json_write_key(json, key);
+    json_write_open(json, '{');
+    for (int stage = 0; stage < STAGE_KIND_COUNT; stage++) {
+        if (bytes[stage] > 0)
+            write_int(json, stage_names[stage], bytes[stage]);
+    }
+    json_write_close(json, '}');
+}
+
 static void write_phases(struct json_writer *json, const struct phasor_batch_result *result)
 {
     write_int(json, "prefill_tokens", result->prefill_tokens);
     write_number(json, "prefill_s", result->prefill_seconds);
     write_stages(json, "prefill_stages_s", result->prefill_stage_seconds);
+    write_weights(json, "prefill_weights_read_bytes", result->prefill_weight_bytes);
     write_int(json, "decode_tokens", result->decode_tokens);
     write_number(json, "decode_s", result->decode_seconds);
     write_stages(json, "decode_stages_s", result->decode_stage_seconds);
+    write_weights(json, "decode_weights_read_bytes", result->decode_weight_bytes);
     write_int(json, "shared_tokens", result->shared_tokens);
 }
 

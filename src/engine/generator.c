@@ -105,7 +105,7 @@ enum status generator_create(struct generator **out, struct exec *exec,
     TRY(memory_get((void **)&generator, 1, sizeof *generator, "the generator", err));
     generator->exec = exec;
     generator->params = *params;
-    exec_stage_seconds(exec, generator->stage_seconds);
+    exec_stage_totals(exec, generator->stages);
     generator->group_count = exec_layout(exec)->attention.dp;
     generator->group_token_max = ceil_div(params->batch_token_max, generator->group_count);
     generator->group_sequence_max = params->sequence_count_max < generator->group_token_max
@@ -269,24 +269,24 @@ static void end_scored(struct generator *generator, int64_t segment_count)
 }
 
 /* What the stages took since the last step; what is left of a step's time is between them. */
-static void count_stages(struct generator *generator, double *to, double seconds)
+static void count_stages(struct generator *generator, struct stage_total *to, double seconds)
 {
-    double now[STAGE_KIND_COUNT];
-    exec_stage_seconds(generator->exec, now);
+    struct stage_total now[STAGE_KIND_COUNT], *before = generator->stages;
+    exec_stage_totals(generator->exec, now);
     for (int stage = STAGE_BETWEEN + 1; stage < STAGE_KIND_COUNT; stage++) {
-        double taken = now[stage] - generator->stage_seconds[stage];
-        to[stage] += taken;
+        double taken = now[stage].seconds - before[stage].seconds;
+        to[stage].seconds += taken;
+        to[stage].weight_bytes += now[stage].weight_bytes - before[stage].weight_bytes;
         seconds -= taken;
     }
-    to[STAGE_BETWEEN] += seconds;
-    memcpy(generator->stage_seconds, now, sizeof now);
+    to[STAGE_BETWEEN].seconds += seconds;
+    memcpy(before, now, sizeof now);
 }
 
 static void count_step(struct generator *generator, bool is_prefill, int64_t tokens, double seconds)
 {
     struct generator_counters *counters = &generator->counters;
-    count_stages(generator,
-                 is_prefill ? counters->prefill_stage_seconds : counters->decode_stage_seconds,
+    count_stages(generator, is_prefill ? counters->prefill_stages : counters->decode_stages,
                  seconds);
     *(is_prefill ? &counters->prefill_tokens : &counters->decode_tokens) += tokens;
     *(is_prefill ? &counters->prefill_seconds : &counters->decode_seconds) += seconds;

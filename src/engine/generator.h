@@ -131,7 +131,7 @@ struct generator_counters {
     int64_t prefill_tokens, decode_tokens; /* processed so far */
     double prefill_seconds, decode_seconds;
     /* Of these, by stage of a pass; STAGE_BETWEEN has what else a step does. */
-    double prefill_stage_seconds[STAGE_KIND_COUNT], decode_stage_seconds[STAGE_KIND_COUNT];
+    struct stage_total prefill_stages[STAGE_KIND_COUNT], decode_stages[STAGE_KIND_COUNT];
     int64_t step_count;
     int64_t shared_tokens; /* prompt tokens that were there already: not in prefill_tokens */
     /* Of all data-parallel groups together: had by sequences; computed, for sequences to come. */

@@ -57,7 +57,7 @@ struct generator {
     struct wanted_row *wanted;     /* [batch_token_max] */
     struct token_logprob top[LOGPROBS_MAX];
     struct generator_counters counters;
-    double stage_seconds[STAGE_KIND_COUNT]; /* of the executor, after the last step */
+    struct stage_total stages[STAGE_KIND_COUNT]; /* of the executor, after the last step */
 };
 
 void sequence_free(struct sequence *sequence);

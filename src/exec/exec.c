@@ -156,15 +156,17 @@ enum layer_form exec_decode_form(const struct exec *exec)
     return exec->layout.attention.dp == 1 ? FORM_REPLICATED : FORM_GATHERED;
 }
 
-void exec_stage_seconds(const struct exec *exec, double seconds[STAGE_KIND_COUNT])
+void exec_stage_totals(const struct exec *exec, struct stage_total totals[STAGE_KIND_COUNT])
 {
     int rank_count = exec->layout.rank_count;
-    memset(seconds, 0, STAGE_KIND_COUNT * sizeof *seconds);
+    memset(totals, 0, STAGE_KIND_COUNT * sizeof *totals);
     for (int r = 0; r < rank_count; r++) {
-        double of_rank[DEVICE_STAGES];
-        exec->ranks[r].ops->stage_seconds(exec->ranks[r].stream, of_rank);
-        for (int stage = 0; stage < STAGE_KIND_COUNT; stage++)
-            seconds[stage] += of_rank[stage] / rank_count;
+        struct stage_total of_rank[DEVICE_STAGES];
+        exec->ranks[r].ops->stage_totals(exec->ranks[r].stream, of_rank);
+        for (int stage = 0; stage < STAGE_KIND_COUNT; stage++) {
+            totals[stage].seconds += of_rank[stage].seconds / rank_count;
+            totals[stage].weight_bytes += of_rank[stage].weight_bytes;
+        }
     }
 }
 

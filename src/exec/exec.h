@@ -73,8 +73,9 @@ enum status exec_forward(struct exec *exec, struct kv_cache *cache, enum layer_f
 enum status exec_logits(struct exec *exec, const int32_t *rows, int64_t row_count, float **logits,
                         int64_t *stride, struct error *err) MUST_CHECK;
 
-/* Seconds of each stage since the box was opened, mean over the ranks. Not while a pass runs. */
-void exec_stage_seconds(const struct exec *exec, double seconds[STAGE_KIND_COUNT]);
+/* What each stage has had since the box was opened: seconds, mean over the ranks, and bytes of
+ * weights, all ranks together. Not while a pass runs. */
+void exec_stage_totals(const struct exec *exec, struct stage_total totals[STAGE_KIND_COUNT]);
 
 /* The experts that the router chose in the passes to come, until it is called with NULL:
  * `ids` is [layer_count][exec_token_max][top_k], host memory; the MoE layers' rows of the tokens of

@@ -69,6 +69,17 @@ static inline int64_t packed_scale_count(enum packing packing, int64_t rows, int
                                   : round_up(columns, PACK_BLOCK) * ceil_div(rows, group);
 }
 
+/* Bytes of all there is of a matrix: of int4 the scales and minima too. */
+static inline int64_t matrix_bytes(const struct matrix *matrix)
+{
+    int64_t bytes = packed_bytes(matrix->rows, matrix->columns, matrix->dtype);
+    if (matrix->dtype != DTYPE_INT4)
+        return bytes;
+    return bytes +
+           packed_scale_count(matrix->packing, matrix->rows, matrix->columns, matrix->group) *
+               (int64_t)sizeof(uint16_t) * (matrix->minima != NULL ? 2 : 1);
+}
+
 /* Index of element (row, column) in the packed array, in elements. */
 static inline int64_t packed_index(enum packing packing, enum dtype dtype, int64_t rows,
                                    int64_t columns, int64_t row, int64_t column)

@@ -172,7 +172,7 @@ static int64_t expert_rows_new(struct workload *w, struct random *random, const 
 }
 
 /* As it lies in memory, int4 with its scales. */
-static double matrix_bytes(const struct matrix *matrix)
+static double bytes_of_matrix(const struct matrix *matrix)
 {
     int64_t bytes = packed_bytes(matrix->rows, matrix->columns, matrix->dtype);
     if (matrix->dtype == DTYPE_INT4)
@@ -203,7 +203,7 @@ void workload_ffn_up(struct workload *w, struct random *random)
     };
     w->row_count = rows;
     for (int64_t e = 0; e < c->expert_count; e++)
-        w->bytes += offsets[e] < offsets[e + 1] ? 2 * matrix_bytes(&groups[e].gate) : 0;
+        w->bytes += offsets[e] < offsets[e + 1] ? 2 * bytes_of_matrix(&groups[e].gate) : 0;
     w->flops = 4.0 * (double)(rows * c->rows * c->columns);
 }
 
@@ -226,7 +226,7 @@ void workload_ffn_down(struct workload *w, struct random *random)
     };
     w->row_count = rows;
     for (int64_t e = 0; e < c->expert_count; e++)
-        w->bytes += offsets[e] < offsets[e + 1] ? matrix_bytes(&groups[e].down) : 0;
+        w->bytes += offsets[e] < offsets[e + 1] ? bytes_of_matrix(&groups[e].down) : 0;
     w->flops = 2.0 * (double)(rows * c->rows * c->columns);
 }
 

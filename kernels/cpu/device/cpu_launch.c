@@ -3,8 +3,8 @@
 #include "kernels/cpu/device/cpu_sort.h"
 #include "kernels/cpu/device/cpu_stream.h"
 
-/* An operation whose pieces the workers share. */
-#define DEFINE_SHARED(name)                                                                        \
+/* An operation whose pieces the workers share, and which reads weight_bytes(op) of weights. */
+#define DEFINE_SHARED_WEIGHTED(name, weight_bytes)                                                 \
     static void name##_share(const struct cpu_kernels *kernels, const void *op,                    \
                              struct share *share)                                                  \
     {                                                                                              \
@@ -12,12 +12,15 @@
     }                                                                                              \
     static void name##_run(struct stream *stream, const void *op)                                  \
     {                                                                                              \
+        cpu_stream_count_weights(stream, weight_bytes(op));                                        \
         cpu_stream_share(stream, name##_share, op);                                                \
     }                                                                                              \
     void cpu_##name(struct stream *stream, const struct op_##name *op)                             \
     {                                                                                              \
         cpu_stream_put(stream, COMMAND_SKIP, name##_run, op, sizeof *op);                          \
     }
+
+#define DEFINE_SHARED(name) DEFINE_SHARED_WEIGHTED(name, no_weights)
 
 /* One that is not worth a second thread. */
 #define DEFINE_SINGLE(name)                                                                        \
@@ -31,17 +34,49 @@
         cpu_stream_put(stream, COMMAND_SKIP, name##_run, op, sizeof *op);                          \
     }
 
+static uint64_t no_weights(const void *op)
+{
+    (void)op;
+    return 0;
+}
+
+static uint64_t matmul_weight_bytes(const struct op_matmul *op)
+{
+    return op->row_count > 0 ? (uint64_t)matrix_bytes(&op->weight) : 0;
+}
+
+/* Of the groups that have rows: those before are on the stream, so the offsets are there. */
+static uint64_t ffn_up_weight_bytes(const struct op_ffn_up *op)
+{
+    int64_t bytes = 0;
+    for (int64_t g = 0; g < op->group_count; g++) {
+        if (op->offsets[g + 1] > op->offsets[g])
+            bytes += matrix_bytes(&op->groups[g].gate) + matrix_bytes(&op->groups[g].up);
+    }
+    return (uint64_t)bytes;
+}
+
+static uint64_t ffn_down_weight_bytes(const struct op_ffn_down *op)
+{
+    int64_t bytes = 0;
+    for (int64_t g = 0; g < op->group_count; g++) {
+        if (op->offsets[g + 1] > op->offsets[g])
+            bytes += matrix_bytes(&op->groups[g].down);
+    }
+    return (uint64_t)bytes;
+}
+
 DEFINE_SHARED(embed)
 DEFINE_SHARED(rms_norm)
 DEFINE_SHARED(add)
-DEFINE_SHARED(matmul)
+DEFINE_SHARED_WEIGHTED(matmul, matmul_weight_bytes)
 DEFINE_SHARED(rope_append)
 DEFINE_SHARED(attention)
 DEFINE_SHARED(route)
 DEFINE_SINGLE(dispatch)
 DEFINE_SINGLE(group)
-DEFINE_SHARED(ffn_up)
-DEFINE_SHARED(ffn_down)
+DEFINE_SHARED_WEIGHTED(ffn_up, ffn_up_weight_bytes)
+DEFINE_SHARED_WEIGHTED(ffn_down, ffn_down_weight_bytes)
 DEFINE_SHARED(combine)
 DEFINE_SHARED(shared_add)
 DEFINE_SHARED(gather)

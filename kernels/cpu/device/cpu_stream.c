@@ -48,7 +48,7 @@ struct stream {
     bool holds_turn;
     int stage;
     double stage_began; /* by system_seconds */
-    double stage_seconds[DEVICE_STAGES];
+    struct stage_total stage_totals[DEVICE_STAGES];
     struct error failure; /* status STATUS_OK: none */
 
     struct share share; /* of the operation that runs */
@@ -261,7 +261,7 @@ uint64_t cpu_stream_progress(const struct stream *stream)
 static void stage_run(struct stream *stream, const void *argument)
 {
     double now = system_seconds();
-    stream->stage_seconds[stream->stage] += now - stream->stage_began;
+    stream->stage_totals[stream->stage].seconds += now - stream->stage_began;
     stream->stage_began = now;
     memcpy(&stream->stage, argument, sizeof stream->stage);
 }
@@ -272,9 +272,14 @@ void cpu_stream_stage(struct stream *stream, int stage)
     cpu_stream_put(stream, COMMAND_KEEP, stage_run, &stage, sizeof stage);
 }
 
-void cpu_stream_stage_seconds(const struct stream *stream, double seconds[DEVICE_STAGES])
+void cpu_stream_stage_totals(const struct stream *stream, struct stage_total totals[DEVICE_STAGES])
 {
-    memcpy(seconds, stream->stage_seconds, sizeof stream->stage_seconds);
+    memcpy(totals, stream->stage_totals, sizeof stream->stage_totals);
+}
+
+void cpu_stream_count_weights(struct stream *stream, uint64_t bytes)
+{
+    stream->stage_totals[stream->stage].weight_bytes += bytes;
 }
 
 struct host_work {

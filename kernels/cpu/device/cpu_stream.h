@@ -51,7 +51,7 @@ void cpu_stream_call(struct stream *stream, enum status (*work)(void *argument, 
 enum status cpu_stream_synchronize(struct stream *stream, struct error *err) MUST_CHECK;
 uint64_t cpu_stream_progress(const struct stream *stream); /* any thread */
 void cpu_stream_stage(struct stream *stream, int stage);
-void cpu_stream_stage_seconds(const struct stream *stream, double seconds[DEVICE_STAGES]);
+void cpu_stream_stage_totals(const struct stream *stream, struct stage_total totals[DEVICE_STAGES]);
 
 /* Runs work on the device's threads now, also on a stream that has failed. */
 void cpu_stream_host_run(struct stream *stream, void (*work)(void *context, int worker),
@@ -63,6 +63,9 @@ void cpu_stream_host_run(struct stream *stream, void (*work)(void *context, int 
 typedef void share_work(const struct cpu_kernels *kernels, const void *op, struct share *share);
 
 void cpu_stream_share(struct stream *stream, share_work *work, const void *op);
+
+/* Weights that the operation reads, for the stage that stands. */
+void cpu_stream_count_weights(struct stream *stream, uint64_t bytes);
 
 /* Waits for others, as the last thing of a command: the turn is given, and the next command takes
  * it.
