@@ -18,7 +18,7 @@
 #include "layout/shape.h"
 
 #define LAYOUT_RANKS_MAX  64
-#define LAYOUT_TEXT_BYTES 64 /* enough for layout_format */
+#define LAYOUT_TEXT_BYTES 96 /* enough for layout_format and plan_layouts_format */
 
 struct attention_layout {
     int tp, dp; /* At, Ad */
@@ -37,22 +37,49 @@ struct layout {
     struct expert_layout experts;
 };
 
+enum phase { PHASE_PREFILL, PHASE_DECODE, PHASE_COUNT };
+
+/* The layouts of a plan. Ranks and attention are the same in both, because of the KV cache. */
+struct plan_layouts {
+    struct layout of[PHASE_COUNT];
+};
+
 /* ---- Text -------------------------------------------------------------------------------------
  *
  * "attention|experts": attention is tpA, dpD or tpAdpD, experts are tpT, epE or tpTepE; a degree
- * that is left out is 1 ("dp4|ep4", "tp2dp2|tp2ep2", "tp4:rep|ep4", "tp1|tp1"). */
+ * that is left out is 1 ("dp4|ep4", "tp2dp2|tp2ep2", "tp4:rep|ep4", "tp1|tp1"). A plan may have
+ * ">experts" behind it, the layout of the experts in decode ("dp4|ep4>tp4"); without it both phases
+ * have one layout. */
 
 /* `text` need not be valid in any way. `rank_count` 0: as many as the attention's degrees multiply
  * to. STATUS_INVALID_ARGUMENT with a sentence that quotes the text (the beginning of a long one),
  * says what was expected, and names `rank_count` where the degrees do not multiply to it. There is
  * one spelling: tp stands before dp and ep, degrees are 1 .. 99 without leading zeros, and nothing
- * stands between. A plan with a transition ("a|p>d") is STATUS_UNSUPPORTED for now. */
+ * stands between. ":int4" behind a decode layout (decode on packed weights) is STATUS_UNSUPPORTED
+ * for now. */
+enum status plan_layouts_parse(struct plan_layouts *out, const char *text, int rank_count,
+                               struct error *err) MUST_CHECK;
+
+/* The same for one layout: a text with ">" is STATUS_INVALID_ARGUMENT. */
 enum status layout_parse(struct layout *out, const char *text, int rank_count,
                          struct error *err) MUST_CHECK;
 
-/* The one form that layout_parse reads back to the same layout: degrees of 1 are left out, but for
- * tp1 where both are 1. */
+/* The one form that is read back to the same: degrees of 1 are left out, but for tp1 where both are
+ * 1, and a decode layout that is the prefill layout is left out. */
+void plan_layouts_format(char out[LAYOUT_TEXT_BYTES], const struct plan_layouts *plan);
 void layout_format(char out[LAYOUT_TEXT_BYTES], const struct layout *layout);
+
+/* Whether the experts lie otherwise in decode than in prefill. */
+static inline bool plan_layouts_differ(const struct plan_layouts *plan)
+{
+    return plan->of[PHASE_PREFILL].experts.tp != plan->of[PHASE_DECODE].experts.tp;
+}
+
+/* One layout for both phases. */
+static inline struct plan_layouts plan_layouts_static(const struct layout *layout)
+{
+    return (struct plan_layouts){{*layout, *layout}};
+}
 
 /* ---- Which are legal ------------------------------------------------------------------------- */
 
@@ -67,6 +94,10 @@ int64_t layout_granule_count(int64_t expert_dim);
  * it). */
 enum status layout_check(const struct layout *layout, const struct model_shape *shape,
                          struct error *reason) MUST_CHECK;
+
+/* The same for both phases; the sentence names the phase where the layouts differ. */
+enum status plan_layouts_check(const struct plan_layouts *plan, const struct model_shape *shape,
+                               struct error *reason) MUST_CHECK;
 
 /* At most so many: 60 ranks have 12 divisors. */
 #define LAYOUT_LIST_MAX 144

@@ -55,6 +55,19 @@ enum status layout_check(const struct layout *layout, const struct model_shape *
     return check_experts(&layout->experts, shape, reason);
 }
 
+enum status plan_layouts_check(const struct plan_layouts *plan, const struct model_shape *shape,
+                               struct error *reason)
+{
+    static const char *const names[PHASE_COUNT] = {"prefill", "decode"};
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        enum status status = layout_check(&plan->of[phase], shape, reason);
+        if (status != STATUS_OK && plan_layouts_differ(plan))
+            return error_prefix(reason, status, "in %s", names[phase]);
+        TRY(status);
+    }
+    return STATUS_OK;
+}
+
 /* ---- All, and the baselines ------------------------------------------------------------------ */
 
 int layout_list(struct layout *out, int capacity, int rank_count)

@@ -76,50 +76,81 @@ static enum status refuse_form(const char *text, struct error *err)
 {
     return error_set(err, STATUS_INVALID_ARGUMENT,
                      "the plan \"%s\" is not of the form ATTENTION|EXPERTS, such as dp4|ep4, "
-                     "tp2dp2|tp2ep2 or tp4:rep|ep4: the attention is tpA, dpD or tpAdpD, the "
-                     "experts are tpT, epE or tpTepE",
+                     "tp2dp2|tp2ep2 or tp4:rep|ep4, or ATTENTION|EXPERTS>EXPERTS, such as "
+                     "dp4|ep4>tp4: the attention is tpA, dpD or tpAdpD, the experts are tpT, epE "
+                     "or tpTepE",
                      quote_of(text).text);
 }
 
-/* Also settles the number of ranks where the caller left it to the text. */
-static enum status check_degrees(struct layout *layout, const char *text, struct error *err)
+static enum status refuse_degrees(const struct layout *layout, const char *text, const char *wanted,
+                                  struct error *err)
 {
-    int attention = layout->attention.tp * layout->attention.dp;
-    int experts = layout->experts.tp * layout->experts.ep;
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "the plan \"%s\" lays attention over %d devices and experts over %d; both "
+                     "must lie over %s",
+                     quote_of(text).text, layout->attention.tp * layout->attention.dp,
+                     layout->experts.tp * layout->experts.ep, wanted);
+}
+
+/* Also settles the number of ranks where the caller left it to the text. */
+static enum status check_degrees(struct plan_layouts *plan, const char *text, int rank_count,
+                                 struct error *err)
+{
     char wanted[32] = "the same number";
-    if (layout->rank_count > 0)
-        snprintf(wanted, sizeof wanted, "%d", layout->rank_count);
-    else
-        layout->rank_count = attention;
-    if (attention != layout->rank_count || experts != layout->rank_count)
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "the plan \"%s\" lays attention over %d devices and experts over %d; both "
-                         "must lie over %s",
-                         quote_of(text).text, attention, experts, wanted);
-    if (layout->rank_count > LAYOUT_RANKS_MAX)
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "the plan \"%s\" is for %d devices, and phasor takes at most %d",
-                         quote_of(text).text, layout->rank_count, LAYOUT_RANKS_MAX);
+    if (rank_count > 0)
+        snprintf(wanted, sizeof wanted, "%d", rank_count);
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        struct layout *layout = &plan->of[phase];
+        int attention = layout->attention.tp * layout->attention.dp;
+        layout->rank_count = rank_count > 0 ? rank_count : attention;
+        if (attention != layout->rank_count ||
+            layout->experts.tp * layout->experts.ep != layout->rank_count)
+            return refuse_degrees(layout, text, wanted, err);
+        if (layout->rank_count > LAYOUT_RANKS_MAX)
+            return error_set(err, STATUS_INVALID_ARGUMENT,
+                             "the plan \"%s\" is for %d devices, and phasor takes at most %d",
+                             quote_of(text).text, layout->rank_count, LAYOUT_RANKS_MAX);
+    }
+    return STATUS_OK;
+}
+
+enum status plan_layouts_parse(struct plan_layouts *out, const char *text, int rank_count,
+                               struct error *err)
+{
+    struct cursor cursor = {text};
+    struct plan_layouts plan = {0};
+    struct layout *prefill = &plan.of[PHASE_PREFILL], *decode = &plan.of[PHASE_DECODE];
+    ASSERT(rank_count >= 0 && rank_count <= LAYOUT_RANKS_MAX);
+    if (!take_attention(&cursor, &prefill->attention) || !take(&cursor, "|") ||
+        !take_experts(&cursor, &prefill->experts))
+        return refuse_form(text, err);
+    *decode = *prefill;
+    bool has_decode = take(&cursor, ">");
+    if (has_decode && !take_experts(&cursor, &decode->experts))
+        return refuse_form(text, err);
+    bool is_packed = has_decode && take(&cursor, ":int4");
+    if (*cursor.at != 0)
+        return refuse_form(text, err);
+    TRY(check_degrees(&plan, text, rank_count, err));
+    if (is_packed)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "the plan \"%s\" decodes on packed weights (:int4), which phasor cannot "
+                         "do yet; leave :int4 out",
+                         quote_of(text).text);
+    *out = plan;
     return STATUS_OK;
 }
 
 enum status layout_parse(struct layout *out, const char *text, int rank_count, struct error *err)
 {
-    struct cursor cursor = {text};
-    struct layout layout = {.rank_count = rank_count};
-    ASSERT(rank_count >= 0 && rank_count <= LAYOUT_RANKS_MAX);
-    if (!take_attention(&cursor, &layout.attention) || !take(&cursor, "|") ||
-        !take_experts(&cursor, &layout.experts))
-        return refuse_form(text, err);
-    if (*cursor.at == '>')
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "the plan \"%s\" changes the layout between prefill and decode (>), which "
-                         "phasor cannot do yet; leave out what stands behind it",
+    struct plan_layouts plan;
+    TRY(plan_layouts_parse(&plan, text, rank_count, err));
+    if (strchr(text, '>') != NULL)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "the plan \"%s\" has a layout for each phase (>), and one for both is "
+                         "expected here",
                          quote_of(text).text);
-    if (*cursor.at != 0)
-        return refuse_form(text, err);
-    TRY(check_degrees(&layout, text, err));
-    *out = layout;
+    *out = plan.of[PHASE_PREFILL];
     return STATUS_OK;
 }
 
@@ -140,11 +171,25 @@ static struct degrees degrees_format(int tp, const char *second, int other)
     return out;
 }
 
+static struct degrees experts_format(const struct layout *layout)
+{
+    return degrees_format(layout->experts.tp, "ep", layout->experts.ep);
+}
+
 void layout_format(char out[LAYOUT_TEXT_BYTES], const struct layout *layout)
 {
     const struct attention_layout *attention = &layout->attention;
     snprintf(out, LAYOUT_TEXT_BYTES, "%s%s|%s",
              degrees_format(attention->tp, "dp", attention->dp).text,
-             attention->replicate_ffn ? ":rep" : "",
-             degrees_format(layout->experts.tp, "ep", layout->experts.ep).text);
+             attention->replicate_ffn ? ":rep" : "", experts_format(layout).text);
+}
+
+void plan_layouts_format(char out[LAYOUT_TEXT_BYTES], const struct plan_layouts *plan)
+{
+    layout_format(out, &plan->of[PHASE_PREFILL]);
+    if (!plan_layouts_differ(plan))
+        return;
+    size_t length = strlen(out);
+    snprintf(out + length, LAYOUT_TEXT_BYTES - length, ">%s",
+             experts_format(&plan->of[PHASE_DECODE]).text);
 }

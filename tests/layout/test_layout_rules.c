@@ -287,3 +287,30 @@ Test(layout_rules, the_list_of_published_models)
     text_deinit(&text);
     cr_assert(is_same, "%s is not the list that was printed", LIST_FILE);
 }
+
+/* ---- Plans ----------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *plan;
+    const char *reason; /* "": legal */
+} plans_of_60_experts[] = {
+    {"dp4|ep4>tp4", ""},
+    {"tp4|tp2ep2>tp4", ""},
+    {"dp8|tp2ep4>ep8", "in decode: 60 experts cannot be dealt evenly to 8 groups"},
+    {"dp8|ep8>tp8", "in prefill: 60 experts cannot be dealt evenly to 8 groups"},
+    {"dp8|ep8", "60 experts cannot be dealt evenly to 8 groups"},
+};
+
+Test(layout_rules, both_layouts_of_a_plan_are_legal)
+{
+    const struct model_shape *shape = &model_shapes[QWEN15_MOE_A27B].shape;
+    for (size_t i = 0; i < sizeof plans_of_60_experts / sizeof *plans_of_60_experts; i++) {
+        const char *reason = plans_of_60_experts[i].reason;
+        struct plan_layouts plan;
+        struct error err = {.message = ""};
+        cr_assert_eq(plan_layouts_parse(&plan, plans_of_60_experts[i].plan, 0, &err), STATUS_OK);
+        cr_assert_eq(plan_layouts_check(&plan, shape, &err),
+                     reason[0] == 0 ? STATUS_OK : STATUS_UNSUPPORTED);
+        cr_assert_str_eq(err.message, reason);
+    }
+}

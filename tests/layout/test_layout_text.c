@@ -194,12 +194,92 @@ Test(layout_text, degrees_multiply_to_the_ranks)
                       wrong_products[i].fragment);
 }
 
-Test(layout_text, a_transition_is_not_supported_yet)
+/* ---- Plans of two layouts -------------------------------------------------------------------- */
+
+/* Plans, the layouts of their phases, and the form that plan_layouts_format gives; "": the text. */
+static const struct {
+    const char *text;
+    int ranks;
+    const char *prefill, *decode;
+    bool differs;
+    const char *canonical;
+} plans[] = {
+    {"dp4|ep4>tp4", 4, "dp4|ep4", "dp4|tp4", true, ""},
+    {"tp2dp2|tp2ep2>tp4", 4, "tp2dp2|tp2ep2", "tp2dp2|tp4", true, ""},
+    {"tp4:rep|ep4>tp2ep2", 4, "tp4:rep|ep4", "tp4:rep|tp2ep2", true, ""},
+    {"tp16dp4:rep|tp4ep16>tp16ep4", 64, "tp16dp4:rep|tp4ep16", "tp16dp4:rep|tp16ep4", true, ""},
+    {"tp1dp4|tp1ep4>tp4ep1", 4, "dp4|ep4", "dp4|tp4", true, "dp4|ep4>tp4"},
+    {"dp4|ep4>ep4", 4, "dp4|ep4", "dp4|ep4", false, "dp4|ep4"},
+    {"dp4|ep4>tp1ep4", 4, "dp4|ep4", "dp4|ep4", false, "dp4|ep4"},
+    {"tp1|tp1>ep1", 1, "tp1|tp1", "tp1|tp1", false, "tp1|tp1"},
+    {"tp4|tp4", 4, "tp4|tp4", "tp4|tp4", false, ""},
+};
+
+Test(layout_text, plans_have_a_layout_for_each_phase)
 {
-    static const char *const texts[] = {"dp4|ep4>tp4", "tp4|tp4>tp4:int4", "tp4|ep4>",
-                                        "tp4|ep4>nonsense", "tp2dp2:rep|tp2ep2>ep4"};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        check_refused(texts[i], 4, STATUS_UNSUPPORTED, "between prefill and decode");
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
+        struct plan_layouts plan, again;
+        struct layout expected[PHASE_COUNT];
+        struct error err;
+        char text[LAYOUT_TEXT_BYTES];
+        const char *canonical = plans[i].canonical[0] ? plans[i].canonical : plans[i].text;
+        cr_assert_eq(layout_parse(&expected[PHASE_PREFILL], plans[i].prefill, 0, &err), STATUS_OK);
+        cr_assert_eq(layout_parse(&expected[PHASE_DECODE], plans[i].decode, 0, &err), STATUS_OK);
+        for (int ranks = 0; ranks <= plans[i].ranks; ranks += plans[i].ranks) {
+            cr_assert_eq(plan_layouts_parse(&plan, plans[i].text, ranks, &err), STATUS_OK, "%s",
+                         plans[i].text);
+            for (int phase = 0; phase < PHASE_COUNT; phase++)
+                cr_assert(layouts_equal(&plan.of[phase], &expected[phase]), "%s", plans[i].text);
+        }
+        cr_assert_eq(plan_layouts_differ(&plan), plans[i].differs);
+        plan_layouts_format(text, &plan);
+        cr_assert_str_eq(text, canonical);
+        cr_assert_eq(plan_layouts_parse(&again, text, 0, &err), STATUS_OK, "%s", text);
+        cr_assert(layouts_equal(&again.of[PHASE_DECODE], &plan.of[PHASE_DECODE]), "%s", text);
+        bool is_one = strchr(plans[i].text, '>') == NULL;
+        if (!is_one)
+            check_refused(plans[i].text, 0, STATUS_INVALID_ARGUMENT, "one for both is expected");
+    }
+}
+
+static const struct {
+    const char *text;
+    int ranks;
+    enum status status;
+    const char *fragment;
+} no_plans[] = {
+    {"dp4|ep4>", 4, STATUS_INVALID_ARGUMENT, "ATTENTION|EXPERTS>EXPERTS"},
+    {"dp4|>tp4", 4, STATUS_INVALID_ARGUMENT, "ATTENTION|EXPERTS>EXPERTS"},
+    {"dp4|ep4>nonsense", 4, STATUS_INVALID_ARGUMENT, "ATTENTION|EXPERTS>EXPERTS"},
+    {"dp4|ep4>dp4", 4, STATUS_INVALID_ARGUMENT, "ATTENTION|EXPERTS>EXPERTS"},
+    {"dp4|ep4>ep2tp2", 4, STATUS_INVALID_ARGUMENT, "ATTENTION|EXPERTS>EXPERTS"},
+    {"dp4|ep4>tp4>ep4", 4, STATUS_INVALID_ARGUMENT, "ATTENTION|EXPERTS>EXPERTS"},
+    {"dp4|ep4>>tp4", 4, STATUS_INVALID_ARGUMENT, "ATTENTION|EXPERTS>EXPERTS"},
+    {"dp4|ep4 > tp4", 4, STATUS_INVALID_ARGUMENT, "ATTENTION|EXPERTS>EXPERTS"},
+    {"dp4|ep4>tp4:rep", 4, STATUS_INVALID_ARGUMENT, "ATTENTION|EXPERTS>EXPERTS"},
+    {"dp4|ep4:int4>tp4", 4, STATUS_INVALID_ARGUMENT, "ATTENTION|EXPERTS>EXPERTS"},
+    {"dp4|ep4>tp4:int8", 4, STATUS_INVALID_ARGUMENT, "ATTENTION|EXPERTS>EXPERTS"},
+    {"dp4|ep4>tp4:int4:int4", 4, STATUS_INVALID_ARGUMENT, "ATTENTION|EXPERTS>EXPERTS"},
+    {"dp4|ep4>tp2", 4, STATUS_INVALID_ARGUMENT, "attention over 4 devices and experts over 2"},
+    {"dp4|ep4>tp8", 0, STATUS_INVALID_ARGUMENT, "attention over 4 devices and experts over 8"},
+    {"dp4|ep4>tp4", 8, STATUS_INVALID_ARGUMENT, "both must lie over 8"},
+    {"dp4|ep4>tp2:int4", 4, STATUS_INVALID_ARGUMENT, "experts over 2"},
+    {"tp65|ep65>tp65", 0, STATUS_INVALID_ARGUMENT, "is for 65 devices"},
+    {"dp4|ep4>tp4:int4", 4, STATUS_UNSUPPORTED, "leave :int4 out"},
+    {"tp4|tp4>tp4:int4", 0, STATUS_UNSUPPORTED, "decodes on packed weights (:int4)"},
+};
+
+Test(layout_text, what_is_no_plan_is_refused)
+{
+    for (size_t i = 0; i < sizeof no_plans / sizeof *no_plans; i++) {
+        struct plan_layouts plan = {.of[PHASE_DECODE].rank_count = -7};
+        struct error err = {.message = ""};
+        cr_assert_eq(plan_layouts_parse(&plan, no_plans[i].text, no_plans[i].ranks, &err),
+                     no_plans[i].status, "%s: %s", no_plans[i].text, err.message);
+        cr_assert_not_null(strstr(err.message, no_plans[i].fragment), "%s: %s", no_plans[i].text,
+                           err.message);
+        cr_assert_eq(plan.of[PHASE_DECODE].rank_count, -7);
+    }
 }
 
 Test(layout_text, a_long_text_is_refused_in_short)
@@ -240,23 +320,27 @@ static void mutate(char *text, struct random *random)
  * refused has a sentence. */
 static bool check_mutant(const char *text, int ranks, uint64_t seed)
 {
-    struct layout layout, again;
+    struct plan_layouts plan, again;
     struct error err = {.message = ""};
     char canonical[LAYOUT_TEXT_BYTES];
-    enum status status = layout_parse(&layout, text, ranks, &err);
+    enum status status = plan_layouts_parse(&plan, text, ranks, &err);
     if (status != STATUS_OK) {
         cr_assert(status == STATUS_INVALID_ARGUMENT ||
-                      (status == STATUS_UNSUPPORTED && strchr(text, '>') != NULL),
+                      (status == STATUS_UNSUPPORTED && strstr(text, ":int4") != NULL),
                   "%s (seed %llu)", text, (unsigned long long)seed);
         cr_assert_str_not_empty(err.message);
         return false;
     }
-    cr_assert_eq(layout.rank_count, ranks);
-    cr_assert_eq(layout.attention.tp * layout.attention.dp, ranks);
-    cr_assert_eq(layout.experts.tp * layout.experts.ep, ranks);
-    layout_format(canonical, &layout);
-    cr_assert_eq(layout_parse(&again, canonical, 0, &err), STATUS_OK, "%s", canonical);
-    cr_assert(layouts_equal(&again, &layout), "%s (seed %llu)", text, (unsigned long long)seed);
+    plan_layouts_format(canonical, &plan);
+    cr_assert_eq(plan_layouts_parse(&again, canonical, 0, &err), STATUS_OK, "%s", canonical);
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        const struct layout *layout = &plan.of[phase];
+        cr_assert_eq(layout->rank_count, ranks);
+        cr_assert_eq(layout->attention.tp * layout->attention.dp, ranks);
+        cr_assert_eq(layout->experts.tp * layout->experts.ep, ranks);
+        cr_assert(layouts_equal(&again.of[phase], layout), "%s (seed %llu)", text,
+                  (unsigned long long)seed);
+    }
     return true;
 }
 
@@ -266,11 +350,14 @@ Test(layout_text, mutants_are_refused_or_mean_what_they_say)
     struct random random = {.seed = text_seed == NULL ? 0 : strtoull(text_seed, NULL, 10)};
     int accepted = 0;
     for (int i = 0; i < 50000; i++) {
-        size_t form = (size_t)random_below(&random, sizeof forms / sizeof *forms);
+        size_t form_count = sizeof forms / sizeof *forms, plan_count = sizeof plans / sizeof *plans;
+        size_t form = (size_t)random_below(&random, form_count + plan_count);
+        bool is_form = form < form_count;
         char text[128];
-        strcpy(text, forms[form].text);
+        strcpy(text, is_form ? forms[form].text : plans[form - form_count].text);
         mutate(text, &random);
-        accepted += check_mutant(text, forms[form].ranks, random.seed);
+        accepted += check_mutant(text, is_form ? forms[form].ranks : plans[form - form_count].ranks,
+                                 random.seed);
     }
     cr_assert(accepted > 0 && accepted < 25000, "%d accepted", accepted);
 }
