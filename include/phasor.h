@@ -177,7 +177,7 @@ struct phasor_latency {
 };
 
 #define PHASOR_RANKS_MAX        64
-#define PHASOR_COLLECTIVE_COUNT 12 /* kinds of traffic between ranks */
+#define PHASOR_COLLECTIVE_COUNT 13 /* kinds of traffic between ranks */
 
 /* A few words, e.g. "attention reduction"; NULL unless 0 <= index < PHASOR_COLLECTIVE_COUNT. */
 PHASOR_API const char *phasor_collective_name(int index);

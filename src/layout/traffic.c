@@ -13,6 +13,7 @@ const char *const traffic_names[TRAFFIC_KIND_COUNT] = {
     [TRAFFIC_FFN_GATHER] = "feed-forward gather",
     [TRAFFIC_FFN_REDUCE] = "feed-forward reduction",
     [TRAFFIC_HEAD] = "final rows",
+    [TRAFFIC_TRANSITION] = "transition",
 };
 
 /* Ids and weights are 4 bytes each. */
