@@ -309,7 +309,7 @@ static enum status gather_facts(struct batch_facts *out, const struct batch *bat
 {
     const struct phasor_batch_params *params = batch->params;
     const struct session *session = &batch->session;
-    layout_format(plan, engine_layout(batch->engine));
+    plan_layouts_format(plan, engine_layouts(batch->engine));
     *out = (struct batch_facts){
         .input_name = params->input_path,
         .input = batch_reader_fingerprint(batch->reader),

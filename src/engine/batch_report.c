@@ -129,7 +129,7 @@ static void write_file(struct batch_report *report, struct side_file *file,
     char plan[LAYOUT_TEXT_BYTES];
     if (file->path == NULL || (report->is_idle && side_file_has_content(file)))
         return; /* they tell of the run that did the rows */
-    layout_format(plan, engine_layout(report->run.engine));
+    plan_layouts_format(plan, engine_layouts(report->run.engine));
     struct batch_snapshot now = {
         .model_name = engine_model_name(report->run.engine),
         .plan = plan,

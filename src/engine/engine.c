@@ -18,7 +18,7 @@ struct engine {
     char *dir;
     struct checkpoint *checkpoint;
     struct tokenizer *tokenizer;
-    struct layout layout;
+    struct plan_layouts layouts;
     uint64_t memory_bytes;
     struct box *box;
     struct weights *weights; /* [rank_count] */
@@ -84,19 +84,27 @@ enum status engine_devices_parse(int *rank_count, const char *devices, struct er
     return STATUS_OK;
 }
 
-enum status engine_plan_parse(struct layout *out, const char *plan,
+enum status engine_plan_parse(struct plan_layouts *out, const char *plan,
                               const struct model_config *config, int rank_count, struct error *err)
 {
     struct model_shape shape = weights_shape(config);
     enum status status;
     if (plan == NULL) {
-        status = layout_static_tp(out, &shape, rank_count, err);
-        return status == STATUS_OK ? status
-                                   : error_prefix(err, STATUS_INVALID_ARGUMENT, "--devices");
+        struct layout layout;
+        status = layout_static_tp(&layout, &shape, rank_count, err);
+        if (status != STATUS_OK)
+            return error_prefix(err, STATUS_INVALID_ARGUMENT, "--devices");
+        *out = plan_layouts_static(&layout);
+        return STATUS_OK;
     }
-    status = layout_parse(out, plan, rank_count, err);
-    if (status == STATUS_OK && layout_check(out, &shape, err) != STATUS_OK)
+    status = plan_layouts_parse(out, plan, rank_count, err);
+    if (status == STATUS_OK && plan_layouts_check(out, &shape, err) != STATUS_OK)
         return error_prefix(err, STATUS_INVALID_ARGUMENT, "--plan %s", plan);
+    if (status == STATUS_OK && plan_layouts_differ(out))
+        status = error_set(err, STATUS_UNSUPPORTED,
+                           "%s has a layout for each phase (>), which phasor cannot run yet; leave "
+                           "out what stands behind it",
+                           plan);
     return status == STATUS_OK ? status : error_prefix(err, status, "--plan");
 }
 
@@ -118,7 +126,7 @@ struct loading {
 static void loading_tell(struct loading *loading)
 {
     uint64_t done = 0;
-    for (int r = 0; r < loading->engine->layout.rank_count; r++)
+    for (int r = 0; r < engine_layout(loading->engine)->rank_count; r++)
         done += atomic_load(&loading->ranks[r].done);
     if (loading->params->load_progress != NULL)
         loading->params->load_progress(loading->params->load_context, done, loading->total);
@@ -137,13 +145,20 @@ static void loading_report(void *context, uint64_t bytes_done)
     }
 }
 
+static struct weights_share share_of(const struct engine *engine, const struct weight_types *types,
+                                     int rank)
+{
+    return (struct weights_share){.layouts = engine->layouts, .rank = rank, .types = *types};
+}
+
 static enum status rank_load(void *context, int rank, struct error *err)
 {
     struct loading *loading = context;
     struct engine *engine = loading->engine;
     struct weights_progress progress = {loading_report, &loading->ranks[rank]};
+    struct weights_share share = share_of(engine, &loading->types, rank);
     return weights_load(&engine->weights[rank], box_device(engine->box, rank), engine->checkpoint,
-                        &engine->layout, rank, &loading->types, &progress, err);
+                        &share, &progress, err);
 }
 
 static const char *types_name(const struct weight_types *types)
@@ -164,9 +179,10 @@ static enum status check_memory(const struct engine *engine, const struct weight
                                 struct error *err)
 {
     uint64_t total = 0, available = system_memory_available();
-    for (int r = 0; r < engine->layout.rank_count; r++) {
+    for (int r = 0; r < engine_layout(engine)->rank_count; r++) {
         struct weights_bytes bytes;
-        weights_bytes(&bytes, checkpoint_config(engine->checkpoint), &engine->layout, r, types);
+        struct weights_share share = share_of(engine, types, r);
+        weights_bytes(&bytes, checkpoint_config(engine->checkpoint), &share);
         total += bytes.resident + bytes.experts;
     }
     if (engine->memory_bytes > 0 && total > engine->memory_bytes)
@@ -192,22 +208,22 @@ static enum status weights_get(struct engine *engine, const struct engine_params
         .params = params,
     };
     TRY(choose_types(&loading.types, params, checkpoint_config(engine->checkpoint), err));
-    for (int r = 0; r < engine->layout.rank_count; r++) {
+    for (int r = 0; r < engine_layout(engine)->rank_count; r++) {
         uint64_t bytes;
         loading.ranks[r].loading = &loading;
-        TRY(weights_bytes_on_disk(&bytes, engine->checkpoint, &engine->layout, r, err));
+        TRY(weights_bytes_on_disk(&bytes, engine->checkpoint, engine_layout(engine), r, err));
         loading.total += bytes;
     }
     TRY(check_memory(engine, &loading.types, err));
     TRY(box_open(&engine->box,
                  &(struct box_params){
-                     .rank_count = engine->layout.rank_count,
+                     .rank_count = engine_layout(engine)->rank_count,
                      .thread_count = params->thread_count,
                      .tag_names = traffic_names,
                      .tag_count = TRAFFIC_KIND_COUNT,
                  },
                  err));
-    TRY(memory_get((void **)&engine->weights, (size_t)engine->layout.rank_count,
+    TRY(memory_get((void **)&engine->weights, (size_t)engine_layout(engine)->rank_count,
                    sizeof *engine->weights, "the weights", err));
     TRY(box_run(engine->box, rank_load, &loading, err));
     loading_tell(&loading);
@@ -224,7 +240,7 @@ static enum status engine_load(struct engine *engine, const struct engine_params
         TRY(engine_devices_parse(&rank_count, params->devices, err));
     TRY(hub_resolve(&engine->dir, params->model, params->revision, err));
     TRY(checkpoint_open(&engine->checkpoint, engine->dir, err));
-    TRY(engine_plan_parse(&engine->layout, params->plan, checkpoint_config(engine->checkpoint),
+    TRY(engine_plan_parse(&engine->layouts, params->plan, checkpoint_config(engine->checkpoint),
                           rank_count, err));
     TRY(tokenizer_load(engine, params, err));
     return weights_get(engine, params, err);
@@ -253,7 +269,7 @@ void engine_close(struct engine *engine)
 {
     if (engine == NULL)
         return;
-    for (int r = 0; engine->weights != NULL && r < engine->layout.rank_count; r++)
+    for (int r = 0; engine->weights != NULL && r < engine_layout(engine)->rank_count; r++)
         weights_deinit(&engine->weights[r]);
     memory_free(engine->weights);
     box_close(engine->box);
@@ -281,7 +297,12 @@ const char *engine_model_name(const struct engine *engine)
 
 const struct layout *engine_layout(const struct engine *engine)
 {
-    return &engine->layout;
+    return &engine->layouts.of[PHASE_PREFILL];
+}
+
+const struct plan_layouts *engine_layouts(const struct engine *engine)
+{
+    return &engine->layouts;
 }
 
 const struct checkpoint *engine_checkpoint(const struct engine *engine)
@@ -306,7 +327,7 @@ enum status engine_exec_create(struct exec **out, struct engine *engine, int64_t
                        &(struct exec_params){
                            .box = engine->box,
                            .config = engine_config(engine),
-                           .layout = &engine->layout,
+                           .layouts = &engine->layouts,
                            .weights = engine->weights,
                            .token_max = token_max,
                            .segment_max = segment_max,

@@ -24,7 +24,7 @@ struct engine_params {
     bool has_int4_experts; /* routed experts are rounded to int4 while they load */
     int32_t thread_count;  /* of all ranks together; 0: one for each core the process may use */
     const char *devices;   /* "cpu:N"; "cpu": one rank; NULL: as many as the plan has, or one */
-    const char *plan;      /* see layout_parse; NULL: static tensor parallelism */
+    const char *plan;      /* see plan_layouts_parse; NULL: static tensor parallelism */
     bool needs_tokenizer;  /* false: a checkpoint without tokenizer.json will do (token ids) */
     uint64_t memory_bytes; /* for all that phasor holds in this process; 0: as much as there is */
     struct log_sink log;
@@ -41,8 +41,9 @@ void engine_close(struct engine *engine); /* NULL is allowed */
 const struct model_config *engine_config(const struct engine *engine);
 /* NULL when the checkpoint has none (and none was needed). */
 const struct tokenizer *engine_tokenizer(const struct engine *engine);
-const char *engine_model_name(const struct engine *engine); /* as the user gave it */
-const struct layout *engine_layout(const struct engine *engine);
+const char *engine_model_name(const struct engine *engine);      /* as the user gave it */
+const struct layout *engine_layout(const struct engine *engine); /* of prefill */
+const struct plan_layouts *engine_layouts(const struct engine *engine);
 uint64_t engine_memory_bytes(const struct engine *engine); /* as it was opened with */
 const struct checkpoint *engine_checkpoint(const struct engine *engine);
 const struct weight_types *engine_types(const struct engine *engine); /* in memory */
@@ -51,10 +52,10 @@ const struct weight_types *engine_types(const struct engine *engine); /* in memo
 enum status engine_devices_parse(int *rank_count, const char *devices,
                                  struct error *err) MUST_CHECK;
 
-/* The layout that a plan's text means for this model on so many ranks (0: as many as it has); NULL
+/* The layouts that a plan's text means for this model on so many ranks (0: as many as it has); NULL
  * means static tensor parallelism. STATUS_INVALID_ARGUMENT when the model cannot lie so: the
  * sentence has the rule. */
-enum status engine_plan_parse(struct layout *out, const char *plan,
+enum status engine_plan_parse(struct plan_layouts *out, const char *plan,
                               const struct model_config *config, int rank_count,
                               struct error *err) MUST_CHECK;
 

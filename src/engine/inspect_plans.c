@@ -55,12 +55,13 @@ static void put_layout(struct description *to, json_t *row, const struct subject
 }
 
 static void put_rank(struct description *to, json_t *ranks, const struct subject *subject,
-                     const struct layout *layout, uint64_t activations, int rank)
+                     const struct plan_layouts *layouts, uint64_t activations, int rank)
 {
     struct weights_bytes weights;
     uint64_t parts[PART_COUNT] = {0};
-    const struct weight_types types = {subject->dtype, subject->dtype};
-    weights_bytes(&weights, subject->config, layout, rank, &types);
+    const struct weights_share share = {
+        .layouts = *layouts, .rank = rank, .types = {subject->dtype, subject->dtype}};
+    weights_bytes(&weights, subject->config, &share);
     for (int w = 0; w < WEIGHT_KIND_COUNT; w++)
         parts[model_part_of((enum weight)w)] += weights.by_weight[w];
     json_t *object = description_append_object(to, ranks);
@@ -84,9 +85,12 @@ static bool is_baseline(const struct layout *layout, const struct subject *subje
 }
 
 static void put_baselines(struct description *to, json_t *row, const struct subject *subject,
-                          const struct layout *layout)
+                          const struct plan_layouts *layouts)
 {
+    const struct layout *layout = &layouts->of[PHASE_PREFILL];
     json_t *names = description_put_array(to, row, "baselines");
+    if (plan_layouts_differ(layouts))
+        return;
     if (is_baseline(layout, subject, layout_static_tp))
         description_append(to, names, json_string("static_tp"));
     if (is_baseline(layout, subject, layout_static_ep))
@@ -101,28 +105,29 @@ static enum status check_limits(const struct subject *subject, int group_count, 
 }
 
 static void put_plan(struct description *to, json_t *list, const struct subject *subject,
-                     const struct layout *layout)
+                     const struct plan_layouts *layouts)
 {
+    const struct layout *layout = &layouts->of[PHASE_PREFILL];
     struct error reason;
     char text[LAYOUT_TEXT_BYTES];
     json_t *row = description_append_object(to, list);
-    layout_format(text, layout);
+    plan_layouts_format(text, layouts);
     description_put(to, row, "plan", json_string(text));
-    if (layout_check(layout, &subject->shape, &reason) != STATUS_OK ||
+    if (plan_layouts_check(layouts, &subject->shape, &reason) != STATUS_OK ||
         check_limits(subject, layout->attention.dp, &reason) != STATUS_OK) {
         description_put(to, row, "refused", description_text(reason.message));
         return;
     }
     description_put(to, row, "refused", json_null());
-    put_baselines(to, row, subject, layout);
+    put_baselines(to, row, subject, layouts);
     put_layout(to, row, subject, layout);
     description_put_int(to, row, "kv_bytes_per_token",
                         kv_page_bytes(subject->config, layout, subject->dtype) / KV_PAGE_TOKENS);
     uint64_t activations =
-        exec_bytes(subject->config, layout, subject->token_max, subject->segment_max);
+        exec_bytes(subject->config, layouts, subject->token_max, subject->segment_max);
     json_t *ranks = description_put_array(to, row, "ranks");
     for (int rank = 0; rank < layout->rank_count; rank++)
-        put_rank(to, ranks, subject, layout, activations, rank);
+        put_rank(to, ranks, subject, layouts, activations, rank);
 }
 
 /* ---- Which plans ----------------------------------------------------------------------------- */
@@ -148,12 +153,14 @@ static void put_list(struct description *to, json_t *list, const struct subject 
 {
     struct layout layouts[LAYOUT_LIST_MAX];
     int count = layout_list(layouts, LAYOUT_LIST_MAX, subject->rank_count);
-    for (int i = 0; i < count; i++)
-        put_plan(to, list, subject, &layouts[i]);
+    for (int i = 0; i < count; i++) {
+        struct plan_layouts one = plan_layouts_static(&layouts[i]);
+        put_plan(to, list, subject, &one);
+    }
 }
 
 static void put_plans(struct description *to, const struct subject *subject,
-                      const struct layout *layout)
+                      const struct plan_layouts *layouts)
 {
     json_t *plans = description_put_object(to, to->root, "plans");
     description_put_int(to, plans, "device_count", (uint64_t)subject->rank_count);
@@ -161,17 +168,17 @@ static void put_plans(struct description *to, const struct subject *subject,
     description_put_int(to, plans, "max_num_seqs", (uint64_t)subject->segment_max);
     description_put_int(to, plans, "max_num_batched_tokens", (uint64_t)subject->token_max);
     json_t *list = description_put_array(to, plans, "list");
-    if (layout == NULL)
+    if (layouts == NULL)
         put_list(to, list, subject);
     else
-        put_plan(to, list, subject, layout);
+        put_plan(to, list, subject, layouts);
 }
 
 enum status inspect_plans_put(struct description *to, const struct model_config *config,
                               enum dtype dtype, const struct inspect_plans_params *params,
                               struct error *err)
 {
-    struct layout layout;
+    struct plan_layouts layouts;
     struct subject subject = {
         .config = config,
         .shape = weights_shape(config),
@@ -187,15 +194,16 @@ enum status inspect_plans_put(struct description *to, const struct model_config 
         put_plans(to, &subject, NULL);
         return STATUS_OK;
     }
-    enum status status = engine_plan_parse(&layout, params->plan, config, subject.rank_count, err);
+    enum status status = engine_plan_parse(&layouts, params->plan, config, subject.rank_count, err);
     if (status == STATUS_UNSUPPORTED) { /* here the plan is to blame, not the checkpoint */
         if (err != NULL)
             err->status = STATUS_INVALID_ARGUMENT;
         return STATUS_INVALID_ARGUMENT;
     }
     TRY(status);
-    TRY(check_limits(&subject, layout.attention.dp, err));
-    subject.rank_count = layout.rank_count;
-    put_plans(to, &subject, &layout);
+    const struct layout *layout = &layouts.of[PHASE_PREFILL];
+    TRY(check_limits(&subject, layout->attention.dp, err));
+    subject.rank_count = layout->rank_count;
+    put_plans(to, &subject, &layouts);
     return STATUS_OK;
 }

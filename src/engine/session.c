@@ -36,8 +36,8 @@ static enum status check_memory(const struct session_params *params, const struc
                                 struct error *err)
 {
     const struct layout *layout = engine_layout(engine);
-    uint64_t pass = exec_bytes(engine_config(engine), layout, params->max_num_batched_tokens,
-                               params->max_num_seqs) *
+    uint64_t pass = exec_bytes(engine_config(engine), engine_layouts(engine),
+                               params->max_num_batched_tokens, params->max_num_seqs) *
                     (uint64_t)layout->rank_count;
     uint64_t held = memory_counters_get().live_bytes, allowed = engine_memory_bytes(engine);
     uint64_t available = system_memory_available();

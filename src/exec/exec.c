@@ -24,27 +24,37 @@ static enum status join(struct exec *exec, size_t slot, int first, int step, int
     return STATUS_OK;
 }
 
+static enum status join_experts(struct exec *exec, enum phase phase, struct error *err)
+{
+    const struct expert_layout *experts = &exec->layouts.of[phase].experts;
+    size_t place = offsetof(struct rank, experts) + (size_t)phase * sizeof(struct expert_place);
+    for (int g = 0; g < experts->ep; g++)
+        TRY(join(exec, place + offsetof(struct expert_place, group), g * experts->tp, 1,
+                 experts->tp, err));
+    for (int m = 0; m < experts->tp; m++)
+        TRY(join(exec, place + offsetof(struct expert_place, peers), m, experts->tp, experts->ep,
+                 err));
+    return STATUS_OK;
+}
+
 static enum status communicators_create(struct exec *exec, struct error *err)
 {
     const struct attention_layout *attention = &exec->layout.attention;
-    const struct expert_layout *experts = &exec->layout.experts;
     TRY(join(exec, offsetof(struct rank, world), 0, 1, exec->layout.rank_count, err));
     for (int g = 0; g < attention->dp; g++)
         TRY(join(exec, offsetof(struct rank, attention), g * attention->tp, 1, attention->tp, err));
-    for (int g = 0; g < experts->ep; g++)
-        TRY(join(exec, offsetof(struct rank, expert_group), g * experts->tp, 1, experts->tp, err));
-    for (int m = 0; m < experts->tp; m++)
-        TRY(join(exec, offsetof(struct rank, expert_peers), m, experts->tp, experts->ep, err));
+    for (int phase = 0; phase < exec_place_count(exec); phase++)
+        TRY(join_experts(exec, (enum phase)phase, err));
     return STATUS_OK;
 }
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
-uint64_t exec_bytes(const struct model_config *config, const struct layout *layout,
+uint64_t exec_bytes(const struct model_config *config, const struct plan_layouts *layouts,
                     int64_t token_max, int64_t segment_max)
 {
-    struct dimensions dim = dimensions_of(config, layout, token_max, segment_max);
-    return rank_bytes(&dim, config, layout);
+    struct dimensions dim = dimensions_of(config, layouts, token_max, segment_max);
+    return rank_bytes(&dim, config, &layouts->of[PHASE_PREFILL]);
 }
 
 static enum status start(void *context, int index, struct error *err)
@@ -89,16 +99,17 @@ static enum status ranks_create(struct exec *exec, const struct exec_params *par
 enum status exec_create(struct exec **out, const struct exec_params *params, struct error *err)
 {
     struct exec *exec;
-    ASSERT(params->layout->rank_count == box_rank_count(params->box));
+    ASSERT(params->layouts->of[PHASE_PREFILL].rank_count == box_rank_count(params->box));
     TRY(memory_get((void **)&exec, 1, sizeof *exec, "the executor", err));
     exec->box = params->box;
     exec->config = params->config;
-    exec->layout = *params->layout;
+    exec->layouts = *params->layouts;
+    exec->layout = params->layouts->of[PHASE_PREFILL];
     exec->shape = weights_shape(params->config);
     exec->token_max = params->token_max;
     exec->segment_max = params->segment_max;
     exec->dim =
-        dimensions_of(params->config, params->layout, params->token_max, params->segment_max);
+        dimensions_of(params->config, params->layouts, params->token_max, params->segment_max);
     exec->token_max = exec->dim.token_max;
     enum status status = ranks_create(exec, params, err);
     if (status != STATUS_OK) {

@@ -1,5 +1,6 @@
-/* The executor: one forward pass over tokens of any sequences, on all ranks of a box under one
- * layout.
+/* The executor: one forward pass over tokens of any sequences, on all ranks of a box. Each layer's
+ * experts lie in one of the plan's two layouts, which one its slots say (store/expert_slots.h): it
+ * may change between passes, and layers may differ.
  *
  * A pass goes through the stages of docs/ARCHITECTURE.md, "One token's way through a layer"
  * (src/exec/layer.c). exec knows neither planner nor transition, and no architecture. Its functions
@@ -21,10 +22,10 @@ struct exec;
 struct exec_params {
     struct box *box; /* its tags are traffic_names */
     const struct model_config *config;
-    const struct layout *layout;   /* legal for the model, of the box's rank count */
-    const struct weights *weights; /* [rank_count], loaded under that layout */
-    int64_t token_max;             /* of a pass, all groups together; rounded up to their number */
-    int64_t segment_max;           /* of a pass; and tokens of a pass in the forms for decode */
+    const struct plan_layouts *layouts; /* legal for the model, of the box's rank count */
+    const struct weights *weights;      /* [rank_count], loaded under these layouts */
+    int64_t token_max;   /* of a pass, all groups together; rounded up to their number */
+    int64_t segment_max; /* of a pass; and tokens of a pass in the forms for decode */
 };
 
 /* A pass allocates nothing. */
@@ -33,11 +34,11 @@ enum status exec_create(struct exec **out, const struct exec_params *params,
 void exec_destroy(struct exec *exec); /* NULL is allowed */
 
 /* Bytes that exec_create takes of each rank's memory. */
-uint64_t exec_bytes(const struct model_config *config, const struct layout *layout,
+uint64_t exec_bytes(const struct model_config *config, const struct plan_layouts *layouts,
                     int64_t token_max, int64_t segment_max);
 
 const struct model_config *exec_config(const struct exec *exec);
-const struct layout *exec_layout(const struct exec *exec);
+const struct layout *exec_layout(const struct exec *exec); /* of prefill; attention is one */
 struct box *exec_box(const struct exec *exec);
 int64_t exec_token_max(const struct exec *exec);   /* rounded up to the groups */
 enum dtype exec_kv_dtype(const struct exec *exec); /* f32 with f32 weights, else bf16 */

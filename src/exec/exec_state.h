@@ -40,12 +40,12 @@ struct activations {
     int32_t *ids;         /* [held]: embedding rows that this rank sends out */
     int32_t *embed_rows;  /* [own]: where they arrive */
     int32_t *row_offsets; /* [3][2]: {0, rows}: a feed-forward network over all rows of a kind */
-    int32_t *group_of;    /* [expert_count] */
-    int32_t *local_of;    /* [expert_count] */
-    int32_t *logit_rows;  /* [EXEC_LOGIT_ROWS] */
-    float *own_finals;    /* [EXEC_LOGIT_ROWS][hidden] */
-    float *finals;        /* [EXEC_LOGIT_ROWS][hidden], of all ranks */
-    float *logits;        /* [EXEC_LOGIT_ROWS][own vocab] */
+    int32_t *group_of[PHASE_COUNT]; /* [expert_count]; see struct expert_place */
+    int32_t *local_of[PHASE_COUNT]; /* [expert_count] */
+    int32_t *logit_rows;            /* [EXEC_LOGIT_ROWS] */
+    float *own_finals;              /* [EXEC_LOGIT_ROWS][hidden] */
+    float *finals;                  /* [EXEC_LOGIT_ROWS][hidden], of all ranks */
+    float *logits;                  /* [EXEC_LOGIT_ROWS][own vocab] */
 };
 
 /* Which of row_offsets. */
@@ -65,16 +65,17 @@ struct staging {
 };
 
 /* Strides in values, each a multiple of 16 but `choices`, and the rows that buffers hold: the same
- * on every rank. */
+ * on every rank. Where the plan has two layouts, the larger of both. */
 struct dimensions {
     int64_t hidden, qkv, k_offset, v_offset, attention, experts, choices, expert_width, vocab;
     int64_t shared_width, dense_width; /* of a rank's slice */
     int64_t token_max, group_max, own_max, decode_max;
-    int64_t lists_max;    /* expert groups that one token can go to */
-    int64_t received_max; /* rows before the experts */
-    int64_t capacity;     /* of those, in the owned form */
-    int64_t held_max;     /* embedding rows that one rank may have to send out */
-    int64_t expert_count; /* of a rank */
+    int64_t lists_max;             /* expert groups that one token can go to */
+    int64_t received_max;          /* rows before the experts */
+    int64_t capacity[PHASE_COUNT]; /* of those, in the owned form */
+    int64_t held_max;              /* embedding rows that one rank may have to send out */
+    int64_t expert_count;          /* of a rank */
+    int64_t group_count;           /* of the experts: the largest Ee */
     int64_t up_values, down_rows;
 };
 
@@ -111,6 +112,19 @@ struct round_counts {
     int64_t row_count;                    /* of all members */
 };
 
+/* Where a rank stands under one layout of the experts, and who is with it. */
+struct expert_place {
+    struct expert_layout layout;
+    int et, ee;
+    int64_t expert_count;
+    int64_t capacity;   /* see struct dimensions */
+    struct comm *group; /* those that hold slices of the same experts */
+    struct comm *peers; /* those that hold the same slices of other experts */
+    int32_t *group_of;  /* [expert_count of the model]: which group holds it; device memory */
+    int32_t *local_of;  /* [expert_count of the model]: its place here, or -1; device memory */
+    int64_t count_bytes[COMM_RANKS_MAX]; /* of the counts that each rank tells the others */
+};
+
 struct rank {
     struct exec *exec;
     int index;
@@ -119,10 +133,10 @@ struct rank {
     const struct device_ops *ops;
     struct stream *stream;
     const struct weights *weights;
-    struct comm *world;        /* all ranks; these are NULL where they would join one rank */
-    struct comm *attention;    /* the attention group */
-    struct comm *expert_group; /* those that hold slices of the same experts */
-    struct comm *expert_peers; /* those that hold the same slices of other experts */
+    struct comm *world;     /* all ranks; communicators are NULL where they would join one rank */
+    struct comm *attention; /* the attention group */
+    struct expert_place experts[PHASE_COUNT]; /* decode's is empty where it is as prefill's */
+    const struct expert_place *here;          /* of the layer that runs: layers may differ */
     struct activations act;
     void *slab;
     struct staging staging;
@@ -140,14 +154,14 @@ struct rank {
     int64_t held_count;               /* rows that this rank sends out */
     int64_t received_count;           /* rows before the experts */
     int64_t rounds;
-    struct round_counts round;           /* written only while nothing on the stream reads it */
-    int64_t count_bytes[COMM_RANKS_MAX]; /* of the counts that each rank tells the others */
+    struct round_counts round; /* written only while nothing on the stream reads it */
 };
 
 struct exec {
     struct box *box;
     const struct model_config *config;
-    struct layout layout;
+    struct plan_layouts layouts;
+    struct layout layout; /* of prefill, for all but the experts: see struct expert_place */
     struct model_shape shape;
     int64_t token_max, segment_max;
     struct dimensions dim;
@@ -159,9 +173,16 @@ struct exec {
     int64_t wanted_count;
 };
 
+/* How many of a rank's expert places there are. */
+static inline int exec_place_count(const struct exec *exec)
+{
+    return plan_layouts_differ(&exec->layouts) ? PHASE_COUNT : 1;
+}
+
 /* rank.c */
-struct dimensions dimensions_of(const struct model_config *config, const struct layout *layout,
-                                int64_t token_max, int64_t segment_max);
+struct dimensions dimensions_of(const struct model_config *config,
+                                const struct plan_layouts *layouts, int64_t token_max,
+                                int64_t segment_max);
 uint64_t rank_bytes(const struct dimensions *dim, const struct model_config *config,
                     const struct layout *layout);
 enum status rank_take_memory(struct rank *rank, struct error *err) MUST_CHECK;

@@ -8,7 +8,7 @@
 /* Tokens are sent only where they are needed: all-to-all with counts that the router decides. */
 static bool sends_apart(const struct rank *rank)
 {
-    return rank->exec->pass.form == FORM_OWNED && rank->exec->layout.experts.ep > 1;
+    return rank->exec->pass.form == FORM_OWNED && rank->here->layout.ep > 1;
 }
 
 /* Every rank already has all rows that its experts need. */
@@ -50,13 +50,13 @@ static void gather(struct rank *rank, void *out, const void *in, int64_t row_cou
 static enum status counts_exchange(struct rank *rank, struct error *err)
 {
     const struct exec *exec = rank->exec;
-    int64_t groups = exec->layout.experts.ep, rank_count = exec->layout.rank_count;
+    int64_t groups = rank->here->layout.ep, rank_count = exec->layout.rank_count;
     rank->ops->dispatch(rank->stream, &(struct op_dispatch){
                                           .counts = rank->act.sent_counts,
                                           .token_of = rank->act.sent_token_of,
                                           .slot_of = rank->act.slot_of,
                                           .ids = rank->act.choices,
-                                          .group_of = rank->act.group_of,
+                                          .group_of = rank->here->group_of,
                                           .token_count = rank->own_count,
                                           .group_count = groups,
                                           .top_k = exec->config->expert_top_k,
@@ -66,7 +66,7 @@ static enum status counts_exchange(struct rank *rank, struct error *err)
                     &(struct comm_all_gather){
                         .out = rank->act.all_counts,
                         .in = rank->act.sent_counts,
-                        .counts = rank->count_bytes,
+                        .counts = rank->here->count_bytes,
                         .tag = TRAFFIC_COUNTS,
                     });
     rank->ops->copy(rank->stream, &(struct op_copy){rank->staging.all_counts, rank->act.all_counts,
@@ -85,13 +85,13 @@ enum status dispatch_begin(struct rank *rank, struct error *err)
         return STATUS_OK;
     stage_begin(rank, STAGE_COLLECTIVE);
     TRY(counts_exchange(rank, err));
-    int64_t groups = exec->layout.experts.ep, list_rows = 0;
+    int64_t groups = rank->here->layout.ep, list_rows = 0;
     for (int64_t g = 0; g < groups; g++)
         list_rows += rank->staging.sent[rank->index * groups + g];
     gather(rank, rank->act.sent, rank->act.normed, list_rows, exec->dim.hidden * 4);
     gather(rank, rank->act.sent_choices, rank->act.choices, list_rows, exec->dim.choices * 4);
     rank->rounds = dispatch_rounds(rank->staging.sent, exec->layout.rank_count, (int)groups,
-                                   exec->dim.capacity);
+                                   rank->here->capacity);
     return STATUS_OK;
 }
 
@@ -109,7 +109,7 @@ static void side_set(int64_t *row_bytes, int64_t *rows_at, int64_t *choice_bytes
 static void round_send(struct rank *rank, int64_t index)
 {
     struct round_counts *round = &rank->round;
-    int64_t groups = rank->exec->layout.experts.ep;
+    int64_t groups = rank->here->layout.ep;
     const int64_t *own = rank->staging.sent + rank->index * groups;
     int64_t list_first = 0;
     for (int64_t g = 0; g < groups; g++) {
@@ -126,28 +126,28 @@ static void round_receive(struct rank *rank, int64_t index)
 {
     struct round_counts *round = &rank->round;
     const struct dimensions *dim = &rank->exec->dim;
-    int64_t groups = rank->exec->layout.experts.ep, tp = rank->exec->layout.experts.tp;
+    int64_t groups = rank->here->layout.ep, tp = rank->here->layout.tp;
     int64_t row = 0;
     for (int64_t member = 0; member < tp; member++) {
         int64_t first = row;
         for (int64_t source = 0; source < groups; source++) {
             int64_t owner = source * tp + member;
-            struct range piece = dispatch_piece(rank->staging.sent[owner * groups + rank->place.ee],
+            struct range piece = dispatch_piece(rank->staging.sent[owner * groups + rank->here->ee],
                                                 rank->rounds, index);
-            if (member == rank->place.et)
+            if (member == rank->here->et)
                 side_set(&round->rows.receive[source], &round->rows.receive_at[source],
                          &round->choices.receive[source], &round->choices.receive_at[source], row,
                          piece.count, dim);
             row += piece.count;
         }
-        if (member == rank->place.et)
+        if (member == rank->here->et)
             round->first_row = first;
         round->group.bytes[member] = (row - first) * dim->hidden * 4;
         round->group.values[member] = (row - first) * dim->hidden;
         round->group.choice_bytes[member] = (row - first) * dim->choices * 4;
     }
     round->row_count = row;
-    ASSERT(row <= dim->capacity);
+    ASSERT(row <= rank->here->capacity);
 }
 
 /* ---- Moving ---------------------------------------------------------------------------------- */
@@ -155,7 +155,7 @@ static void round_receive(struct rank *rank, int64_t index)
 static void to_peers(struct rank *rank, void *out, const void *in,
                      const struct exchange_counts *counts, enum traffic tag)
 {
-    comm_all_to_all_v(rank->expert_peers, rank->stream,
+    comm_all_to_all_v(rank->here->peers, rank->stream,
                       &(struct comm_all_to_all_v){
                           .out = out,
                           .in = in,
@@ -188,11 +188,11 @@ static enum status dispatch_apart(struct rank *rank, int64_t index, struct error
     round_receive(rank, index);
     to_peers(rank, act->received, act->sent, &round->rows, TRAFFIC_DISPATCH);
     to_peers(rank, act->received_choices, act->sent_choices, &round->choices, TRAFFIC_CHOICES);
-    if (rank->expert_group != NULL) {
-        all_gather(rank, rank->expert_group, act->received,
+    if (rank->here->group != NULL) {
+        all_gather(rank, rank->here->group, act->received,
                    act->received + round->first_row * dim->hidden, round->group.bytes,
                    TRAFFIC_EXPERT_GATHER);
-        all_gather(rank, rank->expert_group, act->received_choices,
+        all_gather(rank, rank->here->group, act->received_choices,
                    act->received_choices + round->first_row * dim->choices,
                    round->group.choice_bytes, TRAFFIC_CHOICES);
     }
@@ -222,9 +222,9 @@ static void combine_apart(struct rank *rank)
 {
     struct round_counts *round = &rank->round;
     struct activations *act = &rank->act;
-    if (rank->expert_group != NULL)
+    if (rank->here->group != NULL)
         comm_reduce_scatter(
-            rank->expert_group, rank->stream,
+            rank->here->group, rank->stream,
             &(struct comm_reduce_scatter){
                 .out = act->received_out + round->first_row * rank->exec->dim.hidden,
                 .in = act->received_out,
@@ -232,7 +232,7 @@ static void combine_apart(struct rank *rank)
                 .tag = TRAFFIC_EXPERT_REDUCE,
             });
     const struct exchange_counts *there = &round->rows;
-    comm_all_to_all_v(rank->expert_peers, rank->stream,
+    comm_all_to_all_v(rank->here->peers, rank->stream,
                       &(struct comm_all_to_all_v){
                           .out = act->sent,
                           .in = act->received_out,
@@ -281,7 +281,7 @@ void combine_end(struct rank *rank)
                                          .in = rank->act.sent,
                                          .position_of = rank->act.slot_of,
                                          .token_count = rank->own_count,
-                                         .top_k = rank->exec->layout.experts.ep,
+                                         .top_k = rank->here->layout.ep,
                                          .stride = rank->exec->dim.hidden,
                                      });
 }

@@ -217,9 +217,11 @@ static void ffn(struct rank *rank, float *out, const float *in, const struct ffn
 }
 
 /* 6: sort by expert, grouped GEMMs of own experts, the weighted sum over them for each row. */
-static void experts_run(struct rank *rank, const struct layer_weights *layer)
+static void experts_run(struct rank *rank, int64_t layer)
 {
     const struct exec *exec = rank->exec;
+    const struct ffn_weights *experts = rank->weights->experts.layers[layer].weights;
+    int64_t expert_count = rank->here->expert_count;
     const int32_t *choices = received_choices(rank);
     int64_t top_k = exec->config->expert_top_k;
     stage_begin(rank, STAGE_ROUTER);
@@ -228,15 +230,15 @@ static void experts_run(struct rank *rank, const struct layer_weights *layer)
                                        .token_of = rank->act.token_of,
                                        .position_of = rank->act.position_of,
                                        .ids = choices,
-                                       .local_of = rank->act.local_of,
+                                       .local_of = rank->here->local_of,
                                        .token_count = rank->received_count,
-                                       .expert_count = rank->weights->expert_count,
+                                       .expert_count = expert_count,
                                        .top_k = top_k,
                                        .choice_stride = exec->dim.choices,
                                    });
     stage_begin(rank, STAGE_EXPERTS);
-    ffn(rank, rank->act.down, received_rows(rank), layer->experts, rank->weights->expert_count,
-        rank->act.expert_offsets, rank->act.token_of);
+    ffn(rank, rank->act.down, received_rows(rank), experts, expert_count, rank->act.expert_offsets,
+        rank->act.token_of);
     stage_begin(rank, STAGE_COMBINE);
     rank->ops->combine(rank->stream, &(struct op_combine){
                                          .out = received_sums(rank),
@@ -281,7 +283,7 @@ static void shared_add(struct rank *rank, float *out, const float *shared, const
 static bool shared_rides(const struct rank *rank)
 {
     const struct layout *layout = &rank->exec->layout;
-    bool to_all = layout->attention.tp == layout->rank_count && layout->experts.ep == 1;
+    bool to_all = layout->attention.tp == layout->rank_count && rank->here->layout.ep == 1;
     return layout_ffn_is_cut(layout, rank->exec->config->shared_expert_dim) &&
            (to_all || rank->exec->pass.form != FORM_OWNED);
 }
@@ -347,12 +349,13 @@ enum status layer_run(struct rank *rank, int64_t index, struct error *err)
 
     norm(rank, layer->ffn_norm);
     if (config->ffn == FFN_MOE) {
+        rank->here = &rank->experts[rank->weights->experts.layers[index].phase];
         route(rank, layer); /* 4 */
         TRY(routing_record(rank, index, err));
         TRY(dispatch_begin(rank, err)); /* 5 */
         for (int64_t round = 0; round < rank->rounds; round++) {
             TRY(dispatch(rank, round, err)); /* 5 */
-            experts_run(rank, layer);        /* 6 */
+            experts_run(rank, index);        /* 6 */
             shared_beside(rank, layer);      /* 8, riding */
             combine(rank);                   /* 7 */
         }

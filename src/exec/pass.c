@@ -56,10 +56,8 @@ static void rows_find(struct rank *rank)
     rank->group_count = pass->group[rank->place.ad].count;
     rank->group_first = pass->group[rank->place.ad].first;
     rank->row_count = pass->row_count;
-    for (int r = 0; r < exec->layout.rank_count; r++) {
+    for (int r = 0; r < exec->layout.rank_count; r++)
         row_counts_fill(&rank->world_rows, r, pass->own[r].count, &exec->dim);
-        rank->count_bytes[r] = exec->layout.experts.ep * 4;
-    }
     for (int m = 0; m < tp; m++)
         row_counts_fill(&rank->attention_rows, m, pass->own[rank->place.ad * tp + m].count,
                         &exec->dim);

@@ -17,37 +17,53 @@ static int64_t min_of(int64_t a, int64_t b)
 
 /* ---- Sizes --------------------------------------------------------------------------------- */
 
-static void row_limits(struct dimensions *dim, const struct model_config *config,
-                       const struct layout *layout, int64_t token_max, int64_t segment_max)
+static void row_limits(struct dimensions *dim, const struct layout *layout, int64_t token_max,
+                       int64_t segment_max)
 {
-    struct model_shape shape = weights_shape(config);
     dim->group_max = ceil_div(token_max, layout->attention.dp);
     dim->token_max = dim->group_max * layout->attention.dp;
     dim->decode_max = min_of(segment_max, dim->token_max);
     dim->own_max = ceil_div(dim->group_max, layout->attention.tp);
     if (layout->attention.dp == 1) /* the replicated form */
         dim->own_max = max_of(dim->own_max, dim->decode_max);
-    dim->lists_max = min_of(config->expert_top_k, layout->experts.ep);
     dim->held_max = dim->token_max;
-    dim->capacity =
-        layout->experts.ep > 1 ? dispatch_capacity(layout, &shape, dim->token_max) : dim->token_max;
-    dim->received_max = max_of(dim->capacity, dim->decode_max);
 }
 
-/* One pair of buffers serves routed experts, shared experts and dense layers in turn; `down` serves
- * embedding rows on their way as well. */
-static void ffn_limits(struct dimensions *dim, const struct model_config *config)
+/* One pair of buffers serves shared experts, dense layers and, in turn, routed experts; `down`
+ * serves embedding rows on their way as well. */
+static void ffn_limits(struct dimensions *dim)
 {
-    int64_t pairs = dim->received_max * min_of(config->expert_top_k, dim->expert_count);
     int64_t rows = max_of(dim->group_max, dim->own_max);
-    int64_t width = max_of(dim->shared_width, dim->dense_width);
-    dim->up_values = max_of(pairs * dim->expert_width, rows * width);
-    dim->down_rows = max_of(max_of(pairs, rows), dim->held_max);
+    dim->up_values = rows * max_of(dim->shared_width, dim->dense_width);
+    dim->down_rows = max_of(rows, dim->held_max);
 }
 
-struct dimensions dimensions_of(const struct model_config *config, const struct layout *layout,
-                                int64_t token_max, int64_t segment_max)
+/* What the experts need under one of the layouts, where it is more than under the other. */
+static void expert_limits(struct dimensions *dim, const struct model_config *config,
+                          const struct model_shape *shape, const struct plan_layouts *layouts,
+                          enum phase phase)
 {
+    const struct layout *layout = &layouts->of[phase];
+    int64_t groups = layout->experts.ep;
+    int64_t expert_count = ceil_div(config->expert_count, groups);
+    int64_t width = round_up(layout_expert_width(layout, shape, 0).count, PACK_BLOCK);
+    dim->capacity[phase] =
+        groups > 1 ? dispatch_capacity(layout, shape, dim->token_max) : dim->token_max;
+    int64_t received = max_of(dim->capacity[phase], dim->decode_max);
+    int64_t pairs = received * min_of(config->expert_top_k, expert_count);
+    dim->group_count = max_of(dim->group_count, groups);
+    dim->lists_max = max_of(dim->lists_max, min_of(config->expert_top_k, groups));
+    dim->expert_count = max_of(dim->expert_count, expert_count);
+    dim->received_max = max_of(dim->received_max, received);
+    dim->up_values = max_of(dim->up_values, pairs * width);
+    dim->down_rows = max_of(dim->down_rows, pairs);
+}
+
+struct dimensions dimensions_of(const struct model_config *config,
+                                const struct plan_layouts *layouts, int64_t token_max,
+                                int64_t segment_max)
+{
+    const struct layout *layout = &layouts->of[PHASE_PREFILL];
     struct model_shape shape = weights_shape(config);
     int64_t heads = layout_heads(layout, &shape, 0).count;
     int64_t kv_heads = layout_kv_heads(layout, &shape, 0).count;
@@ -61,16 +77,16 @@ struct dimensions dimensions_of(const struct model_config *config, const struct 
         .attention = q,
         .experts = round_up(config->expert_count, PACK_BLOCK),
         .choices = 2 * config->expert_top_k,
-        .expert_width = round_up(layout_expert_width(layout, &shape, 0).count, PACK_BLOCK),
         .shared_width =
             round_up(layout_ffn_width(layout, config->shared_expert_dim, 0).count, PACK_BLOCK),
         .dense_width = round_up(layout_ffn_width(layout, config->dense_dim, 0).count, PACK_BLOCK),
         /* The first rank's range of the vocabulary is the longest. */
         .vocab = round_up(layout_vocab(&shape, layout->rank_count, 0).count, PACK_BLOCK),
-        .expert_count = ceil_div(config->expert_count, layout->experts.ep),
     };
-    row_limits(&dim, config, layout, token_max, segment_max);
-    ffn_limits(&dim, config);
+    row_limits(&dim, layout, token_max, segment_max);
+    ffn_limits(&dim);
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        expert_limits(&dim, config, &shape, layouts, (enum phase)phase);
     return dim;
 }
 
@@ -101,9 +117,9 @@ static int64_t activations_place(struct activations *act, char *base, const stru
 {
     int64_t joins = layout->rank_count > 1;
     int64_t cuts = layout->attention.tp > 1;
-    int64_t sends = layout->experts.ep > 1 ? dim->own_max * dim->lists_max : 0;
-    int64_t tables = layout->experts.ep > 1;
-    int64_t groups = layout->experts.ep;
+    int64_t tables = dim->group_count > 1;
+    int64_t sends = tables * dim->own_max * dim->lists_max;
+    int64_t groups = dim->group_count;
     int64_t received = joins * dim->received_max;
     int64_t choices = dim->received_max * config->expert_top_k;
     const struct buffer buffers[] = {
@@ -134,8 +150,10 @@ static int64_t activations_place(struct activations *act, char *base, const stru
         {&act->ids, dim->held_max},
         {&act->embed_rows, dim->own_max},
         {&act->row_offsets, 2 * ROW_KIND_COUNT},
-        {&act->group_of, config->expert_count},
-        {&act->local_of, config->expert_count},
+        {&act->group_of[PHASE_PREFILL], config->expert_count},
+        {&act->local_of[PHASE_PREFILL], config->expert_count},
+        {&act->group_of[PHASE_DECODE], config->expert_count},
+        {&act->local_of[PHASE_DECODE], config->expert_count},
         {&act->logit_rows, EXEC_LOGIT_ROWS},
         {&act->own_finals, EXEC_LOGIT_ROWS * dim->hidden},
         {&act->finals, joins * EXEC_LOGIT_ROWS * dim->hidden},
@@ -147,7 +165,7 @@ static int64_t activations_place(struct activations *act, char *base, const stru
 static int64_t staging_place(struct staging *staging, char *base, const struct dimensions *dim,
                              const struct model_config *config, const struct layout *layout)
 {
-    int64_t table = layout->rank_count * layout->experts.ep;
+    int64_t table = layout->rank_count * dim->group_count;
     const struct buffer buffers[] = {
         {&staging->rope, dim->group_max * config->head_dim},
         {&staging->ids, dim->held_max},
@@ -171,19 +189,31 @@ uint64_t rank_bytes(const struct dimensions *dim, const struct model_config *con
 
 /* ---- Life ---------------------------------------------------------------------------------- */
 
-/* Which expert stands where: from the layout to the device. */
-static enum status tables_send(struct rank *rank, struct error *err)
+/* Where the rank stands under one of the layouts; and which expert stands where, from the layout to
+ * the device. */
+static enum status place_start(struct rank *rank, enum phase phase, struct error *err)
 {
     const struct exec *exec = rank->exec;
+    const struct layout *layout = &exec->layouts.of[phase];
+    struct layout_place at = layout_place(layout, rank->index);
+    struct expert_place *place = &rank->experts[phase];
     int64_t count = exec->shape.expert_count;
-    int32_t *group_of = rank->staging.tables, *local_of = group_of + count;
-    int32_t local = 0;
-    layout_placement(group_of, &exec->layout, &exec->shape);
+    int32_t *group_of = rank->staging.tables, *local_of = group_of + count, local = 0;
+    layout_placement(group_of, layout, &exec->shape);
     for (int64_t e = 0; e < count; e++)
-        local_of[e] = group_of[e] == rank->place.ee ? local++ : -1;
-    size_t bytes = (size_t)count * sizeof(int32_t);
-    rank->ops->copy(rank->stream, &(struct op_copy){rank->act.group_of, group_of, (int64_t)bytes});
-    rank->ops->copy(rank->stream, &(struct op_copy){rank->act.local_of, local_of, (int64_t)bytes});
+        local_of[e] = group_of[e] == at.ee ? local++ : -1;
+    place->layout = layout->experts;
+    place->et = at.et;
+    place->ee = at.ee;
+    place->expert_count = local;
+    place->capacity = exec->dim.capacity[phase];
+    place->group_of = rank->act.group_of[phase];
+    place->local_of = rank->act.local_of[phase];
+    for (int r = 0; r < layout->rank_count; r++)
+        place->count_bytes[r] = layout->experts.ep * (int64_t)sizeof(int32_t);
+    int64_t bytes = count * (int64_t)sizeof(int32_t);
+    rank->ops->copy(rank->stream, &(struct op_copy){place->group_of, group_of, bytes});
+    rank->ops->copy(rank->stream, &(struct op_copy){place->local_of, local_of, bytes});
     return rank->ops->synchronize(rank->stream, err);
 }
 
@@ -217,7 +247,9 @@ enum status rank_start(struct rank *rank, struct error *err)
     const struct exec *exec = rank->exec;
     struct buffer all = {rank->slab, (int64_t)rank_bytes(&exec->dim, exec->config, &exec->layout)};
     rank->ops->call(rank->stream, zero_all, &all, sizeof all);
-    return tables_send(rank, err);
+    for (int phase = 0; phase < exec_place_count(exec); phase++)
+        TRY(place_start(rank, (enum phase)phase, err));
+    return STATUS_OK;
 }
 
 void rank_deinit(struct rank *rank)
@@ -226,8 +258,10 @@ void rank_deinit(struct rank *rank)
         return;
     comm_destroy(rank->world);
     comm_destroy(rank->attention);
-    comm_destroy(rank->expert_group);
-    comm_destroy(rank->expert_peers);
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        comm_destroy(rank->experts[phase].group);
+        comm_destroy(rank->experts[phase].peers);
+    }
     rank->ops->host_memory_free(rank->device, rank->staging_slab);
     rank->ops->memory_free(rank->device, rank->slab);
     memory_free(rank->segments);

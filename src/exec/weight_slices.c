@@ -204,18 +204,6 @@ enum status weight_slices_each(const struct model_config *config, const struct l
     return STATUS_OK;
 }
 
-int64_t weight_slices_expert_count(const struct model_config *config, const struct layout *layout,
-                                   int rank)
-{
-    int32_t group_of[MODEL_EXPERTS_MAX];
-    struct model_shape shape = weights_shape(config);
-    int64_t count = 0;
-    layout_placement(group_of, layout, &shape);
-    for (int64_t expert = 0; expert < config->expert_count; expert++)
-        count += group_of[expert] == layout_place(layout, rank).ee;
-    return count;
-}
-
 static enum status add_bytes(void *context, const struct weight_slice *slice, struct error *err)
 {
     struct weights_bytes *bytes = context;
@@ -226,10 +214,39 @@ static enum status add_bytes(void *context, const struct weight_slice *slice, st
     return STATUS_OK;
 }
 
-void weights_bytes(struct weights_bytes *out, const struct model_config *config,
-                   const struct layout *layout, int rank, const struct weight_types *types)
+struct expert_type weights_expert_type(const struct weight_types *types)
 {
+    bool is_int4 = types->experts == DTYPE_INT4;
+    return (struct expert_type){types->experts, is_int4 ? INT4_GROUP : 0};
+}
+
+void weight_slices_slots(struct expert_slots_params *out, struct model_shape *shape,
+                         bool has_experts[MODEL_LAYERS_MAX], const struct model_config *config,
+                         const struct weights_share *share)
+{
+    *shape = weights_shape(config);
+    for (int64_t layer = 0; layer < config->layer_count; layer++)
+        has_experts[layer] = config->layers[layer].ffn == FFN_MOE;
+    *out = (struct expert_slots_params){
+        .shape = shape,
+        .layouts = &share->layouts,
+        .rank = share->rank,
+        .type = weights_expert_type(&share->types),
+        .keeps_both = share->keeps_both,
+        .has_experts = has_experts,
+    };
+}
+
+void weights_bytes(struct weights_bytes *out, const struct model_config *config,
+                   const struct weights_share *share)
+{
+    struct expert_slots_params slots;
+    struct model_shape shape;
+    bool has_experts[MODEL_LAYERS_MAX];
     *out = (struct weights_bytes){0};
-    enum status status = weight_slices_each(config, layout, rank, types, add_bytes, out, NULL);
+    enum status status = weight_slices_each(config, &share->layouts.of[PHASE_PREFILL], share->rank,
+                                            &share->types, add_bytes, out, NULL);
     ASSERT(status == STATUS_OK); /* add_bytes never fails */
+    weight_slices_slots(&slots, &shape, has_experts, config, share);
+    out->experts = expert_slots_bytes(&slots);
 }

@@ -35,8 +35,10 @@ static inline bool weight_is_expert(enum weight weight)
            weight == WEIGHT_EXPERT_DOWN;
 }
 
-/* Routed experts of a layer that the rank holds. */
-int64_t weight_slices_expert_count(const struct model_config *config, const struct layout *layout,
-                                   int rank);
+/* What the slots of a rank's experts are made from; `shape` and `has_experts` are filled and
+ * borrowed by `out`. */
+void weight_slices_slots(struct expert_slots_params *out, struct model_shape *shape,
+                         bool has_experts[MODEL_LAYERS_MAX], const struct model_config *config,
+                         const struct weights_share *share);
 
 #endif

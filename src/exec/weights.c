@@ -7,17 +7,12 @@
 #include "base/memory.h"
 #include "base/system.h"
 #include "exec/weight_slices.h"
-#include "quant/int4.h"
-
-/* Small enough for a core's cache: what was read is packed from there, and the kernel's copy into
- * it does not go to memory. */
-#define STAGING_BYTES ((int64_t)512 << 10)
+#include "store/packed_read.h"
 
 /* One slice on its way from the checkpoint to its place. */
 struct load_task {
     struct weight_slice slice;
-    int64_t slab;
-    uint64_t offset; /* in its slab */
+    uint64_t offset; /* in the slab; not of experts, which have slots */
 };
 
 struct loader {
@@ -26,7 +21,6 @@ struct loader {
     const struct model_config *config;
     struct load_task *tasks;
     size_t task_count, task_capacity;
-    uint64_t *slab_bytes;
     int64_t staging_bytes; /* of each half */
     const struct weights_progress *progress;
     atomic_uint_fast64_t bytes_done;
@@ -105,12 +99,6 @@ static void *target_of(struct weights *weights, const struct weight_slice *slice
         return &weights->head;
     case WEIGHT_FINAL_NORM:
         return &weights->final_norm;
-    case WEIGHT_EXPERT_GATE:
-        return &layer->experts[slice->local_expert].gate;
-    case WEIGHT_EXPERT_UP:
-        return &layer->experts[slice->local_expert].up;
-    case WEIGHT_EXPERT_DOWN:
-        return &layer->experts[slice->local_expert].down;
     default:
         break;
     }
@@ -119,27 +107,18 @@ static void *target_of(struct weights *weights, const struct weight_slice *slice
     return (char *)layer + offset;
 }
 
-/* Rows that are read and packed together are a multiple of it, or all. int4 needs it; other types
- * are packed a tile at a time. */
-static int64_t row_step(const struct weight_slice *slice)
+/* A slice as packed_read takes it, but for its place. */
+static struct packed_block block_of(const struct weight_slice *slice)
 {
-    if (slice->is_vector)
-        return 1;
-    return slice->dtype == DTYPE_INT4 && slice->packing == PACK_INPUT ? INT4_GROUP : PACK_BLOCK;
-}
-
-/* Rows that are read at a time into STAGING_BYTES; at least what is packed together. */
-static int64_t rows_per_read(const struct weight_slice *slice)
-{
-    int64_t row_bytes = slice->block.column_count * (int64_t)sizeof(float);
-    int64_t step = row_step(slice), fitting = STAGING_BYTES / row_bytes / step * step;
-    fitting = fitting < step ? step : fitting;
-    return slice->block.row_count < fitting ? slice->block.row_count : fitting;
-}
-
-static int64_t staging_of(const struct weight_slice *slice)
-{
-    return rows_per_read(slice) * slice->block.column_count * (int64_t)sizeof(float);
+    return (struct packed_block){
+        .weight = slice->weight,
+        .layer = slice->layer,
+        .expert = slice->expert,
+        .block = slice->block,
+        .is_vector = slice->is_vector,
+        .packing = slice->packing,
+        .dtype = slice->dtype,
+    };
 }
 
 static enum status check_int4(const struct weight_slice *slice, struct error *err)
@@ -159,12 +138,12 @@ static enum status task_add(void *context, const struct weight_slice *slice, str
 {
     struct loader *loader = context;
     TRY(check_int4(slice, err));
-    int64_t staging = staging_of(slice);
+    struct packed_block block = block_of(slice);
+    int64_t staging = packed_read_staging(&block);
     loader->staging_bytes = staging > loader->staging_bytes ? staging : loader->staging_bytes;
-    struct load_task task = {.slice = *slice,
-                             .slab = weight_is_expert(slice->weight) ? 1 + slice->layer : 0};
-    task.offset = loader->slab_bytes[task.slab];
-    loader->slab_bytes[task.slab] += (uint64_t)round_up((int64_t)slice->bytes, 64);
+    struct load_task task = {.slice = *slice, .offset = loader->weights->resident_bytes};
+    if (!weight_is_expert(slice->weight))
+        loader->weights->resident_bytes += (uint64_t)round_up((int64_t)slice->bytes, 64);
     TRY(memory_reserve(&loader->tasks, &loader->task_capacity, loader->task_count + 1, sizeof task,
                        "the list of weights", err));
     loader->tasks[loader->task_count++] = task;
@@ -173,62 +152,43 @@ static enum status task_add(void *context, const struct weight_slice *slice, str
 
 /* ---- Memory -------------------------------------------------------------------------------- */
 
-static enum status tables_get(struct loader *loader, struct error *err)
+static enum status memory_take(struct loader *loader, const struct weights_share *share,
+                               struct error *err)
 {
     struct weights *weights = loader->weights;
-    const struct model_config *config = loader->config;
-    size_t layers = (size_t)config->layer_count;
-    weights->slab_count = 1 + config->layer_count;
-    TRY(memory_get((void **)&weights->layers, layers, sizeof *weights->layers, "the layer table",
-                   err));
-    TRY(memory_get((void **)&weights->all_experts, layers * (size_t)weights->expert_count,
-                   sizeof *weights->all_experts, "the expert table", err));
-    TRY(memory_get((void **)&weights->slabs, layers + 1, sizeof *weights->slabs, "the slab table",
-                   err));
-    for (int64_t layer = 0; layer < config->layer_count; layer++)
-        weights->layers[layer].experts = weights->all_experts + layer * weights->expert_count;
-    return memory_get((void **)&loader->slab_bytes, layers + 1, sizeof *loader->slab_bytes,
-                      "the slab table", err);
-}
-
-static enum status slabs_get(struct loader *loader, struct error *err)
-{
-    struct weights *weights = loader->weights;
-    weights->resident_bytes = loader->slab_bytes[0];
-    for (int64_t s = 1; s < weights->slab_count; s++)
-        weights->expert_bytes += loader->slab_bytes[s];
-    for (int64_t s = 0; s < weights->slab_count; s++) {
-        if (loader->slab_bytes[s] > 0)
-            TRY(weights->device->ops->memory_get(weights->device, &weights->slabs[s],
-                                                 loader->slab_bytes[s], "weights", err));
-    }
+    struct expert_slots_params slots;
+    struct model_shape shape;
+    bool has_experts[MODEL_LAYERS_MAX];
+    TRY(memory_get((void **)&weights->layers, (size_t)loader->config->layer_count,
+                   sizeof *weights->layers, "the layer table", err));
+    TRY(weights->device->ops->memory_get(weights->device, &weights->slab, weights->resident_bytes,
+                                         "weights", err));
+    weight_slices_slots(&slots, &shape, has_experts, loader->config, share);
+    TRY(expert_slots_init(&weights->experts, weights->device, &slots, err));
+    weights->expert_bytes = weights->experts.bytes;
     return STATUS_OK;
 }
 
 static char *place_of(const struct loader *loader, const struct load_task *task)
 {
-    return (char *)loader->weights->slabs[task->slab] + task->offset;
+    return (char *)loader->weights->slab + task->offset;
 }
 
-static struct matrix matrix_of(const struct weight_slice *slice, char *place)
+static struct matrix matrix_of(const struct weight_slice *slice, const char *place)
 {
-    struct matrix matrix = {.data = place,
-                            .dtype = slice->dtype,
-                            .packing = slice->packing,
-                            .rows = slice->block.row_count,
-                            .columns = slice->block.column_count};
-    if (slice->dtype == DTYPE_INT4) {
-        matrix.scales =
-            (const uint16_t *)(place + packed_bytes(matrix.rows, matrix.columns, DTYPE_INT4));
-        matrix.group = INT4_GROUP;
-    }
-    return matrix;
+    return (struct matrix){.data = place,
+                           .dtype = slice->dtype,
+                           .packing = slice->packing,
+                           .rows = slice->block.row_count,
+                           .columns = slice->block.column_count};
 }
 
 static void targets_set(struct loader *loader)
 {
     for (size_t i = 0; i < loader->task_count; i++) {
         const struct load_task *task = &loader->tasks[i];
+        if (weight_is_expert(task->slice.weight))
+            continue; /* the slots have them */
         void *target = target_of(loader->weights, &task->slice);
         if (task->slice.is_vector)
             *(const float **)target = (const float *)place_of(loader, task);
@@ -244,13 +204,6 @@ static void targets_set(struct loader *loader)
 static uint64_t bytes_on_disk(const struct weight_location *where, int64_t values)
 {
     return (uint64_t)values * (where->tensor->dtype == TENSOR_F32 ? 4 : 2);
-}
-
-static enum status locate(struct weight_location *out, const struct loader *loader,
-                          const struct load_task *task, struct error *err)
-{
-    return checkpoint_locate(out, loader->checkpoint, task->slice.weight, task->slice.layer,
-                             task->slice.expert, err);
 }
 
 struct disk_count {
@@ -279,76 +232,38 @@ enum status weights_bytes_on_disk(uint64_t *out, const struct checkpoint *checkp
     return STATUS_OK;
 }
 
-static void report_progress(struct loader *loader, uint64_t bytes)
+static void report_progress(void *context, uint64_t bytes)
 {
+    struct loader *loader = context;
     uint64_t done = atomic_fetch_add(&loader->bytes_done, bytes) + bytes;
     if (loader->progress->report != NULL)
         loader->progress->report(loader->progress->context, done);
 }
 
-/* Rows of a matrix that were read, from `row` on, to their place. */
-static enum status pack_rows(const struct weight_slice *slice, char *place, const void *values,
-                             int64_t row, int64_t row_count, const struct weight_location *where,
-                             struct error *err)
+static void place_set(struct packed_block *block, const struct loader *loader,
+                      const struct load_task *task)
 {
-    int64_t rows = slice->block.row_count, columns = slice->block.column_count;
-    int64_t bad_row, bad_column;
-    if (slice->dtype != DTYPE_INT4) {
-        matrix_pack_rows(place, slice->packing, slice->dtype, rows, columns, values, row,
-                         row_count);
-        return STATUS_OK;
+    const struct weight_slice *slice = &task->slice;
+    if (!weight_is_expert(slice->weight)) {
+        block->place = place_of(loader, task);
+        return;
     }
-    const struct int4_target target = {
-        .data = (uint8_t *)place,
-        .scales = (uint16_t *)(place + packed_bytes(rows, columns, DTYPE_INT4)),
-        .packing = slice->packing,
-        .rows = rows,
-        .columns = columns,
-        .group = INT4_GROUP,
-    };
-    if (int4_pack_rows(&target, values, row, row_count, &bad_row, &bad_column))
-        return STATUS_OK;
-    return error_set(
-        err, STATUS_FORMAT,
-        "tensor %s: the weight at row %lld, column %lld of expert %lld is none that int4 "
-        "can hold (not a number, or beyond 1e15); --expert-dtype auto runs it as it is",
-        where->tensor->name, (long long)(slice->block.row + bad_row),
-        (long long)(slice->block.column + bad_column), (long long)slice->expert);
-}
-
-/* Bytes of its place that no weight is written to. A matrix without any is not zeroed: that would
- * be one more pass over most of the memory. */
-static bool has_padding(const struct weight_slice *slice)
-{
-    const struct block *block = &slice->block;
-    return slice->is_vector || block->row_count % PACK_BLOCK != 0 ||
-           block->column_count % PACK_BLOCK != 0;
+    const struct expert_slots *slots = &loader->weights->experts;
+    struct matrix matrix =
+        expert_form_matrix(&slots->forms[PHASE_PREFILL], expert_slots_now(slots, slice->layer),
+                           slice->local_expert, (int)slice->weight - WEIGHT_EXPERT_GATE);
+    block->place = (void *)matrix.data;
+    block->scales = (uint16_t *)matrix.scales;
 }
 
 static enum status task_run(struct loader *loader, const struct load_task *task, int worker,
                             struct error *err)
 {
-    const struct weight_slice *slice = &task->slice;
-    char *staging = loader->workers[worker].staging;
-    char *place = place_of(loader, task);
-    enum dtype dtype = slice->dtype == DTYPE_INT4 ? DTYPE_F32 : slice->dtype;
-    if (has_padding(slice))
-        memset(place, 0, slice->bytes);
-    struct weight_location where;
-    TRY(locate(&where, loader, task, err));
-    int64_t step = rows_per_read(slice);
-    for (int64_t row = 0; row < slice->block.row_count; row += step) {
-        struct block part = slice->block;
-        part.row += row;
-        part.row_count = part.row_count - row < step ? part.row_count - row : step;
-        void *values = slice->is_vector ? place : staging + loader->staging_bytes;
-        TRY(checkpoint_read_block(loader->checkpoint, &where, part, values, dtype, staging,
-                                  (size_t)loader->staging_bytes, err));
-        if (!slice->is_vector)
-            TRY(pack_rows(slice, place, values, row, part.row_count, &where, err));
-        report_progress(loader, bytes_on_disk(&where, part.row_count * part.column_count));
-    }
-    return STATUS_OK;
+    struct packed_block block = block_of(&task->slice);
+    const struct packed_read_progress progress = {report_progress, loader};
+    place_set(&block, loader, task);
+    return packed_read(loader->checkpoint, &block, loader->workers[worker].staging,
+                       loader->staging_bytes, &progress, err);
 }
 
 static void load_work(void *context, int index)
@@ -392,26 +307,24 @@ static void loader_deinit(struct loader *loader)
         memory_free(loader->workers[w].staging);
     memory_free(loader->workers);
     memory_free(loader->tasks);
-    memory_free(loader->slab_bytes);
 }
 
 enum status weights_load(struct weights *out, struct device *device,
-                         const struct checkpoint *checkpoint, const struct layout *layout, int rank,
-                         const struct weight_types *types, const struct weights_progress *progress,
-                         struct error *err)
+                         const struct checkpoint *checkpoint, const struct weights_share *share,
+                         const struct weights_progress *progress, struct error *err)
 {
     const struct model_config *config = checkpoint_config(checkpoint);
+    const struct layout *layout = &share->layouts.of[PHASE_PREFILL];
     struct model_shape shape = weights_shape(config);
-    struct weights weights = {.types = *types,
+    struct weights weights = {.types = share->types,
                               .device = device,
-                              .vocab = layout_vocab(&shape, layout->rank_count, rank),
-                              .expert_count = weight_slices_expert_count(config, layout, rank)};
+                              .vocab = layout_vocab(&shape, layout->rank_count, share->rank)};
     struct loader loader = {
         .weights = &weights, .checkpoint = checkpoint, .config = config, .progress = progress};
     enum status status;
-    TRY_GOTO(tables_get(&loader, err), done);
-    TRY_GOTO(weight_slices_each(config, layout, rank, types, task_add, &loader, err), done);
-    TRY_GOTO(slabs_get(&loader, err), done);
+    TRY_GOTO(weight_slices_each(config, layout, share->rank, &share->types, task_add, &loader, err),
+             done);
+    TRY_GOTO(memory_take(&loader, share, err), done);
     targets_set(&loader);
     TRY_GOTO(read_all(&loader, err), done);
     *out = weights;
@@ -425,10 +338,9 @@ done:
 
 void weights_deinit(struct weights *weights)
 {
-    for (int64_t s = 0; weights->slabs != NULL && s < weights->slab_count; s++)
-        weights->device->ops->memory_free(weights->device, weights->slabs[s]);
-    memory_free(weights->slabs);
-    memory_free(weights->all_experts);
+    expert_slots_deinit(&weights->experts);
+    if (weights->slab != NULL)
+        weights->device->ops->memory_free(weights->device, weights->slab);
     memory_free(weights->layers);
     *weights = (struct weights){0};
 }

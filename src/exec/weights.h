@@ -7,6 +7,7 @@
 #include "device/device.h"
 #include "layout/layout.h"
 #include "model/checkpoint.h"
+#include "store/expert_slots.h"
 
 /* Vectors are f32, padded with zeros to a multiple of 16; matrices are packed (layout/packing.h).
  * Dimensions with "own" are this rank's slice. What a model does not have, or a rank does not hold,
@@ -23,7 +24,6 @@ struct layer_weights {
 
     const float *ffn_norm;       /* [hidden_dim] */
     struct matrix router;        /* [expert_count][hidden_dim]; f32 whatever the weights are */
-    struct ffn_weights *experts; /* [own experts], own width; host memory */
     struct ffn_weights shared;   /* own width of shared_expert_dim */
     const float *shared_sigmoid; /* [hidden_dim] */
     struct ffn_weights dense;    /* own width of dense_dim: a layer without experts */
@@ -35,6 +35,14 @@ struct weight_types {
     enum dtype experts;  /* of routed experts: the same, or DTYPE_INT4 in groups of INT4_GROUP */
 };
 
+/* What a rank is to hold. Legal for the model (plan_layouts_check). */
+struct weights_share {
+    struct plan_layouts layouts; /* experts are loaded as they lie in prefill */
+    bool keeps_both;             /* memory for the experts of both layouts; see expert_slots */
+    int rank;
+    struct weight_types types;
+};
+
 struct weights {
     struct weight_types types;
     struct range vocab;           /* rows of embedding and head that are here; may be none */
@@ -42,17 +50,15 @@ struct weights {
     struct matrix head;           /* [own vocab][hidden_dim]; the embedding's when tied */
     const float *final_norm;      /* [hidden_dim] */
     struct layer_weights *layers; /* [layer_count] */
-    int64_t expert_count;         /* routed experts of a layer that are here */
+    struct expert_slots experts;  /* routed experts, whose layout may change */
 
     uint64_t resident_bytes; /* everything but routed experts */
-    uint64_t expert_bytes;   /* routed experts, all layers */
+    uint64_t expert_bytes;   /* routed experts: the slots of all layers, and the spare */
     uint64_t bytes_read;     /* from the checkpoint's files */
 
     /* private */
     struct device *device;
-    struct ffn_weights *all_experts;
-    void **slabs; /* [1 + layer_count]: resident weights, then one slot of experts per layer */
-    int64_t slab_count;
+    void *slab; /* resident weights */
 };
 
 /* The sizes of a config that a layout depends on. */
@@ -61,10 +67,14 @@ struct model_shape weights_shape(const struct model_config *config);
 /* Bytes of a rank's weights in the memory of its device, exactly as weights_load takes them. */
 struct weights_bytes {
     uint64_t by_weight[WEIGHT_KIND_COUNT];
-    uint64_t resident, experts; /* the slabs: the sums of the above, each weight rounded up to 64 */
+    uint64_t resident, experts; /* the sums of the above, each weight rounded up to 64; of experts
+                                 * all slots, where there is a second layout */
 };
 void weights_bytes(struct weights_bytes *out, const struct model_config *config,
-                   const struct layout *layout, int rank, const struct weight_types *types);
+                   const struct weights_share *share);
+
+/* The routed experts' numbers as slots and move lists have them. */
+struct expert_type weights_expert_type(const struct weight_types *types);
 
 /* Bytes of the checkpoint's files that weights_load will read for a rank. */
 enum status weights_bytes_on_disk(uint64_t *out, const struct checkpoint *checkpoint,
@@ -80,13 +90,11 @@ struct weights_progress {
 
 /* Reads and packs the rank's slices and nothing else, with all of the device's host workers,
  * through staging of up to 1 MiB each (or what is packed together needs); there is never a second
- * full copy. `layout` is legal for this model (layout_check). STATUS_UNSUPPORTED when the sizes do
- * not allow int4 experts. The checkpoint is needed only during the call. On failure nothing is
- * kept. */
+ * full copy. STATUS_UNSUPPORTED when the sizes do not allow int4 experts. The checkpoint is needed
+ * only during the call. On failure nothing is kept. */
 enum status weights_load(struct weights *out, struct device *device,
-                         const struct checkpoint *checkpoint, const struct layout *layout, int rank,
-                         const struct weight_types *types, const struct weights_progress *progress,
-                         struct error *err) MUST_CHECK;
+                         const struct checkpoint *checkpoint, const struct weights_share *share,
+                         const struct weights_progress *progress, struct error *err) MUST_CHECK;
 void weights_deinit(struct weights *weights);
 
 #endif

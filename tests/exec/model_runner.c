@@ -34,25 +34,35 @@ static void layout_choose(struct model_runner *runner, const struct runner_param
     struct error err;
     struct model_shape shape = weights_shape(runner->config);
     int rank_count = params->rank_count > 0 ? params->rank_count : 1;
-    if (params->plan == NULL)
+    if (params->plan == NULL) {
         check(layout_static_tp(&runner->layout, &shape, rank_count, &err), &err);
-    else
-        check(layout_parse(&runner->layout, params->plan, rank_count, &err), &err);
-    check(layout_check(&runner->layout, &shape, &err), &err);
+        runner->layouts = plan_layouts_static(&runner->layout);
+    } else
+        check(plan_layouts_parse(&runner->layouts, params->plan, rank_count, &err), &err);
+    check(plan_layouts_check(&runner->layouts, &shape, &err), &err);
+    runner->layout = runner->layouts.of[PHASE_PREFILL];
 }
 
-struct loading {
-    struct model_runner *runner;
-    struct weight_types types;
-};
+struct weights_share model_runner_share(const struct model_runner *runner, int rank)
+{
+    return (struct weights_share){.layouts = runner->layouts,
+                                  .keeps_both = runner->keeps_both,
+                                  .rank = rank,
+                                  .types = runner->types};
+}
+
+const struct layout *model_runner_layer_layout(const struct model_runner *runner, int64_t layer)
+{
+    return &runner->layouts.of[runner->weights[0].experts.layers[layer].phase];
+}
 
 static enum status load(void *context, int rank, struct error *err)
 {
-    const struct loading *loading = context;
-    struct model_runner *runner = loading->runner;
+    struct model_runner *runner = context;
     struct weights_progress silent = {0};
+    struct weights_share share = model_runner_share(runner, rank);
     return weights_load(&runner->weights[rank], box_device(runner->box, rank), runner->checkpoint,
-                        &runner->layout, rank, &loading->types, &silent, err);
+                        &share, &silent, err);
 }
 
 void model_runner_open(struct model_runner *out, const struct runner_params *params)
@@ -76,14 +86,15 @@ void model_runner_open(struct model_runner *out, const struct runner_params *par
                    },
                    &err),
           &err);
-    struct loading loading = {
-        out, {params->dtype, params->has_int4_experts ? DTYPE_INT4 : params->dtype}};
-    check(box_run(out->box, load, &loading, &err), &err);
+    out->keeps_both = params->keeps_both;
+    out->types =
+        (struct weight_types){params->dtype, params->has_int4_experts ? DTYPE_INT4 : params->dtype};
+    check(box_run(out->box, load, out, &err), &err);
     check(exec_create(&out->exec,
                       &(struct exec_params){
                           .box = out->box,
                           .config = out->config,
-                          .layout = &out->layout,
+                          .layouts = &out->layouts,
                           .weights = out->weights,
                           .token_max = params->token_max,
                           .segment_max = params->segment_max > 0 ? params->segment_max : 16,

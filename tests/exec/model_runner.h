@@ -16,6 +16,7 @@ struct runner_params {
     bool has_int4_experts;
     int rank_count;      /* 0: 1 */
     const char *plan;    /* NULL: static tensor parallelism */
+    bool keeps_both;     /* see struct weights_share */
     int thread_count;    /* 0: one for each core */
     int64_t token_max;   /* of a pass */
     int64_t segment_max; /* 0: 16 */
@@ -28,11 +29,14 @@ struct runner_params {
 struct model_runner {
     struct checkpoint *checkpoint;
     const struct model_config *config;
-    struct layout layout;
+    struct plan_layouts layouts;
+    struct layout layout; /* of prefill */
     struct box *box;
     struct weights weights[COMM_RANKS_MAX];
     struct exec *exec;
     struct kv_cache cache;
+    struct weight_types types;
+    bool keeps_both;
     bool taken[COMM_RANKS_MAX][RUNNER_PAGES_MAX]; /* pages of each group */
 };
 
@@ -44,6 +48,12 @@ void test_device_warm(struct device *device);
 struct checkpoint *test_checkpoint_open(const char *name);
 void model_runner_open(struct model_runner *out, const struct runner_params *params);
 void model_runner_close(struct model_runner *runner);
+
+/* What the runner's ranks were loaded by. */
+struct weights_share model_runner_share(const struct model_runner *runner, int rank);
+
+/* The layout that a layer has now. */
+const struct layout *model_runner_layer_layout(const struct model_runner *runner, int64_t layer);
 
 /* Pages of a group of the cache that nobody has. */
 void model_runner_take(struct model_runner *runner, int group, int32_t *pages, int64_t count);

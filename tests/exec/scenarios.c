@@ -185,10 +185,11 @@ static void expect_embedding(struct run *run, const struct traffic_pass *traffic
 static void sent_count(int64_t *sent, const struct run *run, int64_t layer)
 {
     const struct exec *exec = run->runner->exec;
-    int groups = run->runner->layout.experts.ep;
+    const struct layout *layout = model_runner_layer_layout(run->runner, layer);
+    int groups = layout->experts.ep;
     int64_t top_k = exec->config->expert_top_k;
     int32_t group_of[256];
-    layout_placement(group_of, &run->runner->layout, &exec->shape);
+    layout_placement(group_of, layout, &exec->shape);
     memset(sent, 0, sizeof *sent * COMM_RANKS_MAX * COMM_RANKS_MAX);
     for (int64_t row = 0; row < exec->pass.row_count; row++) {
         const int32_t *ids = run->routing + (layer * exec->token_max + row) * top_k;
@@ -224,6 +225,7 @@ static void expect_pass(struct run *run)
         own[r] = exec->pass.own[r].count;
     expect_embedding(run, &traffic);
     for (int64_t layer = 0; layer < exec->config->layer_count; layer++) {
+        layout = model_runner_layer_layout(run->runner, layer);
         traffic_attention(to, layout, &traffic);
         if (exec->config->layers[layer].ffn == FFN_MOE) {
             int64_t used = experts_used(run, layer);
@@ -231,8 +233,9 @@ static void expect_pass(struct run *run)
                 run->result->expert_max = used;
             sent_count(sent, run, layer);
             if (exec->pass.form == FORM_OWNED && layout->experts.ep > 1) {
-                int64_t rounds = dispatch_rounds(sent, layout->rank_count, layout->experts.ep,
-                                                 exec->dim.capacity);
+                int64_t rounds =
+                    dispatch_rounds(sent, layout->rank_count, layout->experts.ep,
+                                    exec->dim.capacity[layout == &run->runner->layouts.of[1]]);
                 if (rounds > run->result->round_max)
                     run->result->round_max = rounds;
             }
@@ -283,6 +286,7 @@ static void walk_pass(struct run *run)
     walk_begin(run);
     walk_embed(&run->walk);
     for (int64_t layer = 0; layer < config->layer_count; layer++) {
+        run->walk.layout = model_runner_layer_layout(run->runner, layer);
         walk_attention(&run->walk);
         if (config->layers[layer].ffn == FFN_MOE) {
             walk_choices(run, layer);

@@ -234,7 +234,7 @@ static struct exec_params params_of(const struct model_runner *runner, int64_t t
 {
     return (struct exec_params){.box = runner->box,
                                 .config = runner->config,
-                                .layout = &runner->layout,
+                                .layouts = &runner->layouts,
                                 .weights = runner->weights,
                                 .token_max = token_max,
                                 .segment_max = 4};
@@ -268,7 +268,7 @@ Test(exec, takes_the_bytes_that_it_says_and_allocates_nothing_in_a_pass)
         struct exec_params params = params_of(&runner, 1000);
         cr_assert_eq(exec_create(&another, &params, &err), STATUS_OK);
         cr_assert_eq(device_bytes(&runner, cases[c].rank_count - 1) - before,
-                     exec_bytes(runner.config, &runner.layout, 1000, 4), "%s", cases[c].plan);
+                     exec_bytes(runner.config, &runner.layouts, 1000, 4), "%s", cases[c].plan);
         exec_destroy(another);
         exec_destroy(NULL);
         cr_assert_eq(device_bytes(&runner, cases[c].rank_count - 1), before);

@@ -130,7 +130,7 @@ static struct outcome run_with_fault(const char *plan, int rank, enum fault_kind
     fault_install(device, kind, INT64_MAX);
     struct exec_params params = {.box = runner.box,
                                  .config = runner.config,
-                                 .layout = &runner.layout,
+                                 .layouts = &runner.layouts,
                                  .weights = runner.weights,
                                  .token_max = 32,
                                  .segment_max = 8};

@@ -77,12 +77,13 @@ static void check_memory(const struct model_runner *runner, int64_t token_max, c
     for (int r = 0; r < runner->layout.rank_count; r++) {
         struct weights_bytes weights;
         struct device *device = box_device(runner->box, r);
-        weights_bytes(&weights, runner->config, &runner->layout, r, &bf16);
+        struct weights_share share = model_runner_share(runner, r);
+        weights_bytes(&weights, runner->config, &share);
         cr_assert_eq(weights.resident, runner->weights[r].resident_bytes);
         cr_assert_eq(weights.experts, runner->weights[r].expert_bytes);
         uint64_t said =
             weights.resident + weights.experts +
-            exec_bytes(runner->config, &runner->layout, token_max, SCENARIO_SEQUENCES_MAX) +
+            exec_bytes(runner->config, &runner->layouts, token_max, SCENARIO_SEQUENCES_MAX) +
             (uint64_t)runner->cache.page_count *
                 kv_page_bytes(runner->config, &runner->layout, DTYPE_BF16);
         uint64_t peak = device->ops->memory_use(device).peak_bytes;
@@ -157,7 +158,7 @@ static struct model_shape shape_of(const char *dir)
 
 static void check_model(const char *preset, int64_t layers)
 {
-    char dir[96], plans[3][LAYOUT_TEXT_BYTES], label[256];
+    char dir[96], plans[3][LAYOUT_TEXT_BYTES], label[512];
     struct scenario_result expected, found;
     snprintf(dir, sizeof dir, "/tmp/phasor-test-XXXXXX");
     cr_assert_not_null(mkdtemp(dir));

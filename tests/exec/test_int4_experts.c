@@ -31,9 +31,9 @@ static void run(struct scenario_result *out, const struct plan_case *from, bool 
                                    .page_count = 2 * SCENARIO_SEQUENCES_MAX,
                                });
     for (int r = 0; r < from->rank_count; r++) {
-        const struct weight_types types = {DTYPE_F32, has_int4 ? DTYPE_INT4 : DTYPE_F32};
+        struct weights_share share = model_runner_share(&runner, r);
         struct weights_bytes bytes;
-        weights_bytes(&bytes, runner.config, &runner.layout, r, &types);
+        weights_bytes(&bytes, runner.config, &share);
         cr_assert_eq(bytes.experts, runner.weights[r].expert_bytes);
         cr_assert_eq(bytes.resident, runner.weights[r].resident_bytes);
     }
@@ -41,15 +41,18 @@ static void run(struct scenario_result *out, const struct plan_case *from, bool 
     model_runner_close(&runner);
 }
 
+static const struct layout alone = {
+    .rank_count = 1, .attention = {.tp = 1, .dp = 1}, .experts = {.tp = 1, .ep = 1}};
+
 TestSuite(int4_experts, .fini = scenario_checkpoints_remove);
 
 Test(int4_experts, every_layout_has_the_same)
 {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct scenario_result native, expected, found;
-        struct plan_case alone = {cases[i].model, 1, "tp1|tp1"};
-        run(&native, &alone, false);
-        run(&expected, &alone, true);
+        struct plan_case one_rank = {cases[i].model, 1, "tp1|tp1"};
+        run(&native, &one_rank, false);
+        run(&expected, &one_rank, true);
         run(&found, &cases[i], true);
         double error = scenario_worst(&found, &expected);
         double change = scenario_mean(&expected, &native);
@@ -67,16 +70,15 @@ Test(int4_experts, every_layout_has_the_same)
 Test(int4_experts, a_width_that_cannot_be_is_refused_with_its_cure)
 {
     struct checkpoint *checkpoint = test_checkpoint_open("qwen3moe-fused");
-    const struct layout alone = {
-        .rank_count = 1, .attention = {.tp = 1, .dp = 1}, .experts = {.tp = 1, .ep = 1}};
-    const struct weight_types int4 = {DTYPE_BF16, DTYPE_INT4};
+    struct weights_share int4 = {.layouts = plan_layouts_static(&alone),
+                                 .types = {DTYPE_BF16, DTYPE_INT4}};
     struct weights_progress silent = {0};
     struct cpu_share share = {.thread_count = 1};
     struct device *device;
     struct weights weights;
     struct error err;
     cr_assert_eq(device_cpu_create(&device, &share, &err), STATUS_OK);
-    cr_assert_eq(weights_load(&weights, device, checkpoint, &alone, 0, &int4, &silent, &err),
+    cr_assert_eq(weights_load(&weights, device, checkpoint, &int4, &silent, &err),
                  STATUS_UNSUPPORTED);
     cr_expect_not_null(strstr(err.message, "24 x 64"), "%s", err.message);
     cr_expect_not_null(strstr(err.message, "--expert-dtype auto"), "%s", err.message);
@@ -88,12 +90,13 @@ Test(int4_experts, a_width_that_cannot_be_is_refused_with_its_cure)
 Test(int4_experts, take_a_quarter_of_bf16)
 {
     struct checkpoint *checkpoint = test_checkpoint_open("qwen3moe");
-    const struct layout alone = {
-        .rank_count = 1, .attention = {.tp = 1, .dp = 1}, .experts = {.tp = 1, .ep = 1}};
-    const struct weight_types bf16 = {DTYPE_BF16, DTYPE_BF16}, int4 = {DTYPE_BF16, DTYPE_INT4};
+    struct weights_share bf16 = {.layouts = plan_layouts_static(&alone),
+                                 .types = {DTYPE_BF16, DTYPE_BF16}};
+    struct weights_share int4 = bf16;
+    int4.types.experts = DTYPE_INT4;
     struct weights_bytes native, packed;
-    weights_bytes(&native, checkpoint_config(checkpoint), &alone, 0, &bf16);
-    weights_bytes(&packed, checkpoint_config(checkpoint), &alone, 0, &int4);
+    weights_bytes(&native, checkpoint_config(checkpoint), &bf16);
+    weights_bytes(&packed, checkpoint_config(checkpoint), &int4);
     cr_assert_eq(native.resident, packed.resident);
     cr_assert_leq((double)packed.experts, 0.30 * (double)native.experts);
     checkpoint_close(checkpoint);

@@ -13,9 +13,6 @@ static const char *const models[] = {"mixtral",  "mixtral-tied",     "mixtral-fu
                                      "qwen2moe", "qwen2moe-mlponly", "qwen3moe-bias"};
 #define MODEL_COUNT (sizeof models / sizeof models[0])
 
-static const struct weight_types f32 = {DTYPE_F32, DTYPE_F32};
-static const struct weight_types bf16 = {DTYPE_BF16, DTYPE_BF16};
-
 /* ---- Values -------------------------------------------------------------------------------- */
 
 static float packed_at(const struct matrix *matrix, int64_t row, int64_t column)
@@ -104,8 +101,10 @@ static void check_ffn(const struct disk *disk, const struct ffn_weights *ffn, en
     check_matrix(disk, &ffn->down, gate + 2, expert, PACK_INPUT);
 }
 
-static void check_layer(const struct disk *disk, const struct layer_weights *layer)
+static void check_layer(const struct disk *disk, const struct weights *weights)
 {
+    const struct layer_weights *layer = &weights->layers[disk->layer];
+    const struct ffn_weights *experts = weights->experts.layers[disk->layer].weights;
     const struct model_config *config = checkpoint_config(disk->checkpoint);
     check_matrix(disk, &layer->q, WEIGHT_Q, 0, PACK_OUTPUT);
     check_matrix(disk, &layer->k, WEIGHT_K, 0, PACK_OUTPUT);
@@ -119,12 +118,14 @@ static void check_layer(const struct disk *disk, const struct layer_weights *lay
     check_vector(disk, layer->shared_sigmoid, WEIGHT_SHARED_SIGMOID);
     check_ffn(disk, &layer->shared, WEIGHT_SHARED_GATE, 0);
     check_ffn(disk, &layer->dense, WEIGHT_DENSE_GATE, 0);
-    if (config->layers[disk->layer].ffn != FFN_MOE)
+    if (config->layers[disk->layer].ffn != FFN_MOE) {
+        cr_assert_null(experts);
         return;
+    }
     check_matrix(disk, &layer->router, WEIGHT_ROUTER, 0, PACK_OUTPUT);
     cr_assert_eq(layer->router.dtype, DTYPE_F32);
     for (int64_t expert = 0; expert < config->expert_count; expert++)
-        check_ffn(disk, &layer->experts[expert], WEIGHT_EXPERT_GATE, expert);
+        check_ffn(disk, &experts[expert], WEIGHT_EXPERT_GATE, expert);
 }
 
 static void check_model(const char *name, enum dtype dtype)
@@ -144,7 +145,7 @@ static void check_model(const char *name, enum dtype dtype)
         check_matrix(&disk, &weights->head, WEIGHT_HEAD, 0, PACK_OUTPUT);
     check_vector(&disk, weights->final_norm, WEIGHT_FINAL_NORM);
     for (disk.layer = 0; disk.layer < config->layer_count; disk.layer++)
-        check_layer(&disk, &weights->layers[disk.layer]);
+        check_layer(&disk, weights);
     model_runner_close(&runner);
 }
 
@@ -169,8 +170,15 @@ static struct device *device_of(int thread_count)
     return device;
 }
 
-static const struct layout alone = {
-    .rank_count = 1, .attention = {.tp = 1, .dp = 1}, .experts = {.tp = 1, .ep = 1}};
+#define ALONE                                                                                      \
+    {                                                                                              \
+        .rank_count = 1, .attention = {.tp = 1, .dp = 1}, .experts = {.tp = 1, .ep = 1 }           \
+    }
+static const struct layout alone = ALONE;
+static const struct weights_share f32 = {.layouts = {{ALONE, ALONE}},
+                                         .types = {DTYPE_F32, DTYPE_F32}};
+static const struct weights_share bf16 = {.layouts = {{ALONE, ALONE}},
+                                          .types = {DTYPE_BF16, DTYPE_BF16}};
 
 /* ---- Progress ------------------------------------------------------------------------------ */
 
@@ -197,8 +205,7 @@ Test(weights, progress_rises_to_the_end)
     struct error err;
     struct device *device = device_of(1);
     cr_assert_eq(weights_bytes_on_disk(&seen.total, checkpoint, &alone, 0, &err), STATUS_OK);
-    cr_assert_eq(weights_load(&weights, device, checkpoint, &alone, 0, &f32, &progress, &err),
-                 STATUS_OK);
+    cr_assert_eq(weights_load(&weights, device, checkpoint, &f32, &progress, &err), STATUS_OK);
     cr_assert_gt(seen.calls, 10);
     cr_assert_gt(seen.total, 0);
     cr_assert_eq(seen.last, seen.total);
@@ -223,8 +230,7 @@ static void sweep(const char *name, int thread_count, int sticky)
         memcpy(&weights, &untouched, sizeof weights);
         memory_fail_at(n, sticky);
         err.message[0] = 0;
-        enum status status =
-            weights_load(&weights, device, checkpoint, &alone, 0, &bf16, &silent, &err);
+        enum status status = weights_load(&weights, device, checkpoint, &bf16, &silent, &err);
         memory_fail_at(0, 0);
         if (status == STATUS_OK) {
             cr_assert_gt(n, 5, "only %llu allocations", (unsigned long long)n);
@@ -278,12 +284,10 @@ Test(weights, a_file_that_shrinks)
     cr_assert_eq(truncate(path, 100000), 0);
     struct device *device = device_of(2);
     uint64_t live = memory_counters_get().live_count;
-    cr_assert_eq(weights_load(&weights, device, checkpoint, &alone, 0, &f32, &silent, &err),
-                 STATUS_FORMAT);
+    cr_assert_eq(weights_load(&weights, device, checkpoint, &f32, &silent, &err), STATUS_FORMAT);
     cr_assert_not_null(strstr(err.message, path), "%s", err.message);
     cr_assert_not_null(strstr(err.message, "ends at byte 100000"), "%s", err.message);
-    cr_assert_eq(weights_load(&weights, device, checkpoint, &alone, 0, &f32, &silent, NULL),
-                 STATUS_FORMAT);
+    cr_assert_eq(weights_load(&weights, device, checkpoint, &f32, &silent, NULL), STATUS_FORMAT);
     cr_assert_eq(memory_counters_get().live_count, live);
     device_destroy(device);
     checkpoint_close(checkpoint);
