@@ -1,0 +1,340 @@
+#include "transition/transition.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/system.h"
+#include "transition/transition_state.h"
+
+#define POISON 0xff
+
+/* ---- Move lists ------------------------------------------------------------------------------ */
+
+enum status move_list_init(struct move_list *out, const struct transition *transition,
+                           enum phase phase, int rank, struct move_rules rules, struct error *err)
+{
+    const struct transition_params *params = &transition->params;
+    const struct layout *from = &params->layouts->of[phase_other(phase)];
+    const struct layout *to = &params->layouts->of[phase];
+    out->count = moves_list(NULL, 0, params->shape, from, to, rank, rules);
+    TRY(memory_get((void **)&out->moves, (size_t)out->count, sizeof *out->moves, "the transition",
+                   err));
+    moves_list(out->moves, out->count, params->shape, from, to, rank, rules);
+    return STATUS_OK;
+}
+
+void move_list_deinit(struct move_list *list)
+{
+    memory_free(list->moves);
+    *list = (struct move_list){0};
+}
+
+/* ---- One layer on all ranks ------------------------------------------------------------------ */
+
+void way_refuse(struct transition_rank *rank, enum status status, const struct error *error)
+{
+    if (rank->refusal != STATUS_OK)
+        return;
+    rank->refusal = status;
+    rank->refusal_error = *error;
+}
+
+static enum status rank_fill(void *context, int index, struct error *err)
+{
+    struct transition *transition = context;
+    struct transition_rank *rank = &transition->ranks[index];
+    rank->refusal = STATUS_OK;
+    return ways[transition->work_way]->fill(rank, transition->work_layer, transition->work_phase,
+                                            err);
+}
+
+/* The layer's slices are in their targets on all ranks, or `*has_refused`: on some they are not,
+ * and `err` says why. This thread hears all ranks: its answer is their vote. */
+static enum status layer_fill(struct transition *transition, enum way way, int64_t layer,
+                              enum phase phase, bool *has_refused, struct error *err)
+{
+    transition->work_way = way;
+    transition->work_layer = layer;
+    transition->work_phase = phase;
+    *has_refused = false;
+    TRY(box_run(transition->params.box, rank_fill, transition, err));
+    for (int r = 0; r < transition->rank_count; r++) {
+        const struct transition_rank *rank = &transition->ranks[r];
+        if (rank->refusal == STATUS_OK)
+            continue;
+        *has_refused = true;
+        if (err != NULL)
+            *err = rank->refusal_error;
+        return error_prefix(err, rank->refusal, "rank %d", r);
+    }
+    return STATUS_OK;
+}
+
+/* ---- Poison ---------------------------------------------------------------------------------- */
+
+struct poison {
+    void *memory;
+    uint64_t bytes;
+};
+
+static enum status poison_fill(void *argument, struct error *err)
+{
+    const struct poison *poison = argument;
+    (void)err;
+    memset(poison->memory, POISON, poison->bytes);
+    return STATUS_OK;
+}
+
+/* The target of the next layer, where slots are taken in turn: what was there is of no more use. */
+static enum status rank_poison(void *context, int index, struct error *err)
+{
+    struct transition *transition = context;
+    struct transition_rank *rank = &transition->ranks[index];
+    struct poison poison = {.memory = rank->slots->spare,
+                            .bytes = expert_slots_slot_bytes(rank->slots, PHASE_PREFILL)};
+    rank->ops->call(rank->device->stream, poison_fill, &poison, sizeof poison);
+    return rank->ops->synchronize(rank->device->stream, err);
+}
+
+static enum status spare_poison(struct transition *transition, struct error *err)
+{
+    if (!transition->params.poisons_freed || transition->ranks[0].slots->spare == NULL)
+        return STATUS_OK;
+    return box_run(transition->params.box, rank_poison, transition, err);
+}
+
+/* ---- All layers ------------------------------------------------------------------------------ */
+
+static void layer_swap(struct transition *transition, int64_t layer, enum phase phase)
+{
+    for (int r = 0; r < transition->rank_count; r++)
+        expert_slots_swap(transition->ranks[r].slots, layer, phase);
+    transition->origins[layer] = (struct transition_origin){.phase = phase, .way = transition->way};
+    transition->counters.layer_count++;
+}
+
+/* Another way for a layer that one could not move; false where there is none. */
+static bool way_next(struct transition *transition, int64_t layer, const struct error *cause)
+{
+    enum way old = transition->way, next = WAY_RESHARD;
+    if (!transition->params.is_auto || old == next || !transition->is_open[next])
+        return false;
+    if (!transition->is_warned)
+        log_write(&transition->params.log, LOG_WARNING,
+                  "the experts of layer %lld could not change their layout by %s (%s); going on by "
+                  "%s",
+                  (long long)layer, way_names[old], cause->message, way_names[next]);
+    transition->is_warned = true;
+    transition->way = next;
+    return true;
+}
+
+static enum status layer_move(struct transition *transition, int64_t layer, enum phase phase,
+                              struct error *err)
+{
+    struct error cause;
+    enum status status;
+    bool has_refused;
+    do {
+        status = layer_fill(transition, transition->way, layer, phase, &has_refused, &cause);
+    } while (status != STATUS_OK && has_refused && way_next(transition, layer, &cause));
+    if (status != STATUS_OK) {
+        if (err != NULL)
+            *err = cause;
+        return error_prefix(err, status, "layer %lld, changing the layout of its experts by %s",
+                            (long long)layer, way_names[transition->way]);
+    }
+    layer_swap(transition, layer, phase);
+    return spare_poison(transition, err);
+}
+
+static bool has_to_move(const struct transition *transition, int64_t layer, enum phase phase)
+{
+    const struct expert_slots *slots = transition->ranks[0].slots;
+    return expert_slots_has(slots, layer) && slots->layers[layer].phase != phase;
+}
+
+enum status transition_run(struct transition *transition, enum phase phase, struct error *err)
+{
+    double start = system_seconds();
+    bool any = false;
+    enum status status = STATUS_OK;
+    for (int64_t layer = 0; status == STATUS_OK && layer < transition->params.shape->layer_count;
+         layer++) {
+        if (!has_to_move(transition, layer, phase))
+            continue;
+        any = true;
+        status = layer_move(transition, layer, phase, err);
+    }
+    transition->counters.transition_count += any;
+    transition->counters.seconds += system_seconds() - start;
+    return status;
+}
+
+/* ---- The choice of a way --------------------------------------------------------------------- */
+
+/* The first layer that can be moved; -1: none has experts. */
+static int64_t first_layer(const struct transition *transition)
+{
+    for (int64_t layer = 0; layer < transition->params.shape->layer_count; layer++) {
+        if (has_to_move(transition, layer, PHASE_DECODE))
+            return layer;
+    }
+    return -1;
+}
+
+/* Seconds of one layer by a way, whose result is left in the target; negative where it refuses. */
+static enum status way_probe(double *seconds, struct transition *transition, enum way way,
+                             int64_t layer, struct error *err)
+{
+    double start = system_seconds();
+    bool has_refused;
+    enum status status = layer_fill(transition, way, layer, PHASE_DECODE, &has_refused, err);
+    *seconds = has_refused ? -1 : system_seconds() - start;
+    return has_refused ? STATUS_OK : status;
+}
+
+static enum status ways_probe(struct transition *transition, struct error *err)
+{
+    int64_t layer = first_layer(transition);
+    double reshard, reload = -1;
+    transition->way = WAY_RESHARD;
+    if (layer < 0)
+        return STATUS_OK;
+    TRY(way_probe(&reshard, transition, WAY_RESHARD, layer, err));
+    if (transition->is_open[WAY_RELOAD])
+        TRY(way_probe(&reload, transition, WAY_RELOAD, layer, err));
+    if (reload >= 0 && reload < reshard)
+        transition->way = WAY_RELOAD;
+    log_write(&transition->params.log, LOG_DEBUG,
+              "a layer's experts change their layout in %.4f s by reshard, in %.4f s by reload: %s",
+              reshard, reload, way_names[transition->way]);
+    return STATUS_OK;
+}
+
+/* The second layout of resident slots. */
+static enum status both_fill(struct transition *transition, struct error *err)
+{
+    bool has_refused;
+    for (int64_t layer = 0; layer < transition->params.shape->layer_count; layer++) {
+        if (has_to_move(transition, layer, PHASE_DECODE))
+            TRY(layer_fill(transition, WAY_RESHARD, layer, PHASE_DECODE, &has_refused, err));
+    }
+    return STATUS_OK;
+}
+
+/* ---- Life ------------------------------------------------------------------------------------ */
+
+static enum status way_open(struct transition *transition, enum way way, struct error *err)
+{
+    enum status status = STATUS_OK;
+    for (int r = 0; r < transition->rank_count && status == STATUS_OK; r++)
+        status = ways[way]->open(&transition->ranks[r], err);
+    transition->is_open[way] = status == STATUS_OK;
+    for (int r = 0; r < transition->rank_count && status != STATUS_OK; r++)
+        ways[way]->close(&transition->ranks[r]);
+    return status;
+}
+
+/* Reshard fills the second layout of resident slots, and stands by for what reload cannot do; where
+ * there is a choice, reload may want memory that is not there. */
+static enum status ways_open(struct transition *transition, struct error *err)
+{
+    const struct transition_params *params = &transition->params;
+    bool keeps_both = transition->ranks[0].slots->keeps_both;
+    bool may_choose = params->is_auto && !keeps_both;
+    if (may_choose || keeps_both || params->way == WAY_RESHARD)
+        TRY(way_open(transition, WAY_RESHARD, err));
+    if (!may_choose && (keeps_both || params->way != WAY_RELOAD))
+        return STATUS_OK;
+    enum status status = way_open(transition, WAY_RELOAD, err);
+    return may_choose && status == STATUS_NO_MEMORY ? STATUS_OK : status;
+}
+
+static enum status ranks_create(struct transition *transition, struct error *err)
+{
+    const struct transition_params *params = &transition->params;
+    struct comm *ends[COMM_RANKS_MAX];
+    int members[COMM_RANKS_MAX];
+    TRY(memory_get((void **)&transition->ranks, (size_t)transition->rank_count,
+                   sizeof *transition->ranks, "the transition", err));
+    for (int r = 0; r < transition->rank_count; r++) {
+        struct device *device = box_device(params->box, r);
+        ASSERT(params->slots[r]->keeps_both == params->slots[0]->keeps_both);
+        transition->ranks[r] = (struct transition_rank){.transition = transition,
+                                                        .index = r,
+                                                        .device = device,
+                                                        .ops = device->ops,
+                                                        .slots = params->slots[r]};
+        members[r] = r;
+    }
+    TRY(comm_create(ends, box_domain(params->box), members, transition->rank_count, err));
+    for (int r = 0; r < transition->rank_count; r++)
+        transition->ranks[r].world = ends[r];
+    return STATUS_OK;
+}
+
+static enum status transition_open(struct transition *transition, struct error *err)
+{
+    const struct transition_params *params = &transition->params;
+    TRY(memory_get((void **)&transition->origins, (size_t)params->shape->layer_count,
+                   sizeof *transition->origins, "the transition", err));
+    for (int64_t layer = 0; layer < params->shape->layer_count; layer++)
+        transition->origins[layer].is_loaded = true;
+    TRY(ranks_create(transition, err));
+    TRY(ways_open(transition, err));
+    TRY(spare_poison(transition, err));
+    bool keeps_both = transition->ranks[0].slots->keeps_both;
+    if (params->is_auto && !keeps_both)
+        return ways_probe(transition, err);
+    transition->way = params->is_auto ? WAY_KEEP : params->way;
+    ASSERT(keeps_both == (transition->way == WAY_KEEP));
+    return keeps_both ? both_fill(transition, err) : STATUS_OK;
+}
+
+enum status transition_create(struct transition **out, const struct transition_params *params,
+                              struct error *err)
+{
+    struct transition *transition;
+    ASSERT(plan_layouts_differ(params->layouts)); /* so there are two ranks at least */
+    TRY(memory_get((void **)&transition, 1, sizeof *transition, "the transition", err));
+    transition->params = *params;
+    transition->rank_count = box_rank_count(params->box);
+    enum status status = transition_open(transition, err);
+    if (status != STATUS_OK) {
+        transition_destroy(transition);
+        return status;
+    }
+    *out = transition;
+    return STATUS_OK;
+}
+
+void transition_destroy(struct transition *transition)
+{
+    if (transition == NULL)
+        return;
+    for (int r = 0; transition->ranks != NULL && r < transition->rank_count; r++) {
+        for (int way = 0; way < WAY_COUNT; way++)
+            ways[way]->close(&transition->ranks[r]);
+        comm_destroy(transition->ranks[r].world);
+    }
+    memory_free(transition->ranks);
+    memory_free(transition->origins);
+    memory_free(transition);
+}
+
+struct transition_origin transition_layer(const struct transition *transition, int64_t layer)
+{
+    return transition->origins[layer];
+}
+
+enum way transition_way(const struct transition *transition)
+{
+    return transition->way;
+}
+
+struct transition_counters transition_counters_get(const struct transition *transition)
+{
+    return transition->counters;
+}

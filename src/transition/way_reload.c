@@ -1,0 +1,183 @@
+/* Reload: what a rank lacks is read from the checkpoint and packed as when the model was loaded, by
+ * all of the rank's workers; what it has it copies from its old slot. Ranks need nothing of one
+ * another. A file that cannot be read is no failure of the box: another way may go on. */
+#include <stdatomic.h>
+
+#include "base/memory.h"
+#include "store/packed_read.h"
+#include "transition/transition_state.h"
+
+struct reload_rank {
+    struct move_list lists[PHASE_COUNT];
+    int64_t staging_bytes; /* of each half */
+    int worker_count;
+    struct reload_worker {
+        char *staging; /* [2][staging_bytes] */
+        enum status status;
+        struct error error;
+    } * workers; /* [worker_count] */
+};
+
+/* ---- One matrix of one move ------------------------------------------------------------------ */
+
+/* Rows of gate and up, columns of down; the last block may be filled in part. */
+static struct block block_of(const struct move *move, const struct expert_form *form,
+                             int64_t expert_dim, bool is_down)
+{
+    int64_t first = move->blocks.first * PACK_BLOCK, count = move->blocks.count * PACK_BLOCK;
+    if (first + count > expert_dim)
+        count = expert_dim - first;
+    return is_down ? (struct block){0, form->hidden_dim, first, count}
+                   : (struct block){first, count, 0, form->hidden_dim};
+}
+
+/* `place` is that of the slice; NULL where only sizes are asked for. */
+static struct packed_block packed_of(const struct transition_rank *rank, const struct move *move,
+                                     enum phase phase, int64_t layer, int matrix, char *place)
+{
+    const struct expert_form *form = &rank->slots->forms[phase];
+    int per_matrix = form->array_count / EXPERT_MATRICES, array = matrix * per_matrix;
+    bool is_down = matrix == EXPERT_MATRICES - 1;
+    struct packed_block block = {
+        .weight = (enum weight)(WEIGHT_EXPERT_GATE + matrix),
+        .layer = layer,
+        .expert = move->expert,
+        .block = block_of(move, form, rank->transition->params.shape->expert_dim, is_down),
+        .packing = is_down ? PACK_INPUT : PACK_OUTPUT,
+        .dtype = form->type.dtype,
+    };
+    if (place == NULL)
+        return block;
+    block.place = place + expert_form_offset(form, array, move->expert, move->blocks.first);
+    if (per_matrix == 2)
+        block.scales = (uint16_t *)(place + expert_form_offset(form, array + 1, move->expert,
+                                                               move->blocks.first));
+    return block;
+}
+
+/* ---- Life ------------------------------------------------------------------------------------ */
+
+static enum status lists_init(struct transition_rank *rank, struct reload_rank *reload,
+                              struct error *err)
+{
+    const struct move_rules rules = {.uses_here = true, .elsewhere = MOVE_CHECKPOINT};
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        struct move_list *list = &reload->lists[phase];
+        TRY(move_list_init(list, rank->transition, (enum phase)phase, rank->index, rules, err));
+        for (int64_t i = 0; i < list->count * EXPERT_MATRICES; i++) {
+            struct packed_block block =
+                packed_of(rank, &list->moves[i / EXPERT_MATRICES], (enum phase)phase, 0,
+                          (int)(i % EXPERT_MATRICES), NULL);
+            int64_t staging = packed_read_staging(&block);
+            reload->staging_bytes =
+                staging > reload->staging_bytes ? staging : reload->staging_bytes;
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status reload_open(struct transition_rank *rank, struct error *err)
+{
+    struct reload_rank *reload;
+    TRY(memory_get((void **)&reload, 1, sizeof *reload, "the transition", err));
+    rank->reload = reload;
+    TRY(lists_init(rank, reload, err));
+    reload->worker_count = rank->ops->host_workers(rank->device);
+    TRY(memory_get((void **)&reload->workers, (size_t)reload->worker_count, sizeof *reload->workers,
+                   "the transition", err));
+    for (int w = 0; w < reload->worker_count; w++)
+        TRY(memory_get_raw((void **)&reload->workers[w].staging, 2, (size_t)reload->staging_bytes,
+                           "reading weights again", err));
+    return STATUS_OK;
+}
+
+static void reload_close(struct transition_rank *rank)
+{
+    struct reload_rank *reload = rank->reload;
+    if (reload == NULL)
+        return;
+    for (int w = 0; reload->workers != NULL && w < reload->worker_count; w++)
+        memory_free(reload->workers[w].staging);
+    memory_free(reload->workers);
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        move_list_deinit(&reload->lists[phase]);
+    memory_free(reload);
+    rank->reload = NULL;
+}
+
+/* ---- A layer --------------------------------------------------------------------------------- */
+
+struct reload_job {
+    struct transition_rank *rank;
+    int64_t layer;
+    enum phase phase;
+    char *target;
+    atomic_llong next; /* matrix of a move */
+    atomic_bool has_failed;
+};
+
+static void reload_work(void *context, int index)
+{
+    struct reload_job *job = context;
+    struct reload_rank *reload = job->rank->reload;
+    const struct move_list *list = &reload->lists[job->phase];
+    struct reload_worker *worker = &reload->workers[index];
+    const struct packed_read_progress silent = {0};
+    int64_t i;
+    worker->status = STATUS_OK;
+    while (!atomic_load(&job->has_failed) &&
+           (i = atomic_fetch_add(&job->next, 1)) < list->count * EXPERT_MATRICES) {
+        const struct move *move = &list->moves[i / EXPERT_MATRICES];
+        if (move->source != MOVE_CHECKPOINT)
+            continue;
+        struct packed_block block = packed_of(job->rank, move, job->phase, job->layer,
+                                              (int)(i % EXPERT_MATRICES), job->target);
+        worker->status =
+            packed_read(job->rank->transition->params.checkpoint, &block, worker->staging,
+                        reload->staging_bytes, &silent, &worker->error);
+        if (worker->status != STATUS_OK)
+            atomic_store(&job->has_failed, true);
+    }
+}
+
+/* What the rank has already. */
+static enum status copy_here(struct transition_rank *rank, int64_t layer, enum phase phase,
+                             char *target, struct error *err)
+{
+    const struct expert_form *from = &rank->slots->forms[phase_other(phase)];
+    const struct expert_form *to = &rank->slots->forms[phase];
+    const struct move_list *list = &rank->reload->lists[phase];
+    const char *old = expert_slots_now(rank->slots, layer);
+    for (int64_t m = 0; m < list->count; m++) {
+        const struct move *move = &list->moves[m];
+        if (move->source != MOVE_HERE)
+            continue;
+        for (int a = 0; a < to->array_count; a++)
+            rank->ops->copy(
+                rank->device->stream,
+                &(struct op_copy){
+                    target + expert_form_offset(to, a, move->expert, move->blocks.first),
+                    old + expert_form_offset(from, a, move->expert, move->blocks.first),
+                    move->blocks.count * to->arrays[a].block_bytes});
+    }
+    return rank->ops->synchronize(rank->device->stream, err);
+}
+
+static enum status reload_fill(struct transition_rank *rank, int64_t layer, enum phase phase,
+                               struct error *err)
+{
+    struct reload_job job = {.rank = rank,
+                             .layer = layer,
+                             .phase = phase,
+                             .target = expert_slots_target(rank->slots, layer, phase)};
+    TRY(copy_here(rank, layer, phase, job.target, err));
+    rank->ops->host_run(rank->device, reload_work, &job);
+    for (int w = 0; w < rank->reload->worker_count; w++) {
+        const struct reload_worker *worker = &rank->reload->workers[w];
+        if (worker->status != STATUS_OK)
+            way_refuse(rank, worker->status, &worker->error);
+    }
+    return STATUS_OK;
+}
+
+const struct way_ops way_reload = {reload_open, reload_close, reload_fill};

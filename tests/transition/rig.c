@@ -1,0 +1,168 @@
+#include "rig.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "layout/moves.h"
+#include "model/config.h"
+
+static void check(enum status status, const struct error *err)
+{
+    cr_assert_eq(status, STATUS_OK, "%s", err->message);
+}
+
+struct model_shape rig_shape(const char *model)
+{
+    struct checkpoint *checkpoint;
+    struct error err;
+    check(checkpoint_open(&checkpoint, scenario_checkpoint(model, DTYPE_F32), &err), &err);
+    struct model_shape shape = weights_shape(checkpoint_config(checkpoint));
+    checkpoint_close(checkpoint);
+    return shape;
+}
+
+static void runner_open(struct model_runner *out, const struct rig_params *params, const char *plan)
+{
+    model_runner_open(
+        out, &(struct runner_params){
+                 .dir = params->dir != NULL ? params->dir
+                                            : scenario_checkpoint(params->model, params->dtype),
+                 .dtype = params->dtype,
+                 .has_int4_experts = params->has_int4_experts,
+                 .rank_count = params->rank_count,
+                 .plan = plan,
+                 .keeps_both = params->keeps_both || (!params->is_auto && params->way == WAY_KEEP),
+                 .thread_count = params->rank_count + 1, /* one rank has two threads */
+                 .token_max = scenario_token_max(&scenarios[0], params->rank_count),
+                 .segment_max = SCENARIO_SEQUENCES_MAX,
+                 .page_count = 2 * SCENARIO_SEQUENCES_MAX,
+                 .turn = params->turn,
+                 .patience_seconds = params->patience_seconds,
+             });
+}
+
+void rig_load(struct rig *out, const struct rig_params *params)
+{
+    memset(out, 0, sizeof *out);
+    runner_open(&out->runner, params, params->plan);
+    out->shape = weights_shape(out->runner.config);
+    for (int r = 0; r < params->rank_count; r++)
+        out->slots[r] = &out->runner.weights[r].experts;
+}
+
+enum status rig_start(struct rig *rig, const struct rig_params *params, struct error *err)
+{
+    return transition_create(&rig->transition,
+                             &(struct transition_params){
+                                 .box = rig->runner.box,
+                                 .checkpoint = rig->runner.checkpoint,
+                                 .shape = &rig->shape,
+                                 .layouts = &rig->runner.layouts,
+                                 .slots = rig->slots,
+                                 .is_auto = params->is_auto,
+                                 .way = params->way,
+                                 .poisons_freed = true,
+                                 .log = params->log,
+                             },
+                             err);
+}
+
+void rig_open(struct rig *out, const struct rig_params *params)
+{
+    struct error err;
+    rig_load(out, params);
+    check(rig_start(out, params, &err), &err);
+}
+
+void rig_close(struct rig *rig)
+{
+    transition_destroy(rig->transition);
+    model_runner_close(&rig->runner);
+}
+
+void cold_open(struct cold *out, const struct rig_params *params)
+{
+    struct plan_layouts layouts;
+    struct rig_params alone = *params;
+    struct error err;
+    alone.turn = NULL;
+    alone.keeps_both = false;
+    alone.way = WAY_RESHARD;
+    check(plan_layouts_parse(&layouts, params->plan, params->rank_count, &err), &err);
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        char text[LAYOUT_TEXT_BYTES];
+        layout_format(text, &layouts.of[phase]);
+        runner_open(&out->of[phase], &alone, text);
+    }
+}
+
+void cold_close(struct cold *cold)
+{
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        model_runner_close(&cold->of[phase]);
+}
+
+/* ---- Bytes ----------------------------------------------------------------------------------- */
+
+/* Array by array: between them may be a gap that nobody writes. */
+static bool slices_equal(const struct expert_form *form, const char *a, const char *b)
+{
+    const struct expert_slice *slice = &form->slice;
+    for (int64_t e = slice->first_expert; e < slice->first_expert + slice->expert_count; e++) {
+        for (int i = 0; i < form->array_count; i++) {
+            int64_t at = expert_form_offset(form, i, e, slice->blocks.first);
+            int64_t bytes = slice->blocks.count * form->arrays[i].block_bytes;
+            if (memcmp(a + at, b + at, (size_t)bytes) != 0)
+                return false;
+        }
+    }
+    return true;
+}
+
+int64_t rig_check(const struct rig *rig, const struct cold *cold, enum phase phase,
+                  const char *label)
+{
+    int64_t found = 0;
+    for (int64_t layer = 0; layer < rig->shape.layer_count; layer++) {
+        enum phase has = rig->slots[0]->layers[layer].phase;
+        if (!expert_slots_has(rig->slots[0], layer))
+            continue;
+        found += has == phase;
+        for (int r = 0; r < rig->runner.layout.rank_count; r++) {
+            cr_assert_eq(rig->slots[r]->layers[layer].phase, has, "%s: layer %lld of rank %d",
+                         label, (long long)layer, r);
+            cr_assert(slices_equal(&rig->slots[r]->forms[has],
+                                   expert_slots_now(rig->slots[r], layer),
+                                   expert_slots_now(&cold->of[has].weights[r].experts, layer)),
+                      "%s: layer %lld of rank %d is not as a cold start has it", label,
+                      (long long)layer, r);
+        }
+    }
+    return found;
+}
+
+void rig_bytes(int64_t bytes[COMM_RANKS_MAX], const struct rig *rig)
+{
+    for (int r = 0; r < rig->runner.layout.rank_count; r++)
+        bytes[r] = (int64_t)comm_domain_bytes(box_domain(rig->runner.box), r, TRAFFIC_TRANSITION);
+}
+
+int64_t rig_moe_layers(const struct rig *rig)
+{
+    return rig->shape.moe_layer_count;
+}
+
+int64_t rig_predicted_bytes(const struct rig *rig, enum phase phase, int rank)
+{
+    static int64_t sent[COMM_RANKS_MAX * COMM_RANKS_MAX];
+    const struct plan_layouts *layouts = &rig->runner.layouts;
+    enum phase other = phase == PHASE_PREFILL ? PHASE_DECODE : PHASE_PREFILL;
+    int64_t blocks = 0;
+    int n = rig->runner.layout.rank_count;
+    moves_sent_blocks(sent, &rig->shape, &layouts->of[other], &layouts->of[phase]);
+    for (int r = 0; r < n; r++)
+        blocks += sent[rank * n + r];
+    return blocks * expert_block_bytes(&rig->shape, rig->slots[0]->forms[0].type) *
+           rig->shape.moe_layer_count;
+}

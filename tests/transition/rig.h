@@ -1,0 +1,60 @@
+/* A model under a plan with two layouts, its transition, and the same model loaded under each
+ * layout alone: what every layer must be like, to the byte. */
+#ifndef PHASOR_TESTS_TRANSITION_RIG_H
+#define PHASOR_TESTS_TRANSITION_RIG_H
+
+#include "exec/scenarios.h"
+#include "transition/transition.h"
+
+struct rig_params {
+    const char *model; /* of scenario_models */
+    enum dtype dtype;
+    bool has_int4_experts;
+    int rank_count;
+    const char *plan; /* "a|p>d" */
+    bool is_auto;
+    enum way way; /* without is_auto. WAY_KEEP: both layouts are resident */
+    bool keeps_both;
+    double patience_seconds;
+    struct turn *turn;
+    struct log_sink log;
+    const char *dir; /* of the checkpoint; NULL: scenario_checkpoint */
+};
+
+struct rig {
+    struct model_runner runner;
+    struct model_shape shape;
+    struct expert_slots *slots[COMM_RANKS_MAX];
+    struct transition *transition;
+};
+
+struct model_shape rig_shape(const char *model);
+
+/* Without a transition; then rig_start makes it. */
+void rig_load(struct rig *out, const struct rig_params *params);
+enum status rig_start(struct rig *rig, const struct rig_params *params, struct error *err);
+
+void rig_open(struct rig *out, const struct rig_params *params); /* both; fails the test */
+void rig_close(struct rig *rig);
+
+/* Cold starts under each of the plan's layouts alone, of the same model. */
+struct cold {
+    struct model_runner of[PHASE_COUNT];
+};
+void cold_open(struct cold *out, const struct rig_params *params);
+void cold_close(struct cold *cold);
+
+/* Whether each layer has a whole slice on every rank, in one layout on all, with the bytes of a
+ * cold start; fails the test. Returns how many layers with experts have that of `phase`. */
+int64_t rig_check(const struct rig *rig, const struct cold *cold, enum phase phase,
+                  const char *label);
+
+/* Bytes that have left each rank as transitions' so far. */
+void rig_bytes(int64_t bytes[COMM_RANKS_MAX], const struct rig *rig);
+
+/* What a transition to `phase` must send from a rank: the formula, for all layers. */
+int64_t rig_predicted_bytes(const struct rig *rig, enum phase phase, int rank);
+
+int64_t rig_moe_layers(const struct rig *rig);
+
+#endif

@@ -1,0 +1,159 @@
+/* Every way between every pair of legal layouts, there and back: the bytes of a cold start, in the
+ * memory that was said, with the traffic that was said. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/system.h"
+#include "rig.h"
+#include "sweep.h"
+
+/* ---- Every pair ------------------------------------------------------------------------------ */
+
+/* The experts' layouts of a plan; attention moves nothing here, so one legal form of it serves. */
+struct pair {
+    int rank_count;
+    char plan[LAYOUT_TEXT_BYTES];
+};
+
+#define PAIRS_MAX 32
+
+static int pairs_of(struct pair *out, const char *model)
+{
+    static const int rank_counts[] = {2, 4, 8};
+    struct model_shape shape = rig_shape(model);
+    int count = 0;
+    for (size_t n = 0; n < sizeof rank_counts / sizeof *rank_counts; n++) {
+        int ranks = rank_counts[n];
+        for (int a = 1; a <= ranks; a *= 2) {
+            for (int b = 1; b <= ranks; b *= 2) {
+                struct plan_layouts plan = {{{ranks, {1, ranks, false}, {a, ranks / a}},
+                                             {ranks, {1, ranks, false}, {b, ranks / b}}}};
+                if (a == b || plan_layouts_check(&plan, &shape, NULL) != STATUS_OK)
+                    continue;
+                cr_assert_lt(count, PAIRS_MAX);
+                out[count].rank_count = ranks;
+                plan_layouts_format(out[count++].plan, &plan);
+            }
+        }
+    }
+    return count;
+}
+
+/* All that a rank's device held at most. */
+static void check_memory(const struct rig *rig, const char *label)
+{
+    for (int r = 0; r < rig->runner.layout.rank_count; r++) {
+        struct weights_share share = model_runner_share(&rig->runner, r);
+        struct weights_bytes weights;
+        struct device *device = box_device(rig->runner.box, r);
+        weights_bytes(&weights, rig->runner.config, &share);
+        uint64_t said =
+            weights.resident + weights.experts +
+            exec_bytes(rig->runner.config, &rig->runner.layouts,
+                       scenario_token_max(&scenarios[0], rig->runner.layout.rank_count),
+                       SCENARIO_SEQUENCES_MAX) +
+            (uint64_t)rig->runner.cache.page_count *
+                kv_page_bytes(rig->runner.config, &rig->runner.layout, rig->runner.types.matrices);
+        uint64_t peak = device->ops->memory_use(device).peak_bytes;
+        cr_assert_eq(peak, said, "%s, rank %d: %llu bytes at the peak, not %llu", label, r,
+                     (unsigned long long)peak, (unsigned long long)said);
+    }
+}
+
+/* There and back twice. What only reshard sends is sent by it alone, and is what was said. */
+static void check_way(const struct rig_params *params, const struct cold *cold)
+{
+    struct rig rig;
+    struct error err;
+    char label[160];
+    snprintf(label, sizeof label, "%s on %d, %s by %s", params->model, params->rank_count,
+             params->plan, way_names[params->way]);
+    rig_open(&rig, params);
+    for (int step = 0; step < 4; step++) {
+        enum phase phase = step % 2 == 0 ? PHASE_DECODE : PHASE_PREFILL;
+        int64_t before[COMM_RANKS_MAX], after[COMM_RANKS_MAX];
+        rig_bytes(before, &rig);
+        uint64_t held = memory_counters_get().live_bytes;
+        cr_assert_eq(transition_run(rig.transition, phase, &err), STATUS_OK, "%s: %s", label,
+                     err.message);
+        cr_assert_eq(memory_counters_get().live_bytes, held, "%s", label);
+        rig_bytes(after, &rig);
+        cr_assert_eq(rig_check(&rig, cold, phase, label), rig_moe_layers(&rig), "%s", label);
+        for (int r = 0; r < params->rank_count; r++) {
+            int64_t said = params->way == WAY_RESHARD ? rig_predicted_bytes(&rig, phase, r) : 0;
+            cr_assert_eq(after[r] - before[r], said, "%s, rank %d: %lld bytes, not %lld", label, r,
+                         (long long)(after[r] - before[r]), (long long)said);
+        }
+        for (int64_t layer = 0; layer < rig.shape.layer_count; layer++) {
+            struct transition_origin origin = transition_layer(rig.transition, layer);
+            if (expert_slots_has(rig.slots[0], layer))
+                cr_assert(!origin.is_loaded && origin.way == params->way && origin.phase == phase);
+            else
+                cr_assert(origin.is_loaded);
+        }
+        /* There already: nothing moves. */
+        cr_assert_eq(transition_run(rig.transition, phase, &err), STATUS_OK);
+    }
+    cr_assert_eq(transition_counters_get(rig.transition).transition_count, 4);
+    cr_assert_eq(transition_counters_get(rig.transition).layer_count, 4 * rig_moe_layers(&rig));
+    check_memory(&rig, label);
+    rig_close(&rig);
+}
+
+static void check_pairs(const char *model, enum dtype dtype, bool has_int4, uint64_t quick_step)
+{
+    struct pair pairs[PAIRS_MAX];
+    int count = pairs_of(pairs, model), tested = 0;
+    double start = system_seconds();
+    uint64_t step = sweep_step(quick_step);
+    for (uint64_t i = sweep_first(step) - 1; i < (uint64_t)count; i += step) {
+        struct rig_params params = {.model = model,
+                                    .dtype = dtype,
+                                    .has_int4_experts = has_int4,
+                                    .rank_count = pairs[i].rank_count,
+                                    .plan = pairs[i].plan};
+        struct cold cold;
+        uint64_t live = memory_counters_get().live_count;
+        cold_open(&cold, &params);
+        for (int way = 0; way < WAY_COUNT; way++) {
+            params.way = (enum way)way;
+            check_way(&params, &cold);
+            tested++;
+        }
+        cold_close(&cold);
+        cr_assert_eq(memory_counters_get().live_count, live);
+    }
+    printf("%s, %s%s: %d ways between layouts, %d legal pairs, %.1f s\n", model, dtype_name(dtype),
+           has_int4 ? " with int4 experts" : "", tested, count, system_seconds() - start);
+    cr_assert_gt(tested, 0);
+}
+
+TestSuite(ways, .fini = scenario_checkpoints_remove);
+
+Test(ways, mixtral)
+{
+    check_pairs("mixtral", DTYPE_BF16, false, 1);
+    check_pairs("mixtral", DTYPE_F32, false, 4);
+}
+
+Test(ways, qwen2moe)
+{
+    check_pairs("qwen2moe", DTYPE_BF16, false, 1);
+    check_pairs("qwen2moe", DTYPE_F32, false, 4);
+}
+
+Test(ways, qwen3moe)
+{
+    check_pairs("qwen3moe", DTYPE_BF16, false, 1);
+    check_pairs("qwen3moe", DTYPE_F32, false, 4);
+}
+
+/* Rounded as they load and as they are read again, and moved with their scales. */
+Test(ways, int4_experts)
+{
+    check_pairs("mixtral", DTYPE_BF16, true, 4);
+    check_pairs("qwen2moe", DTYPE_F32, true, 4);
+    check_pairs("qwen3moe", DTYPE_BF16, true, 4);
+}
