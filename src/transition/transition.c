@@ -142,8 +142,7 @@ static enum status layer_move(struct transition *transition, int64_t layer, enum
     if (status != STATUS_OK) {
         if (err != NULL)
             *err = cause;
-        return error_prefix(err, status, "layer %lld, changing the layout of its experts by %s",
-                            (long long)layer, way_names[transition->way]);
+        return status;
     }
     layer_swap(transition, layer, phase);
     return spare_poison(transition, err);
@@ -166,6 +165,9 @@ enum status transition_run(struct transition *transition, enum phase phase, stru
             continue;
         any = true;
         status = layer_move(transition, layer, phase, err);
+        if (status != STATUS_OK)
+            error_prefix(err, status, "layer %lld, changing the layout of its experts by %s",
+                         (long long)layer, way_names[transition->way]);
     }
     transition->counters.transition_count += any;
     transition->counters.seconds += system_seconds() - start;
@@ -208,7 +210,7 @@ static enum status ways_probe(struct transition *transition, struct error *err)
     if (reload >= 0 && reload < reshard)
         transition->way = WAY_RELOAD;
     log_write(&transition->params.log, LOG_DEBUG,
-              "a layer's experts change their layout in %.4f s by reshard, in %.4f s by reload: %s",
+              "a layer's experts change their layout in %.6f s by reshard, in %.6f s by reload: %s",
               reshard, reload, way_names[transition->way]);
     return STATUS_OK;
 }

@@ -2,105 +2,12 @@
  * others closed (an access is a fault), and change places only inside collectives and when they
  * have nothing to do. Only a collective's copying sees more than one rank's memory. */
 #include <criterion/criterion.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "baton.h"
 #include "scenarios.h"
-
-/* Who may run. */
-struct baton {
-    struct turn turn;
-    pthread_mutex_t lock;
-    pthread_cond_t free;
-    struct device *holder;
-    int running; /* streams that have taken and not given */
-    struct box *box;
-    bool is_armed; /* else all may run: while the model is loaded */
-    atomic_int changes;
-};
-
-static struct baton baton;
-
-static void protect_others(const struct device *own, bool closed)
-{
-    for (int r = 0; r < box_rank_count(baton.box); r++) {
-        if (box_device(baton.box, r) != own)
-            device_cpu_protect(box_device(baton.box, r), closed);
-    }
-}
-
-static void take(struct turn *turn, struct device *device)
-{
-    (void)turn;
-    pthread_mutex_lock(&baton.lock);
-    while (baton.is_armed && baton.holder != NULL)
-        pthread_cond_wait(&baton.free, &baton.lock);
-    if (baton.is_armed) {
-        baton.holder = device;
-        device_cpu_protect(device, false);
-        atomic_fetch_add(&baton.changes, 1);
-    }
-    baton.running++;
-    pthread_mutex_unlock(&baton.lock);
-}
-
-static void give(struct turn *turn, struct device *device)
-{
-    (void)turn;
-    pthread_mutex_lock(&baton.lock);
-    if (baton.is_armed && baton.holder == device) {
-        device_cpu_protect(device, true);
-        baton.holder = NULL;
-    }
-    baton.running--;
-    pthread_cond_broadcast(&baton.free);
-    pthread_mutex_unlock(&baton.lock);
-}
-
-static void open_all(struct turn *turn, struct device *device)
-{
-    (void)turn;
-    if (baton.is_armed)
-        protect_others(device, false);
-}
-
-static void close_others(struct turn *turn, struct device *device)
-{
-    (void)turn;
-    if (baton.is_armed)
-        protect_others(device, true);
-}
-
-static void baton_open(void)
-{
-    baton = (struct baton){.turn = {take, give, open_all, close_others}};
-    pthread_mutex_init(&baton.lock, NULL);
-    pthread_cond_init(&baton.free, NULL);
-}
-
-/* From here on. Nothing is on any stream, but one may not have seen yet that it is idle. */
-static void baton_arm(struct box *box)
-{
-    pthread_mutex_lock(&baton.lock);
-    while (baton.running > 0)
-        pthread_cond_wait(&baton.free, &baton.lock);
-    baton.box = box;
-    baton.is_armed = true;
-    protect_others(NULL, true);
-    pthread_mutex_unlock(&baton.lock);
-}
-
-static void baton_disarm(void)
-{
-    pthread_mutex_lock(&baton.lock);
-    baton.is_armed = false;
-    protect_others(NULL, false);
-    pthread_cond_broadcast(&baton.free);
-    pthread_mutex_unlock(&baton.lock);
-}
 
 static void runner_open(struct model_runner *out, const char *model, int rank_count,
                         const char *plan, struct turn *turn)
@@ -142,14 +49,14 @@ Test(isolation, ranks_one_at_a_time, .timeout = 120)
         model_runner_close(&runner);
 
         baton_open();
-        runner_open(&runner, cases[i].model, cases[i].rank_count, cases[i].plan, &baton.turn);
+        runner_open(&runner, cases[i].model, cases[i].rank_count, cases[i].plan, baton_turn());
         baton_arm(runner.box);
         scenario_run(&found, &runner, &scenarios[0]);
         baton_disarm();
         double error = scenario_worst(&found, &expected);
         cr_assert_leq(error, 1e-4, "%s, %s: off by %.2e", cases[i].model, cases[i].plan, error);
         /* At least one change of place for each rank, layer and pass. */
-        cr_assert_gt(atomic_load(&baton.changes), cases[i].rank_count * 3 * 6);
+        cr_assert_gt(baton_changes(), cases[i].rank_count * 3 * 6);
         model_runner_close(&runner);
         memory_free(found.logits);
         memory_free(expected.logits);
@@ -181,7 +88,7 @@ Test(isolation, a_trespass_is_a_fault, .exit_code = TRESPASS_EXIT_CODE)
     struct model_runner runner;
     struct error err;
     baton_open();
-    runner_open(&runner, "mixtral", 2, "tp2|tp2", &baton.turn);
+    runner_open(&runner, "mixtral", 2, "tp2|tp2", baton_turn());
     scenario_checkpoints_remove();
     struct trespass trespass = {kv_cache_layer(&runner.cache, 1, 0).keys};
     struct device *device = box_device(runner.box, 0);

@@ -1,0 +1,128 @@
+/* Chains of random transitions by random ways: what passes compute behind them is to the bit what a
+ * cold start in that layout computes; and no rank touches what is not its own on the way. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/random.h"
+#include "baton.h"
+#include "rig.h"
+#include "sweep.h"
+
+#define CHAIN_LENGTH 10
+
+static const struct rig_params cases[] = {
+    {.model = "mixtral", .dtype = DTYPE_F32, .rank_count = 2, .plan = "tp2|tp2>ep2"},
+    {.model = "mixtral", .dtype = DTYPE_BF16, .rank_count = 8, .plan = "tp2dp4|tp2ep4>tp8"},
+    {.model = "qwen2moe", .dtype = DTYPE_F32, .rank_count = 4, .plan = "tp2dp2:rep|ep4>tp4"},
+    {.model = "qwen2moe", .dtype = DTYPE_BF16, .rank_count = 4, .plan = "tp4|tp4>tp2ep2"},
+    {.model = "qwen3moe", .dtype = DTYPE_BF16, .rank_count = 4, .plan = "dp4|ep4>tp4"},
+    {.model = "qwen3moe", .dtype = DTYPE_F32, .rank_count = 8, .plan = "tp4dp2|ep8>tp2ep4"},
+    {.model = "mixtral",
+     .dtype = DTYPE_BF16,
+     .has_int4_experts = true,
+     .rank_count = 4,
+     .plan = "dp4|ep4>tp4"},
+};
+#define CASE_COUNT (sizeof cases / sizeof *cases)
+
+static bool same_bits(const struct scenario_result *a, const struct scenario_result *b)
+{
+    return memcmp(a->logits, b->logits, (size_t)(a->token_count * a->vocab) * sizeof(float)) == 0;
+}
+
+/* One phase after another, some twice, some steps with a pass behind them. */
+static void check_chain(struct rig *rig, struct transition *const *transitions, int way_count,
+                        const struct cold *cold, const struct scenario_result expected[PHASE_COUNT],
+                        const char *label)
+{
+    struct random random = {.seed = sweep_first(1000)};
+    enum phase phase = PHASE_PREFILL;
+    for (int step = 0; step < CHAIN_LENGTH; step++) {
+        struct scenario_result found;
+        struct error err;
+        phase = (enum phase)random_below(&random, PHASE_COUNT);
+        struct transition *by = transitions[random_below(&random, (uint64_t)way_count)];
+        cr_assert_eq(transition_run(by, phase, &err), STATUS_OK, "%s: %s", label, err.message);
+        if (step + 1 < CHAIN_LENGTH && random_below(&random, 3) > 0)
+            continue;
+        scenario_run(&found, &rig->runner, &scenarios[0]);
+        cr_assert(same_bits(&found, &expected[phase]), "%s, step %d (seed %llu)", label, step,
+                  (unsigned long long)random.seed);
+        cr_assert_eq(found.nll, expected[phase].nll);
+        memory_free(found.logits);
+    }
+    cr_assert_eq(rig_check(rig, cold, phase, label), rig_moe_layers(rig));
+}
+
+static void check_case(size_t index)
+{
+    struct scenario_result expected[PHASE_COUNT];
+    struct rig_params params = cases[index];
+    struct cold cold;
+    struct rig rig;
+    struct error err;
+    char label[160];
+    snprintf(label, sizeof label, "%s, %s", params.model, params.plan);
+    cold_open(&cold, &params);
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        scenario_run(&expected[phase], &cold.of[phase], &scenarios[0]);
+
+    params.way = WAY_RESHARD;
+    rig_open(&rig, &params);
+    struct transition *transitions[2] = {rig.transition, NULL};
+    params.way = WAY_RELOAD;
+    cr_assert_eq(rig_start(&rig, &params, &err), STATUS_OK);
+    transitions[1] = rig.transition;
+    check_chain(&rig, transitions, 2, &cold, expected, label);
+    transition_destroy(transitions[0]);
+    rig_close(&rig);
+
+    params.way = WAY_KEEP;
+    rig_open(&rig, &params);
+    check_chain(&rig, &rig.transition, 1, &cold, expected, label);
+    rig_close(&rig);
+
+    cold_close(&cold);
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        memory_free(expected[phase].logits);
+}
+
+TestSuite(chains, .fini = scenario_checkpoints_remove);
+
+Test(chains, of_ten_transitions_end_as_a_cold_start)
+{
+    for (size_t i = 0; i < CASE_COUNT; i++)
+        check_case(i);
+}
+
+/* ---- Ranks one at a time --------------------------------------------------------------------- */
+
+Test(chains, ranks_one_at_a_time, .timeout = 120)
+{
+    for (size_t i = 0; i < CASE_COUNT; i++) {
+        for (int way = 0; way < WAY_COUNT; way++) {
+            struct rig_params params = cases[i];
+            struct cold cold;
+            struct rig rig;
+            struct error err;
+            cold_open(&cold, &params);
+            baton_open();
+            params.way = (enum way)way;
+            params.turn = baton_turn();
+            rig_load(&rig, &params);
+            baton_arm(rig.runner.box);
+            cr_assert_eq(rig_start(&rig, &params, &err), STATUS_OK);
+            for (int step = 0; step < 3; step++)
+                cr_assert_eq(transition_run(rig.transition, (enum phase)(1 - step % 2), &err),
+                             STATUS_OK);
+            baton_disarm();
+            cr_assert_eq(rig_check(&rig, &cold, PHASE_DECODE, way_names[way]),
+                         rig_moe_layers(&rig));
+            cr_assert_gt(baton_changes(), params.rank_count);
+            rig_close(&rig);
+            cold_close(&cold);
+        }
+    }
+}

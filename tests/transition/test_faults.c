@@ -1,0 +1,353 @@
+/* A transition that fails leaves every layer whole, old or new, the same on all ranks, with the
+ * bytes of a cold start; what does not hurt the box lets the run go on, by the same way later or by
+ * another now. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "base/system.h"
+#include "rig.h"
+#include "sweep.h"
+#include "transition/transition_state.h"
+
+/* ---- Reads that fail ------------------------------------------------------------------------- */
+
+static atomic_llong reads_left = INT64_MAX; /* until one fails */
+
+/* In place of the C library's: the n-th read fails. */
+ssize_t pread(int fd, void *out, size_t bytes, off_t offset);
+ssize_t pread(int fd, void *out, size_t bytes, off_t offset)
+{
+    if (atomic_fetch_sub(&reads_left, 1) == 1) {
+        errno = EIO;
+        return -1;
+    }
+    return syscall(SYS_pread64, fd, out, bytes, offset);
+}
+
+static const struct rig_params cases[] = {
+    {.model = "mixtral", .dtype = DTYPE_BF16, .rank_count = 4, .plan = "dp4|ep4>tp4"},
+    {.model = "qwen2moe", .dtype = DTYPE_F32, .rank_count = 2, .plan = "tp2|tp2>ep2"},
+    {.model = "qwen3moe", .dtype = DTYPE_BF16, .rank_count = 8, .plan = "dp8|tp8>tp2ep4"},
+};
+#define CASE_COUNT (sizeof cases / sizeof *cases)
+
+/* Warnings alone. */
+struct heard {
+    int count;
+    char last[512];
+};
+
+static void hear(void *context, enum log_level level, const char *message)
+{
+    struct heard *heard = context;
+    if (level != LOG_WARNING)
+        return;
+    heard->count++;
+    snprintf(heard->last, sizeof heard->last, "%s", message);
+}
+
+/* A pass over layers of both layouts, as one rank alone computes it. */
+static void check_pass(struct rig *rig, const struct scenario_result *expected, const char *label)
+{
+    struct scenario_result found;
+    scenario_run(&found, &rig->runner, &scenarios[0]);
+    double error = rig->runner.types.matrices == DTYPE_F32 ? scenario_worst(&found, expected)
+                                                           : scenario_mean(&found, expected) / 100;
+    cr_assert_leq(error, 1e-4, "%s: off by %.2e", label, error);
+    memory_free(found.logits);
+}
+
+static void expect_pass(struct scenario_result *out, const struct rig_params *params)
+{
+    struct model_runner alone;
+    model_runner_open(&alone, &(struct runner_params){
+                                  .dir = scenario_checkpoint(params->model, params->dtype),
+                                  .dtype = params->dtype,
+                                  .plan = "tp1|tp1",
+                                  .token_max = scenario_token_max(&scenarios[0], 1),
+                                  .segment_max = SCENARIO_SEQUENCES_MAX,
+                                  .page_count = 2 * SCENARIO_SEQUENCES_MAX,
+                              });
+    scenario_run(out, &alone, &scenarios[0]);
+    model_runner_close(&alone);
+}
+
+/* The n-th read of a transition fails: by reload alone the run says so and may try again; where
+ * another way is allowed it goes on by that, with one warning. Returns whether there was an n-th.
+ */
+static bool read_fails(const struct rig_params *base, bool is_auto, int64_t n,
+                       const struct cold *cold, const struct scenario_result *expected)
+{
+    struct heard heard = {0};
+    struct rig_params params = *base;
+    struct rig rig;
+    struct error err;
+    char label[160];
+    snprintf(label, sizeof label, "%s, %s, read %lld", params.model, params.plan, (long long)n);
+    params.is_auto = is_auto;
+    params.way = WAY_RELOAD;
+    params.log = (struct log_sink){hear, &heard};
+    rig_open(&rig, &params);
+    rig.transition->way = WAY_RELOAD; /* whatever the probe found */
+    atomic_store(&reads_left, n);
+    enum status status = transition_run(rig.transition, PHASE_DECODE, &err);
+    bool failed = atomic_exchange(&reads_left, INT64_MAX) <= 0;
+    int64_t changed = rig_check(&rig, cold, PHASE_DECODE, label);
+    if (!failed || is_auto) {
+        cr_assert_eq(status, STATUS_OK, "%s: %s", label, err.message);
+        cr_assert_eq(changed, rig_moe_layers(&rig), "%s", label);
+        cr_assert_eq(heard.count, failed, "%s", label);
+        if (failed) {
+            cr_assert_not_null(strstr(heard.last, "by reload"), "%s", heard.last);
+            cr_assert_not_null(strstr(heard.last, "going on by reshard"), "%s", heard.last);
+        }
+    } else {
+        cr_assert_eq(status, STATUS_IO, "%s", label);
+        cr_assert_not_null(strstr(err.message, "by reload: rank "), "%s", err.message);
+        cr_assert_not_null(strstr(err.message, "model.safetensors"), "%s", err.message);
+        cr_assert_lt(changed, rig_moe_layers(&rig), "%s", label);
+        check_pass(&rig, expected, label); /* with mixed layers */
+        cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err), STATUS_OK);
+        cr_assert_eq(rig_check(&rig, cold, PHASE_DECODE, label), rig_moe_layers(&rig));
+    }
+    check_pass(&rig, expected, label);
+    rig_close(&rig);
+    return failed;
+}
+
+TestSuite(transition_faults, .fini = scenario_checkpoints_remove, .timeout = 600);
+
+Test(transition_faults, A24_any_read_of_a_reload_may_fail)
+{
+    for (size_t i = 0; i < CASE_COUNT; i++) {
+        struct scenario_result expected;
+        struct cold cold;
+        uint64_t step = sweep_step(i == 0 ? 131 : 1009), n = sweep_first(step), count = 0;
+        cold_open(&cold, &cases[i]);
+        expect_pass(&expected, &cases[i]);
+        while (read_fails(&cases[i], count % 2 == 1, (int64_t)n, &cold, &expected)) {
+            n += step;
+            count++;
+        }
+        printf("%s, %s: %llu reads failed, one in %llu\n", cases[i].model, cases[i].plan,
+               (unsigned long long)count, (unsigned long long)step);
+        cr_assert_gt(n, 100);
+        cold_close(&cold);
+        memory_free(expected.logits);
+    }
+}
+
+/* ---- Allocations that fail ------------------------------------------------------------------- */
+
+/* What cannot be had is said before anything moves, and nothing is kept; a choice of ways that
+ * lacks the room for one makes do with the other. A transition itself allocates nothing. */
+static void allocations_fail(const struct rig_params *params, const struct cold *cold)
+{
+    struct rig rig;
+    struct error err;
+    int64_t refused = 0, went_on = 0;
+    rig_load(&rig, params);
+    uint64_t before = memory_counters_get().alloc_count;
+    uint64_t live = memory_counters_get().live_count;
+    cr_assert_eq(rig_start(&rig, params, &err), STATUS_OK);
+    uint64_t total = memory_counters_get().alloc_count - before;
+    transition_destroy(rig.transition);
+    for (uint64_t n = 1; n <= total; n++) {
+        memory_fail_at(n, 0);
+        enum status status = rig_start(&rig, params, &err);
+        memory_fail_at(0, 0);
+        if (status != STATUS_OK) {
+            cr_assert_eq(status, STATUS_NO_MEMORY);
+            cr_assert_not_null(strstr(err.message, "allocate"), "%s", err.message);
+            refused++;
+        } else {
+            went_on++;
+            memory_fail_at(1, 1);
+            status = transition_run(rig.transition, PHASE_DECODE, &err);
+            memory_fail_at(0, 0);
+            cr_assert_eq(status, STATUS_OK);
+            cr_assert_eq(rig_check(&rig, cold, PHASE_DECODE, params->plan), rig_moe_layers(&rig));
+            cr_assert_eq(transition_run(rig.transition, PHASE_PREFILL, &err), STATUS_OK);
+            transition_destroy(rig.transition);
+        }
+        cr_assert_eq(memory_counters_get().live_count, live, "allocation %llu leaks",
+                     (unsigned long long)n);
+    }
+    cr_assert_gt(refused, 4);
+    cr_assert_eq(went_on > 0, params->is_auto);
+    rig.transition = NULL;
+    rig_close(&rig);
+}
+
+Test(transition_faults, A26_any_allocation_may_fail)
+{
+    struct cold cold;
+    cold_open(&cold, &cases[1]);
+    for (int way = 0; way < WAY_COUNT; way++) {
+        struct rig_params params = cases[1];
+        params.way = (enum way)way;
+        allocations_fail(&params, &cold);
+    }
+    struct rig_params choice = cases[1];
+    choice.is_auto = true;
+    allocations_fail(&choice, &cold);
+    cold_close(&cold);
+}
+
+/* ---- The device fails, or does not come -------------------------------------------------------
+ */
+
+enum fault_kind { FAULT_STREAM, FAULT_HOST, FAULT_HANG };
+
+/* One rank's table of operations with a fault in it. */
+static struct fault {
+    struct device_ops ops;
+    const struct device_ops *real;
+    enum fault_kind kind;
+    atomic_llong left; /* operations until it comes */
+} fault;
+
+#define HANG_SECONDS 2
+
+static enum status fail(void *argument, struct error *err)
+{
+    (void)argument;
+    return error_set(err, STATUS_IO, "a fault that the test put in");
+}
+
+static enum status hang(void *argument, struct error *err)
+{
+    (void)argument;
+    (void)err;
+    nanosleep(&(struct timespec){.tv_sec = HANG_SECONDS}, NULL);
+    return STATUS_OK;
+}
+
+static void count_down(struct stream *stream)
+{
+    if (atomic_fetch_sub(&fault.left, 1) == 1)
+        fault.real->call(stream, fault.kind == FAULT_HANG ? hang : fail, "", 1);
+}
+
+static void faulty_copy(struct stream *stream, const struct op_copy *op)
+{
+    count_down(stream);
+    fault.real->copy(stream, op);
+}
+
+static void faulty_call(struct stream *stream,
+                        enum status (*work)(void *argument, struct error *err),
+                        const void *argument, size_t bytes)
+{
+    count_down(stream);
+    fault.real->call(stream, work, argument, bytes);
+}
+
+/* The host's own failure: the stream has run, and it says otherwise. */
+static enum status faulty_synchronize(struct stream *stream, struct error *err)
+{
+    enum status status = fault.real->synchronize(stream, err);
+    if (atomic_fetch_sub(&fault.left, 1) == 1)
+        return fail(NULL, err);
+    return status;
+}
+
+/* Before the transition is made, which takes the table. */
+static void fault_install(struct device *device, enum fault_kind kind)
+{
+    fault.real = device->ops;
+    fault.ops = *device->ops;
+    fault.kind = kind;
+    fault.left = INT64_MAX;
+    if (kind == FAULT_HOST) {
+        fault.ops.synchronize = faulty_synchronize;
+    } else {
+        fault.ops.copy = faulty_copy;
+        fault.ops.call = faulty_call;
+    }
+    device->ops = &fault.ops;
+}
+
+/* Returns whether there was an n-th operation. */
+static bool operation_fails(const struct rig_params *base, enum way way, enum fault_kind kind,
+                            int64_t n, const struct cold *cold)
+{
+    struct rig_params params = *base;
+    struct rig rig;
+    struct error err;
+    char label[160], who[32];
+    int rank = (int)(n % params.rank_count);
+    snprintf(label, sizeof label, "%s, %s by %s, operation %lld of rank %d", params.model,
+             params.plan, way_names[way], (long long)n, rank);
+    snprintf(who, sizeof who, "rank %d", rank);
+    params.way = way;
+    params.patience_seconds = 0.5;
+    rig_load(&rig, &params);
+    struct device *device = box_device(rig.runner.box, rank);
+    fault_install(device, kind);
+    cr_assert_eq(rig_start(&rig, &params, &err), STATUS_OK);
+    atomic_store(&fault.left, n);
+    double start = system_seconds();
+    enum status status = transition_run(rig.transition, PHASE_DECODE, &err);
+    double seconds = system_seconds() - start;
+    bool failed = atomic_load(&fault.left) <= 0;
+    device->ops = fault.real;
+    int64_t changed = rig_check(&rig, cold, PHASE_DECODE, label);
+    bool has_waited = kind == FAULT_HANG && status == STATUS_OK; /* nobody waited for that rank */
+    cr_assert_eq(status == STATUS_OK, !failed || has_waited, "%s", label);
+    if (status != STATUS_OK) {
+        cr_assert_not_null(strstr(err.message, who), "%s: %s", label, err.message);
+        cr_assert_not_null(strstr(err.message, "changing the layout of its experts"), "%s",
+                           err.message);
+        cr_assert_lt(seconds, 5);
+        /* The last operations are the poison of a freed slot, behind the last swap. */
+        cr_assert_leq(changed, rig_moe_layers(&rig), "%s", label);
+    }
+    rig_close(&rig);
+    return failed;
+}
+
+static void sweep(enum fault_kind kind, uint64_t quick_step)
+{
+    static const enum way in_place[] = {WAY_RESHARD, WAY_RELOAD};
+    for (size_t i = 0; i < 2; i++) {
+        struct cold cold;
+        cold_open(&cold, &cases[i]);
+        for (size_t w = 0; w < 2; w++) {
+            uint64_t step = sweep_step(quick_step), n = sweep_first(step);
+            uint64_t live = memory_counters_get().live_count;
+            while (operation_fails(&cases[i], in_place[w], kind, (int64_t)n, &cold)) {
+                cr_assert_eq(memory_counters_get().live_count, live);
+                n += step;
+            }
+            cr_assert_gt(n, 2);
+        }
+        cold_close(&cold);
+    }
+}
+
+Test(transition_faults, A27_any_operation_may_fail)
+{
+    sweep(FAULT_STREAM, 3);
+}
+
+Test(transition_faults, A27_any_host_thread_may_fail)
+{
+    sweep(FAULT_HOST, 2);
+}
+
+Test(transition_faults, A29_a_rank_that_does_not_come)
+{
+    struct cold cold;
+    cold_open(&cold, &cases[0]);
+    for (int64_t n = 1; n <= 5; n += 2)
+        cr_assert(operation_fails(&cases[0], WAY_RESHARD, FAULT_HANG, n, &cold));
+    cold_close(&cold);
+}
