@@ -80,6 +80,16 @@ enum phasor_dtype {
     PHASOR_DTYPE_INT4 /* routed experts only: 4.125 bits a weight, rounded while they load */
 };
 
+/* How experts come from the one layout to the other, under a plan that has two. */
+enum phasor_transition {
+    PHASOR_TRANSITION_AUTO,    /* keep where both take at most half of the memory, else the faster of
+                                * the others, by a trial when the model is opened; one that fails
+                                * is left for another with a warning */
+    PHASOR_TRANSITION_KEEP,    /* both layouts stay in memory */
+    PHASOR_TRANSITION_RESHARD, /* ranks send one another what they lack */
+    PHASOR_TRANSITION_RELOAD   /* what a rank lacks is read from the checkpoint again */
+};
+
 struct phasor_model_params {
     size_t size;
     const char *model;       /* a directory, or "org/name" in the local Hugging Face cache */
@@ -93,14 +103,16 @@ struct phasor_model_params {
     int thread_count;        /* of all devices together; 0: one for each core the process may use */
     const char *devices;     /* "cpu:N": N ranks, each with its share of the cores and its own
                               * memory; NULL: as many as the plan has, or one */
-    const char *plan;        /* how weights lie over the ranks, "tp4|ep4" (docs/plans.md); NULL:
-                              * static tensor parallelism */
+    const char *plan;        /* how weights lie over the ranks, "tp4|ep4", or in prefill and then in
+                              * decode, "dp4|ep4>tp4" (docs/plans.md); NULL: static tensor
+                              * parallelism */
     phasor_log_fn *log;      /* or NULL */
     void *log_context;
     /* Bytes of weights read so far, of those of all devices together; or NULL. Comes from threads
      * of the library, one call at a time. */
     void (*load_progress)(void *context, uint64_t bytes_done, uint64_t bytes_total);
     void *load_context;
+    enum phasor_transition transition; /* between the layouts of a plan that has two */
 };
 PHASOR_API struct phasor_model_params phasor_model_params_default(void);
 
@@ -212,6 +224,10 @@ struct phasor_batch_result {
      * that phasor held in this process, ranks and host together. */
     uint64_t rank_peak_bytes[PHASOR_RANKS_MAX];
     uint64_t peak_bytes;
+    /* Changes of the experts' layout between prefill and decode, and the time they took; not in
+     * prefill_seconds and decode_seconds. */
+    uint64_t transitions;
+    double transition_seconds;
 };
 
 /* What can be told of the files of a run before a model is loaded: input that cannot be read, files

@@ -16,7 +16,7 @@ struct run_values {
     const char *metrics, *summary;
     const char *chat_template;
     const char *prompt;
-    int dtype, expert_dtype;
+    int dtype, expert_dtype, transition;
     int64_t threads;
     const char *devices, *plan;
     uint64_t seed;
@@ -92,8 +92,12 @@ static const struct cli_option options[] = {
      "N ranks, each with its share of the cores and its own memory (as many as the plan has)", 0, 0,
      NULL},
     {"plan", 0, OPTION_TEXT, AT(plan), "PLAN",
-     "how weights lie over the ranks, such as \"tp4|ep4\" (default: static tensor parallelism)", 0,
-     0, NULL},
+     "how weights lie over the ranks, such as \"tp4|ep4\", or in prefill and then in decode, such "
+     "as \"dp4|ep4>tp4\" (default: static tensor parallelism)",
+     0, 0, NULL},
+    {"transition", 0, OPTION_WORD, AT(transition), "WAY",
+     "how experts come from one layout to the other: auto, keep, reshard, reload (auto)", 0, 0,
+     transition_words},
     {"threads", 't', OPTION_COUNT, AT(threads), "COUNT",
      "compute threads (0: one for each core that the process may use)", 0, 4096, NULL},
     {"max-num-seqs", 0, OPTION_COUNT, AT(max_num_seqs), "COUNT",
@@ -230,6 +234,7 @@ static enum phasor_status open_model(struct phasor_model **out, struct progress 
     params.thread_count = (int)values.threads;
     params.devices = values.devices;
     params.plan = values.plan;
+    params.transition = (enum phasor_transition)values.transition;
     params.memory_bytes = values.memory;
     params.log = progress_log;
     params.log_context = progress;

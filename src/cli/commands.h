@@ -16,6 +16,7 @@ extern const struct cli_command *const commands[]; /* NULL-terminated */
 /* The words of --dtype; half precision is known and refused. */
 extern const struct option_word dtype_words[];
 extern const struct option_word expert_dtype_words[];
+extern const struct option_word transition_words[];
 
 /* Tells an error of the library on stderr; returns EXIT_FATAL. */
 int fail(const struct phasor_error *err);

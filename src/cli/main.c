@@ -15,6 +15,14 @@ const struct option_word expert_dtype_words[] = {
     {NULL, 0, NULL},
 };
 
+const struct option_word transition_words[] = {
+    {"auto", PHASOR_TRANSITION_AUTO, NULL},
+    {"keep", PHASOR_TRANSITION_KEEP, NULL},
+    {"reshard", PHASOR_TRANSITION_RESHARD, NULL},
+    {"reload", PHASOR_TRANSITION_RELOAD, NULL},
+    {NULL, 0, NULL},
+};
+
 const struct option_word dtype_words[] = {
     {"auto", PHASOR_DTYPE_AUTO, NULL},
     {"float32", PHASOR_DTYPE_FLOAT32, NULL},

@@ -81,10 +81,21 @@ static void print_ffn(const char *name, int64_t own, int64_t all)
     table_print(&line);
 }
 
+static void print_experts(const json_t *root, const json_t *experts, const char *name)
+{
+    struct table_line line = {.length = 0};
+    if (!json_is_object(experts))
+        return; /* decode's are prefill's */
+    add_name(&line, name);
+    add_groups(&line, experts);
+    add_share(&line, ": ", table_int(experts, "count"), table_int(root, "expert_count"), "experts");
+    add_share(&line, ", ", table_int(experts, "width"), table_int(root, "expert_dim"), "wide");
+    table_print(&line);
+}
+
 static void print_layout(const json_t *root, const json_t *row)
 {
     const json_t *attention = json_object_get(row, "attention");
-    const json_t *experts = json_object_get(row, "experts");
     struct table_line line = {.length = 0};
     add_name(&line, "  attention");
     add_groups(&line, attention);
@@ -92,11 +103,8 @@ static void print_layout(const json_t *root, const json_t *row)
     add_share(&line, ", ", table_int(attention, "kv_heads"), table_int(root, "kv_head_count"),
               "of keys and values");
     table_print(&line);
-    add_name(&line, "  experts");
-    add_groups(&line, experts);
-    add_share(&line, ": ", table_int(experts, "count"), table_int(root, "expert_count"), "experts");
-    add_share(&line, ", ", table_int(experts, "width"), table_int(root, "expert_dim"), "wide");
-    table_print(&line);
+    print_experts(root, json_object_get(row, "experts"), "  experts");
+    print_experts(root, json_object_get(row, "decode_experts"), "  ... in decode");
     print_ffn("  shared expert", table_int(row, "shared_expert_width"),
               table_int(root, "shared_expert_dim"));
     print_ffn("  dense layers", table_int(row, "dense_width"), table_int(root, "dense_dim"));

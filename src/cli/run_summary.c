@@ -155,6 +155,14 @@ static void print_collectives(const struct phasor_batch_result *result)
     fputc('\n', stderr);
 }
 
+static void print_transitions(const struct phasor_batch_result *result)
+{
+    if (result->transitions > 0)
+        fprintf(stderr, "%llu change%s of the experts' layout: %.3f s\n",
+                (unsigned long long)result->transitions, result->transitions == 1 ? "" : "s",
+                result->transition_seconds);
+}
+
 static void print_memory(const struct phasor_batch_result *result)
 {
     int largest = 0;
@@ -191,6 +199,7 @@ void run_summary_print(const struct phasor_batch_result *result)
     print_rows(result);
     print_rates(result);
     print_stages(result);
+    print_transitions(result);
     print_times(result);
     print_collectives(result);
     print_memory(result);

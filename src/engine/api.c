@@ -24,6 +24,9 @@ MIRRORS(PHASOR_NO_MEMORY, STATUS_NO_MEMORY);
 MIRRORS(PHASOR_IO, STATUS_IO);
 MIRRORS(PHASOR_CANCELLED, STATUS_CANCELLED);
 MIRRORS(PHASOR_INTERNAL, STATUS_INTERNAL);
+MIRRORS(PHASOR_TRANSITION_KEEP - 1, WAY_KEEP);
+MIRRORS(PHASOR_TRANSITION_RESHARD - 1, WAY_RESHARD);
+MIRRORS(PHASOR_TRANSITION_RELOAD - 1, WAY_RELOAD);
 MIRRORS(PHASOR_LOG_DEBUG, LOG_DEBUG);
 MIRRORS(PHASOR_LOG_INFO, LOG_INFO);
 MIRRORS(PHASOR_LOG_WARNING, LOG_WARNING);
@@ -119,6 +122,11 @@ static enum status open_model(struct phasor_model *model, const struct phasor_mo
     if (params->thread_count < 0)
         return error_set(err, STATUS_INVALID_ARGUMENT, "--threads must not be negative, found %d",
                          params->thread_count);
+    if ((int)params->transition < 0 || params->transition > PHASOR_TRANSITION_RELOAD)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "transition: %d is none of enum phasor_transition",
+                         (int)params->transition);
+    bool is_auto = params->transition == PHASOR_TRANSITION_AUTO;
     struct engine_params engine = {
         .model = params->model,
         .revision = params->revision,
@@ -128,6 +136,8 @@ static enum status open_model(struct phasor_model *model, const struct phasor_mo
         .thread_count = params->thread_count,
         .devices = params->devices,
         .plan = params->plan,
+        .transition_is_auto = is_auto,
+        .transition = is_auto ? WAY_KEEP : (enum way)(params->transition - 1),
         .needs_tokenizer = params->needs_tokenizer,
         .memory_bytes = params->memory_bytes,
         .log = model->log,

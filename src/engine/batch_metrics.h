@@ -10,6 +10,7 @@
 #include "engine/generator.h"
 #include "engine/rank_use.h"
 #include "phasor.h"
+#include "transition/transition.h"
 
 /* A run at one moment. */
 struct batch_snapshot {
@@ -18,6 +19,9 @@ struct batch_snapshot {
     const struct phasor_batch_result *result; /* complete */
     const struct batch_meter *meter;
     const struct rank_use *use;
+    const struct plan_layouts *layouts;
+    const struct transition *transition; /* NULL: the plan has one layout */
+    int64_t layer_count;
     struct generator_counters counters;
     uint64_t generated_tokens; /* in rows that are in flight, too */
     int64_t begun_at;          /* seconds since 1970 */

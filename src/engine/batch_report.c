@@ -17,6 +17,7 @@ struct batch_report {
     struct batch_report_params run;
     struct batch_meter meter;
     struct rank_use before, now; /* when the run began, and when it was last looked at */
+    struct transition_counters transitions_before;
     struct side_file metrics, summary;
     struct text text; /* a file that is being built */
     double started_at, written_at;
@@ -105,6 +106,22 @@ static void fill_ranks(struct phasor_batch_result *result, const struct rank_use
     }
 }
 
+static struct transition_counters transitions_get(const struct batch_report *report)
+{
+    const struct transition *transition = engine_transition(report->run.engine);
+    return transition == NULL ? (struct transition_counters){0}
+                              : transition_counters_get(transition);
+}
+
+static void fill_transitions(struct batch_report *report)
+{
+    struct phasor_batch_result *result = report->run.result;
+    const struct transition_counters *before = &report->transitions_before;
+    struct transition_counters now = transitions_get(report);
+    result->transitions = (uint64_t)(now.transition_count - before->transition_count);
+    result->transition_seconds = now.seconds - before->seconds;
+}
+
 static void fill_result(struct batch_report *report)
 {
     struct phasor_batch_result *result = report->run.result;
@@ -118,6 +135,7 @@ static void fill_result(struct batch_report *report)
     result->e2el = describe(&latencies[METER_E2EL]);
     fill_phases(result, &counters);
     fill_ranks(result, &report->now);
+    fill_transitions(report);
 }
 
 /* ---- Files --------------------------------------------------------------------------------- */
@@ -136,6 +154,9 @@ static void write_file(struct batch_report *report, struct side_file *file,
         .result = report->run.result,
         .meter = &report->meter,
         .use = &report->now,
+        .layouts = engine_layouts(report->run.engine),
+        .transition = engine_transition(report->run.engine),
+        .layer_count = engine_config(report->run.engine)->layer_count,
         .counters = generator_counters_get(report->run.session->generator),
         .generated_tokens = report->run.world->completion_tokens,
         .begun_at = report->begun_at,
@@ -156,6 +177,7 @@ void batch_report_begin(struct batch_report *report)
     if (!report->is_idle)
         side_file_clear(&report->summary); /* if this run is killed, it has none */
     rank_use_get(&report->before, report->run.session->exec, NULL);
+    report->transitions_before = transitions_get(report);
     report->begun_at = (int64_t)time(NULL);
     report->started_at = system_seconds();
 }

@@ -1,5 +1,6 @@
 /* The JSON of --summary-file: the keys of `vllm bench serve`, and some of phasor's own. */
 #include <stdio.h>
+#include <string.h>
 
 #include "engine/batch_metrics.h"
 #include "engine/json_writer.h"
@@ -116,6 +117,40 @@ static void write_ranks(struct json_writer *json, const struct phasor_batch_resu
     json_write_close(json, '}');
 }
 
+/* Each layer's experts: how they lie now, and how they came there. */
+static void write_layers(struct json_writer *json, const struct batch_snapshot *now)
+{
+    json_write_key(json, "expert_layers");
+    json_write_open(json, '[');
+    for (int64_t layer = 0; layer < now->layer_count; layer++) {
+        struct transition_origin origin = transition_layer(now->transition, layer);
+        char layout[LAYOUT_TEXT_BYTES];
+        if (!origin.has_experts)
+            continue;
+        layout_format(layout, &now->layouts->of[origin.phase]);
+        json_write_open(json, '{');
+        json_write_key(json, "layer");
+        json_write_int(json, layer);
+        json_write_key(json, "layout");
+        json_write_string(json, strchr(layout, '|') + 1);
+        json_write_key(json, "by");
+        json_write_string(json, origin.is_loaded ? "load" : way_names[origin.way]);
+        json_write_close(json, '}');
+    }
+    json_write_close(json, ']');
+}
+
+static void write_transitions(struct json_writer *json, const struct batch_snapshot *now)
+{
+    if (now->transition == NULL)
+        return;
+    json_write_key(json, "transition");
+    json_write_string(json, way_names[transition_way(now->transition)]);
+    write_int(json, "transitions", now->result->transitions);
+    write_number(json, "transition_s", now->result->transition_seconds);
+    write_layers(json, now);
+}
+
 void batch_summary_write(struct text *out, const struct batch_snapshot *now)
 {
     struct json_writer json = {.out = out};
@@ -128,6 +163,7 @@ void batch_summary_write(struct text *out, const struct batch_snapshot *now)
     write_latency(&json, "e2el", &now->result->e2el);
     write_phases(&json, now->result);
     write_ranks(&json, now->result);
+    write_transitions(&json, now);
     json_write_close(&json, '}');
     text_append_string(out, "\n");
 }

@@ -22,6 +22,9 @@ struct engine {
     uint64_t memory_bytes;
     struct box *box;
     struct weights *weights; /* [rank_count] */
+    bool keeps_both;         /* layouts are resident */
+    struct model_shape shape;
+    struct transition *transition; /* NULL: the plan has one layout */
 };
 
 static enum dtype choose_dtype(const struct engine_params *params,
@@ -100,11 +103,6 @@ enum status engine_plan_parse(struct plan_layouts *out, const char *plan,
     status = plan_layouts_parse(out, plan, rank_count, err);
     if (status == STATUS_OK && plan_layouts_check(out, &shape, err) != STATUS_OK)
         return error_prefix(err, STATUS_INVALID_ARGUMENT, "--plan %s", plan);
-    if (status == STATUS_OK && plan_layouts_differ(out))
-        status = error_set(err, STATUS_UNSUPPORTED,
-                           "%s has a layout for each phase (>), which phasor cannot run yet; leave "
-                           "out what stands behind it",
-                           plan);
     return status == STATUS_OK ? status : error_prefix(err, status, "--plan");
 }
 
@@ -148,7 +146,10 @@ static void loading_report(void *context, uint64_t bytes_done)
 static struct weights_share share_of(const struct engine *engine, const struct weight_types *types,
                                      int rank)
 {
-    return (struct weights_share){.layouts = engine->layouts, .rank = rank, .types = *types};
+    return (struct weights_share){.layouts = engine->layouts,
+                                  .keeps_both = engine->keeps_both,
+                                  .rank = rank,
+                                  .types = *types};
 }
 
 static enum status rank_load(void *context, int rank, struct error *err)
@@ -174,29 +175,55 @@ static const char *int4_advice(const struct weight_types *types)
     return types->experts == DTYPE_INT4 ? "" : ", or hold the experts in --expert-dtype int4";
 }
 
-/* A sentence now rather than the kernel's killer later. */
-static enum status check_memory(const struct engine *engine, const struct weight_types *types,
-                                struct error *err)
+/* Of all ranks. */
+static uint64_t weights_total(const struct engine *engine, const struct weight_types *types)
 {
-    uint64_t total = 0, available = system_memory_available();
+    uint64_t total = 0;
     for (int r = 0; r < engine_layout(engine)->rank_count; r++) {
         struct weights_bytes bytes;
         struct weights_share share = share_of(engine, types, r);
         weights_bytes(&bytes, checkpoint_config(engine->checkpoint), &share);
         total += bytes.resident + bytes.experts;
     }
+    return total;
+}
+
+/* Both layouts stay resident where that was asked for; or where nobody says, and they take at most
+ * half of what there is: caches and activations are to have as much. */
+static void room_choose(struct engine *engine, const struct engine_params *params,
+                        const struct weight_types *types)
+{
+    uint64_t there = system_memory_available();
+    if (!plan_layouts_differ(&engine->layouts))
+        return;
+    if (engine->memory_bytes > 0 && engine->memory_bytes < there)
+        there = engine->memory_bytes;
+    engine->keeps_both = true;
+    if (params->transition_is_auto)
+        engine->keeps_both = weights_total(engine, types) <= there / 2;
+    else
+        engine->keeps_both = params->transition == WAY_KEEP;
+}
+
+/* A sentence now rather than the kernel's killer later. */
+static enum status check_memory(const struct engine *engine, const struct weight_types *types,
+                                struct error *err)
+{
+    uint64_t total = weights_total(engine, types), available = system_memory_available();
+    const char *keep = engine->keeps_both ? ", or change the layout by --transition reshard" : "";
     if (engine->memory_bytes > 0 && total > engine->memory_bytes)
         return error_set(
             err, STATUS_NO_MEMORY,
-            "the weights need %s as %s, and --memory is %s; raise it, or use a smaller model%s",
+            "the weights need %s as %s, and --memory is %s; raise it, or use a smaller model%s%s",
             SIZE_TEXT(total), types_name(types), SIZE_TEXT(engine->memory_bytes),
-            int4_advice(types));
+            int4_advice(types), keep);
     if (total <= available)
         return STATUS_OK;
     return error_set(err, STATUS_NO_MEMORY,
                      "the weights need %s as %s, and %s of memory are available; use a smaller "
-                     "model or free memory%s",
-                     SIZE_TEXT(total), types_name(types), SIZE_TEXT(available), int4_advice(types));
+                     "model or free memory%s%s",
+                     SIZE_TEXT(total), types_name(types), SIZE_TEXT(available), int4_advice(types),
+                     keep);
 }
 
 static enum status weights_get(struct engine *engine, const struct engine_params *params,
@@ -214,6 +241,7 @@ static enum status weights_get(struct engine *engine, const struct engine_params
         TRY(weights_bytes_on_disk(&bytes, engine->checkpoint, engine_layout(engine), r, err));
         loading.total += bytes;
     }
+    room_choose(engine, params, &loading.types);
     TRY(check_memory(engine, &loading.types, err));
     TRY(box_open(&engine->box,
                  &(struct box_params){
@@ -230,6 +258,46 @@ static enum status weights_get(struct engine *engine, const struct engine_params
     return STATUS_OK;
 }
 
+/* ---- Transitions ----------------------------------------------------------------------------- */
+
+static enum status transition_get(struct engine *engine, const struct engine_params *params,
+                                  struct error *err)
+{
+    struct expert_slots *slots[COMM_RANKS_MAX];
+    if (!plan_layouts_differ(&engine->layouts))
+        return STATUS_OK;
+    engine->shape = weights_shape(engine_config(engine));
+    for (int r = 0; r < engine_layout(engine)->rank_count; r++)
+        slots[r] = &engine->weights[r].experts;
+    return transition_create(&engine->transition,
+                             &(struct transition_params){
+                                 .box = engine->box,
+                                 .checkpoint = engine->checkpoint,
+                                 .shape = &engine->shape,
+                                 .layouts = &engine->layouts,
+                                 .slots = slots,
+                                 .is_auto = params->transition_is_auto,
+                                 .way = params->transition,
+                                 .log = params->log,
+                             },
+                             err);
+}
+
+const struct transition *engine_transition(const struct engine *engine)
+{
+    return engine->transition;
+}
+
+bool engine_moves_weights(const struct engine *engine)
+{
+    return engine->transition != NULL && !engine->keeps_both;
+}
+
+enum status engine_enter(struct engine *engine, enum phase phase, struct error *err)
+{
+    return engine->transition == NULL ? STATUS_OK : transition_run(engine->transition, phase, err);
+}
+
 /* ---- Life ------------------------------------------------------------------------------------ */
 
 static enum status engine_load(struct engine *engine, const struct engine_params *params,
@@ -243,7 +311,8 @@ static enum status engine_load(struct engine *engine, const struct engine_params
     TRY(engine_plan_parse(&engine->layouts, params->plan, checkpoint_config(engine->checkpoint),
                           rank_count, err));
     TRY(tokenizer_load(engine, params, err));
-    return weights_get(engine, params, err);
+    TRY(weights_get(engine, params, err));
+    return transition_get(engine, params, err);
 }
 
 enum status engine_open(struct engine **out, const struct engine_params *params, struct error *err)
@@ -269,6 +338,7 @@ void engine_close(struct engine *engine)
 {
     if (engine == NULL)
         return;
+    transition_destroy(engine->transition);
     for (int r = 0; engine->weights != NULL && r < engine_layout(engine)->rank_count; r++)
         weights_deinit(&engine->weights[r]);
     memory_free(engine->weights);

@@ -1,5 +1,6 @@
 /* A loaded model, ready to run: checkpoint, tokenizer, the box of ranks, the weights of each under
- * one layout. The only part that sees planner, exec and transition together; it stays small. */
+ * one layout, or two. The only part that sees planner, exec and transition together; it stays
+ * small. */
 #ifndef PHASOR_ENGINE_ENGINE_H
 #define PHASOR_ENGINE_ENGINE_H
 
@@ -15,18 +16,21 @@
 #include "model/checkpoint.h"
 #include "model/config.h"
 #include "tokenizer/tokenizer.h"
+#include "transition/transition.h"
 
 struct engine_params {
-    const char *model;     /* directory or id */
-    const char *revision;  /* or NULL */
-    bool dtype_is_auto;    /* weights as config.json says: bf16 and f16 as bf16, f32 as f32 */
-    enum dtype dtype;      /* DTYPE_F32 or DTYPE_BF16 otherwise */
-    bool has_int4_experts; /* routed experts are rounded to int4 while they load */
-    int32_t thread_count;  /* of all ranks together; 0: one for each core the process may use */
-    const char *devices;   /* "cpu:N"; "cpu": one rank; NULL: as many as the plan has, or one */
-    const char *plan;      /* see plan_layouts_parse; NULL: static tensor parallelism */
-    bool needs_tokenizer;  /* false: a checkpoint without tokenizer.json will do (token ids) */
-    uint64_t memory_bytes; /* for all that phasor holds in this process; 0: as much as there is */
+    const char *model;       /* directory or id */
+    const char *revision;    /* or NULL */
+    bool dtype_is_auto;      /* weights as config.json says: bf16 and f16 as bf16, f32 as f32 */
+    enum dtype dtype;        /* DTYPE_F32 or DTYPE_BF16 otherwise */
+    bool has_int4_experts;   /* routed experts are rounded to int4 while they load */
+    int32_t thread_count;    /* of all ranks together; 0: one for each core the process may use */
+    const char *devices;     /* "cpu:N"; "cpu": one rank; NULL: as many as the plan has, or one */
+    const char *plan;        /* see plan_layouts_parse; NULL: static tensor parallelism */
+    bool transition_is_auto; /* between the layouts of a plan that has two */
+    enum way transition;     /* without transition_is_auto */
+    bool needs_tokenizer;    /* false: a checkpoint without tokenizer.json will do (token ids) */
+    uint64_t memory_bytes;   /* for all that phasor holds in this process; 0: as much as there is */
     struct log_sink log;
     /* Loading: bytes read of all bytes; may be NULL. */
     void (*load_progress)(void *context, uint64_t bytes_done, uint64_t bytes_total);
@@ -47,6 +51,15 @@ const struct plan_layouts *engine_layouts(const struct engine *engine);
 uint64_t engine_memory_bytes(const struct engine *engine); /* as it was opened with */
 const struct checkpoint *engine_checkpoint(const struct engine *engine);
 const struct weight_types *engine_types(const struct engine *engine); /* in memory */
+
+/* Between the layouts of the plan; NULL where it has one. */
+const struct transition *engine_transition(const struct engine *engine);
+
+/* Whether a change of phase moves weights, so that phases had better be long. */
+bool engine_moves_weights(const struct engine *engine);
+
+/* Before a pass of the phase: the experts are where that phase has them (transition_run). */
+enum status engine_enter(struct engine *engine, enum phase phase, struct error *err) MUST_CHECK;
 
 /* How many ranks "cpu:N" means; NULL means 1. */
 enum status engine_devices_parse(int *rank_count, const char *devices,

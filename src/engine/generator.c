@@ -293,15 +293,24 @@ static void count_step(struct generator *generator, bool is_prefill, int64_t tok
     counters->step_count++;
 }
 
+static enum status phase_enter(struct generator *generator, struct error *err)
+{
+    const struct generator_params *params = &generator->params;
+    return params->enter == NULL ? STATUS_OK
+                                 : params->enter(params->enter_context, generator->phase, err);
+}
+
 enum status generator_step(struct generator *generator, struct error *err)
 {
-    double start = system_seconds();
     bool is_prefill;
     generator_admit(generator);
     int64_t segment_count = generator_collect(generator, &is_prefill);
     if (segment_count == 0)
         return STATUS_OK;
     enum layer_form form = is_prefill ? FORM_OWNED : exec_decode_form(generator->exec);
+    generator->phase = is_prefill ? PHASE_PREFILL : PHASE_DECODE;
+    TRY(phase_enter(generator, err));
+    double start = system_seconds();
     TRY(exec_forward(generator->exec, &generator->cache, form, generator->segments, segment_count,
                      err));
     int64_t wanted_count = generator_collect_wanted(generator, segment_count);

@@ -7,7 +7,8 @@
  * Order: sequences are admitted as they were submitted, each with all the KV pages that it can ever
  * need, so that none is ever put off; one that finds no room waits, and those behind it wait with
  * it, so that a large one is not passed by small ones for ever. Newcomers enter at any step, and
- * their prompts go before the next tokens of those that decode.
+ * their prompts go before the next tokens of those that decode; in waves they enter only until the
+ * first of them decodes.
  *
  * Prefixes: with shares_prefixes, full pages of prompt tokens are computed by the first sequence
  * that has them; one that shares them waits until they are there, then goes on behind them. They
@@ -22,6 +23,7 @@
 
 #include "base/status.h"
 #include "exec/stage.h"
+#include "layout/layout.h"
 
 #define LOGPROBS_MAX 20
 
@@ -98,6 +100,12 @@ struct generator_params {
     int64_t context_max;        /* --max-model-len; prompt and max_tokens together */
     int64_t kv_bytes_max;       /* budget of the KV cache */
     bool shares_prefixes;       /* prompts that begin alike compute their full pages once */
+    /* A change of phase is dear: who comes while others decode waits until all of them have ended,
+     * and those that wait then enter together, as many as there is room for: a wave. */
+    bool in_waves;
+    /* Called before each pass, may be NULL: the weights are to be as this phase has them. */
+    enum status (*enter)(void *context, enum phase phase, struct error *err);
+    void *enter_context;
 };
 
 /* `exec` is borrowed. */

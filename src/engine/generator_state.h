@@ -51,6 +51,7 @@ struct generator {
     struct sequence *first_waiting, *last_waiting;
     bool is_full;        /* the first of the waiting found no room, and nobody has left since */
     bool is_closed;      /* nobody is admitted any more */
+    enum phase phase;    /* of the last pass */
     int64_t last_number; /* given to a sequence */
     struct exec_segment *segments; /* [sequence_count_max] */
     struct sequence **of_segment;  /* [sequence_count_max] */

@@ -33,21 +33,30 @@ static void put_groups(struct description *to, json_t *object, int group_size, i
     }
 }
 
+static void put_experts(struct description *to, json_t *row, const char *key,
+                        const struct model_shape *shape, const struct layout *layout)
+{
+    json_t *experts = description_put_object(to, row, key);
+    put_groups(to, experts, layout->experts.tp, layout->rank_count);
+    description_put_int(to, experts, "count", (uint64_t)(shape->expert_count / layout->experts.ep));
+    description_put_int(to, experts, "width",
+                        (uint64_t)layout_expert_width(layout, shape, 0).count);
+}
+
 /* Who is with whom, and what each has: the same on every rank. */
 static void put_layout(struct description *to, json_t *row, const struct subject *subject,
-                       const struct layout *layout)
+                       const struct plan_layouts *layouts)
 {
+    const struct layout *layout = &layouts->of[PHASE_PREFILL];
     const struct model_shape *shape = &subject->shape;
     json_t *attention = description_put_object(to, row, "attention");
     put_groups(to, attention, layout->attention.tp, layout->rank_count);
     description_put_int(to, attention, "heads", (uint64_t)layout_heads(layout, shape, 0).count);
     description_put_int(to, attention, "kv_heads",
                         (uint64_t)layout_kv_heads(layout, shape, 0).count);
-    json_t *experts = description_put_object(to, row, "experts");
-    put_groups(to, experts, layout->experts.tp, layout->rank_count);
-    description_put_int(to, experts, "count", (uint64_t)(shape->expert_count / layout->experts.ep));
-    description_put_int(to, experts, "width",
-                        (uint64_t)layout_expert_width(layout, shape, 0).count);
+    put_experts(to, row, "experts", shape, layout);
+    if (plan_layouts_differ(layouts))
+        put_experts(to, row, "decode_experts", shape, &layouts->of[PHASE_DECODE]);
     description_put_int(to, row, "shared_expert_width",
                         (uint64_t)layout_ffn_width(layout, shape->shared_expert_dim, 0).count);
     description_put_int(to, row, "dense_width",
@@ -64,6 +73,7 @@ static void put_rank(struct description *to, json_t *ranks, const struct subject
     weights_bytes(&weights, subject->config, &share);
     for (int w = 0; w < WEIGHT_KIND_COUNT; w++)
         parts[model_part_of((enum weight)w)] += weights.by_weight[w];
+    parts[PART_EXPERTS] = weights.experts; /* with the spare slot of a plan that has two layouts */
     json_t *object = description_append_object(to, ranks);
     description_put_int(to, object, "rank", (uint64_t)rank);
     json_t *by_part = description_put_object(to, object, "by_part");
@@ -120,7 +130,7 @@ static void put_plan(struct description *to, json_t *list, const struct subject 
     }
     description_put(to, row, "refused", json_null());
     put_baselines(to, row, subject, layouts);
-    put_layout(to, row, subject, layout);
+    put_layout(to, row, subject, layouts);
     description_put_int(to, row, "kv_bytes_per_token",
                         kv_page_bytes(subject->config, layout, subject->dtype) / KV_PAGE_TOKENS);
     uint64_t activations =

@@ -85,14 +85,22 @@ static enum status kv_bytes_left(uint64_t *out, const struct session_params *par
     return STATUS_OK;
 }
 
+static enum status enter(void *context, enum phase phase, struct error *err)
+{
+    return engine_enter(context, phase, err);
+}
+
 static enum status generator_open(struct session *session, const struct session_params *params,
-                                  const struct engine *engine, struct error *err)
+                                  struct engine *engine, struct error *err)
 {
     struct generator_params generator = {
         .sequence_count_max = params->max_num_seqs,
         .batch_token_max = params->max_num_batched_tokens,
         .context_max = session->context_max,
         .shares_prefixes = params->shares_prefixes,
+        .in_waves = engine_moves_weights(engine),
+        .enter = enter,
+        .enter_context = engine,
     };
     uint64_t kv_bytes = params->kv_bytes, left;
     if (engine_memory_bytes(engine) > 0) {

@@ -110,7 +110,8 @@ static void layer_swap(struct transition *transition, int64_t layer, enum phase 
 {
     for (int r = 0; r < transition->rank_count; r++)
         expert_slots_swap(transition->ranks[r].slots, layer, phase);
-    transition->origins[layer] = (struct transition_origin){.phase = phase, .way = transition->way};
+    transition->origins[layer] =
+        (struct transition_origin){.has_experts = true, .phase = phase, .way = transition->way};
     transition->counters.layer_count++;
 }
 
@@ -282,9 +283,14 @@ static enum status transition_open(struct transition *transition, struct error *
     const struct transition_params *params = &transition->params;
     TRY(memory_get((void **)&transition->origins, (size_t)params->shape->layer_count,
                    sizeof *transition->origins, "the transition", err));
-    for (int64_t layer = 0; layer < params->shape->layer_count; layer++)
-        transition->origins[layer].is_loaded = true;
     TRY(ranks_create(transition, err));
+    for (int64_t layer = 0; layer < params->shape->layer_count; layer++) {
+        const struct expert_slots *slots = transition->ranks[0].slots;
+        transition->origins[layer] =
+            (struct transition_origin){.has_experts = expert_slots_has(slots, layer),
+                                       .phase = slots->layers[layer].phase,
+                                       .is_loaded = true};
+    }
     TRY(ways_open(transition, err));
     TRY(spare_poison(transition, err));
     bool keeps_both = transition->ranks[0].slots->keeps_both;

@@ -37,7 +37,8 @@ struct transition_params {
     const struct checkpoint *checkpoint;
     const struct model_shape *shape;
     const struct plan_layouts *layouts; /* that differ */
-    struct expert_slots *const *slots;  /* [rank_count], loaded; keeps_both alike on all */
+    struct expert_slots *const *slots;  /* [rank_count], loaded; keeps_both alike on all. The array
+                                         * is read by transition_create alone */
     bool is_auto;       /* keep where both are resident, else what a probe finds faster */
     enum way way;       /* without is_auto. WAY_KEEP and resident slots go together */
     bool poisons_freed; /* tests: slots that nobody needs are filled with 0xff */
@@ -62,6 +63,7 @@ enum status transition_run(struct transition *transition, enum phase phase,
 
 /* How a layer came to what it has. */
 struct transition_origin {
+    bool has_experts; /* else the rest means nothing */
     enum phase phase;
     bool is_loaded; /* as the model was loaded: no transition yet */
     enum way way;

@@ -350,7 +350,7 @@ Test(inspect, refuses_plans_that_cannot_be)
         {NULL, "tp8|ep8", "--plan tp8|ep8: 28 query heads cannot be cut 8 ways", 1, 1},
         {"cpu:4", "tp2|ep2", "both must lie over 4", 1, 1},
         {NULL, "tp4", "ATTENTION|EXPERTS", 1, 1},
-        {NULL, "tp4|ep4>tp4", "a layout for each phase", 1, 1},
+        {NULL, "tp4|ep4>tp4:int4", "leave :int4 out", 1, 1},
         {NULL, "list", "--devices cpu:N", 1, 1},
         {NULL, "", "ATTENTION|EXPERTS", 1, 1},
         {"gpu:2", "list", "--devices: expected cpu", 1, 1},

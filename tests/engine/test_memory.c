@@ -14,6 +14,7 @@
 
 #define MODEL        MODELS_DIR "/kjv-moe"
 #define PLAN         "tp2dp2|ep4"
+#define TWO_LAYOUTS  "tp2dp2|ep4>tp4"
 #define VOCAB        2048
 #define PROMPT_MAX   1500
 #define MIB          (1ull << 20)
@@ -199,7 +200,8 @@ Test(memory, a_batch_for_ten_times_the_cache_is_done_within_it, .timeout = 3000)
     write_rows(input, &load);
     uint64_t rss = process_bytes("VmHWM"), budget = budget_of(&load);
     params.model = MODEL;
-    params.plan = PLAN;
+    params.plan = TWO_LAYOUTS;
+    params.transition = PHASOR_TRANSITION_RELOAD; /* which needs staging */
     params.memory_bytes = budget;
     batch.input_path = input;
     batch.output_path = output;
@@ -210,6 +212,7 @@ Test(memory, a_batch_for_ten_times_the_cache_is_done_within_it, .timeout = 3000)
     phasor_model_close(model);
     cr_assert_eq(result.completed, load.count);
     cr_assert_gt(result.shared_tokens, 0);
+    cr_assert_gt(result.transitions, 10); /* waves */
     check_peaks(budget, rss);
     json_t *rows = tools_read_rows(output);
     cr_assert_eq(json_array_size(rows), load.count);
@@ -298,8 +301,11 @@ Test(memory, any_budget, .timeout = 600)
         struct engine *engine = NULL;
         struct session session = {0};
         struct error err = {0};
-        struct engine_params model = {
-            .model = MODEL, .dtype = DTYPE_BF16, .memory_bytes = mib * MIB, .plan = PLAN};
+        struct engine_params model = {.model = MODEL,
+                                      .dtype = DTYPE_BF16,
+                                      .memory_bytes = mib * MIB,
+                                      .plan = TWO_LAYOUTS,
+                                      .transition_is_auto = true};
         struct session_params params = {.max_num_seqs = 16, .max_num_batched_tokens = 256};
         enum status status = engine_open(&engine, &model, &err);
         if (status == STATUS_OK)

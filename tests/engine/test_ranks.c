@@ -38,7 +38,7 @@ static struct phasor_model_params params_of(const char *devices, const char *pla
     return params;
 }
 
-static json_t *rows_of(const char *devices, const char *plan)
+static json_t *rows_of(const char *devices, const char *plan, enum phasor_transition transition)
 {
     const char *input = tools_path(tools_folder(), "in");
     const char *output = tools_path(tools_folder(), "out");
@@ -46,6 +46,7 @@ static json_t *rows_of(const char *devices, const char *plan)
     struct phasor_model *model;
     struct phasor_error err;
     struct phasor_model_params params = params_of(devices, plan);
+    params.transition = transition;
     tools_write_file(input, lines, sizeof lines - 1);
     unlink(output);
     cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_OK, "%s", err.message);
@@ -57,6 +58,10 @@ static json_t *rows_of(const char *devices, const char *plan)
     batch.max_model_len = 64;
     cr_assert_eq(phasor_batch_run(model, &batch, &result, &err), PHASOR_OK, "%s", err.message);
     cr_assert_eq(result.completed, 6);
+    bool has_two = plan != NULL && strchr(plan, '>') != NULL;
+    cr_assert_eq(result.transitions > 0, has_two);
+    bool sends = has_two && transition == PHASOR_TRANSITION_RESHARD;
+    cr_assert(!sends || result.collective_bytes[PHASOR_COLLECTIVE_COUNT - 1] > 0);
     phasor_model_close(model);
     return tools_read_rows(output);
 }
@@ -99,15 +104,25 @@ Test(ranks, a_batch_does_not_depend_on_the_layout, .timeout = 300)
 {
     static const struct {
         const char *devices, *plan;
+        enum phasor_transition transition;
     } cases[] = {
-        {"cpu:2", NULL},         {"cpu:2", "dp2|ep2"},       {"cpu:4", "tp4|ep4"},
-        {"cpu:4", "dp4|tp4"},    {"cpu:4", "tp2dp2|tp2ep2"}, {"cpu:8", "dp8|ep8"},
-        {"cpu:8", "tp8|tp2ep4"}, {"cpu:8", "tp2dp4|tp8"},
+        {"cpu:2", NULL, 0},
+        {"cpu:2", "dp2|ep2", 0},
+        {"cpu:4", "tp4|ep4", 0},
+        {"cpu:4", "dp4|tp4", 0},
+        {"cpu:4", "tp2dp2|tp2ep2", 0},
+        {"cpu:8", "dp8|ep8", 0},
+        {"cpu:8", "tp8|tp2ep4", 0},
+        {"cpu:8", "tp2dp4|tp8", 0},
+        {"cpu:2", "dp2|ep2>tp2", PHASOR_TRANSITION_AUTO},
+        {"cpu:4", "dp4|ep4>tp4", PHASOR_TRANSITION_KEEP},
+        {"cpu:4", "dp4|ep4>tp4", PHASOR_TRANSITION_RESHARD},
+        {"cpu:8", "tp2dp4|tp8>tp2ep4", PHASOR_TRANSITION_RELOAD},
     };
     static const char *const ids[] = {"greedy", "sampled", "twice", "short", "scored", "ids"};
-    json_t *alone = rows_of(NULL, NULL);
+    json_t *alone = rows_of(NULL, NULL, 0);
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        json_t *rows = rows_of(cases[c].devices, cases[c].plan);
+        json_t *rows = rows_of(cases[c].devices, cases[c].plan, cases[c].transition);
         for (size_t i = 0; i < sizeof ids / sizeof ids[0]; i++) {
             const json_t *found = choices_of(rows, ids[i]), *expected = choices_of(alone, ids[i]);
             cr_assert(json_array_size(expected) > 0 && is_like(found, expected), "%s %s, row %s",
@@ -133,7 +148,10 @@ Test(ranks, what_cannot_be_is_told)
         {"cpu:16", "tp16|tp16", "cannot be cut 16 ways"},
         {"cpu:4", "tp2|tp4", "--plan"},
         {"cpu:4", "nonsense", "--plan"},
-        {"cpu:4", "dp4|ep4>tp4", "--plan"},
+        {"cpu:4", "dp4|ep4>tp2", "--plan"},
+        {"cpu:4", "dp4|ep4>tp4:int4", "leave :int4 out"},
+        {"cpu:16", "tp8dp2|tp2ep8>tp16",
+         "in decode: an expert's width of 256 cannot be cut 16 ways"},
         {"cpu", "tp4|tp4", "--plan"},
         {"cpu:3", "dp3|ep3", "cannot"},
     };

@@ -91,7 +91,7 @@ static void check_way(const struct rig_params *params, const struct cold *cold)
             if (expert_slots_has(rig.slots[0], layer))
                 cr_assert(!origin.is_loaded && origin.way == params->way && origin.phase == phase);
             else
-                cr_assert(origin.is_loaded);
+                cr_assert(origin.is_loaded && !origin.has_experts);
         }
         /* There already: nothing moves. */
         cr_assert_eq(transition_run(rig.transition, phase, &err), STATUS_OK);

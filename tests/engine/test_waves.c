@@ -1,0 +1,256 @@
+/* Waves under a plan with two layouts: who is prefilled together decodes together, weights move
+ * only in between, and what comes out is what one layout gives. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "engine/engine.h"
+#include "engine_tools.h"
+#include "exec/exec.h"
+#include "layout/expert_form.h"
+#include "phasor.h"
+
+#define MODEL         MODELS_DIR "/kjv-moe"
+#define LAYERS        6
+#define SEQUENCES_MAX 12
+#define STEPS         16
+
+/* What the generator asked for, pass by pass. */
+struct passes {
+    struct engine *engine;
+    int64_t prefills, decodes;
+    int64_t turns; /* from prefill to decode */
+    enum phase last;
+};
+
+struct trace {
+    int32_t ids[STEPS];
+    int64_t count;
+    bool is_done;
+};
+
+static void check(enum status status, const struct error *err)
+{
+    cr_assert_eq(status, STATUS_OK, "%s", err->message);
+}
+
+static enum status enter(void *context, enum phase phase, struct error *err)
+{
+    struct passes *passes = context;
+    passes->turns += phase == PHASE_DECODE && passes->last == PHASE_PREFILL;
+    ++*(phase == PHASE_DECODE ? &passes->decodes : &passes->prefills);
+    passes->last = phase;
+    return engine_enter(passes->engine, phase, err);
+}
+
+static bool on_token(void *context, const struct generated_token *token)
+{
+    struct trace *trace = context;
+    trace->ids[trace->count++] = token->id;
+    return true;
+}
+
+static void on_end(void *context, const struct sequence_end *end)
+{
+    struct trace *trace = context;
+    cr_assert_eq(end->reason, FINISH_LENGTH);
+    trace->is_done = true;
+}
+
+struct wave_case {
+    const char *plan;
+    enum way way;
+    bool in_waves;
+    int64_t running_max;
+    int64_t count; /* of sequences, of i + 1 prompt tokens each */
+    int64_t token_counts[SEQUENCES_MAX];
+    int64_t turns; /* -1: more than in waves */
+};
+
+static void run(struct trace traces[SEQUENCES_MAX], struct passes *passes,
+                const struct wave_case *of)
+{
+    static int32_t prompt[SEQUENCES_MAX] = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8};
+    struct exec *exec;
+    struct generator *generator;
+    struct error err;
+    struct engine_params model = {
+        .model = MODEL, .dtype = DTYPE_F32, .plan = of->plan, .transition = of->way};
+    *passes = (struct passes){.last = PHASE_DECODE};
+    memset(traces, 0, SEQUENCES_MAX * sizeof *traces);
+    check(engine_open(&passes->engine, &model, &err), &err);
+    check(engine_exec_create(&exec, passes->engine, 64, of->running_max, &err), &err);
+    struct generator_params params = {.sequence_count_max = of->running_max,
+                                      .batch_token_max = 64,
+                                      .context_max = 64,
+                                      .kv_bytes_max = 1 << 24,
+                                      .in_waves = of->in_waves,
+                                      .enter = enter,
+                                      .enter_context = passes};
+    check(generator_create(&generator, exec, &params, &err), &err);
+    for (int64_t i = 0; i < of->count; i++) {
+        struct sequence_request request = {.prompt = prompt,
+                                           .prompt_count = i + 1,
+                                           .token_count_max = of->token_counts[i],
+                                           .ignore_eos = true,
+                                           .logprobs = -1,
+                                           .callbacks = {.token = on_token, .finished = on_end},
+                                           .context = &traces[i]};
+        check(generator_submit(generator, &request, &err), &err);
+    }
+    while (!generator_is_idle(generator))
+        check(generator_step(generator, &err), &err);
+    for (int64_t i = 0; i < of->count; i++)
+        cr_assert(traces[i].is_done && traces[i].count == of->token_counts[i]);
+    const struct transition *transition = engine_transition(passes->engine);
+    if (transition != NULL) {
+        /* There, and back for each wave but the first; nothing before it is needed. */
+        struct transition_counters counters = transition_counters_get(transition);
+        cr_assert_eq(counters.transition_count, passes->turns > 0 ? 2 * passes->turns - 1 : 0);
+        cr_assert_eq(transition_way(transition), of->way);
+    }
+    generator_destroy(generator);
+    exec_destroy(exec);
+    engine_close(passes->engine);
+}
+
+Test(waves, prefill_together_and_decode_together)
+{
+    static const struct wave_case cases[] = {
+        /* Four at a time: three waves, the last of two. */
+        {"dp2|ep2>tp2", WAY_RESHARD, true, 4, 10, {5, 5, 5, 5, 5, 5, 5, 5, 5, 5}, 3},
+        /* The shortest waits for the longest of its wave. */
+        {"dp2|ep2>tp2", WAY_RELOAD, true, 3, 6, {2, 9, 4, 3, 3, 16}, 2},
+        {"tp2|tp2>ep2", WAY_RESHARD, true, 2, 4, {8, 2, 2, 8}, 2},
+        /* Newcomers join in mid-decode, because nothing moves. */
+        {"dp2|ep2>tp2", WAY_KEEP, false, 3, 6, {2, 9, 4, 3, 3, 16}, -1},
+        /* What ends with its prompt is no reason to move; others take its place in the wave. */
+        {"dp2|ep2>tp2", WAY_RESHARD, true, 4, 8, {1, 1, 1, 1, 1, 1, 1, 1}, 0},
+        {"dp2|ep2>tp2", WAY_RESHARD, true, 4, 8, {1, 1, 5, 1, 1, 5, 1, 1}, 1},
+        {"tp1|tp1", WAY_KEEP, false, 4, 10, {5, 5, 5, 5, 5, 5, 5, 5, 5, 5}, -1},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        struct trace found[SEQUENCES_MAX], expected[SEQUENCES_MAX];
+        struct passes passes, ignored;
+        struct wave_case alone = cases[c];
+        alone.plan = "tp1|tp1";
+        alone.in_waves = false;
+        run(expected, &ignored, &alone);
+        run(found, &passes, &cases[c]);
+        printf("%s, case %zu: %lld prefills, %lld decodes, %lld turns\n", cases[c].plan, c,
+               (long long)passes.prefills, (long long)passes.decodes, (long long)passes.turns);
+        if (cases[c].turns >= 0)
+            cr_assert_eq(passes.turns, cases[c].turns, "case %zu: %lld turns", c,
+                         (long long)passes.turns);
+        else
+            cr_assert_gt(passes.turns, 2, "case %zu", c);
+        for (int64_t i = 0; i < cases[c].count; i++)
+            cr_assert_arr_eq(found[i].ids, expected[i].ids, sizeof found[i].ids, "case %zu, %lld",
+                             c, (long long)i);
+    }
+}
+
+/* ---- What a run says of it ------------------------------------------------------------------- */
+
+#define ROW(id, count)                                                                             \
+    "{\"custom_id\":\"" id "\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":"          \
+    "{\"prompt\":[5,6,7],\"ignore_eos\":true,\"max_tokens\":" count "}}\n"
+
+static const char rows[] = ROW("a", "4") ROW("b", "9") ROW("c", "1") ROW("d", "7") ROW("e", "3");
+
+/* Bytes of all ranks for one change of all layers. */
+static uint64_t predicted_bytes(const struct engine_params *model, int ranks)
+{
+    struct engine *engine;
+    struct error err;
+    int64_t sent[64], blocks = 0;
+    check(engine_open(&engine, model, &err), &err);
+    const struct plan_layouts *layouts = engine_layouts(engine);
+    struct model_shape shape = weights_shape(engine_config(engine));
+    moves_sent_blocks(sent, &shape, &layouts->of[PHASE_PREFILL], &layouts->of[PHASE_DECODE]);
+    for (int i = 0; i < ranks * ranks; i++)
+        blocks += sent[i];
+    engine_close(engine);
+    return (uint64_t)(blocks * shape.moe_layer_count *
+                      expert_block_bytes(&shape, (struct expert_type){DTYPE_F32, 0}));
+}
+
+static json_t *summary_of(const char *plan, enum phasor_transition transition,
+                          struct phasor_batch_result *result)
+{
+    const char *input = tools_path(tools_folder(), "in");
+    const char *output = tools_path(tools_folder(), "out");
+    const char *summary = tools_path(tools_folder(), "summary");
+    struct phasor_model *model;
+    struct phasor_error err;
+    struct phasor_model_params params = phasor_model_params_default();
+    struct phasor_batch_params batch = phasor_batch_params_default();
+    size_t length;
+    params.model = MODEL;
+    params.dtype = PHASOR_DTYPE_FLOAT32;
+    params.plan = plan;
+    params.transition = transition;
+    tools_write_file(input, rows, sizeof rows - 1);
+    batch.input_path = input;
+    batch.output_path = output;
+    batch.summary_path = summary;
+    batch.overwrite = true;
+    batch.max_num_seqs = 2;
+    batch.max_model_len = 64;
+    cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_OK, "%s", err.message);
+    cr_assert_eq(phasor_batch_run(model, &batch, result, &err), PHASOR_OK, "%s", err.message);
+    phasor_model_close(model);
+    char *text = tools_read_file(summary, &length);
+    json_t *root = json_loads(text, 0, NULL);
+    cr_assert_not_null(root, "%s", text);
+    free(text);
+    return root;
+}
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    return json_string_value(json_object_get(object, key));
+}
+
+Test(waves, the_summary_tells_where_each_layer_lies_and_how_it_came_there)
+{
+    static const char *const words[] = {"auto", "keep", "reshard", "reload"};
+    struct engine_params model = {
+        .model = MODEL, .dtype = DTYPE_F32, .plan = "dp2|ep2>tp2", .transition = WAY_RESHARD};
+    uint64_t predicted = predicted_bytes(&model, 2);
+    for (int t = PHASOR_TRANSITION_AUTO; t <= PHASOR_TRANSITION_RELOAD; t++) {
+        struct phasor_batch_result result;
+        json_t *root = summary_of("dp2|ep2>tp2", (enum phasor_transition)t, &result);
+        const json_t *layers = json_object_get(root, "expert_layers");
+        const json_t *bytes = json_object_get(root, "collective_bytes");
+        const char *way = t == PHASOR_TRANSITION_AUTO ? "keep" : words[t];
+        cr_assert_str_eq(text_of(root, "plan"), "dp2|ep2>tp2");
+        cr_assert_str_eq(text_of(root, "transition"), way);
+        cr_assert_eq(json_integer_value(json_object_get(root, "transitions")), result.transitions);
+        cr_assert(result.transitions > 2 && result.transition_seconds > 0);
+        cr_assert_eq(json_array_size(layers), LAYERS);
+        for (size_t i = 0; i < LAYERS; i++) {
+            const json_t *layer = json_array_get(layers, i);
+            cr_assert_eq(json_integer_value(json_object_get(layer, "layer")), (json_int_t)i);
+            cr_assert_str_eq(text_of(layer, "layout"), "tp2");
+            cr_assert_str_eq(text_of(layer, "by"), way);
+        }
+        cr_assert_eq(
+            json_integer_value(json_object_get(bytes, "transition")),
+            (json_int_t)(t == PHASOR_TRANSITION_RESHARD ? result.transitions * predicted : 0));
+        json_decref(root);
+    }
+}
+
+/* One layout: no such keys. */
+Test(waves, a_plan_of_one_layout_says_nothing_of_it)
+{
+    struct phasor_batch_result result;
+    json_t *root = summary_of("dp2|ep2>ep2", PHASOR_TRANSITION_RESHARD, &result);
+    cr_assert_str_eq(text_of(root, "plan"), "dp2|ep2");
+    cr_assert_null(json_object_get(root, "transition"));
+    cr_assert_null(json_object_get(root, "expert_layers"));
+    cr_assert_eq(result.transitions, 0);
+    json_decref(root);
+}
