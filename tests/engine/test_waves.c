@@ -2,7 +2,9 @@
  * only in between, and what comes out is what one layout gives. */
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 #include "engine/engine.h"
@@ -155,7 +157,7 @@ Test(waves, prefill_together_and_decode_together)
 
 #define ROW(id, count)                                                                             \
     "{\"custom_id\":\"" id "\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":"          \
-    "{\"prompt\":[5,6,7],\"ignore_eos\":true,\"max_tokens\":" count "}}\n"
+    "{\"prompt\":[5,6,7],\"ignore_eos\":true,\"logprobs\":3,\"max_tokens\":" count "}}\n"
 
 static const char rows[] = ROW("a", "4") ROW("b", "9") ROW("c", "1") ROW("d", "7") ROW("e", "3");
 
@@ -176,28 +178,39 @@ static uint64_t predicted_bytes(const struct engine_params *model, int ranks)
                       expert_block_bytes(&shape, (struct expert_type){DTYPE_F32, 0}));
 }
 
-static json_t *summary_of(const char *plan, enum phasor_transition transition,
-                          struct phasor_batch_result *result)
+static struct phasor_model_params params_of(const char *dir, const char *plan,
+                                            enum phasor_transition transition)
 {
-    const char *input = tools_path(tools_folder(), "in");
-    const char *output = tools_path(tools_folder(), "out");
-    const char *summary = tools_path(tools_folder(), "summary");
-    struct phasor_model *model;
-    struct phasor_error err;
     struct phasor_model_params params = phasor_model_params_default();
-    struct phasor_batch_params batch = phasor_batch_params_default();
-    size_t length;
-    params.model = MODEL;
+    params.model = dir;
     params.dtype = PHASOR_DTYPE_FLOAT32;
     params.plan = plan;
     params.transition = transition;
-    tools_write_file(input, rows, sizeof rows - 1);
-    batch.input_path = input;
-    batch.output_path = output;
-    batch.summary_path = summary;
-    batch.overwrite = true;
+    return params;
+}
+
+static struct phasor_batch_params batch_of(void)
+{
+    struct phasor_batch_params batch = phasor_batch_params_default();
+    tools_write_file(tools_path(tools_folder(), "in"), rows, sizeof rows - 1);
+    batch.input_path = tools_path(tools_folder(), "in");
+    batch.output_path = tools_path(tools_folder(), "out");
     batch.max_num_seqs = 2;
     batch.max_model_len = 64;
+    return batch;
+}
+
+static json_t *summary_of(const char *plan, enum phasor_transition transition,
+                          struct phasor_batch_result *result)
+{
+    const char *summary = tools_path(tools_folder(), "summary");
+    struct phasor_model_params params = params_of(MODEL, plan, transition);
+    struct phasor_batch_params batch = batch_of();
+    struct phasor_model *model;
+    struct phasor_error err;
+    size_t length;
+    batch.summary_path = summary;
+    batch.overwrite = true;
     cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_OK, "%s", err.message);
     cr_assert_eq(phasor_batch_run(model, &batch, result, &err), PHASOR_OK, "%s", err.message);
     phasor_model_close(model);
@@ -243,6 +256,31 @@ Test(waves, the_summary_tells_where_each_layer_lies_and_how_it_came_there)
     }
 }
 
+/* The same bits, whichever way the weights came. */
+Test(waves, every_way_gives_the_same_rows)
+{
+    json_t *first = NULL;
+    for (int t = PHASOR_TRANSITION_KEEP; t <= PHASOR_TRANSITION_RELOAD; t++) {
+        struct phasor_batch_result result;
+        json_decref(summary_of("dp2|ep2>tp2", (enum phasor_transition)t, &result));
+        json_t *all = tools_read_rows(tools_path(tools_folder(), "out"));
+        json_t *choices = json_array();
+        for (const char *id = "abcde"; *id != 0; id++) {
+            const char name[2] = {*id, 0};
+            const json_t *response = json_object_get(tools_row(all, name), "response");
+            const json_t *body = json_object_get(response, "body");
+            json_array_append(choices, json_object_get(body, "choices"));
+        }
+        json_decref(all);
+        cr_assert_eq(json_array_size(choices), 5);
+        if (first == NULL)
+            first = json_incref(choices);
+        cr_assert(json_equal(first, choices), "way %d", t);
+        json_decref(choices);
+    }
+    json_decref(first);
+}
+
 /* One layout: no such keys. */
 Test(waves, a_plan_of_one_layout_says_nothing_of_it)
 {
@@ -253,4 +291,64 @@ Test(waves, a_plan_of_one_layout_says_nothing_of_it)
     cr_assert_null(json_object_get(root, "expert_layers"));
     cr_assert_eq(result.transitions, 0);
     json_decref(root);
+}
+
+/* ---- A file that is gone --------------------------------------------------------------------- */
+
+static void copy(const char *name, const char *to)
+{
+    char path[256];
+    size_t length;
+    snprintf(path, sizeof path, "%s/%s", MODEL, name);
+    char *bytes = tools_read_file(path, &length);
+    tools_write_file(to, bytes, length);
+    free(bytes);
+}
+
+/* Once the run has begun. */
+static int cut(void *context, const struct phasor_batch_progress *progress)
+{
+    (void)progress;
+    cr_assert_eq(truncate(context, 1 << 20), 0);
+    return PHASOR_GO_ON;
+}
+
+/* The checkpoint shrinks while a run reloads from it: the run ends with one sentence, and what was
+ * finished stays; when the file is whole again the run is resumed to its end. */
+Test(waves, a_run_that_cannot_reload_is_resumed)
+{
+    static const char *const files[] = {"config.json", "tokenizer.json", "tokenizer_config.json"};
+    const char *dir = tools_folder();
+    char weights[256], path[256];
+    struct phasor_model_params params = params_of(dir, "dp2|ep2>tp2", PHASOR_TRANSITION_RELOAD);
+    struct phasor_batch_params batch = batch_of();
+    struct phasor_batch_result result;
+    struct phasor_model *model;
+    struct phasor_error err;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, files[i]);
+        copy(files[i], path);
+    }
+    snprintf(weights, sizeof weights, "%s/model.safetensors", dir);
+    copy("model.safetensors", weights);
+    cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_OK, "%s", err.message);
+    batch.progress = cut;
+    batch.progress_context = weights;
+    cr_assert_eq(phasor_batch_run(model, &batch, &result, &err), PHASOR_FORMAT);
+    phasor_model_close(model);
+    cr_assert_not_null(strstr(err.message, "changing the layout of its experts by reload: rank "),
+                       "%s", err.message);
+    cr_assert_not_null(strstr(err.message, weights), "%s", err.message);
+    cr_assert_lt(result.completed, 5);
+
+    copy("model.safetensors", weights);
+    batch.progress = NULL;
+    batch.resume = true;
+    cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_OK, "%s", err.message);
+    cr_assert_eq(phasor_batch_run(model, &batch, &result, &err), PHASOR_OK, "%s", err.message);
+    phasor_model_close(model);
+    cr_assert_eq(result.completed + result.completed_before, 5);
+    json_t *all = tools_read_rows(batch.output_path);
+    cr_assert_eq(json_array_size(all), 5);
+    json_decref(all);
 }
