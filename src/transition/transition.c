@@ -115,18 +115,16 @@ static void layer_swap(struct transition *transition, int64_t layer, enum phase 
     transition->counters.layer_count++;
 }
 
-/* Another way for a layer that one could not move; false where there is none. */
+/* Another way, from here on, than one that could not move a layer; false where there is none. */
 static bool way_next(struct transition *transition, int64_t layer, const struct error *cause)
 {
     enum way old = transition->way, next = WAY_RESHARD;
     if (!transition->params.is_auto || old == next || !transition->is_open[next])
         return false;
-    if (!transition->is_warned)
-        log_write(&transition->params.log, LOG_WARNING,
-                  "the experts of layer %lld could not change their layout by %s (%s); going on by "
-                  "%s",
-                  (long long)layer, way_names[old], cause->message, way_names[next]);
-    transition->is_warned = true;
+    log_write(&transition->params.log, LOG_WARNING,
+              "the experts of layer %lld could not change their layout by %s (%s); going on by "
+              "%s",
+              (long long)layer, way_names[old], cause->message, way_names[next]);
     transition->way = next;
     return true;
 }

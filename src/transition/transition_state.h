@@ -49,7 +49,6 @@ struct transition {
     struct transition_origin *origins; /* [layer_count] */
     bool is_open[WAY_COUNT];           /* has all that it needs */
     enum way way;
-    bool is_warned; /* of a way that failed */
     struct transition_counters counters;
 
     /* What the ranks work at. */
