@@ -15,6 +15,11 @@ void numeric_convert(void *out, enum dtype out_dtype, const void *in, enum dtype
         memcpy(out, in, (size_t)(count * dtype_bytes(in_dtype)));
         return;
     }
+    if (out_dtype == DTYPE_F32 && in_dtype == DTYPE_BF16) { /* what most weights are: in vectors */
+        for (int64_t i = 0; i < count; i++)
+            ((float *)out)[i] = bf16_to_f32(((const uint16_t *)in)[i]);
+        return;
+    }
     for (int64_t i = 0; i < count; i++) {
         float value = load(in, in_dtype, i);
         if (out_dtype == DTYPE_F32)
