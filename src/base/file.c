@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/disk.h"
 #include "base/memory.h"
 
 /* `left` bytes at `offset` are not there; the file may have ended before that. */
@@ -28,8 +29,8 @@ enum status file_read_at(int fd, const char *path, uint64_t offset, void *out, s
     char *at = out;
     size_t left = bytes;
     while (left > 0) {
-        ssize_t got = pread(fd, at, left, (off_t)offset);
-        if (got < 0 && (errno == EINTR || errno == EAGAIN))
+        ssize_t got = disk_read_at(fd, at, left, (off_t)offset);
+        if (got < 0 && errno == EAGAIN)
             continue;
         if (got < 0)
             return error_set_errno(err, errno, "cannot read %s at byte %llu", path,

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/batch_disk.h"
+#include "base/disk.h"
 
 static bool has_lines(const struct batch_writer *writer)
 {

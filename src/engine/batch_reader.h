@@ -13,9 +13,9 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "engine/fingerprint.h"
 #include "engine/row_error.h"
 #include "engine/row_name.h"
+#include "model/fingerprint.h"
 
 #define BATCH_LINE_BYTES_MAX (64u * 1024 * 1024)
 #define CUSTOM_ID_BYTES_MAX  512

@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "engine/batch_disk.h"
+#include "base/disk.h"
 #include "engine/new_file.h"
 #include "phasor.h"
 

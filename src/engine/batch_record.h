@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/text.h"
-#include "engine/fingerprint.h"
+#include "model/fingerprint.h"
 
 #define BATCH_RECORD_SUFFIX ".phasor-run"
 

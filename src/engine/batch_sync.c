@@ -6,9 +6,9 @@
 #include <stdbool.h>
 #include <time.h>
 
+#include "base/disk.h"
 #include "base/memory.h"
 #include "base/system.h"
-#include "engine/batch_disk.h"
 
 struct batch_sync {
     int fds[BATCH_SYNC_FILES];

@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/disk.h"
 #include "base/memory.h"
-#include "engine/batch_disk.h"
 #include "engine/batch_sync.h"
 
 #define SYNC_SECONDS 1.0

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/batch_disk.h"
+#include "base/disk.h"
 #include "engine/new_file.h"
 
 /* ---- Names --------------------------------------------------------------------------------- */

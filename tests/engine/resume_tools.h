@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "engine/batch_disk.h"
+#include "base/disk.h"
 #include "phasor.h"
 
 #define JOB_MODEL TEST_DATA "/models/mixtral" /* no tokenizer: it loads in a moment */

@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "engine/batch_disk.h"
+#include "base/disk.h"
 #include "engine/batch_writer.h"
 #include "engine_tools.h"
 

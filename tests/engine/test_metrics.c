@@ -9,10 +9,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/disk.h"
 #include "base/log.h"
 #include "comm/box.h"
 #include "engine/batch.h"
-#include "engine/batch_disk.h"
 #include "engine/exposition.h"
 #include "engine/new_file.h"
 #include "engine/side_file.h"

@@ -1,4 +1,4 @@
-#include "engine/fingerprint.h"
+#include "model/fingerprint.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -61,13 +61,9 @@ static enum status add_sample(XXH3_state_t *hash, const struct checkpoint *check
     return STATUS_OK;
 }
 
-static enum status add_all(XXH3_state_t *hash, const struct checkpoint *checkpoint,
-                           struct error *err)
+static enum status add_weights(XXH3_state_t *hash, const struct checkpoint *checkpoint,
+                               struct error *err)
 {
-    static const char *const names[] = {"config.json", "generation_config.json", "tokenizer.json",
-                                        "tokenizer_config.json", "chat_template.jinja"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        TRY(add_file(hash, checkpoint_dir(checkpoint), names[i], err));
     int64_t count = checkpoint_tensor_count(checkpoint);
     int64_t step = 1 + (count - 1) / SAMPLE_TENSORS;
     for (int64_t i = 0; i < count; i++) {
@@ -79,18 +75,42 @@ static enum status add_all(XXH3_state_t *hash, const struct checkpoint *checkpoi
     return STATUS_OK;
 }
 
-enum status fingerprint_checkpoint(struct fingerprint *out, const struct checkpoint *checkpoint,
-                                   struct error *err)
+static enum status add_all(XXH3_state_t *hash, const struct checkpoint *checkpoint,
+                           struct error *err)
+{
+    static const char *const names[] = {"config.json", "generation_config.json", "tokenizer.json",
+                                        "tokenizer_config.json", "chat_template.jinja"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        TRY(add_file(hash, checkpoint_dir(checkpoint), names[i], err));
+    return add_weights(hash, checkpoint, err);
+}
+
+static enum status digest_of(struct fingerprint *out, const struct checkpoint *checkpoint,
+                             enum status (*add)(XXH3_state_t *, const struct checkpoint *,
+                                                struct error *),
+                             struct error *err)
 {
     XXH3_state_t *hash = XXH3_createState();
     if (hash == NULL || XXH3_128bits_reset(hash) != XXH_OK) {
         XXH3_freeState(hash);
         return error_set(err, STATUS_NO_MEMORY, "out of memory");
     }
-    enum status status = add_all(hash, checkpoint, err);
+    enum status status = add(hash, checkpoint, err);
     XXH128_hash_t digest = XXH3_128bits_digest(hash);
     XXH3_freeState(hash);
     if (status == STATUS_OK)
         *out = (struct fingerprint){.high = digest.high64, .low = digest.low64};
     return status;
+}
+
+enum status fingerprint_checkpoint(struct fingerprint *out, const struct checkpoint *checkpoint,
+                                   struct error *err)
+{
+    return digest_of(out, checkpoint, add_all, err);
+}
+
+enum status fingerprint_weights(struct fingerprint *out, const struct checkpoint *checkpoint,
+                                struct error *err)
+{
+    return digest_of(out, checkpoint, add_weights, err);
 }

@@ -1,4 +1,4 @@
-#include "engine/batch_disk.h"
+#include "base/disk.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 static const struct disk_hooks *hooks;
+static bool sees_reads;
 /* With hooks, operations of several threads come one after the other, so that they have numbers. */
 static pthread_mutex_t order = PTHREAD_MUTEX_INITIALIZER;
 
@@ -17,10 +18,20 @@ void disk_hooks_set(const struct disk_hooks *new_hooks)
     hooks = new_hooks;
 }
 
+void disk_hooks_see_reads(bool do_see)
+{
+    sees_reads = do_see;
+}
+
+static bool is_seen(enum disk_op op)
+{
+    return hooks != NULL && (op != DISK_READ || sees_reads);
+}
+
 /* -1 with errno when the operation is to fail. */
 static int before(enum disk_op op, size_t *length)
 {
-    if (hooks == NULL)
+    if (!is_seen(op))
         return 0;
     pthread_mutex_lock(&order);
     int failure = hooks->before(hooks->context, op, length);
@@ -33,7 +44,7 @@ static int before(enum disk_op op, size_t *length)
 
 static void after(enum disk_op op)
 {
-    if (hooks == NULL)
+    if (!is_seen(op))
         return;
     int failure = errno;
     hooks->after(hooks->context, op);
@@ -51,6 +62,30 @@ ssize_t disk_write(int fd, const void *bytes, size_t length)
     while (put < 0 && errno == EINTR);
     after(DISK_WRITE);
     return put;
+}
+
+ssize_t disk_write_at(int fd, const void *bytes, size_t length, off_t offset)
+{
+    ssize_t put;
+    if (before(DISK_WRITE, &length) != 0)
+        return -1;
+    do
+        put = pwrite(fd, bytes, length, offset);
+    while (put < 0 && errno == EINTR);
+    after(DISK_WRITE);
+    return put;
+}
+
+ssize_t disk_read_at(int fd, void *bytes, size_t length, off_t offset)
+{
+    ssize_t got;
+    if (before(DISK_READ, &length) != 0)
+        return -1;
+    do
+        got = pread(fd, bytes, length, offset);
+    while (got < 0 && errno == EINTR);
+    after(DISK_READ);
+    return got;
 }
 
 int disk_sync(int fd)

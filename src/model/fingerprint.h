@@ -1,7 +1,7 @@
 /* What tells one model from another, and one input from another: 128 bits of XXH3. They guard
  * against mistakes, not against malice. */
-#ifndef PHASOR_ENGINE_FINGERPRINT_H
-#define PHASOR_ENGINE_FINGERPRINT_H
+#ifndef PHASOR_MODEL_FINGERPRINT_H
+#define PHASOR_MODEL_FINGERPRINT_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,5 +21,10 @@ void fingerprint_format(char out[FINGERPRINT_DIGITS + 1], const struct fingerpri
 struct checkpoint;
 enum status fingerprint_checkpoint(struct fingerprint *out, const struct checkpoint *checkpoint,
                                    struct error *err) MUST_CHECK;
+
+/* The same of the tensors alone: what was made of the weights stays theirs when a tokenizer or a
+ * chat template changes. */
+enum status fingerprint_weights(struct fingerprint *out, const struct checkpoint *checkpoint,
+                                struct error *err) MUST_CHECK;
 
 #endif
