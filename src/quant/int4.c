@@ -77,19 +77,25 @@ static void columns_copy_bf16(float *panel, const uint16_t *in, int64_t stride, 
     }
 }
 
+static int64_t row_values(const struct int4_target *target)
+{
+    return target->stride > 0 ? target->stride : target->columns;
+}
+
 static void panel_fill(float *panel, const struct int4_target *target, const char *in,
                        int64_t count)
 {
     bool is_bf16 = target->source == DTYPE_BF16;
+    int64_t stride = row_values(target);
     const void *at = in;
     if (target->packing == PACK_OUTPUT && is_bf16)
-        rows_turn_bf16(panel, at, target->columns, count);
+        rows_turn_bf16(panel, at, stride, count);
     else if (target->packing == PACK_OUTPUT)
-        rows_turn_f32(panel, at, target->columns, count);
+        rows_turn_f32(panel, at, stride, count);
     else if (is_bf16)
-        columns_copy_bf16(panel, at, target->columns, count);
+        columns_copy_bf16(panel, at, stride, count);
     else
-        columns_copy_f32(panel, at, target->columns, count);
+        columns_copy_f32(panel, at, stride, count);
 }
 
 /* ---- Nibbles ------------------------------------------------------------------------------- */
@@ -178,10 +184,32 @@ static void scales_put(const struct int4_target *target, const struct int4_scale
     }
 }
 
-/* Sixteen groups, of which the first begins at (row, column). */
-static bool groups_pack(const struct int4_target *target, const struct int4_groups *groups,
-                        int64_t row, int64_t column)
+/* What is done with sixteen groups, of which the first begins at (row, column). */
+struct visit {
+    bool (*call)(const struct visit *visit, const struct int4_target *target,
+                 const struct int4_groups *groups, int64_t row, int64_t column);
+    struct int4_common *common;
+};
+
+static bool groups_extend(const struct visit *visit, const struct int4_target *target,
+                          const struct int4_groups *groups, int64_t row, int64_t column)
 {
+    (void)target, (void)row, (void)column;
+    return int4_common_extend(visit->common, groups);
+}
+
+static bool groups_weigh(const struct visit *visit, const struct int4_target *target,
+                         const struct int4_groups *groups, int64_t row, int64_t column)
+{
+    (void)target, (void)row, (void)column;
+    int4_common_weigh(visit->common, groups);
+    return true;
+}
+
+static bool groups_pack(const struct visit *visit, const struct int4_target *target,
+                        const struct int4_groups *groups, int64_t row, int64_t column)
+{
+    (void)visit;
     struct int4_scales found;
     const struct int4_scales *scales = target->common;
     bool is_asymmetric = target->minima != NULL, by_output = target->packing == PACK_OUTPUT;
@@ -204,28 +232,28 @@ static bool groups_pack(const struct int4_target *target, const struct int4_grou
 }
 
 /* Sixteen rows, group by group along their columns. */
-static bool rows_pack_output(const struct int4_target *target, float *panel, const char *in,
-                             int64_t row)
+static bool rows_visit_output(const struct visit *visit, const struct int4_target *target,
+                              float *panel, const char *in, int64_t row)
 {
     for (int64_t first = 0; first < target->columns; first += target->group) {
         int64_t left = target->columns - first;
         struct int4_groups groups = {
             .values = panel, .stride = LANES, .count = left < target->group ? left : target->group};
         panel_fill(panel, target, in + first * dtype_bytes(target->source), groups.count);
-        if (!groups_pack(target, &groups, row, first))
+        if (!visit->call(visit, target, &groups, row, first))
             return false;
     }
     return true;
 }
 
 /* A group of rows or, with common scales, a part of one: sixteen columns at a time. */
-static bool rows_pack_input(const struct int4_target *target, float *panel, const char *in,
-                            int64_t row, int64_t row_count)
+static bool rows_visit_input(const struct visit *visit, const struct int4_target *target,
+                             float *panel, const char *in, int64_t row, int64_t row_count)
 {
     const struct int4_groups groups = {.values = panel, .stride = LANES, .count = row_count};
     for (int64_t column = 0; column < target->columns; column += LANES) {
         panel_fill(panel, target, in + column * dtype_bytes(target->source), row_count);
-        if (!groups_pack(target, &groups, row, column))
+        if (!visit->call(visit, target, &groups, row, column))
             return false;
     }
     return true;
@@ -236,7 +264,9 @@ static void find_bad(const struct int4_target *target, const char *in, int64_t *
 {
     for (int64_t i = 0;; i++) {
         float value;
-        numeric_convert(&value, DTYPE_F32, in + i * dtype_bytes(target->source), target->source, 1);
+        int64_t at = i / target->columns * row_values(target) + i % target->columns;
+        numeric_convert(&value, DTYPE_F32, in + at * dtype_bytes(target->source), target->source,
+                        1);
         if (!(fabsf(value) <= INT4_VALUE_MAX)) { /* NaN, too */
             *bad_row = i / target->columns;
             *bad_column = i % target->columns;
@@ -245,8 +275,8 @@ static void find_bad(const struct int4_target *target, const char *in, int64_t *
     }
 }
 
-bool int4_pack_rows(const struct int4_target *target, const void *in, int64_t first_row,
-                    int64_t row_count, int64_t *bad_row, int64_t *bad_column)
+static bool rows_visit(const struct visit *visit, const struct int4_target *target, const void *in,
+                       int64_t first_row, int64_t row_count, int64_t *bad_row, int64_t *bad_column)
 {
     float small[INT4_GROUP_MAX * LANES], *panel = target->panel == NULL ? small : target->panel;
     bool by_output = target->packing == PACK_OUTPUT;
@@ -254,17 +284,32 @@ bool int4_pack_rows(const struct int4_target *target, const void *in, int64_t fi
     ASSERT(target->group > 0 && target->group % LANES == 0);
     ASSERT(target->panel != NULL || target->group <= INT4_GROUP_MAX);
     ASSERT(target->rows % LANES == 0 && target->columns % LANES == 0 && row_count % LANES == 0);
-    ASSERT(first_row % (target->common == NULL ? step : LANES) == 0);
     for (int64_t row = 0; row < row_count; row += count) {
         int64_t to_edge = step - (first_row + row) % step, left = row_count - row;
-        const char *at = (const char *)in + row * target->columns * dtype_bytes(target->source);
+        const char *at = (const char *)in + row * row_values(target) * dtype_bytes(target->source);
         count = left < to_edge ? left : to_edge;
-        if (!(by_output ? rows_pack_output(target, panel, at, first_row + row)
-                        : rows_pack_input(target, panel, at, first_row + row, count))) {
+        if (!(by_output ? rows_visit_output(visit, target, panel, at, first_row + row)
+                        : rows_visit_input(visit, target, panel, at, first_row + row, count))) {
             find_bad(target, at, bad_row, bad_column);
             *bad_row += first_row + row;
             return false;
         }
     }
     return true;
+}
+
+bool int4_pack_rows(const struct int4_target *target, const void *in, int64_t first_row,
+                    int64_t row_count, int64_t *bad_row, int64_t *bad_column)
+{
+    const struct visit visit = {.call = groups_pack};
+    bool is_any = target->common != NULL || target->packing == PACK_OUTPUT;
+    ASSERT(first_row % (is_any ? LANES : target->group) == 0);
+    return rows_visit(&visit, target, in, first_row, row_count, bad_row, bad_column);
+}
+
+bool int4_common_rows(struct int4_common *common, int pass, const struct int4_target *target,
+                      const void *in, int64_t row_count, int64_t *bad_row, int64_t *bad_column)
+{
+    const struct visit visit = {.call = pass == 0 ? groups_extend : groups_weigh, .common = common};
+    return rows_visit(&visit, target, in, 0, row_count, bad_row, bad_column);
 }

@@ -22,6 +22,7 @@ struct int4_target {
     enum dtype source; /* of the values to round: f32 or bf16 */
     enum packing packing;
     int64_t rows, columns; /* multiples of 16 */
+    int64_t stride;        /* values from one row of the source to the next; 0: columns */
     int64_t group;         /* a multiple of 16 */
     float *panel;          /* room for 16 groups; NULL: the group is at most INT4_GROUP_MAX */
     const struct int4_scales *common; /* the scales of all groups; NULL: of each its own */
@@ -38,5 +39,11 @@ struct int4_target {
  * *bad_column. With common scales all values are known to be such numbers. */
 bool int4_pack_rows(const struct int4_target *target, const void *in, int64_t first_row,
                     int64_t row_count, int64_t *bad_row, int64_t *bad_column) MUST_CHECK;
+
+/* For one scale for all groups: gives the rows to int4_common_extend (`pass` 0) or to
+ * int4_common_weigh (1). Any multiple of 16 rows at a time. False as above, in pass 0. */
+bool int4_common_rows(struct int4_common *common, int pass, const struct int4_target *target,
+                      const void *in, int64_t row_count, int64_t *bad_row,
+                      int64_t *bad_column) MUST_CHECK;
 
 #endif

@@ -144,14 +144,16 @@ LANES_CODE static void LANES_NAME(search)(struct int4_scales *out, const struct 
 }
 
 /* The nibbles, and the sums over what they stand for. */
-LANES_CODE static void LANES_NAME(round)(uint8_t *nibbles, struct rounding *with,
+LANES_CODE static void LANES_NAME(round)(uint8_t *nibbles, const struct rounding *with,
                                          const struct int4_groups *groups)
 {
     const lanes least = all(0 - with->base), most = all(15 - with->base);
     const lanes scale = with->scale, inverse = with->inverse, minimum = with->minimum;
+    const int64_t count = groups->count, stride = groups->stride;
+    const float base = with->base;
     lanes product = {0}, before = {0}, after = {0};
     const float *at = groups->values;
-    for (int64_t k = 0; k < groups->count; k++, at += groups->stride) {
+    for (int64_t k = 0; k < count; k++, at += stride) {
         lanes value = lanes_at(at);
         lanes q = LANES_NAME(nearest)((value - minimum) * inverse, least, most);
         lanes found = scale * q + minimum;
@@ -159,9 +161,13 @@ LANES_CODE static void LANES_NAME(round)(uint8_t *nibbles, struct rounding *with
         before += value * value;
         after += found * found;
         *(lanes_u8 *)(nibbles + k * INT4_LANES) =
-            __builtin_convertvector(__builtin_convertvector(q + with->base, lanes_i), lanes_u8);
+            __builtin_convertvector(__builtin_convertvector(q + base, lanes_i), lanes_u8);
     }
-    with->product = product, with->before = before, with->after = after;
+    if (with->moments == NULL)
+        return;
+    *(lanes_f64 *)with->moments->product += __builtin_convertvector(product, lanes_f64);
+    *(lanes_f64 *)with->moments->before += __builtin_convertvector(before, lanes_f64);
+    *(lanes_f64 *)with->moments->after += __builtin_convertvector(after, lanes_f64);
 }
 
 #undef LANES_CODE

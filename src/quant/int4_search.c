@@ -14,6 +14,7 @@
 typedef float lanes __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int32_t lanes_i __attribute__((vector_size(64), aligned(4), may_alias));
 typedef uint32_t lanes_u __attribute__((vector_size(64), aligned(4), may_alias));
+typedef double lanes_f64 __attribute__((vector_size(128), aligned(8), may_alias));
 typedef uint8_t lanes_u8 __attribute__((vector_size(16), aligned(1), may_alias));
 
 struct extent {
@@ -38,7 +39,7 @@ struct gain {
 struct rounding {
     lanes scale, inverse, minimum;
     float base;
-    lanes product, before, after; /* results: sums as in struct int4_moments */
+    struct int4_moments *moments; /* or NULL */
 };
 
 /* Texts, not functions: those would be compiled for the plainest processor before they are put into
@@ -95,7 +96,7 @@ struct lanes_set {
     void (*search)(struct int4_scales *out, const struct extent *extent,
                    const struct int4_groups *groups, const struct places *places,
                    bool is_asymmetric);
-    void (*round)(uint8_t *nibbles, struct rounding *with, const struct int4_groups *groups);
+    void (*round)(uint8_t *nibbles, const struct rounding *with, const struct int4_groups *groups);
 };
 
 static const struct lanes_set sets[] = {
@@ -233,16 +234,12 @@ void int4_round(uint8_t *nibbles, const struct int4_groups *groups,
                 const struct int4_scales *scales, bool is_asymmetric, struct int4_moments *moments)
 {
     lanes scale = lanes_at(scales->scale);
-    struct rounding with = {
+    const struct rounding with = {
         .scale = scale,
         .inverse = choose(scale != all(0), all(0), 1.0f / scale),
         .minimum = lanes_at(scales->minimum),
         .base = is_asymmetric ? 0 : 8,
+        .moments = moments,
     };
     best_set()->round(nibbles, &with, groups);
-    if (moments == NULL)
-        return;
-    moments->product += lanes_sum(with.product);
-    moments->before += lanes_sum(with.before);
-    moments->after += lanes_sum(with.after);
 }

@@ -37,9 +37,9 @@ struct int4_scales {
     float scale[INT4_LANES], minimum[INT4_LANES];
 };
 
-/* Sums over weights w and what became of them, v. */
+/* Sums over weights w and what became of them, v, of each lane. */
 struct int4_moments {
-    double product, before, after; /* w v, w w, v v */
+    double product[INT4_LANES], before[INT4_LANES], after[INT4_LANES]; /* w v, w w, v v */
 };
 
 /* False when a value is not a number up to INT4_VALUE_MAX. */
