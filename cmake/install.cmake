@@ -19,7 +19,7 @@ file(GLOB man_pages CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/docs/man/*.1)
 install(FILES ${man_pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES README.md LICENSE CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 if(EXISTS ${CMAKE_SOURCE_DIR}/docs/batch-format.md)
-    install(FILES docs/batch-format.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+    install(FILES docs/batch-format.md docs/backup-format.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 endif()
 
 # phasor.pc finds the prefix from its own place, so that an installed tree can be moved.

@@ -4,7 +4,7 @@ get_property(objects GLOBAL PROPERTY PHASOR_OBJECTS)
 get_property(object_targets GLOBAL PROPERTY PHASOR_OBJECT_TARGETS)
 set(phasor_libraries phasor_static)
 set(phasor_dependencies phasor::jansson phasor::pcre2 phasor::utf8proc phasor::xxhash
-    Threads::Threads m)
+    phasor::zstd Threads::Threads m)
 
 # An archive has no version script, so its objects are joined into one, in which what is hidden
 # becomes local.

@@ -397,6 +397,47 @@ def past():
     write("past", "a33_blank_line", line() + "\n" + line("2"))
 
 
+# --- backup -----------------------------------------------------------------------------------
+
+def backup():
+    """Two experts of 32 x 16 in one layer; the target puts checksums right."""
+    page, content = 4096, 3 * (16 * 16 // 2 + 16 * 2)
+
+    def fields(**changes):
+        value = dict(magic=b"PHASORQ4", version=1, complete=1, low=1, high=2, scheme=0, flags=0, group=16, hidden=16, width=32, experts=2,
+                     layers=1, moe=1, granules=4, content=content, data=page, file=page + 4 * page, index=0)
+        value.update(changes)
+        return struct.pack("<8sIIQQIIQQQQQQQQQQQ", *value.values())
+
+    def seed(name, rest=bytes(4 * page), options=1, **changes):
+        write("backup", name, bytes([options]) + fields(**changes) + rest)
+
+    def index(*lengths):
+        at, entries = 2 * page, b""
+        for length in lengths:
+            entries += struct.pack("<QQ", at, length)
+            at += (length + 80 + page - 1) // page * page
+        return entries.ljust(page, b"\0"), at
+
+    seed("ok_zeros")
+    seed("ok_not_sealed", options=0)
+    seed("ok_asymmetric", flags=1, content=content + 96)
+    entries, end = index(20, 30, 40, 50)
+    frame = bytes.fromhex("28b52ffd2000010000")  # an empty zstd frame
+    seed("ok_zstd", entries + frame.ljust(page, b"\0") * 4, flags=2, data=2 * page, file=end)
+    entries, end = index(4096, 1, 17, 18)
+    seed("ok_zstd_two_pages", entries + bytes(end - 2 * page), flags=2, data=2 * page, file=end)
+    for field in ("group", "hidden", "width", "experts", "layers", "moe", "granules", "content", "data", "file"):
+        for value in (0, 1, 2**24, 2**32, 2**63, 2**64 - 16):
+            seed(f"a12_{field}_{value}", bytes(64), **{field: value})
+    seed("a09_cut", bytes(4 * page - 1))
+    seed("a04_longer", bytes(4 * page + 1))
+    entries, end = index(20, 2**40, 40, 50)
+    seed("a04_index_beyond", entries + bytes(4 * page), flags=2, data=2 * page, file=6 * page)
+    seed("a12_many", bytes(page), hidden=16, width=128, experts=4096, layers=1024, moe=1024, granules=4096 * 1024 * 8, flags=2,
+         data=page + 2**25 * 16, file=2 * page)
+
+
 # --- dictionaries -------------------------------------------------------------------------------
 
 def dictionary(name, words):
@@ -461,4 +502,5 @@ if __name__ == "__main__":
     text()
     batch()
     past()
+    backup()
     dictionaries()

@@ -11,12 +11,12 @@ trap 'rm -rf "$scratch"' EXIT
 prefix=$scratch/prefix
 
 mkdir -p "$prefix/include" "$prefix/lib"
-for header in jansson.h jansson_config.h pcre2.h utf8proc.h xxhash.h; do
+for header in jansson.h jansson_config.h pcre2.h utf8proc.h xxhash.h zstd.h zstd_errors.h; do
     path=$(echo "#include <$header>" | "$cc" -DPCRE2_CODE_UNIT_WIDTH=8 -M -x c - |
            tr ' ' '\n' | grep "/$header\$" | head -n 1)
     cp "$path" "$prefix/include"
 done
-for library in jansson pcre2-8 utf8proc xxhash; do
+for library in jansson pcre2-8 utf8proc xxhash zstd; do
     cp "$("$cc" -print-file-name="lib$library.a")" "$prefix/lib"
 done
 

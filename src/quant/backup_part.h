@@ -1,0 +1,48 @@
+/* A backup that is being written: FILE.phasor-part beside FILE, which it becomes when it is whole.
+ *
+ * Granules may be written by several threads and in any order (with zstd they are placed in order).
+ * A process that is killed leaves the part file: the next one goes on behind the granules that are
+ * whole, which it tells by their checksums. One process at a time: the file is locked. */
+#ifndef PHASOR_QUANT_BACKUP_PART_H
+#define PHASOR_QUANT_BACKUP_PART_H
+
+#include "quant/backup_file.h"
+
+#define BACKUP_PART_SUFFIX ".phasor-part"
+
+struct backup_part {
+    const struct backup_form *form; /* borrowed */
+    char *path, *name;              /* of the backup; of the part file */
+    int fd;
+    struct backup_entry *index; /* with zstd [granule_count] */
+    uint64_t end;               /* with zstd: behind the last granule that has a place */
+};
+
+/* Opens or makes the part file of `path`. What is there and is not the beginning of this backup is
+ * begun anew; what is no part of a backup at all is refused and left alone. */
+enum status backup_part_open(struct backup_part *out, const char *path,
+                             const struct backup_form *form, struct error *err) MUST_CHECK;
+
+/* Leaves the part file where it is. */
+void backup_part_close(struct backup_part *part);
+
+/* Counts the granules that are whole, from the first on up to the first that is not, and gives the
+ * trailer of each to `found`. `bytes` and `scratch` as in backup_granule_read. */
+int64_t backup_part_count(struct backup_part *part, void *bytes, void *scratch,
+                          void (*found)(void *context, int64_t number,
+                                        const struct backup_trailer *trailer),
+                          void *context);
+
+/* The place of a granule. With zstd they are placed one after the other, from the first that
+ * backup_part_count did not count. */
+uint64_t backup_part_place(struct backup_part *part, int64_t number, int64_t stored_bytes);
+
+/* Writes a granule to its place, padding included. Thread-safe for different granules. */
+enum status backup_part_put(struct backup_part *part, int64_t number, uint64_t offset,
+                            const void *bytes, int64_t stored_bytes, struct error *err) MUST_CHECK;
+
+/* All granules are there: brings them to the disk and renames the file. On failure it stays a part
+ * file, to be gone on with. */
+enum status backup_part_finish(struct backup_part *part, struct error *err) MUST_CHECK;
+
+#endif
