@@ -307,6 +307,57 @@ PHASOR_API enum phasor_status phasor_inspect(char **out_json,
                                              struct phasor_error *err) PHASOR_MUST_CHECK;
 PHASOR_API void phasor_text_free(char *text); /* NULL is allowed */
 
+/* ---- The INT4 backup ----------------------------------------------------------------------- */
+
+/* Which weights have a scale of their own. */
+enum phasor_quant_scheme {
+    PHASOR_QUANT_GROUP,   /* `group` neighbours along the hidden dimension */
+    PHASOR_QUANT_CHANNEL, /* a whole row along it */
+    PHASOR_QUANT_TENSOR   /* a matrix of an expert */
+};
+
+struct phasor_quantize_params {
+    size_t size;
+    const char *model;
+    const char *revision;    /* of a cached model; NULL: main */
+    const char *output_path; /* NULL: what phasor_backup_path says */
+    enum phasor_quant_scheme scheme;
+    int64_t group;     /* PHASOR_QUANT_GROUP: a multiple of 16; 0: 64 */
+    bool asymmetric;   /* groups have a minimum beside the scale */
+    bool zstd;         /* each granule is compressed, for slow disks */
+    bool overwrite;    /* make it anew where there is one */
+    bool verify;       /* write nothing: read the backup that is there, and check all of it */
+    int thread_count;  /* 0: one for each core the process may use */
+    /* An answer other than 0 stops (PHASOR_CANCELLED); or NULL. Bytes of weights as bfloat16. */
+    int (*progress)(void *context, uint64_t bytes_done, uint64_t bytes_total);
+    void *progress_context;
+};
+PHASOR_API struct phasor_quantize_params phasor_quantize_params_default(void);
+
+struct phasor_quantize_result {
+    uint64_t file_bytes;
+    uint64_t found_bytes;  /* of them, written by an earlier call */
+    uint64_t weight_count; /* of all routed experts */
+    uint64_t matrix_count;
+    double cosine_min, cosine_mean; /* over the matrices: of weights and what INT4 made of them */
+    double elapsed_seconds;
+};
+
+/* Writes a backup of all routed experts in INT4 (docs/backup-format.md). It is written beside
+ * output_path and renamed; when it is interrupted, even by kill -9, the next call goes on from
+ * there. A whole backup of the same checkpoint and settings is left as it is; another one is refused
+ * without `overwrite`, any other file always. `*result` may be NULL. */
+PHASOR_API enum phasor_status phasor_quantize(const struct phasor_quantize_params *params,
+                                              struct phasor_quantize_result *result,
+                                              struct phasor_error *err) PHASOR_MUST_CHECK;
+
+/* Where a backup of these params lies that nobody gave another place: below $PHASOR_CACHE,
+ * $XDG_CACHE_HOME/phasor or ~/.cache/phasor, named by the checkpoint's fingerprint and the
+ * settings. Freed by phasor_text_free; nothing is made. */
+PHASOR_API enum phasor_status phasor_backup_path(char **out_path,
+                                                 const struct phasor_quantize_params *params,
+                                                 struct phasor_error *err) PHASOR_MUST_CHECK;
+
 /* ---- Random checkpoints -------------------------------------------------------------------- */
 
 struct phasor_synth_params {

@@ -7,6 +7,7 @@
 
 extern const struct cli_command command_run;
 extern const struct cli_command command_inspect;
+extern const struct cli_command command_quantize;
 extern const struct cli_command command_synth;
 extern const struct cli_command command_completion;
 extern const struct cli_command command_version;

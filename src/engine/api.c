@@ -4,11 +4,13 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/system.h"
 #include "engine/batch.h"
 #include "engine/batch_names.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "engine/inspect.h"
+#include "engine/quantize.h"
 #include "layout/traffic.h"
 #include "model/synth.h"
 
@@ -30,6 +32,9 @@ MIRRORS(PHASOR_TRANSITION_RELOAD - 1, WAY_RELOAD);
 MIRRORS(PHASOR_LOG_DEBUG, LOG_DEBUG);
 MIRRORS(PHASOR_LOG_INFO, LOG_INFO);
 MIRRORS(PHASOR_LOG_WARNING, LOG_WARNING);
+MIRRORS(PHASOR_QUANT_GROUP, BACKUP_PER_GROUP);
+MIRRORS(PHASOR_QUANT_CHANNEL, BACKUP_PER_CHANNEL);
+MIRRORS(PHASOR_QUANT_TENSOR, BACKUP_PER_TENSOR);
 _Static_assert(sizeof((struct phasor_error *)0)->message == ERROR_MESSAGE_BYTES,
                "a sentence fits the public struct");
 _Static_assert(PHASOR_RANKS_MAX == LAYOUT_RANKS_MAX, "ranks have their places in a result");
@@ -291,6 +296,87 @@ enum phasor_status phasor_inspect(char **out_json, const struct phasor_inspect_p
 void phasor_text_free(char *text)
 {
     memory_free(text);
+}
+
+/* ---- The INT4 backup ----------------------------------------------------------------------- */
+
+struct phasor_quantize_params phasor_quantize_params_default(void)
+{
+    return (struct phasor_quantize_params){.size = sizeof(struct phasor_quantize_params)};
+}
+
+static enum status quantize_progress(void *context, uint64_t done_bytes, uint64_t total_bytes)
+{
+    const struct phasor_quantize_params *params = context;
+    bool goes_on = params->progress(params->progress_context, done_bytes, total_bytes) == 0;
+    return goes_on ? STATUS_OK : STATUS_CANCELLED;
+}
+
+static enum status quantize_params_make(struct quantize_params *out,
+                                        struct phasor_quantize_params *params, struct error *err)
+{
+    TRY(check_model(params->model, PHASOR_DTYPE_AUTO, err));
+    if ((int)params->scheme < 0 || (int)params->scheme >= BACKUP_SCHEME_COUNT)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "scheme: %d is none of enum phasor_quant_scheme", (int)params->scheme);
+    if (params->thread_count < 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--threads must not be negative, found %d",
+                         params->thread_count);
+    *out = (struct quantize_params){
+        .model = params->model,
+        .revision = params->revision,
+        .verifies = params->verify,
+        .write = {.path = params->output_path,
+                  .settings = {.scheme = (enum backup_scheme)params->scheme,
+                               .is_asymmetric = params->asymmetric,
+                               .has_zstd = params->zstd,
+                               .group = params->group == 0 ? BACKUP_GROUP_DEFAULT : params->group},
+                  .overwrites = params->overwrite,
+                  .thread_count = params->thread_count,
+                  .progress = params->progress == NULL ? NULL : quantize_progress,
+                  .progress_context = params},
+    };
+    return STATUS_OK;
+}
+
+enum phasor_status phasor_quantize(const struct phasor_quantize_params *params,
+                                   struct phasor_quantize_result *result, struct phasor_error *err)
+{
+    struct error reason;
+    struct phasor_quantize_params whole = phasor_quantize_params_default();
+    struct quantize_params quantize;
+    struct backup_report report;
+    double start = system_seconds();
+    enum status status = complete(&whole, sizeof whole, params, &reason);
+    if (status == STATUS_OK)
+        status = quantize_params_make(&quantize, &whole, &reason);
+    if (status == STATUS_OK)
+        status = quantize_run(&report, &quantize, &reason);
+    if (status == STATUS_OK && result != NULL)
+        *result = (struct phasor_quantize_result){
+            .file_bytes = report.file_bytes,
+            .found_bytes = report.bytes_found,
+            .weight_count = report.weight_count,
+            .matrix_count = report.matrix_count,
+            .cosine_min = report.cosine_min,
+            .cosine_mean = report.cosine_mean,
+            .elapsed_seconds = system_seconds() - start,
+        };
+    return tell(err, status, &reason);
+}
+
+enum phasor_status phasor_backup_path(char **out_path, const struct phasor_quantize_params *params,
+                                      struct phasor_error *err)
+{
+    struct error reason;
+    struct phasor_quantize_params whole = phasor_quantize_params_default();
+    struct quantize_params quantize;
+    enum status status = complete(&whole, sizeof whole, params, &reason);
+    if (status == STATUS_OK)
+        status = quantize_params_make(&quantize, &whole, &reason);
+    if (status == STATUS_OK)
+        status = quantize_path(out_path, &quantize, &reason);
+    return tell(err, status, &reason);
 }
 
 /* ---- Random checkpoints -------------------------------------------------------------------- */
