@@ -18,8 +18,8 @@ struct backup_encoder {
     const struct backup_form *form;
     const struct checkpoint *checkpoint;
     int64_t parts;
-    char *contents; /* [parts][content_bytes] */
-    char *stored;   /* of one granule, with trailer and padding */
+    char *contents; /* [parts], each with room for trailer and padding */
+    char *frame;    /* with zstd: of one granule, the same */
     float *panel;   /* [group][16], where groups are long */
     char *staging;  /* [2][staging_bytes]: as on disk, in the type that is rounded */
     int64_t staging_bytes;
@@ -69,23 +69,22 @@ static enum status buffers_get(struct backup_encoder *encoder, struct error *err
 {
     const struct backup_form *form = encoder->form;
     size_t content = (size_t)form->content_bytes;
-    size_t stored = form->settings.has_zstd ? ZSTD_compressBound(content) : content;
     for (int m = 0; m < BACKUP_MATRICES; m++) {
         enum backup_matrix matrix = (enum backup_matrix)m;
         int64_t bytes =
             rows_per_read(encoder, matrix) * columns_of(encoder, matrix) * (int64_t)sizeof(float);
         encoder->staging_bytes = bytes > encoder->staging_bytes ? bytes : encoder->staging_bytes;
     }
-    TRY(memory_get_raw((void **)&encoder->contents, (size_t)encoder->parts, content, "granules",
-                       err));
-    TRY(memory_get_raw((void **)&encoder->stored, (size_t)backup_granule_span((int64_t)stored), 1,
-                       "a granule", err));
+    TRY(memory_get_raw((void **)&encoder->contents, (size_t)encoder->parts,
+                       (size_t)backup_granule_span(form->content_bytes), "granules", err));
     TRY(memory_get_raw((void **)&encoder->staging, 2, (size_t)encoder->staging_bytes,
                        "weights that are rounded", err));
     if (form->settings.group > INT4_GROUP_MAX)
         TRY(memory_get_raw((void **)&encoder->panel, (size_t)form->settings.group,
                            PACK_BLOCK * sizeof *encoder->panel, "weights that are rounded", err));
     if (form->settings.has_zstd) {
+        int64_t frame_bytes = backup_granule_span((int64_t)ZSTD_compressBound(content));
+        TRY(memory_get_raw((void **)&encoder->frame, (size_t)frame_bytes, 1, "a granule", err));
         encoder->zstd = ZSTD_createCCtx();
         if (encoder->zstd == NULL)
             return error_set(err, STATUS_NO_MEMORY, "cannot allocate what zstd needs");
@@ -116,7 +115,7 @@ void backup_encoder_destroy(struct backup_encoder *encoder)
     ZSTD_freeCCtx(encoder->zstd);
     memory_free(encoder->panel);
     memory_free(encoder->staging);
-    memory_free(encoder->stored);
+    memory_free(encoder->frame);
     memory_free(encoder->contents);
     memory_free(encoder);
 }
@@ -135,10 +134,15 @@ struct passage {
     const struct int4_scales *scales; /* of all groups; or NULL */
 };
 
+static char *content_of(const struct backup_encoder *encoder, int64_t i)
+{
+    return encoder->contents + i * backup_granule_span(encoder->form->content_bytes);
+}
+
 static struct int4_target target_of(const struct passage *passage, int64_t i)
 {
     struct backup_encoder *encoder = passage->encoder;
-    char *content = encoder->contents + i * encoder->form->content_bytes;
+    char *content = content_of(encoder, i);
     struct matrix matrix = backup_granule_matrix(encoder->form, content, passage->matrix);
     return (struct int4_target){
         .data = (uint8_t *)(uintptr_t)matrix.data,
@@ -262,45 +266,49 @@ enum status backup_encode(struct backup_encoder *encoder, int64_t layer, int64_t
 
 /* ---- As it is stored ------------------------------------------------------------------------ */
 
-static enum status content_store(int64_t *stored_bytes, struct backup_encoder *encoder,
-                                 const char *content, struct error *err)
+/* The content where it is, or zstd's frame of it: with room behind. */
+static enum status content_store(char **stored, int64_t *stored_bytes,
+                                 struct backup_encoder *encoder, int64_t i, struct error *err)
 {
     size_t bytes = (size_t)encoder->form->content_bytes;
+    *stored = content_of(encoder, i);
     *stored_bytes = (int64_t)bytes;
-    if (!encoder->form->settings.has_zstd) {
-        memcpy(encoder->stored, content, bytes);
+    if (!encoder->form->settings.has_zstd)
         return STATUS_OK;
-    }
-    size_t length = ZSTD_compressCCtx(encoder->zstd, encoder->stored, ZSTD_compressBound(bytes),
-                                      content, bytes, ZSTD_LEVEL);
+    size_t length = ZSTD_compressCCtx(encoder->zstd, encoder->frame, ZSTD_compressBound(bytes),
+                                      *stored, bytes, ZSTD_LEVEL);
     if (ZSTD_isError(length))
         return error_set(err, STATUS_NO_MEMORY, "zstd failed: %s", ZSTD_getErrorName(length));
+    *stored = encoder->frame;
     *stored_bytes = (int64_t)length;
     return STATUS_OK;
+}
+
+static struct backup_trailer trailer_of(const struct int4_moments moments[BACKUP_MATRICES])
+{
+    struct backup_trailer trailer = {.checksum = 0};
+    for (int m = 0; m < BACKUP_MATRICES; m++) {
+        for (int lane = 0; lane < INT4_LANES; lane++) {
+            trailer.moments[m][0] += moments[m].product[lane];
+            trailer.moments[m][1] += moments[m].before[lane];
+            trailer.moments[m][2] += moments[m].after[lane];
+        }
+    }
+    return trailer;
 }
 
 enum status backup_encoded(const void **bytes, int64_t *stored_bytes,
                            struct backup_encoder *encoder, int64_t i, int64_t number,
                            struct error *err)
 {
-    struct backup_trailer trailer;
-    const char *content = encoder->contents + i * encoder->form->content_bytes;
-    TRY(content_store(stored_bytes, encoder, content, err));
-    for (int m = 0; m < BACKUP_MATRICES; m++) {
-        const struct int4_moments *moments = &encoder->moments[i][m];
-        memset(trailer.moments[m], 0, sizeof trailer.moments[m]);
-        for (int lane = 0; lane < INT4_LANES; lane++) {
-            trailer.moments[m][0] += moments->product[lane];
-            trailer.moments[m][1] += moments->before[lane];
-            trailer.moments[m][2] += moments->after[lane];
-        }
-    }
-    char *end = encoder->stored + *stored_bytes;
+    char *stored;
+    struct backup_trailer trailer = trailer_of(encoder->moments[i]);
+    TRY(content_store(&stored, stored_bytes, encoder, i, err));
+    char *end = stored + *stored_bytes;
     memset(end, 0, (size_t)(backup_granule_span(*stored_bytes) - *stored_bytes));
-    memcpy(end, &trailer, offsetof(struct backup_trailer, checksum));
-    trailer.checksum =
-        backup_granule_checksum(encoder->form, number, encoder->stored, *stored_bytes);
+    memcpy(end, &trailer, sizeof trailer); /* the checksum is of what stands before it */
+    trailer.checksum = backup_granule_checksum(encoder->form, number, stored, *stored_bytes);
     memcpy(end, &trailer, sizeof trailer);
-    *bytes = encoder->stored;
+    *bytes = stored;
     return STATUS_OK;
 }

@@ -123,7 +123,7 @@ static const struct {
     const char *fragments;
 } operations[] = {
     {"write", DISK_WRITE, ENOSPC, 7, "cannot write|No space left"},
-    {"sync", DISK_SYNC, EIO, 1, "to the disk"},
+    {"sync", DISK_SYNC, EIO, 1, "to the disk"}, /* file and folder */
     {"rename", DISK_RENAME, EACCES, 1, "cannot rename|Permission denied"},
     {"truncate", DISK_TRUNCATE, EIO, 1, "b.backup.phasor-part"},
     {"read", DISK_READ, EIO, 11, "cannot read|Input/output error"},
@@ -159,8 +159,11 @@ static void sweep_all(bool zstd)
 {
     want(zstd);
     for (size_t o = 0; o < sizeof operations / sizeof *operations; o++) {
-        for (int is_sticky = 0; is_sticky < 2; is_sticky++)
-            cr_log_info("%s: %d points", operations[o].name, sweep(o, is_sticky != 0));
+        for (int is_sticky = 0; is_sticky < 2; is_sticky++) {
+            int points = sweep(o, is_sticky != 0);
+            cr_log_info("%s: %d points", operations[o].name, points);
+            cr_assert_geq(points, operations[o].op == DISK_SYNC ? 2 : 1, "%s", operations[o].name);
+        }
     }
 }
 
