@@ -79,7 +79,7 @@ union halves {
 #define LANES_MAX(a, b)  HALVES(_mm256_max_ps, a, b)
 #include "quant/int4_lanes.h"
 
-#define LANES_CODE       __attribute__((target("avx512f,prefer-vector-width=512")))
+#define LANES_CODE       __attribute__((target("avx512f")))
 #define LANES_NAME(name) name##_avx512
 #define LANES_MIN(a, b)  ((lanes)_mm512_min_ps((__m512)(a), (__m512)(b)))
 #define LANES_MAX(a, b)  ((lanes)_mm512_max_ps((__m512)(a), (__m512)(b)))
