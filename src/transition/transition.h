@@ -8,8 +8,7 @@
  *
  * Runs between passes; all functions are called by one host thread, the ranks' own threads work
  * inside them.
- * Source: HAP (shared/seeds/hap.txt), section III-D; where it prices a transition, this executes
- * it.
+ * Source: HAP, section III-D; where it prices a transition, this executes it.
  */
 #ifndef PHASOR_TRANSITION_TRANSITION_H
 #define PHASOR_TRANSITION_TRANSITION_H
