@@ -319,9 +319,9 @@ static enum status quantize_params_make(struct quantize_params *out,
     if ((int)params->scheme < 0 || (int)params->scheme >= BACKUP_SCHEME_COUNT)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "scheme: %d is none of enum phasor_quant_scheme", (int)params->scheme);
-    if (params->thread_count < 0)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "--threads must not be negative, found %d",
-                         params->thread_count);
+    if (params->thread_count < 0 || params->thread_count > QUANTIZE_THREADS_MAX)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--threads: expected 0 to %d, found %d",
+                         QUANTIZE_THREADS_MAX, params->thread_count);
     *out = (struct quantize_params){
         .model = params->model,
         .revision = params->revision,

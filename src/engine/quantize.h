@@ -4,6 +4,8 @@
 
 #include "quant/backup_write.h"
 
+#define QUANTIZE_THREADS_MAX 4096
+
 struct quantize_params {
     const char *model, *revision;
     bool verifies;                    /* else writes */

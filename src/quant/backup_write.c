@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -63,7 +64,8 @@ static enum status report_progress(struct job *job, struct error *err)
                                                (uint64_t)atomic_load(&job->units_done) * unit,
                                                (uint64_t)job->unit_count * unit);
     if (status != STATUS_OK)
-        return error_set(err, status, "stopped; the same command goes on from there");
+        return error_set(err, status, "stopped%s",
+                         job->part != NULL ? "; the same command goes on from there" : "");
     return STATUS_OK;
 }
 
@@ -184,6 +186,24 @@ static void report_make(struct backup_report *out, const struct backup_form *for
     };
 }
 
+/* STATUS_INVALID_ARGUMENT for what is no backup. */
+static enum status check_magic(bool *is_there, const char *path, struct error *err)
+{
+    char magic[sizeof BACKUP_MAGIC - 1];
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    *is_there = fd >= 0;
+    if (fd < 0)
+        return errno == ENOENT ? STATUS_OK : error_set_errno(err, errno, "cannot open %s", path);
+    struct stat about;
+    bool is_file = fstat(fd, &about) == 0 && S_ISREG(about.st_mode);
+    ssize_t length = is_file ? pread(fd, magic, sizeof magic, 0) : 0;
+    close(fd);
+    if (length == sizeof magic && memcmp(magic, BACKUP_MAGIC, sizeof magic) == 0)
+        return STATUS_OK;
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "%s is there and is no backup of phasor's: it is not replaced", path);
+}
+
 /* ---- Writing ------------------------------------------------------------------------------- */
 
 /* The layer that is the n-th with experts. */
@@ -266,6 +286,8 @@ static enum status job_write(struct job *job, const struct checkpoint *checkpoin
         TRY(backup_encoder_create(&job->workers[w].encoder, form, checkpoint, err));
     TRY(report_progress(job, err));
     TRY(run_threads(job, err));
+    bool is_there; /* what has come since the beginning is not replaced, either */
+    TRY(check_magic(&is_there, job->params->path, err));
     TRY(backup_part_finish(job->part, err));
     uint64_t end = job->part->index != NULL
                        ? job->part->end
@@ -284,22 +306,6 @@ static enum status refuse_other(const char *path, struct error *err)
                      "%s is there and is another backup, or a damaged one; --overwrite makes it "
                      "anew",
                      path);
-}
-
-/* STATUS_INVALID_ARGUMENT for what is no backup. */
-static enum status check_magic(bool *is_there, const char *path, struct error *err)
-{
-    char magic[sizeof BACKUP_MAGIC - 1];
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    *is_there = fd >= 0;
-    if (fd < 0)
-        return errno == ENOENT ? STATUS_OK : error_set_errno(err, errno, "cannot open %s", path);
-    ssize_t length = pread(fd, magic, sizeof magic, 0);
-    close(fd);
-    if (length == 0 || (length == sizeof magic && memcmp(magic, BACKUP_MAGIC, sizeof magic) == 0))
-        return STATUS_OK;
-    return error_set(err, STATUS_INVALID_ARGUMENT,
-                     "%s is there and is no backup of phasor's: it is not replaced", path);
 }
 
 /* The sums of a backup that is there, without reading the rest of it. */
@@ -334,17 +340,22 @@ static enum status look_there(bool *is_done, struct backup_report *out,
                               const struct backup_form *form, struct error *err)
 {
     struct backup *backup;
-    struct error ignored;
+    struct error found;
     bool is_there;
     *is_done = false;
     TRY(check_magic(&is_there, params->path, err));
     if (!is_there || params->overwrites)
         return STATUS_OK;
-    if (backup_open(&backup, params->path, &ignored) != STATUS_OK)
+    enum status status = backup_open(&backup, params->path, &found);
+    if (status == STATUS_FORMAT)
         return refuse_other(params->path, err);
-    enum status status = backup_form_is_same(backup_form(backup), form)
-                             ? trailers_read(out, backup, err)
-                             : refuse_other(params->path, err);
+    if (status != STATUS_OK) {
+        if (err != NULL)
+            *err = found;
+        return status;
+    }
+    status = backup_form_is_same(backup_form(backup), form) ? trailers_read(out, backup, err)
+                                                            : refuse_other(params->path, err);
     backup_close(backup);
     *is_done = status == STATUS_OK;
     return status;

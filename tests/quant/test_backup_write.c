@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "backup_tools.h"
@@ -277,6 +278,13 @@ Test(backup_write, what_is_something_else_is_refused)
     file_write_text(bench.path, "a letter");
     expect_failure("no backup", bench_try(&bench, &params, &err), &err, STATUS_INVALID_ARGUMENT,
                    "no backup of phasor's");
+    file_write_text(bench.path, "");
+    expect_failure("an empty file", bench_try(&bench, &params, &err), &err, STATUS_INVALID_ARGUMENT,
+                   "no backup of phasor's");
+    unlink(bench.path);
+    cr_assert_eq(mkfifo(bench.path, 0600), 0);
+    expect_failure("no file", bench_try(&bench, &params, &err), &err, STATUS_INVALID_ARGUMENT,
+                   "no backup of phasor's");
     unlink(bench.path);
     const char *part = path_of(bench.folder, "b.backup" BACKUP_PART_SUFFIX);
     file_write_text(part, "a letter");
@@ -289,6 +297,52 @@ Test(backup_write, what_is_something_else_is_refused)
     params.path = path_of(bench.folder, "no/folder");
     params.settings.group = 32;
     expect_failure("folder", bench_try(&bench, &params, &err), &err, STATUS_NOT_FOUND, "no/folder");
+    bench_deinit(&bench);
+}
+
+/* Puts another file under the backup's name when the work has begun. */
+static enum status put_letter(void *context, uint64_t bytes_done, uint64_t bytes_total)
+{
+    (void)bytes_total;
+    if (bytes_done == 0)
+        file_write_text(context, "a letter");
+    return STATUS_OK;
+}
+
+Test(backup_write, what_comes_meanwhile_is_not_replaced)
+{
+    struct error err;
+    struct bench bench;
+    bench_init(&bench, "tiny-mixtral", 1, false);
+    struct backup_write_params params = bench_params(&bench);
+    params.progress = put_letter;
+    params.progress_context = (void *)bench.path;
+    expect_failure("meanwhile", bench_try(&bench, &params, &err), &err, STATUS_INVALID_ARGUMENT,
+                   "no backup of phasor's");
+    cr_assert_eq(file_size(bench.path), 8);
+    bench_deinit(&bench);
+}
+
+static enum status stop_now(void *context, uint64_t bytes_done, uint64_t bytes_total)
+{
+    (void)context;
+    (void)bytes_done;
+    (void)bytes_total;
+    return STATUS_CANCELLED;
+}
+
+/* A check that was stopped does not go on: it begins anew, and says nothing else. */
+Test(backup_write, a_check_that_is_stopped_promises_nothing)
+{
+    struct error err;
+    struct bench bench;
+    struct backup_report report;
+    bench_init(&bench, "tiny-mixtral", 1, false);
+    struct backup_write_params params = bench_params(&bench);
+    bench_write(&bench, &params);
+    params.progress = stop_now;
+    cr_assert_eq(backup_verify(&report, bench.checkpoint, &params, &err), STATUS_CANCELLED);
+    cr_assert_str_eq(err.message, "stopped");
     bench_deinit(&bench);
 }
 
