@@ -24,7 +24,7 @@ struct engine {
     struct weights *weights; /* [rank_count] */
     bool keeps_both;         /* layouts are resident */
     struct model_shape shape;
-    struct transition *transition; /* NULL: the plan has one layout */
+    struct transition *transition; /* NULL: the plan has one layout, or no layer has experts */
 };
 
 static enum dtype choose_dtype(const struct engine_params *params,
@@ -264,9 +264,9 @@ static enum status transition_get(struct engine *engine, const struct engine_par
                                   struct error *err)
 {
     struct expert_slots *slots[COMM_RANKS_MAX];
-    if (!plan_layouts_differ(&engine->layouts))
-        return STATUS_OK;
     engine->shape = weights_shape(engine_config(engine));
+    if (!plan_layouts_differ(&engine->layouts) || engine->shape.moe_layer_count == 0)
+        return STATUS_OK;
     for (int r = 0; r < engine_layout(engine)->rank_count; r++)
         slots[r] = &engine->weights[r].experts;
     return transition_create(&engine->transition,

@@ -203,7 +203,9 @@ static enum status ways_probe(struct transition *transition, struct error *err)
     transition->way = WAY_RESHARD;
     if (layer < 0)
         return STATUS_OK;
-    TRY(way_probe(&reshard, transition, WAY_RESHARD, layer, err));
+    /* Twice: nobody has written to the spare slots yet, and the first to do so waits for pages. */
+    for (int i = 0; i < 2; i++)
+        TRY(way_probe(&reshard, transition, WAY_RESHARD, layer, err));
     if (transition->is_open[WAY_RELOAD])
         TRY(way_probe(&reload, transition, WAY_RELOAD, layer, err));
     if (reload >= 0 && reload < reshard)
