@@ -10,7 +10,7 @@
  * (decode) are one strip, and each weight is read once. */
 #include <string.h>
 
-#include "kernels/cpu/gemm_tile.h"
+#include "kernels/cpu/gemm_tiles.h"
 #include "kernels/cpu/kernels.h"
 
 #define ROWS_MAX      (STRIP_ROWS * 8)
@@ -21,8 +21,7 @@
 
 struct scratch {
     float in[STRIP_WORDS];
-    float scaled[STRIP_WORDS];                  /* int4: inputs times the scales of a group */
-    float block_sums[STRIP_WORDS / PACK_BLOCK]; /* int4 with minima: see struct tile_work */
+    struct fixed_strip fixed; /* int4: instead */
     float sums[ROWS_MAX * PANELS_MAX * LANES];
 };
 
@@ -152,51 +151,46 @@ static int piece_step(const struct piece *piece, int rows, int64_t panel)
     return tile_panels(rows, left);
 }
 
-/* What the tiles of a strip need beside its inputs: scaled ones where each input has its own scale
- * (of the group of `panel`), and what the offsets multiply. */
-static void strip_prepare(struct scratch *scratch, const struct tiles *tiles, int64_t panel,
-                          int rows, int64_t first_block, int64_t block_count)
+/* int4: the inputs of a strip as the tiles at `panel` take them; `is_first` of these columns. */
+static void strip_fix(struct fixed_strip *to, const struct tiles *tiles, int64_t panel,
+                      const struct rows *rows, int64_t first_row, int row_count,
+                      int64_t first_block, int64_t block_count, bool is_first)
 {
-    const struct matrix *matrix = tiles->matrix;
-    bool by_input = tiles->kind == TILE_INT4_INPUT, sums = matrix->minima != NULL;
-    int64_t at = scale_index(tiles, panel, first_block, !by_input); /* goes on by input only */
-    for (int64_t b = 0; b < block_count; b++, at += tiles->group_count * LANES) {
-        v16 scale = by_input ? v16_load_bf16(matrix->scales + at) : v16_all(1);
-        v16 factor = by_input && sums ? nibble_offsets(matrix, at) : v16_all(1);
-        for (int r = 0; r < rows; r++) {
-            v16 in = v16_load(scratch->in + r * strip_stride(rows) + b * PACK_BLOCK);
-            if (by_input)
-                v16_store(scratch->scaled + r * strip_stride(rows) + b * PACK_BLOCK, in * scale);
-            if (sums)
-                scratch->block_sums[r * strip_blocks(rows) + b] = v16_sum(in * factor);
-        }
-    }
+    for (int r = 0; r < row_count && is_first; r++)
+        fixed_measure(to, tiles, row_at(rows, first_row + r) + first_block * PACK_BLOCK,
+                      r * strip_blocks(row_count), first_block, block_count);
+    if (tiles->kind == TILE_INT4_INPUT)
+        fixed_scales(to, tiles, panel, first_block, block_count);
+    for (int r = 0; r < row_count; r++)
+        fixed_row(to, tiles, panel, row_at(rows, first_row + r), r, row_count, first_block,
+                  block_count);
 }
 
 /* Adds the product of a strip's inputs and the piece's panels over some blocks of columns. */
-static void strip_product(const struct piece *piece, float *sums, struct scratch *scratch, int rows,
+static void strip_product(const struct piece *piece, float *sums, struct scratch *scratch,
+                          const struct rows *rows, int64_t first_row, int row_count,
                           int64_t first_block, int64_t block_count, const struct ahead *ahead)
 {
     int64_t tile = 0;
     for (int m = 0; m < piece->matrix_count; m++) {
         const struct tiles *tiles = &piece->tiles[m];
-        bool by_input = tiles->kind == TILE_INT4_INPUT, has_minima = tiles->matrix->minima != NULL;
         struct tile_work work = {.tiles = tiles,
-                                 .in = by_input ? scratch->scaled : scratch->in,
-                                 .block_sums = has_minima ? scratch->block_sums : NULL,
+                                 .in = scratch->in,
+                                 .fixed = &scratch->fixed,
                                  .block = first_block,
                                  .block_count = block_count};
         for (int64_t panel = 0; panel < piece->panels;) {
-            int step = piece_step(piece, rows, panel);
+            int step = piece_step(piece, row_count, panel);
             work.sums = sums;
             work.panel = piece->first_panel + panel;
-            if (panel == 0 ? by_input || has_minima
-                           : by_input && work.panel % tiles->group_blocks == 0)
-                strip_prepare(scratch, tiles, work.panel, rows, first_block, block_count);
+            if (is_int4(tiles->kind) && (panel + m == 0 || (tiles->kind == TILE_INT4_INPUT &&
+                                                            work.panel % tiles->group_blocks == 0)))
+                strip_fix(&scratch->fixed, tiles, work.panel, rows, first_row, row_count,
+                          first_block, block_count, panel == 0);
             fetch_rows(ahead, tile++);
             fetch_weights(ahead, work.tiles, work.panel, step);
-            tile_choose(rows, step, work.tiles->kind)(&work);
-            sums += rows * step * LANES;
+            tile_choose(row_count, step, work.tiles->kind)(&work);
+            sums += row_count * step * LANES;
             panel += step;
         }
     }
@@ -252,10 +246,12 @@ static void piece_run(struct scratch *scratch, const struct piece *piece, const 
         for (int64_t row = 0; row < piece->row_count; row += piece->strip_rows) {
             int height = strip_height(piece, row);
             struct ahead ahead = look_ahead(piece, rows, row, first);
-            strip_load(scratch->in, rows, piece->tiles[0].kind, piece->first_row + row, height,
-                       first, count);
-            strip_product(piece, strip_sums(scratch, piece, row), scratch, height,
-                          first / PACK_BLOCK, count / PACK_BLOCK, &ahead);
+            if (!is_int4(piece->tiles[0].kind))
+                strip_load(scratch->in, rows, piece->tiles[0].kind, piece->first_row + row, height,
+                           first, count);
+            strip_product(piece, strip_sums(scratch, piece, row), scratch, rows,
+                          piece->first_row + row, height, first / PACK_BLOCK, count / PACK_BLOCK,
+                          &ahead);
         }
     }
 }

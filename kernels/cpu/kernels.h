@@ -54,13 +54,14 @@ extern const struct cpu_kernels cpu_kernels_plain;
 #if defined(PHASOR_X86_KERNELS)
 extern const struct cpu_kernels cpu_kernels_avx2;
 extern const struct cpu_kernels cpu_kernels_avx512;
+extern const struct cpu_kernels cpu_kernels_avx512vnni;
 #endif
 #if defined(PHASOR_BF16_KERNELS)
 extern const struct cpu_kernels cpu_kernels_avx512bf16;
 #endif
 
-/* The best set that this machine can run, or the one named "plain", "avx2", "avx512" or
- * "avx512bf16"; NULL when the machine or the build has it not. */
+/* The best set that this machine can run, or the one named "plain", "avx2", "avx512", "avx512vnni"
+ * or "avx512bf16"; NULL when the machine or the build has it not. */
 const struct cpu_kernels *cpu_kernels_choose(const char *wanted);
 
 /* device_cpu_create with chosen kernels: for tests and benchmarks of each set. */

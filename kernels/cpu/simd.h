@@ -7,6 +7,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
 #define LANES 16
 
 /* aligned(4), may_alias: loads from any float array. */
@@ -84,6 +88,52 @@ INLINE v16 v16_dot_pairs(v16 sum, v16u weights, const void *inputs)
 #endif
 }
 
+/* 16 sums and 16 pairs of 16-bit whole numbers, in as many registers as they take: what a compiler
+ * makes of wider vectors is slow where all registers hold sums. */
+#if defined(__AVX512F__)
+#define WORD_REGISTERS 1
+typedef int32_t word_sums __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int16_t word_pairs __attribute__((vector_size(64), aligned(4), may_alias));
+#elif defined(__AVX2__)
+#define WORD_REGISTERS 2
+typedef int32_t word_sums __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int16_t word_pairs __attribute__((vector_size(32), aligned(4), may_alias));
+#else
+#define WORD_REGISTERS 4
+typedef int32_t word_sums __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int16_t word_pairs __attribute__((vector_size(16), aligned(4), may_alias));
+#endif
+
+/* Adds to each lane the two products of its pair of weights with one pair of inputs, the first of
+ * each in the low half. The sums fit 32 bits. */
+INLINE word_sums words_dot(word_sums sums, word_pairs weights, const uint32_t *inputs)
+{
+#if defined(__AVX512VNNI__)
+    const struct {
+        char bytes[4];
+    } *pair = (const void *)inputs;
+    __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sums) : "v"(weights), "m"(*pair));
+    return sums;
+#else
+#if defined(__AVX512BW__)
+    sums += (word_sums)_mm512_madd_epi16((__m512i)weights, _mm512_set1_epi32((int)*inputs));
+#elif defined(__AVX2__)
+    sums += (word_sums)_mm256_madd_epi16((__m256i)weights, _mm256_set1_epi32((int)*inputs));
+#elif defined(__SSE2__)
+    sums += (word_sums)_mm_madd_epi16((__m128i)weights, _mm_set1_epi32((int)*inputs));
+#else
+    word_sums words = (word_sums)weights;
+    sums += (words << 16 >> 16) * (int16_t)*inputs + (words >> 16) * (int16_t)(*inputs >> 16);
+#endif
+#if defined(__x86_64__)
+    /* Or the compiler collects products, to add them in another order, and runs out of registers.
+     */
+    __asm__("" : "+v"(sums));
+#endif
+    return sums;
+#endif
+}
+
 /* Sum of the lanes, always in the same order. */
 INLINE float v16_sum(v16 value)
 {
@@ -100,6 +150,23 @@ INLINE v16 v16_max(v16 a, v16 b)
 {
     v16i larger = a > b;
     return (v16)((larger & (v16i)a) | (~larger & (v16i)b));
+}
+
+INLINE v16i v16i_max(v16i a, v16i b)
+{
+    v16i larger = a > b;
+    return (larger & a) | (~larger & b);
+}
+
+INLINE int32_t v16i_max_lane(v16i value)
+{
+    int32_t lanes[LANES];
+    memcpy(lanes, &value, sizeof lanes);
+    for (int width = LANES / 2; width > 0; width /= 2) {
+        for (int i = 0; i < width; i++)
+            lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
+    }
+    return lanes[0];
 }
 
 INLINE float v16_max_lane(v16 value)

@@ -145,7 +145,8 @@ struct cpu_share {
     int first_cpu;     /* the threads are pinned to the CPUs that the process may use, counted from
                         * this one; -1: they are not pinned */
     struct turn *turn; /* NULL: none */
-    /* "plain", "avx2", "avx512", "avx512bf16"; NULL: the best that this machine can run */
+    /* "plain", "avx2", "avx512", "avx512vnni", "avx512bf16"; NULL: the best that this machine can
+     * run */
     const char *kernels;
 };
 

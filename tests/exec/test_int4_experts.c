@@ -41,6 +41,10 @@ static void run(struct scenario_result *out, const struct plan_case *from, bool 
     model_runner_close(&runner);
 }
 
+/* Of the spread of the logits. Inputs of INT4 products are rounded to 2^-14 of the largest beside
+ * them, and the last bits of a sum, which depend on the layout, decide some of them. */
+#define WORST 2e-3
+
 static const struct layout alone = {
     .rank_count = 1, .attention = {.tp = 1, .dp = 1}, .experts = {.tp = 1, .ep = 1}};
 
@@ -58,7 +62,7 @@ Test(int4_experts, every_layout_has_the_same)
         double change = scenario_mean(&expected, &native);
         printf("%s, %s: worst %.2e; rounding changes %.3f of the spread\n", cases[i].model,
                cases[i].plan, error, change);
-        cr_assert_leq(error, 1e-4);
+        cr_assert_leq(error, WORST);
         cr_assert(change > 1e-4 && change < 0.3, "%s: %g", cases[i].model, change);
         memory_free(native.logits);
         memory_free(expected.logits);

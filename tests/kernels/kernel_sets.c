@@ -7,7 +7,7 @@ extern const struct cpu_kernels cpu_kernels_plain_pairs;
 extern const struct cpu_kernels cpu_kernels_avx512_pairs;
 #endif
 
-const char *const set_names[SET_COUNT] = {"plain",      "avx2",        "avx512",
+const char *const set_names[SET_COUNT] = {"plain",      "avx2",        "avx512",      "avx512vnni",
                                           "avx512bf16", "plain_pairs", "avx512_pairs"};
 
 const struct cpu_kernels *set_find(const char *name)

@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/kernels.h"
 
-#define SET_COUNT 6
+#define SET_COUNT 7
 
 extern const char *const set_names[SET_COUNT];
 

@@ -26,12 +26,9 @@ static double number_at(const void *data, enum dtype dtype, int64_t index)
                                : ((const float *)data)[index];
 }
 
-static double nibble_weight(const struct matrix *matrix, int64_t index, int64_t group)
+static int nibble_at(const struct matrix *matrix, int64_t index)
 {
-    int nibble = ((const uint8_t *)matrix->data)[index / 2] >> index % 2 * 4 & 15;
-    double scale = bf16_to_f32(matrix->scales[group]);
-    return scale * nibble +
-           (matrix->minima != NULL ? (double)bf16_to_f32(matrix->minima[group]) : -8 * scale);
+    return ((const uint8_t *)matrix->data)[index / 2] >> index % 2 * 4 & 15;
 }
 
 /* tests/layout holds packed_index against the prose of its header. */
@@ -39,27 +36,79 @@ static double weight_at(const struct matrix *matrix, int64_t row, int64_t column
 {
     int64_t index =
         packed_index(matrix->packing, matrix->dtype, matrix->rows, matrix->columns, row, column);
-    if (matrix->dtype == DTYPE_INT4)
-        return nibble_weight(matrix, index, packed_scale_index(matrix, row, column));
     return number_at(matrix->data, matrix->dtype, index);
 }
 
-/* What a weight may be off by: int4 rounds scale x nibble + minimum once. */
-static double weight_error(const struct matrix *matrix, double weight)
+/* Inputs beside int4 weights, times their own scales where they have such, are whole numbers of a
+ * unit that neighbours have in common: up to 64 from a multiple of 64 on, and of one group. It is
+ * 2^(e + f - 13), with e the exponent of the largest of them and f of the largest scale. */
+struct fixed {
+    int64_t first, end;
+    double unit;
+};
+
+static float fixed_scale(const struct matrix *matrix, int64_t n, int64_t k)
 {
-    return matrix->dtype == DTYPE_INT4 ? fabs(weight) * U : 0;
+    return matrix->packing == PACK_OUTPUT
+               ? 1
+               : bf16_to_f32(matrix->scales[packed_scale_index(matrix, n, k)]);
+}
+
+static struct fixed fixed_from(const struct matrix *matrix, const float *in, int64_t n, int64_t k)
+{
+    struct fixed fixed = {.first = k, .end = k / 64 * 64 + 64};
+    double most = 0, most_scale = 0;
+    int exponent, scale_exponent;
+    if (matrix->packing == PACK_OUTPUT)
+        fixed.end = fmin(fixed.end, k / matrix->group * matrix->group + matrix->group);
+    fixed.end = fmin(fixed.end, matrix->columns);
+    for (int64_t i = k; i < fixed.end; i++) {
+        most = fmax(most, fabs((double)in[i]));
+        most_scale = fmax(most_scale, fabs((double)fixed_scale(matrix, n, i)));
+    }
+    frexp(most, &exponent);
+    frexp(most_scale, &scale_exponent);
+    exponent = most == 0 ? -126 : exponent - 1;
+    scale_exponent = most_scale == 0 ? -126 : scale_exponent - 1;
+    fixed.unit = ldexp(1, (int)fmax(exponent + scale_exponent, -100) - 13);
+    return fixed;
+}
+
+/* What the columns of one unit add. */
+static void fixed_add(double *sum, double *magnitude, const struct fixed *fixed,
+                      const struct matrix *matrix, int64_t n, const float *in)
+{
+    for (int64_t k = fixed->first; k < fixed->end; k++) {
+        int64_t index =
+            packed_index(matrix->packing, matrix->dtype, matrix->rows, matrix->columns, n, k);
+        int64_t group = packed_scale_index(matrix, n, k);
+        double scale = bf16_to_f32(matrix->scales[group]);
+        float factor = in[k] * fixed_scale(matrix, n, k);
+        double rounded = rint((double)factor / fixed->unit) * fixed->unit;
+        double minimum = matrix->minima != NULL ? bf16_to_f32(matrix->minima[group]) : -8 * scale;
+        bool by_output = matrix->packing == PACK_OUTPUT;
+        double term = rounded * (nibble_at(matrix, index) - 8) * (by_output ? scale : 1);
+        double more = (double)in[k] * (minimum + 8 * scale);
+        *sum += term + more;
+        *magnitude += fabs(term) + fabs(more);
+    }
 }
 
 double reference_product(double *bound, const struct matrix *matrix, int64_t n, const float *in)
 {
-    double sum = 0, magnitude = 0, rounding = 0;
+    double sum = 0, magnitude = 0;
     for (int64_t k = 0; k < matrix->columns; k++) {
-        double weight = weight_at(matrix, n, k), term = (double)in[k] * weight;
+        if (matrix->dtype == DTYPE_INT4) {
+            struct fixed fixed = fixed_from(matrix, in, n, k);
+            fixed_add(&sum, &magnitude, &fixed, matrix, n, in);
+            k = fixed.end - 1;
+            continue;
+        }
+        double term = (double)in[k] * weight_at(matrix, n, k);
         sum += term;
         magnitude += fabs(term);
-        rounding += fabs((double)in[k]) * weight_error(matrix, weight);
     }
-    *bound = sum_error(matrix->columns) * magnitude + rounding;
+    *bound = sum_error(matrix->columns) * magnitude;
     return sum;
 }
 

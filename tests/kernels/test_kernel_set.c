@@ -23,7 +23,7 @@ Test(kernel_set, names_answer_to_names)
         if (set == NULL)
             continue;
         cr_assert_str_eq(set->name, expected);
-        cr_assert_eq(set->takes_pairs, i >= 3, "%s", set->name);
+        cr_assert_eq(set->takes_pairs, i >= 4, "%s", set->name);
     }
 }
 
@@ -34,6 +34,8 @@ Test(kernel_set, the_best_is_the_default)
         best = cpu_kernels_choose("avx2");
     if (cpu_kernels_choose("avx512") != NULL)
         best = cpu_kernels_choose("avx512");
+    if (cpu_kernels_choose("avx512vnni") != NULL)
+        best = cpu_kernels_choose("avx512vnni");
     if (cpu_kernels_choose("avx512bf16") != NULL)
         best = cpu_kernels_choose("avx512bf16");
     cr_assert_eq(cpu_kernels_choose(NULL), best);
@@ -152,6 +154,62 @@ Test(kernel_set, inputs_of_pairs_are_rounded_to_the_nearest_even)
             uint32_t bits = (uint32_t)random_next(&random);
             if ((bits & 0x7F800000u) != 0)
                 check_rounding(device, set->takes_pairs, bits, set->name);
+        }
+        device_destroy(device);
+    }
+}
+
+/* `x` beside 63 zeros, times int4 weights of 1. */
+static float fixed_by(struct device *device, float x, int place)
+{
+    enum { COLUMNS = 64 };
+    _Alignas(64) static uint8_t nibbles[PACK_BLOCK * COLUMNS / 2];
+    uint16_t scales[PACK_BLOCK];
+    float in[COLUMNS] = {0}, out[PACK_BLOCK];
+    memset(nibbles, 0x99, sizeof nibbles);
+    for (int i = 0; i < PACK_BLOCK; i++)
+        scales[i] = bf16_from_f32(1);
+    in[place] = x;
+    device->ops->matmul(device->stream,
+                        &(struct op_matmul){.out = out,
+                                            .in = in,
+                                            .weight = {nibbles, DTYPE_INT4, PACK_OUTPUT, PACK_BLOCK,
+                                                       COLUMNS, scales, NULL, COLUMNS},
+                                            .row_count = 1,
+                                            .out_stride = PACK_BLOCK,
+                                            .in_stride = COLUMNS});
+    struct error err;
+    cr_assert_eq(device->ops->synchronize(device->stream, &err), STATUS_OK);
+    return out[0];
+}
+
+/* Inputs beside int4 weights, where random data does not come: to 14 significant bits, to nearest
+ * even; the smallest to a multiple of 2^-113; what is no number, or as large as none should be, is
+ * seen. */
+Test(kernel_set, inputs_of_int4_are_rounded_to_fixed_point)
+{
+    static const float values[] = {
+        0,        1,           0x1p14f - 1, 0x1p14f + 1,   0x1p14f + 3, 16386.5f,  3.14159f,
+        0x1p-99f, 0x1.8p-110f, 0x1p-113f,   0x1p-114f,     0x3p-114f,   0x1p-140f, 0x1.fffffep125f,
+        0x1p126f, INFINITY,    NAN,         0x1.fffffep-1f};
+    for (int i = 0; i < SET_COUNT; i++) {
+        struct device *device;
+        struct error err;
+        if (set_find(set_names[i]) == NULL)
+            continue;
+        cr_assert_eq(device_cpu_create_with(&device, &share, set_find(set_names[i]), &err),
+                     STATUS_OK);
+        for (size_t v = 0; v < 2 * sizeof values / sizeof *values; v++) {
+            float x = v % 2 == 0 ? values[v / 2] : -values[v / 2], expected = NAN;
+            if (fabsf(x) < 0x1p126f) {
+                int exponent = x == 0 ? -100 : ilogbf(x) > -100 ? ilogbf(x) : -100;
+                expected = (float)ldexp(rint(ldexp((double)x, 13 - exponent)), exponent - 13);
+            }
+            for (int place = 0; place < 64; place += 21) {
+                float found = fixed_by(device, x, place);
+                cr_assert(found == expected || (isnan(found) && isnan(expected)),
+                          "%s: %a at %d became %a", set_names[i], (double)x, place, (double)found);
+            }
         }
         device_destroy(device);
     }
