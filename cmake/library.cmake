@@ -5,6 +5,9 @@ get_property(object_targets GLOBAL PROPERTY PHASOR_OBJECT_TARGETS)
 set(phasor_libraries phasor_static)
 set(phasor_dependencies phasor::jansson phasor::pcre2 phasor::utf8proc phasor::xxhash
     phasor::zstd Threads::Threads m)
+if(PHASOR_URING)
+    list(APPEND phasor_dependencies phasor::uring)
+endif()
 
 # An archive has no version script, so its objects are joined into one, in which what is hidden
 # becomes local.

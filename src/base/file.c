@@ -9,9 +9,8 @@
 #include "base/disk.h"
 #include "base/memory.h"
 
-/* `left` bytes at `offset` are not there; the file may have ended before that. */
-static enum status ended_early(int fd, const char *path, uint64_t offset, size_t left,
-                               struct error *err)
+enum status file_ended_early(int fd, const char *path, uint64_t offset, size_t left,
+                             struct error *err)
 {
     struct stat stat;
     uint64_t end = offset;
@@ -36,7 +35,7 @@ enum status file_read_at(int fd, const char *path, uint64_t offset, void *out, s
             return error_set_errno(err, errno, "cannot read %s at byte %llu", path,
                                    (unsigned long long)offset);
         if (got == 0)
-            return ended_early(fd, path, offset, left, err);
+            return file_ended_early(fd, path, offset, left, err);
         at += got;
         left -= (size_t)got;
         offset += (uint64_t)got;

@@ -12,6 +12,11 @@
 enum status file_read_whole(char **out, size_t *length, const char *path, size_t bytes_max,
                             struct error *err) MUST_CHECK;
 
+/* The sentence for a read that got nothing at `offset`, where `left` bytes were expected; the file
+ * may have ended before that. */
+enum status file_ended_early(int fd, const char *path, uint64_t offset, size_t left,
+                             struct error *err);
+
 /* Reads exactly `bytes` at `offset` of an open file into `out`. EINTR and short reads go on; a file
  * that ends early is STATUS_FORMAT naming `path` and the offset where it ended. Thread-safe. */
 enum status file_read_at(int fd, const char *path, uint64_t offset, void *out, size_t bytes,

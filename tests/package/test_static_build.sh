@@ -20,10 +20,27 @@ for library in jansson pcre2-8 utf8proc xxhash zstd; do
     cp "$("$cc" -print-file-name="lib$library.a")" "$prefix/lib"
 done
 
-cmake -S "$root" -B "$scratch/build" -G Ninja -DCMAKE_C_COMPILER="$cc" -DCMAKE_BUILD_TYPE=Release \
-    -DPHASOR_STATIC_DEPS=ON -DPHASOR_TESTS=OFF -DCMAKE_PREFIX_PATH="$prefix" \
-    -DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF
+# configure [options]
+configure()
+{
+    cmake -S "$root" -B "$scratch/build" -G Ninja -DCMAKE_C_COMPILER="$cc" \
+        -DCMAKE_BUILD_TYPE=Release -DPHASOR_STATIC_DEPS=ON -DPHASOR_TESTS=OFF \
+        -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF "$@"
+}
+
+# liburing may be absent; that is said.
+configure 2>&1 | tee "$scratch/said"
+grep -q 'liburing was not found (package liburing-dev)' "$scratch/said"
+cmake --build "$scratch/build" --target part_io
+header=$(echo '#include <liburing.h>' | "$cc" -M -x c - | tr ' ' '\n' | grep '/liburing.h$')
+cp -r "$header" "${header%.h}" "$prefix/include"
+cp "$("$cc" -print-file-name=liburing.a)" "$prefix/lib"
+
+configure
 cmake --build "$scratch/build"
+nm "$scratch/build/phasor" >"$scratch/names"
+grep -q io_uring_queue_init "$scratch/names" ||
+    { echo "the program has no io_uring"; exit 1; }
 
 ! ldd "$scratch/build/phasor" | grep -vE 'linux-vdso|ld-linux|lib(c|m|pthread)\.so' ||
     { echo "the program needs these at run time"; exit 1; }
