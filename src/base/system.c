@@ -1,6 +1,7 @@
 #include "base/system.h"
 
 #include <stdio.h>
+#include <sys/resource.h>
 #include <time.h>
 
 /* The first unsigned number behind `format` in a file of lines; UINT64_MAX when there is none. */
@@ -43,6 +44,21 @@ uint64_t system_memory_available(void)
         available = left < available ? left : available;
     }
     return available;
+}
+
+#define PROCESS_STATUS "/proc/self/status"
+
+uint64_t system_memory_lockable(void)
+{
+    const int cap_ipc_lock = 14; /* linux/capability.h */
+    struct rlimit limit;
+    uint64_t capabilities = number_in_file(PROCESS_STATUS, "CapEff: %llx");
+    uint64_t locked_kib = number_in_file(PROCESS_STATUS, "VmLck: %llu kB");
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+        (capabilities != UINT64_MAX && (capabilities >> cap_ipc_lock & 1) != 0))
+        return UINT64_MAX;
+    uint64_t locked = locked_kib == UINT64_MAX ? 0 : locked_kib * 1024;
+    return locked < limit.rlim_cur ? limit.rlim_cur - locked : 0;
 }
 
 double system_seconds(void)

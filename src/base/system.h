@@ -9,6 +9,9 @@
  * UINT64_MAX when nothing tells. */
 uint64_t system_memory_available(void);
 
+/* Bytes that this process may still lock in memory (mlock): UINT64_MAX where nothing limits it. */
+uint64_t system_memory_lockable(void);
+
 /* Seconds on a clock that is never set back; only differences mean something. */
 double system_seconds(void);
 

@@ -1,5 +1,5 @@
 /* What read_queue.c and the backends share: read_queue.c has the buffers, the order of a read's
- * pieces and the sentences; read_uring.c and read_threads.c only have bytes fetched. */
+ * pieces and the sentences; read_*.c only have bytes fetched. */
 #ifndef PHASOR_IO_READ_BACKEND_H
 #define PHASOR_IO_READ_BACKEND_H
 
@@ -44,6 +44,6 @@ struct read_backend_ops {
     int (*next)(void *backend, struct read_result *out, double seconds);
 };
 
-extern const struct read_backend_ops read_uring, read_threads;
+extern const struct read_backend_ops read_uring, read_threads, read_locked;
 
 #endif

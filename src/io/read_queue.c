@@ -12,13 +12,14 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/system.h"
+#include "io/locked_file.h"
 #include "io/read_backend.h"
 
 const char *const read_backend_names[READ_BACKEND_COUNT] = {
-    [READ_URING] = "io_uring", [READ_THREADS] = "threads"};
+    [READ_URING] = "io_uring", [READ_THREADS] = "threads", [READ_LOCKED] = "locked memory"};
 
 static const struct read_backend_ops *const backends[READ_BACKEND_COUNT] = {
-    [READ_URING] = &read_uring, [READ_THREADS] = &read_threads};
+    [READ_URING] = &read_uring, [READ_THREADS] = &read_threads, [READ_LOCKED] = &read_locked};
 
 /* What the system puts off is asked for again after so long. */
 #define PAUSE_SECONDS 1e-3
@@ -38,8 +39,8 @@ struct slot {
     int failure;    /* errno; 0: none */
     bool has_ended; /* the file, before the read */
     bool is_direct; /* the request, now */
-    /* system_seconds: when something last came of the read; before when it does not go on, because
-     * the system put it off. */
+    /* system_seconds: when something last came of the read, or it was first put off after that;
+     * before when it does not go on (0: it was not put off). */
     double since, not_before;
 };
 
@@ -60,8 +61,11 @@ struct read_queue {
 
 /* ---- Requests -------------------------------------------------------------------------------- */
 
+/* NULL where the bytes lie in the locked file. */
 static char *place_of(const struct read_queue *queue, int s)
 {
+    if (queue->params.locked != NULL)
+        return NULL;
     return s == queue->params.buffer_count
                ? queue->first_page
                : queue->target.buffers + (size_t)s * queue->params.buffer_bytes;
@@ -83,8 +87,11 @@ static bool may_be_direct(const struct read_queue *queue, const struct read_requ
 
 static void put_off(struct read_queue *queue, struct slot *slot)
 {
+    double now = system_seconds();
+    if (slot->not_before == 0)
+        slot->since = now;
     slot->state = SLOT_WAITING;
-    slot->not_before = system_seconds() + PAUSE_SECONDS;
+    slot->not_before = now + PAUSE_SECONDS;
     queue->use.again_count++;
 }
 
@@ -93,11 +100,13 @@ static void begin(struct read_queue *queue, int s)
     struct slot *slot = &queue->slots[s];
     struct read_request request = {
         .ticket = ++queue->next_ticket,
-        .place = place_of(queue, s) + slot->got,
+        .place = place_of(queue, s),
         .bytes = slot->bytes - slot->got,
         .offset = slot->offset + slot->got,
         .buffer = s < queue->params.buffer_count ? s : -1,
     };
+    if (request.place != NULL)
+        request.place += slot->got;
     request.is_direct = may_be_direct(queue, &request);
     int failure = queue->ops->begin(queue->backend, &request);
     if (failure == -EAGAIN || failure == -EBUSY || failure == -EINTR) {
@@ -133,6 +142,7 @@ void read_queue_submit(struct read_queue *queue, uint64_t id, int buffer, uint64
     ASSERT(buffer >= 0 && buffer < queue->params.buffer_count);
     ASSERT(bytes >= 1 && bytes <= queue->params.buffer_bytes);
     ASSERT(queue->slots[buffer].state == SLOT_FREE);
+    ASSERT(queue->params.locked == NULL || locked_file_has(queue->params.locked, offset, bytes));
     submit(queue, buffer, id, offset, bytes);
 }
 
@@ -167,6 +177,7 @@ static void advance(struct read_queue *queue, struct slot *slot, int count)
     if (is_sound) {
         slot->got += (size_t)count;
         slot->since = system_seconds();
+        slot->not_before = 0;
     } else {
         slot->has_ended = count == 0;
         slot->failure = count < 0 ? -count : EIO; /* EIO: more bytes than there is room for */
@@ -299,7 +310,10 @@ static bool find_done(struct read_queue *queue, struct read_done *out, enum stat
         return false;
     struct slot *slot = &queue->slots[done];
     slot->state = SLOT_FREE;
-    *out = (struct read_done){slot->id, done};
+    *out = (struct read_done){slot->id, done,
+                              queue->params.locked != NULL
+                                  ? locked_file_at(queue->params.locked, slot->offset)
+                                  : place_of(queue, done)};
     *status = judge(queue, slot, err);
     queue->use.read_count += *status == STATUS_OK;
     queue->use.read_bytes += *status == STATUS_OK ? slot->bytes : 0;
@@ -313,7 +327,7 @@ enum status read_queue_wait(struct read_queue *queue, struct read_done *out, dou
     enum status status = STATUS_OK;
     while (!find_done(queue, out, &status, err)) {
         int oldest = find_oldest(queue);
-        *out = (struct read_done){0, -1};
+        *out = (struct read_done){.buffer = -1};
         if (oldest < 0)
             return STATUS_OK;
         const struct slot *slot = &queue->slots[oldest];
@@ -405,6 +419,8 @@ static enum status target_init(struct read_queue *queue, struct error *err)
     const struct read_queue_params *params = &queue->params;
     queue->target = (struct read_target){
         .fd = -1, .direct_fd = -1, .buffers = params->buffers, .request_count = queue->slot_count};
+    if (params->locked != NULL)
+        return STATUS_OK;
     if (params->buffers == NULL) {
         TRY(memory_pages_get((void **)&queue->own_buffers,
                              (size_t)params->buffer_count * params->buffer_bytes, "reading a file",
@@ -424,6 +440,8 @@ static enum status read_first_page(struct read_queue *queue, struct error *err)
 {
     struct read_done done;
     int s = queue->params.buffer_count;
+    if (queue->params.locked != NULL)
+        return STATUS_OK;
     submit(queue, s, 0, 0, READ_ALIGNMENT);
     enum status status = read_queue_wait(queue, &done, queue->params.patience_seconds, err);
     if (status == STATUS_OK && done.buffer != s)
@@ -454,6 +472,7 @@ enum status read_queue_create(struct read_queue **out, const struct read_queue_p
     ASSERT(params->buffer_count >= 1 && params->buffer_count <= READ_BUFFERS_MAX);
     ASSERT(params->buffer_bytes >= READ_ALIGNMENT && params->buffer_bytes % READ_ALIGNMENT == 0);
     ASSERT(params->buffer_bytes <= READ_BUFFER_BYTES_MAX);
+    ASSERT((params->backend == READ_LOCKED) == (params->locked != NULL));
     ASSERT((uintptr_t)params->buffers % READ_ALIGNMENT == 0);
     TRY(memory_get((void **)&queue, 1, sizeof *queue, "a queue of reads", err));
     queue->params = *params;

@@ -19,10 +19,11 @@
 enum read_backend {
     READ_URING,   /* the kernel reads by itself, by io_uring */
     READ_THREADS, /* threads that wait in pread: everywhere */
+    READ_LOCKED,  /* nothing is read: the bytes are in memory (locked_file.h) */
     READ_BACKEND_COUNT
 };
 
-/* "io_uring", "threads". */
+/* "io_uring", "threads", "locked memory". */
 extern const char *const read_backend_names[READ_BACKEND_COUNT];
 
 /* Buffers begin and end at multiples of it. Reads that do, in file and length, may go past the page
@@ -32,6 +33,7 @@ extern const char *const read_backend_names[READ_BACKEND_COUNT];
 #define READ_BUFFERS_MAX      1024
 #define READ_BUFFER_BYTES_MAX ((size_t)1 << 30) /* what io_uring registers as one */
 
+struct locked_file;
 struct uring_calls;
 
 struct read_queue_params {
@@ -47,6 +49,9 @@ struct read_queue_params {
     int thread_count;  /* of READ_THREADS, >= 1: reads that wait for the disk at a time. They
                         * run on the CPUs that the creating thread may use */
     double patience_seconds; /* a read of which nothing comes for so long has failed */
+
+    const struct locked_file *locked; /* READ_LOCKED, which reads nothing else and has no buffers of
+                                       * its own; borrowed; else NULL */
 
     const struct uring_calls *uring; /* tests: instead of the system's (uring_calls.h); else NULL */
 };
@@ -73,7 +78,8 @@ void read_queue_submit(struct read_queue *queue, uint64_t id, int buffer, uint64
 
 struct read_done {
     uint64_t id;
-    int buffer; /* that is the caller's again; -1: none */
+    int buffer;        /* that is the caller's again; -1: none */
+    const char *bytes; /* in the buffer; with READ_LOCKED in the locked file */
 };
 
 /* The next read that is complete; waits for it at most `seconds` (0: only looks).
@@ -91,7 +97,7 @@ enum status read_queue_wait(struct read_queue *queue, struct read_done *out, dou
  * all buffers are the caller's. false: as in read_queue_destroy, which alone may follow. */
 bool read_queue_cancel(struct read_queue *queue) MUST_CHECK;
 
-void *read_queue_buffer(const struct read_queue *queue, int buffer);
+void *read_queue_buffer(const struct read_queue *queue, int buffer); /* not with READ_LOCKED */
 
 /* How the queue reads, and what it has read since it was created. */
 struct read_queue_use {

@@ -1,5 +1,8 @@
+#define _GNU_SOURCE
 #include <criterion/criterion.h>
 #include <stdint.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -13,6 +16,23 @@ Test(system, memory_is_less_than_the_machine_has)
         cr_skip_test("this system does not tell its memory");
     cr_assert(available <= machine);
     cr_assert_gt(available, 1 << 20, "in bytes, not in kB: %llu", (unsigned long long)available);
+}
+
+/* The limit holds for users without CAP_IPC_LOCK: root becomes one of them. */
+Test(system, memory_that_may_be_locked)
+{
+    const size_t bytes = 64 * 1024;
+    struct rlimit limit = {1024 * 1024, 1024 * 1024};
+    cr_assert_eq(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+    if (geteuid() == 0) {
+        cr_assert_eq(system_memory_lockable(), UINT64_MAX);
+        cr_assert_eq(setresuid(65534, 65534, 65534), 0);
+    }
+    cr_assert_eq(system_memory_lockable(), limit.rlim_cur);
+    void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    cr_assert_eq(mlock2(pages, bytes, 0), 0); /* mlock does nothing under sanitizers */
+    cr_assert_eq(system_memory_lockable(), limit.rlim_cur - bytes);
+    munmap(pages, bytes);
 }
 
 Test(system, seconds_pass)

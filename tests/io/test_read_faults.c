@@ -279,7 +279,7 @@ Test(read_faults, A24_what_is_put_off_for_ever)
 
 Test(read_faults, A26_the_nth_allocation_fails)
 {
-    for (int backend = 0; backend < READ_BACKEND_COUNT; backend++) {
+    for (int backend = 0; backend <= READ_THREADS; backend++) {
         for (uint64_t n = 1;; n++) {
             struct read_queue_use use;
             struct error err;
@@ -326,6 +326,35 @@ Test(read_faults, a_slow_read_in_pieces_is_no_hang)
         cr_assert_eq(done.buffer, 0);
     }
     cr_assert_gt(read_queue_use_get(queue).again_count, 20);
+    cr_assert(read_queue_destroy(queue));
+}
+
+/* Nor is it one where the caller was away, and finds that a read was put off meanwhile. */
+Test(read_faults, a_caller_that_was_away_for_long)
+{
+    struct read_queue_params params = params_of(READ_URING);
+    struct error err = {.message = ""};
+    params.patience_seconds = 0.05;
+    struct read_queue *queue = reads_queue(&params);
+    fake.call = FAKE_RESULT;
+    fake.n = 1;
+    fake.error = EINTR;
+    read_queue_submit(queue, 0, 0, 0, 4096);
+    read_queue_submit(queue, 1, 1, 0, 4096);
+    usleep(100 * 1000);
+    for (int i = 0; i < 2; i++) {
+        struct read_done done;
+        cr_assert_eq(read_queue_wait(queue, &done, 100, &err), STATUS_OK, "%s", err.message);
+        cr_assert_eq(done.id, (uint64_t)(1 - i));
+    }
+    fake.is_doubled = true; /* and finds those that came again first */
+    for (int i = 0; i < 8; i++) {
+        struct read_done done;
+        read_queue_submit(queue, 2, 0, 0, 4096);
+        usleep(60 * 1000);
+        cr_assert_eq(read_queue_wait(queue, &done, 100, &err), STATUS_OK, "%s", err.message);
+        cr_assert_eq(done.id, 2);
+    }
     cr_assert(read_queue_destroy(queue));
 }
 

@@ -135,7 +135,7 @@ Test(read_machine, A22_the_file_system_refuses_to_avoid_the_cache)
     char expected[64];
     int fd = open(name, O_RDONLY | O_CLOEXEC);
     cr_assert_eq(pread(fd, expected, sizeof expected, 0), (ssize_t)sizeof expected);
-    for (int backend = 0; backend < READ_BACKEND_COUNT; backend++) {
+    for (int backend = 0; backend <= READ_THREADS; backend++) {
         struct read_queue_params params = reads_params((enum read_backend)backend, true);
         struct read_done done;
         if (backend == READ_URING && !uring_works())

@@ -147,7 +147,7 @@ Test(read_queue, what_avoids_the_cache_is_not_in_it)
     if (system.f_type == TMPFS_MAGIC)
         cr_skip_test("/tmp is the page cache itself");
     cr_assert_eq(fdatasync(file_fd), 0);
-    for (int backend = 0; backend < READ_BACKEND_COUNT; backend++) {
+    for (int backend = 0; backend <= READ_THREADS; backend++) {
         if (!direct_works() || (backend == READ_URING && !uring_works()))
             continue; /* the_same_bytes_by_each_way has shown what is used instead */
         cr_assert_geq(cached_pages_after((enum read_backend)backend, false), 640);
@@ -298,7 +298,7 @@ Test(read_queue, waiting_for_nothing)
 {
     FOR_EACH_WAY(params)
     {
-        struct read_done done = {5, 5};
+        struct read_done done = {.id = 5, .buffer = 5};
         struct read_queue *queue = reads_queue(&params);
         cr_assert_eq(read_queue_wait(queue, &done, 100, NULL), STATUS_OK);
         cr_assert_eq(done.buffer, -1);

@@ -1,0 +1,30 @@
+/* A part of a file, held in memory that the system may not page out: where it fits, reads cost
+ * nothing any more. One for all ranks of a process. */
+#ifndef PHASOR_IO_LOCKED_FILE_H
+#define PHASOR_IO_LOCKED_FILE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+struct locked_file;
+
+/* Takes and locks memory for `bytes` (>= 1) at `offset`; nothing is read yet. STATUS_UNSUPPORTED:
+ * the process may not lock so much; the sentence names the limit. STATUS_NO_MEMORY: there is not so
+ * much. `fd` and `path` are borrowed for locked_file_load. */
+enum status locked_file_create(struct locked_file **out, int fd, const char *path, uint64_t offset,
+                               uint64_t bytes, struct error *err) MUST_CHECK;
+void locked_file_destroy(struct locked_file *locked); /* NULL is allowed */
+
+/* Reads the share of one of `share_count` loaders (0 <= share < share_count): all shares together
+ * are all that is held. Each by a thread of its own, at the same time. What was read is dropped
+ * from the page cache. Fails as file_read_at does. */
+enum status locked_file_load(struct locked_file *locked, int share, int share_count,
+                             struct error *err) MUST_CHECK;
+
+/* Whether it holds so many bytes at an offset of the file, and where; they were loaded. */
+bool locked_file_has(const struct locked_file *locked, uint64_t offset, uint64_t bytes);
+const char *locked_file_at(const struct locked_file *locked, uint64_t offset);
+
+#endif
