@@ -6,7 +6,8 @@
  * order, each with the id it was submitted with. What comes late or twice is dropped.
  *
  * How bytes come is the *backend*: one row of the table in read_queue.c, one file each. All give
- * the same bytes and the same sentences. One thread at a time uses a queue. */
+ * the same bytes and the same sentences. One thread at a time uses a queue, and does not end while
+ * reads that it submitted are in flight (io_uring would give them up). */
 #ifndef PHASOR_IO_READ_QUEUE_H
 #define PHASOR_IO_READ_QUEUE_H
 

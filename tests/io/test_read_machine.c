@@ -105,6 +105,20 @@ Test(read_machine, A20_no_descriptors_are_left)
     cr_assert_not_null(strstr(err.message, "Too many open files"), "%s", err.message);
 }
 
+Test(read_machine, no_thread_can_be_started)
+{
+    struct read_queue_params params = reads_params(READ_THREADS, true);
+    struct read_queue *queue = NULL;
+    struct error err;
+    struct resources before = resources_now();
+    forbid(__NR_clone3, EAGAIN);
+    cr_assert_eq(read_queue_create(&queue, &params, &err), STATUS_IO);
+    cr_assert_not_null(
+        strstr(err.message, "cannot start a thread that reads: Resource temporarily"), "%s",
+        err.message);
+    expect_resources("no threads", before);
+}
+
 /* The limit holds for users without CAP_IPC_LOCK: root becomes one of them. */
 Test(read_machine, A21_little_memory_may_be_locked)
 {

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -325,6 +326,27 @@ Test(read_queue, a_caller_that_was_away_for_long)
         for (int b = 0; b < BUFFER_COUNT; b++) {
             cr_assert_eq(read_queue_wait(queue, &done, 100, NULL), STATUS_OK);
             cr_assert_neq(done.buffer, -1);
+        }
+        cr_assert(read_queue_destroy(queue));
+    }
+}
+
+static void *run_reads(void *queue)
+{
+    return reads_run(queue, 1, 200, NULL) == STATUS_OK ? queue : NULL;
+}
+
+Test(read_queue, used_by_another_thread_than_created_it)
+{
+    FOR_EACH_WAY(params)
+    {
+        struct read_queue *queue = reads_queue(&params);
+        for (int i = 0; i < 3; i++) {
+            pthread_t thread;
+            void *result;
+            cr_assert_eq(pthread_create(&thread, NULL, run_reads, queue), 0);
+            pthread_join(thread, &result);
+            cr_assert_eq(result, queue);
         }
         cr_assert(read_queue_destroy(queue));
     }
