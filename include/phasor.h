@@ -194,7 +194,7 @@ struct phasor_latency {
 /* A few words, e.g. "attention reduction"; NULL unless 0 <= index < PHASOR_COLLECTIVE_COUNT. */
 PHASOR_API const char *phasor_collective_name(int index);
 
-#define PHASOR_STAGE_COUNT 12 /* stages of a forward pass */
+#define PHASOR_STAGE_COUNT 13 /* stages of a forward pass */
 
 /* A word, e.g. "attention"; NULL unless 0 <= index < PHASOR_STAGE_COUNT. The first, "between", is
  * what is left of the passes' time: choosing tokens and preparing the next pass. Up to "head" follow

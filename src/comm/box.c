@@ -117,16 +117,25 @@ static void rank_work(void *context, int rank)
         comm_domain_abort(job->box->domain, rank, &err);
 }
 
+enum status box_run_on(struct box *box, struct thread_team *hosts,
+                       enum status (*work)(void *context, int rank, struct error *err),
+                       void *context, struct error *err)
+{
+    TRY(comm_domain_failure(box->domain, err));
+    struct box_job job = {.box = box, .work = work, .context = context};
+    ASSERT(thread_team_size(hosts) == box->rank_count);
+    thread_team_run(hosts, rank_work, &job);
+    return comm_domain_failure(box->domain, err);
+}
+
 enum status box_run(struct box *box,
                     enum status (*work)(void *context, int rank, struct error *err), void *context,
                     struct error *err)
 {
-    TRY(comm_domain_failure(box->domain, err));
-    struct box_job job = {.box = box, .work = work, .context = context};
-    thread_team_run(box->hosts, rank_work, &job);
+    enum status status = box_run_on(box, box->hosts, work, context, err);
     /* A rank that failed may have left collectives on its stream, and others theirs. They have
      * ended behind this, so that the caller may take their memory away. */
-    if (comm_domain_failure(box->domain, NULL) != STATUS_OK)
+    if (status != STATUS_OK)
         streams_drain(box);
-    return comm_domain_failure(box->domain, err);
+    return status;
 }

@@ -5,6 +5,7 @@
 #include "comm/comm.h"
 
 struct box;
+struct thread_team;
 
 struct box_params {
     int rank_count;               /* 1 .. COMM_RANKS_MAX; may exceed the cores */
@@ -32,5 +33,12 @@ struct comm_domain *box_domain(const struct box *box);
 enum status box_run(struct box *box,
                     enum status (*work)(void *context, int rank, struct error *err), void *context,
                     struct error *err) MUST_CHECK;
+
+/* The same on host threads of the caller's, a team of rank_count, so that it can go on beside a
+ * box_run. The ranks' streams are device->stream's users' alone: what the work puts on others has
+ * to have ended when it returns, also where it failed. */
+enum status box_run_on(struct box *box, struct thread_team *hosts,
+                       enum status (*work)(void *context, int rank, struct error *err),
+                       void *context, struct error *err) MUST_CHECK;
 
 #endif

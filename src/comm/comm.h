@@ -52,6 +52,13 @@ void comm_domain_abort(struct comm_domain *domain, int rank, const struct error 
  * the rank. Returns STATUS_OK where nothing failed. Any thread. */
 enum status comm_domain_failure(const struct comm_domain *domain, struct error *cause) MUST_CHECK;
 
+/* For waiting that is none of a collective's. The one who works says so, piece by piece, where that
+ * is not on device->stream; the one who waits asks about every comm_domain_poll_seconds: 0, or the
+ * patience, once no rank has moved for so long. Any thread. */
+void comm_domain_moved(struct comm_domain *domain, int rank);
+double comm_domain_poll_seconds(const struct comm_domain *domain);
+double comm_domain_quiet_seconds(struct comm_domain *domain);
+
 /* Bytes of payload that have left `rank` for other ranks, counted where they are copied: payload
  * times receivers. Any thread; exact when the streams have been synchronized. */
 uint64_t comm_domain_bytes(const struct comm_domain *domain, int rank, int tag);

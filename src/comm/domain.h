@@ -17,8 +17,9 @@ struct domain_rank {
     _Alignas(64) atomic_uint_fast64_t doing;
     /* By the ranks that copy from this one. */
     _Alignas(64) atomic_uint_fast64_t bytes[COMM_TAGS_MAX];
+    atomic_uint_fast64_t moved; /* comm_domain_moved */
     /* What the watchdog saw last; under watch_lock. */
-    uint64_t seen_progress, seen_doing;
+    uint64_t seen_progress, seen_doing, seen_moved;
 };
 
 struct comm_domain {

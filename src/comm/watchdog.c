@@ -180,10 +180,12 @@ static bool anything_moved(struct comm_domain *domain)
         struct domain_rank *rank = &domain->ranks[r];
         const struct device *device = domain->devices[r];
         uint64_t progress = device->ops->progress(device->stream);
-        uint64_t doing = atomic_load(&rank->doing);
-        moved |= progress != rank->seen_progress || doing != rank->seen_doing;
+        uint64_t doing = atomic_load(&rank->doing), own = atomic_load(&rank->moved);
+        moved |=
+            progress != rank->seen_progress || doing != rank->seen_doing || own != rank->seen_moved;
         rank->seen_progress = progress;
         rank->seen_doing = doing;
+        rank->seen_moved = own;
     }
     return moved;
 }
@@ -202,6 +204,26 @@ static bool patience_is_over(struct comm_domain *domain)
     bool over = domain->quiet_seconds > domain->patience_seconds;
     pthread_mutex_unlock(&domain->watch_lock);
     return over;
+}
+
+void comm_domain_moved(struct comm_domain *domain, int rank)
+{
+    atomic_fetch_add_explicit(&domain->ranks[rank].moved, 1, memory_order_relaxed);
+}
+
+double comm_domain_poll_seconds(const struct comm_domain *domain)
+{
+    return domain->poll_seconds;
+}
+
+double comm_domain_quiet_seconds(struct comm_domain *domain)
+{
+    /* Some looks later than who waits in a collective would: that one knows who is late. */
+    bool over = patience_is_over(domain);
+    pthread_mutex_lock(&domain->watch_lock);
+    over = over && domain->quiet_seconds > domain->patience_seconds + 3 * domain->poll_seconds;
+    pthread_mutex_unlock(&domain->watch_lock);
+    return over ? domain->patience_seconds : 0;
 }
 
 void domain_watch(const struct collective *call)

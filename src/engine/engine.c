@@ -293,9 +293,35 @@ bool engine_moves_weights(const struct engine *engine)
     return engine->transition != NULL && !engine->keeps_both;
 }
 
-enum status engine_enter(struct engine *engine, enum phase phase, struct error *err)
+static void experts_done(void *context, int rank, int64_t layer)
 {
-    return engine->transition == NULL ? STATUS_OK : transition_run(engine->transition, phase, err);
+    transition_release(context, rank, layer);
+}
+
+static enum status experts_await(void *context, int rank, int64_t layer, struct error *err)
+{
+    return transition_await(context, rank, layer, err);
+}
+
+/* The last pass of prefill lets each layer go as it leaves it, and decode waits for a layer when it
+ * comes to it. The way back is between passes. */
+enum status engine_enter(struct engine *engine, const struct generator_pass *pass,
+                         struct exec_hooks *hooks, struct error *err)
+{
+    struct transition *transition = engine->transition;
+    if (transition == NULL)
+        return STATUS_OK;
+    hooks->context = transition;
+    if (pass->phase == PHASE_DECODE && transition_is_under_way(transition)) {
+        hooks->experts_await = experts_await;
+        return STATUS_OK;
+    }
+    TRY(transition_run(transition, pass->phase, err));
+    if (pass->is_last) {
+        transition_start(transition, PHASE_DECODE);
+        hooks->experts_done = experts_done;
+    }
+    return STATUS_OK;
 }
 
 /* ---- Life ------------------------------------------------------------------------------------ */

@@ -58,8 +58,10 @@ const struct transition *engine_transition(const struct engine *engine);
 /* Whether a change of phase moves weights, so that phases had better be long. */
 bool engine_moves_weights(const struct engine *engine);
 
-/* Before a pass of the phase: the experts are where that phase has them (transition_run). */
-enum status engine_enter(struct engine *engine, enum phase phase, struct error *err) MUST_CHECK;
+/* Before a pass: the experts are where its phase has them, or move to where the next has them while
+ * it runs: then by `hooks`, which are none before. */
+enum status engine_enter(struct engine *engine, const struct generator_pass *pass,
+                         struct exec_hooks *hooks, struct error *err) MUST_CHECK;
 
 /* How many ranks "cpu:N" means; NULL means 1. */
 enum status engine_devices_parse(int *rank_count, const char *devices,

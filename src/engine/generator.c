@@ -293,11 +293,14 @@ static void count_step(struct generator *generator, bool is_prefill, int64_t tok
     counters->step_count++;
 }
 
-static enum status phase_enter(struct generator *generator, struct error *err)
+static enum status pass_enter(struct generator *generator, struct error *err)
 {
     const struct generator_params *params = &generator->params;
-    return params->enter == NULL ? STATUS_OK
-                                 : params->enter(params->enter_context, generator->phase, err);
+    struct exec_hooks hooks = {0};
+    if (params->enter != NULL)
+        TRY(params->enter(params->enter_context, &generator->pass, &hooks, err));
+    exec_set_hooks(generator->exec, &hooks);
+    return STATUS_OK;
 }
 
 enum status generator_step(struct generator *generator, struct error *err)
@@ -308,8 +311,13 @@ enum status generator_step(struct generator *generator, struct error *err)
     if (segment_count == 0)
         return STATUS_OK;
     enum layer_form form = is_prefill ? FORM_OWNED : exec_decode_form(generator->exec);
-    generator->phase = is_prefill ? PHASE_PREFILL : PHASE_DECODE;
-    TRY(phase_enter(generator, err));
+    generator->pass = (struct generator_pass){
+        .phase = is_prefill ? PHASE_PREFILL : PHASE_DECODE,
+        .is_last = is_prefill && generator_is_last_prefill(generator, segment_count),
+    };
+    generator->wave_is_closed =
+        generator->params.in_waves && (!is_prefill || generator->pass.is_last);
+    TRY(pass_enter(generator, err));
     double start = system_seconds();
     TRY(exec_forward(generator->exec, &generator->cache, form, generator->segments, segment_count,
                      err));

@@ -92,7 +92,16 @@ struct sequence_request {
 };
 
 struct exec;
+struct exec_hooks;
 struct generator;
+
+/* A pass to come. */
+struct generator_pass {
+    enum phase phase;
+    /* In waves, of prefill: the next pass will be of decode, unless each of the sequences should
+     * end with its first token. Nobody joins the wave any more. */
+    bool is_last;
+};
 
 struct generator_params {
     int64_t sequence_count_max; /* --max-num-seqs */
@@ -103,8 +112,10 @@ struct generator_params {
     /* A change of phase is dear: who comes while others decode waits until all of them have ended,
      * and those that wait then enter together, as many as there is room for: a wave. */
     bool in_waves;
-    /* Called before each pass, may be NULL: the weights are to be as this phase has them. */
-    enum status (*enter)(void *context, enum phase phase, struct error *err);
+    /* Called before each pass, may be NULL: the weights are to be as this phase has them, or come
+     * to be by the hooks that it sets, which are none before. */
+    enum status (*enter)(void *context, const struct generator_pass *pass, struct exec_hooks *hooks,
+                         struct error *err);
     void *enter_context;
 };
 

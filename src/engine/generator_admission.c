@@ -68,16 +68,10 @@ static void group_leave(struct generator *generator, struct sequence *sequence)
     generator->is_full = false;
 }
 
-/* In waves: those that run are beyond their prompts, and nobody joins them. */
-static bool wave_is_closed(const struct generator *generator)
-{
-    return generator->params.in_waves && generator->phase == PHASE_DECODE &&
-           generator->counters.running > 0;
-}
-
 void generator_admit(struct generator *generator)
 {
-    if (wave_is_closed(generator))
+    generator->wave_is_closed &= generator->counters.running > 0;
+    if (generator->wave_is_closed)
         return;
     while (generator->first_waiting != NULL && !generator->is_closed && !generator->is_full &&
            generator->counters.running < generator->params.sequence_count_max) {

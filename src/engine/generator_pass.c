@@ -88,6 +88,31 @@ int64_t generator_collect(struct generator *generator, bool *is_prefill)
     return *is_prefill ? count : collect(generator, collect_last_tokens);
 }
 
+/* Tokens of prompts that the pass does not compute. */
+static int64_t tokens_left(const struct generator *generator, int64_t segment_count)
+{
+    int64_t left = 0;
+    for (int64_t i = 0; i < generator->counters.running; i++)
+        left += prompt_left(generator->running[i]) > 0 ? prompt_left(generator->running[i]) : 0;
+    for (int64_t s = 0; s < segment_count; s++)
+        left -= generator->segments[s].token_count;
+    return left;
+}
+
+/* No prompt is left, and somebody will decode; nor will who surely ends with its prompt leave its
+ * room to one that waits. */
+bool generator_is_last_prefill(const struct generator *generator, int64_t segment_count)
+{
+    int64_t decoding = 0, ending;
+    if (!generator->params.in_waves || tokens_left(generator, segment_count) > 0)
+        return false;
+    for (int64_t i = 0; i < generator->counters.running; i++)
+        decoding += generator->running[i]->request.token_count_max > 1;
+    ending = generator->counters.running - decoding;
+    bool has_others = generator->counters.waiting > 0 && !generator->is_closed;
+    return decoding > 0 && (ending == 0 || !has_others);
+}
+
 /* The last token of a whole context, and every prompt token but the last when the prompt is scored.
  */
 int64_t generator_collect_wanted(struct generator *generator, int64_t segment_count)

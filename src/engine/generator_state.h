@@ -51,8 +51,9 @@ struct generator {
     struct sequence *first_waiting, *last_waiting;
     bool is_full;        /* the first of the waiting found no room, and nobody has left since */
     bool is_closed;      /* nobody is admitted any more */
-    enum phase phase;    /* of the last pass */
-    int64_t last_number; /* given to a sequence */
+    bool wave_is_closed; /* in waves: as long as anybody runs */
+    struct generator_pass pass;    /* the last */
+    int64_t last_number;           /* given to a sequence */
     struct exec_segment *segments; /* [sequence_count_max] */
     struct sequence **of_segment;  /* [sequence_count_max] */
     struct wanted_row *wanted;     /* [batch_token_max] */
@@ -72,6 +73,9 @@ void generator_sweep_ended(struct generator *generator);
 /* Chooses the segments of the next pass: prompts, or last tokens where no prompt can go on. Returns
  * how many there are. */
 int64_t generator_collect(struct generator *generator, bool *is_prefill);
+
+/* Whether the pass of these segments is the last of prefill in its wave. */
+bool generator_is_last_prefill(const struct generator *generator, int64_t segment_count);
 
 /* Fills `wanted` with the rows of the pass whose logits are needed; returns how many. */
 int64_t generator_collect_wanted(struct generator *generator, int64_t segment_count);

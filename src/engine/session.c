@@ -85,9 +85,10 @@ static enum status kv_bytes_left(uint64_t *out, const struct session_params *par
     return STATUS_OK;
 }
 
-static enum status enter(void *context, enum phase phase, struct error *err)
+static enum status enter(void *context, const struct generator_pass *pass, struct exec_hooks *hooks,
+                         struct error *err)
 {
-    return engine_enter(context, phase, err);
+    return engine_enter(context, pass, hooks, err);
 }
 
 static enum status generator_open(struct session *session, const struct session_params *params,

@@ -181,6 +181,29 @@ void exec_stage_totals(const struct exec *exec, struct stage_total totals[STAGE_
     }
 }
 
+/* ---- Hooks ----------------------------------------------------------------------------------- */
+
+void exec_set_hooks(struct exec *exec, const struct exec_hooks *hooks)
+{
+    exec->hooks = hooks != NULL ? *hooks : (struct exec_hooks){0};
+}
+
+enum status experts_await(struct rank *rank, int64_t layer, struct error *err)
+{
+    const struct exec_hooks *hooks = &rank->exec->hooks;
+    if (hooks->experts_await == NULL)
+        return STATUS_OK;
+    stage_begin(rank, STAGE_TRANSITION);
+    return hooks->experts_await(hooks->context, rank->index, layer, err);
+}
+
+void experts_done(struct rank *rank, int64_t layer)
+{
+    const struct exec_hooks *hooks = &rank->exec->hooks;
+    if (hooks->experts_done != NULL)
+        hooks->experts_done(hooks->context, rank->index, layer);
+}
+
 /* ---- Routing, where it is recorded ----------------------------------------------------------- */
 
 void exec_record_routing(struct exec *exec, int32_t *ids)

@@ -83,4 +83,17 @@ void exec_stage_totals(const struct exec *exec, struct stage_total totals[STAGE_
  * a pass are written before exec_forward returns. */
 void exec_record_routing(struct exec *exec, int32_t *ids);
 
+/* Who is told where a pass is in a layer's experts, in the passes to come, until it is called with
+ * NULL; either function may be NULL. Both come from the rank's own thread. A layer's experts may be
+ * changed (struct expert_slots) from when all ranks are done with them until a pass awaits them. */
+struct exec_hooks {
+    void *context;
+    /* Before a rank asks how the layer's experts lie, and uses them. It may wait, and use the
+     * rank's stream meanwhile. A failure ends the pass, and the box. */
+    enum status (*experts_await)(void *context, int rank, int64_t layer, struct error *err);
+    /* All that the pass does with them on this rank is on its stream. */
+    void (*experts_done)(void *context, int rank, int64_t layer);
+};
+void exec_set_hooks(struct exec *exec, const struct exec_hooks *hooks);
+
 #endif

@@ -165,9 +165,10 @@ struct exec {
     struct model_shape shape;
     int64_t token_max, segment_max;
     struct dimensions dim;
-    struct rank *ranks;    /* [rank_count] */
-    struct pass pass;      /* that runs or ran last */
-    int32_t *routing;      /* see exec_record_routing */
+    struct rank *ranks; /* [rank_count] */
+    struct pass pass;   /* that runs or ran last */
+    int32_t *routing;   /* see exec_record_routing */
+    struct exec_hooks hooks;
     float *logits;         /* [EXEC_LOGIT_ROWS][vocab] */
     const int32_t *wanted; /* rows of exec_logits */
     int64_t wanted_count;
@@ -203,6 +204,10 @@ static inline void stage_begin(struct rank *rank, enum stage stage)
 void embedding_run(struct rank *rank);
 enum status layer_run(struct rank *rank, int64_t index, struct error *err) MUST_CHECK;
 void head_run(struct rank *rank);
+
+/* exec.c: who is told of experts, see struct exec_hooks. */
+enum status experts_await(struct rank *rank, int64_t layer, struct error *err) MUST_CHECK;
+void experts_done(struct rank *rank, int64_t layer);
 
 /* exec.c: what the router chose goes to where exec_record_routing says. */
 enum status routing_record(struct rank *rank, int64_t layer, struct error *err) MUST_CHECK;

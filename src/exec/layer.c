@@ -349,9 +349,10 @@ enum status layer_run(struct rank *rank, int64_t index, struct error *err)
 
     norm(rank, layer->ffn_norm);
     if (config->ffn == FFN_MOE) {
-        rank->here = &rank->experts[rank->weights->experts.layers[index].phase];
         route(rank, layer); /* 4 */
         TRY(routing_record(rank, index, err));
+        TRY(experts_await(rank, index, err)); /* where they change their layout */
+        rank->here = &rank->experts[rank->weights->experts.layers[index].phase];
         TRY(dispatch_begin(rank, err)); /* 5 */
         for (int64_t round = 0; round < rank->rounds; round++) {
             TRY(dispatch(rank, round, err)); /* 5 */
@@ -359,6 +360,7 @@ enum status layer_run(struct rank *rank, int64_t index, struct error *err)
             shared_beside(rank, layer);      /* 8, riding */
             combine(rank);                   /* 7 */
         }
+        experts_done(rank, index);
         combine_end(rank);          /* 7 */
         shared_expert(rank, layer); /* 8 */
     } else {

@@ -19,6 +19,7 @@ enum stage {
     STAGE_ROUTER,     /* 4: with the sort by expert */
     STAGE_COMBINE,    /* 6: the weighted sum over experts */
     STAGE_COLLECTIVE, /* 1, 3, 5, 7: between ranks, waiting for the others included */
+    STAGE_TRANSITION, /* experts that change their layout are waited for */
     STAGE_KIND_COUNT
 };
 _Static_assert((int)STAGE_KIND_COUNT <= DEVICE_STAGES, "a device tells so many apart");

@@ -1,13 +1,8 @@
 #include "transition/transition.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "base/memory.h"
 #include "base/system.h"
 #include "transition/transition_state.h"
-
-#define POISON 0xff
 
 /* ---- Move lists ------------------------------------------------------------------------------ */
 
@@ -30,156 +25,13 @@ void move_list_deinit(struct move_list *list)
     *list = (struct move_list){0};
 }
 
-/* ---- One layer on all ranks ------------------------------------------------------------------ */
-
-void way_refuse(struct transition_rank *rank, enum status status, const struct error *error)
-{
-    if (rank->refusal != STATUS_OK)
-        return;
-    rank->refusal = status;
-    rank->refusal_error = *error;
-}
-
-static enum status rank_fill(void *context, int index, struct error *err)
-{
-    struct transition *transition = context;
-    struct transition_rank *rank = &transition->ranks[index];
-    rank->refusal = STATUS_OK;
-    return ways[transition->work_way]->fill(rank, transition->work_layer, transition->work_phase,
-                                            err);
-}
-
-/* The layer's slices are in their targets on all ranks, or `*has_refused`: on some they are not,
- * and `err` says why. This thread hears all ranks: its answer is their vote. */
-static enum status layer_fill(struct transition *transition, enum way way, int64_t layer,
-                              enum phase phase, bool *has_refused, struct error *err)
-{
-    transition->work_way = way;
-    transition->work_layer = layer;
-    transition->work_phase = phase;
-    *has_refused = false;
-    TRY(box_run(transition->params.box, rank_fill, transition, err));
-    for (int r = 0; r < transition->rank_count; r++) {
-        const struct transition_rank *rank = &transition->ranks[r];
-        if (rank->refusal == STATUS_OK)
-            continue;
-        *has_refused = true;
-        if (err != NULL)
-            *err = rank->refusal_error;
-        return error_prefix(err, rank->refusal, "rank %d", r);
-    }
-    return STATUS_OK;
-}
-
-/* ---- Poison ---------------------------------------------------------------------------------- */
-
-struct poison {
-    void *memory;
-    uint64_t bytes;
-};
-
-static enum status poison_fill(void *argument, struct error *err)
-{
-    const struct poison *poison = argument;
-    (void)err;
-    memset(poison->memory, POISON, poison->bytes);
-    return STATUS_OK;
-}
-
-/* The target of the next layer, where slots are taken in turn: what was there is of no more use. */
-static enum status rank_poison(void *context, int index, struct error *err)
-{
-    struct transition *transition = context;
-    struct transition_rank *rank = &transition->ranks[index];
-    struct poison poison = {.memory = rank->slots->spare,
-                            .bytes = expert_slots_slot_bytes(rank->slots, PHASE_PREFILL)};
-    rank->ops->call(rank->device->stream, poison_fill, &poison, sizeof poison);
-    return rank->ops->synchronize(rank->device->stream, err);
-}
-
-static enum status spare_poison(struct transition *transition, struct error *err)
-{
-    if (!transition->params.poisons_freed || transition->ranks[0].slots->spare == NULL)
-        return STATUS_OK;
-    return box_run(transition->params.box, rank_poison, transition, err);
-}
-
-/* ---- All layers ------------------------------------------------------------------------------ */
-
-static void layer_swap(struct transition *transition, int64_t layer, enum phase phase)
-{
-    for (int r = 0; r < transition->rank_count; r++)
-        expert_slots_swap(transition->ranks[r].slots, layer, phase);
-    transition->origins[layer] =
-        (struct transition_origin){.has_experts = true, .phase = phase, .way = transition->way};
-    transition->counters.layer_count++;
-}
-
-/* Another way, from here on, than one that could not move a layer; false where there is none. */
-static bool way_next(struct transition *transition, int64_t layer, const struct error *cause)
-{
-    enum way old = transition->way, next = WAY_RESHARD;
-    if (!transition->params.is_auto || old == next || !transition->is_open[next])
-        return false;
-    log_write(&transition->params.log, LOG_WARNING,
-              "the experts of layer %lld could not change their layout by %s (%s); going on by "
-              "%s",
-              (long long)layer, way_names[old], cause->message, way_names[next]);
-    transition->way = next;
-    return true;
-}
-
-static enum status layer_move(struct transition *transition, int64_t layer, enum phase phase,
-                              struct error *err)
-{
-    struct error cause;
-    enum status status;
-    bool has_refused;
-    do {
-        status = layer_fill(transition, transition->way, layer, phase, &has_refused, &cause);
-    } while (status != STATUS_OK && has_refused && way_next(transition, layer, &cause));
-    if (status != STATUS_OK) {
-        if (err != NULL)
-            *err = cause;
-        return status;
-    }
-    layer_swap(transition, layer, phase);
-    return spare_poison(transition, err);
-}
-
-static bool has_to_move(const struct transition *transition, int64_t layer, enum phase phase)
-{
-    const struct expert_slots *slots = transition->ranks[0].slots;
-    return expert_slots_has(slots, layer) && slots->layers[layer].phase != phase;
-}
-
-enum status transition_run(struct transition *transition, enum phase phase, struct error *err)
-{
-    double start = system_seconds();
-    bool any = false;
-    enum status status = STATUS_OK;
-    for (int64_t layer = 0; status == STATUS_OK && layer < transition->params.shape->layer_count;
-         layer++) {
-        if (!has_to_move(transition, layer, phase))
-            continue;
-        any = true;
-        status = layer_move(transition, layer, phase, err);
-        if (status != STATUS_OK)
-            error_prefix(err, status, "layer %lld, changing the layout of its experts by %s",
-                         (long long)layer, way_names[transition->way]);
-    }
-    transition->counters.transition_count += any;
-    transition->counters.seconds += system_seconds() - start;
-    return status;
-}
-
 /* ---- The choice of a way --------------------------------------------------------------------- */
 
 /* The first layer that can be moved; -1: none has experts. */
 static int64_t first_layer(const struct transition *transition)
 {
     for (int64_t layer = 0; layer < transition->params.shape->layer_count; layer++) {
-        if (has_to_move(transition, layer, PHASE_DECODE))
+        if (layer_has_to_move(transition, layer, PHASE_DECODE))
             return layer;
     }
     return -1;
@@ -221,7 +73,7 @@ static enum status both_fill(struct transition *transition, struct error *err)
 {
     bool has_refused;
     for (int64_t layer = 0; layer < transition->params.shape->layer_count; layer++) {
-        if (has_to_move(transition, layer, PHASE_DECODE))
+        if (layer_has_to_move(transition, layer, PHASE_DECODE))
             TRY(layer_fill(transition, WAY_RESHARD, layer, PHASE_DECODE, &has_refused, err));
     }
     return STATUS_OK;
@@ -269,9 +121,12 @@ static enum status ranks_create(struct transition *transition, struct error *err
                                                         .index = r,
                                                         .device = device,
                                                         .ops = device->ops,
-                                                        .slots = params->slots[r]};
+                                                        .slots = params->slots[r],
+                                                        .awaits = AWAITS_ALL};
         members[r] = r;
+        TRY(device->ops->stream_create(device, &transition->ranks[r].beside, STREAM_LOW, err));
     }
+    TRY(thread_team_create(&transition->hosts, transition->rank_count, -1, err));
     TRY(comm_create(ends, box_domain(params->box), members, transition->rank_count, err));
     for (int r = 0; r < transition->rank_count; r++)
         transition->ranks[r].world = ends[r];
@@ -281,8 +136,11 @@ static enum status ranks_create(struct transition *transition, struct error *err
 static enum status transition_open(struct transition *transition, struct error *err)
 {
     const struct transition_params *params = &transition->params;
+    TRY(mover_init(transition, err));
     TRY(memory_get((void **)&transition->origins, (size_t)params->shape->layer_count,
                    sizeof *transition->origins, "the transition", err));
+    TRY(memory_get((void **)&transition->released, (size_t)params->shape->layer_count,
+                   sizeof *transition->released, "the transition", err));
     TRY(ranks_create(transition, err));
     for (int64_t layer = 0; layer < params->shape->layer_count; layer++) {
         const struct expert_slots *slots = transition->ranks[0].slots;
@@ -314,6 +172,7 @@ enum status transition_create(struct transition **out, const struct transition_p
         transition_destroy(transition);
         return status;
     }
+    mover_lend_all(transition, false);
     *out = transition;
     return STATUS_OK;
 }
@@ -322,27 +181,42 @@ void transition_destroy(struct transition *transition)
 {
     if (transition == NULL)
         return;
+    mover_deinit(transition);
+    thread_team_destroy(transition->hosts);
     for (int r = 0; transition->ranks != NULL && r < transition->rank_count; r++) {
         for (int way = 0; way < WAY_COUNT; way++)
             ways[way]->close(&transition->ranks[r]);
         comm_destroy(transition->ranks[r].world);
+        if (transition->ranks[r].beside != NULL)
+            transition->ranks[r].ops->stream_destroy(transition->ranks[r].device,
+                                                     transition->ranks[r].beside);
     }
     memory_free(transition->ranks);
+    memory_free(transition->released);
     memory_free(transition->origins);
     memory_free(transition);
 }
 
 struct transition_origin transition_layer(const struct transition *transition, int64_t layer)
 {
-    return transition->origins[layer];
+    transition_lock(transition);
+    struct transition_origin origin = transition->origins[layer];
+    transition_unlock(transition);
+    return origin;
 }
 
 enum way transition_way(const struct transition *transition)
 {
-    return transition->way;
+    transition_lock(transition);
+    enum way way = transition->way;
+    transition_unlock(transition);
+    return way;
 }
 
 struct transition_counters transition_counters_get(const struct transition *transition)
 {
-    return transition->counters;
+    transition_lock(transition);
+    struct transition_counters counters = transition->counters;
+    transition_unlock(transition);
+    return counters;
 }

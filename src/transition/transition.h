@@ -6,9 +6,14 @@
  * same on all ranks, and the next way may go on where one stopped. How the bytes come is the *way*:
  * one row of the table in ways.c, one file each.
  *
- * Runs between passes; all functions are called by one host thread, the ranks' own threads work
- * inside them.
- * Source: HAP, section III-D; where it prices a transition, this executes it.
+ * Between passes, or while passes run: then by a thread of its own for each rank, on streams of low
+ * priority, each layer as soon as the last pass that needs it as it was is done with it
+ * (transition_release); a pass that needs it as it will be waits for that layer alone
+ * (transition_await), and lends it its stream and its cores.
+ *
+ * One thread creates, runs, starts and destroys; the two for passes are called by the ranks' own
+ * threads, the others by any.
+ * Source: HAP, section III-D and figure 3; where it prices a transition, this executes it.
  */
 #ifndef PHASOR_TRANSITION_TRANSITION_H
 #define PHASOR_TRANSITION_TRANSITION_H
@@ -56,9 +61,27 @@ void transition_destroy(struct transition *transition); /* NULL is allowed */
  * that fails (a file that cannot be read) is left for another with one warning. STATUS_OK: all
  * layers have it. Else each layer has one of the two, the same on all ranks; where the failure is
  * of the box nothing more can be run, and otherwise passes may go on and the call may be repeated.
- */
+ * What was started is finished; what was started to the other phase stops, then all go back. Not
+ * while a pass runs. */
 enum status transition_run(struct transition *transition, enum phase phase,
                            struct error *err) MUST_CHECK;
+
+/* Begins to bring all layers to the layout of `phase`, while passes run that need each as it is
+ * until it is released, and returns at once. Not while one to the other phase is under way. What
+ * cannot be moved stays for transition_run, which then has the reason. */
+void transition_start(struct transition *transition, enum phase phase);
+
+/* Whether that has not ended yet. */
+bool transition_is_under_way(const struct transition *transition);
+
+/* When the rank's device->stream comes to here, the rank is done with the layer as it was. */
+void transition_release(struct transition *transition, int rank, int64_t layer);
+
+/* Returns when the layer has come where it goes, or nothing more is under way; all ranks find the
+ * same. It has been released by all, or will be without this thread. The transition uses the rank's
+ * device->stream meanwhile. A failure is of the box. */
+enum status transition_await(struct transition *transition, int rank, int64_t layer,
+                             struct error *err) MUST_CHECK;
 
 /* How a layer came to what it has. */
 struct transition_origin {
@@ -74,7 +97,8 @@ enum way transition_way(const struct transition *transition); /* of the next tra
 struct transition_counters {
     int64_t transition_count; /* of which a layer was to move */
     int64_t layer_count;      /* moved */
-    double seconds;
+    int64_t early_count;      /* of them, before a later layer was released: a pass still ran */
+    double seconds;           /* between passes */
 };
 struct transition_counters transition_counters_get(const struct transition *transition);
 

@@ -1,9 +1,13 @@
-/* What the transition's own sources share. transition.c: life, the layers in turn, the choice of a
- * way; ways.c: the table; way_*.c: how bytes come. */
+/* What the transition's own sources share. transition.c: life and the choice of a way; layers.c: a
+ * layer on all ranks, by way after way; mover.c: the layers in turn, between passes or beside them;
+ * ways.c: the table; way_*.c: how bytes come. */
 #ifndef PHASOR_TRANSITION_TRANSITION_STATE_H
 #define PHASOR_TRANSITION_TRANSITION_STATE_H
 
+#include <pthread.h>
+
 #include "comm/comm.h"
+#include "device/thread_team.h"
 #include "layout/moves.h"
 #include "transition/transition.h"
 
@@ -12,7 +16,11 @@ struct move_list {
     int64_t count;
 };
 
-/* One rank's part in a transition. Its own host thread works on it. */
+/* Of `awaits`: no layer, or all. */
+#define AWAITS_NONE (-1)
+#define AWAITS_ALL  INT64_MAX
+
+/* One rank's part in a transition. A thread of the transition's hosts works on it. */
 struct transition_rank {
     struct transition *transition;
     int index;
@@ -22,21 +30,31 @@ struct transition_rank {
     struct comm *world;
     struct reshard_rank *reshard; /* way_reshard.c */
     struct reload_rank *reload;   /* way_reload.c */
+    struct stream *beside;        /* of low priority */
+    /* For the pieces that are moved now: device->stream, with all workers, or the one beside. */
+    struct stream *stream;
+    bool is_lent; /* it is device->stream */
     /* Why the rank cannot have the layer this way; STATUS_OK: it has it. */
     enum status refusal;
     struct error refusal_error;
+
+    /* Under the transition's lock: */
+    int64_t awaits;  /* the layer for which the rank's own thread waits, its stream lent */
+    bool is_filling; /* its slice of the layer is being written */
 };
 
-/* A row of the table of ways. Each function is called on every rank, with the rank's own thread.
+/* A row of the table of ways. Each function is called on every rank, by a thread of the rank.
  *
- * `fill` writes the slice of the layer in the layout of the phase to the rank's target, and returns
- * when it is there. What another way may mend it tells by way_refuse, and returns STATUS_OK; what
- * it returns ends the box. */
+ * A layer's slice comes in pieces, small enough that one on a stream of low priority is short.
+ * `move` writes some of them, in the layout of the phase, to the rank's target, and returns when
+ * they are there: on rank->stream, and where that is lent on all workers. What another way may mend
+ * it tells by way_refuse, and returns STATUS_OK; what it returns ends the box. */
 struct way_ops {
     enum status (*open)(struct transition_rank *rank, struct error *err); /* all that it needs */
     void (*close)(struct transition_rank *rank); /* also where `open` failed or was not called */
-    enum status (*fill)(struct transition_rank *rank, int64_t layer, enum phase phase,
-                        struct error *err);
+    int64_t (*piece_count)(const struct transition_rank *rank, enum phase phase);
+    enum status (*move)(struct transition_rank *rank, int64_t layer, enum phase phase,
+                        struct range pieces, struct error *err);
 };
 extern const struct way_ops *const ways[WAY_COUNT];
 
@@ -45,17 +63,55 @@ extern const struct way_ops way_keep, way_reshard, way_reload;
 struct transition {
     struct transition_params params;
     int rank_count;
-    struct transition_rank *ranks;     /* [rank_count] */
-    struct transition_origin *origins; /* [layer_count] */
-    bool is_open[WAY_COUNT];           /* has all that it needs */
-    enum way way;
-    struct transition_counters counters;
+    struct transition_rank *ranks; /* [rank_count] */
+    bool is_open[WAY_COUNT];       /* has all that it needs */
+    struct thread_team *hosts;     /* beside the box's own */
 
-    /* What the ranks work at. */
+    /* What they work at. */
     enum way work_way;
     int64_t work_layer;
     enum phase work_phase;
+
+    /* The mover: the thread that drives them, once the transition is made. */
+    bool has_mover;
+    pthread_t mover;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* anything below, or a rank's part */
+    bool is_moving;         /* under way; the mover's to end */
+    bool is_stopping;       /* is to end before its next layer */
+    bool is_quitting;
+    bool needs_release; /* of a layer by all ranks, before it is swapped */
+    enum phase phase;   /* to whose layout */
+    int *released;      /* [layer_count] ranks that have */
+    enum status status; /* how it ended */
+    struct error error;
+
+    /* Under the lock, too: others look. */
+    struct transition_origin *origins; /* [layer_count] */
+    enum way way;
+    struct transition_counters counters;
 };
+
+/* The lock of what may be const to who only looks. */
+void transition_lock(const struct transition *transition);
+void transition_unlock(const struct transition *transition);
+
+/* layers.c. The layer's slices are in their targets on all ranks, or `*has_refused`: on some they
+ * are not, and `err` says why. */
+enum status layer_fill(struct transition *transition, enum way way, int64_t layer, enum phase phase,
+                       bool *has_refused, struct error *err) MUST_CHECK;
+/* The same, by way after way where there is a choice. */
+enum status layer_fill_anyhow(struct transition *transition, int64_t layer, enum phase phase,
+                              struct error *err) MUST_CHECK;
+bool layer_has_to_move(const struct transition *transition, int64_t layer, enum phase phase);
+/* Tests: what nobody needs any more becomes what nobody can use. */
+enum status spare_poison(struct transition *transition, struct error *err) MUST_CHECK;
+
+/* mover.c */
+enum status mover_init(struct transition *transition, struct error *err) MUST_CHECK;
+void mover_deinit(struct transition *transition); /* where it was not begun, too */
+/* Lends the streams of all ranks, or takes them back; nothing is under way. */
+void mover_lend_all(struct transition *transition, bool are_lent);
 
 /* The move list of a rank to the layout of `phase`, in memory that move_list_deinit releases. */
 enum status move_list_init(struct move_list *out, const struct transition *transition,

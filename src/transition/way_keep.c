@@ -13,14 +13,11 @@ static void keep_close(struct transition_rank *rank)
     (void)rank;
 }
 
-static enum status keep_fill(struct transition_rank *rank, int64_t layer, enum phase phase,
-                             struct error *err)
+static int64_t keep_piece_count(const struct transition_rank *rank, enum phase phase)
 {
     (void)rank;
-    (void)layer;
     (void)phase;
-    (void)err;
-    return STATUS_OK;
+    return 0;
 }
 
-const struct way_ops way_keep = {keep_open, keep_close, keep_fill};
+const struct way_ops way_keep = {keep_open, keep_close, keep_piece_count, NULL};

@@ -1,5 +1,5 @@
-/* Reload: what a rank lacks is read from the checkpoint and packed as when the model was loaded, by
- * all of the rank's workers; what it has it copies from its old slot. Ranks need nothing of one
+/* Reload: what a rank lacks is read from the checkpoint and packed as when the model was loaded;
+ * what it has it copies from its old slot. A piece is a matrix of a move. Ranks need nothing of one
  * another. A file that cannot be read is no failure of the box: another way may go on. */
 #include <stdatomic.h>
 
@@ -105,74 +105,104 @@ static void reload_close(struct transition_rank *rank)
     rank->reload = NULL;
 }
 
-/* ---- A layer --------------------------------------------------------------------------------- */
+/* ---- Pieces ---------------------------------------------------------------------------------- */
+
+static int64_t reload_piece_count(const struct transition_rank *rank, enum phase phase)
+{
+    return rank->reload->lists[phase].count * EXPERT_MATRICES;
+}
 
 struct reload_job {
     struct transition_rank *rank;
     int64_t layer;
     enum phase phase;
     char *target;
-    atomic_llong next; /* matrix of a move */
+    atomic_llong next; /* piece */
+    int64_t end;
     atomic_bool has_failed;
 };
+
+static const struct move *move_of(const struct reload_job *job, int64_t piece)
+{
+    return &job->rank->reload->lists[job->phase].moves[piece / EXPERT_MATRICES];
+}
+
+static void rank_moved(void *context, uint64_t bytes)
+{
+    const struct transition_rank *rank = context;
+    (void)bytes;
+    comm_domain_moved(box_domain(rank->transition->params.box), rank->index);
+}
 
 static void reload_work(void *context, int index)
 {
     struct reload_job *job = context;
-    struct reload_rank *reload = job->rank->reload;
-    const struct move_list *list = &reload->lists[job->phase];
-    struct reload_worker *worker = &reload->workers[index];
-    const struct packed_read_progress silent = {0};
-    int64_t i;
+    struct reload_worker *worker = &job->rank->reload->workers[index];
+    const struct packed_read_progress progress = {rank_moved, job->rank};
+    int64_t piece;
     worker->status = STATUS_OK;
-    while (!atomic_load(&job->has_failed) &&
-           (i = atomic_fetch_add(&job->next, 1)) < list->count * EXPERT_MATRICES) {
-        const struct move *move = &list->moves[i / EXPERT_MATRICES];
+    while (!atomic_load(&job->has_failed) && (piece = atomic_fetch_add(&job->next, 1)) < job->end) {
+        const struct move *move = move_of(job, piece);
         if (move->source != MOVE_CHECKPOINT)
             continue;
         struct packed_block block = packed_of(job->rank, move, job->phase, job->layer,
-                                              (int)(i % EXPERT_MATRICES), job->target);
+                                              (int)(piece % EXPERT_MATRICES), job->target);
         worker->status =
             packed_read(job->rank->transition->params.checkpoint, &block, worker->staging,
-                        reload->staging_bytes, &silent, &worker->error);
+                        job->rank->reload->staging_bytes, &progress, &worker->error);
         if (worker->status != STATUS_OK)
             atomic_store(&job->has_failed, true);
     }
 }
 
-/* What the rank has already. */
-static enum status copy_here(struct transition_rank *rank, int64_t layer, enum phase phase,
-                             char *target, struct error *err)
+/* On the stream's thread alone. */
+static enum status reload_call(void *argument, struct error *err)
 {
-    const struct expert_form *from = &rank->slots->forms[phase_other(phase)];
-    const struct expert_form *to = &rank->slots->forms[phase];
-    const struct move_list *list = &rank->reload->lists[phase];
-    const char *old = expert_slots_now(rank->slots, layer);
-    for (int64_t m = 0; m < list->count; m++) {
-        const struct move *move = &list->moves[m];
-        if (move->source != MOVE_HERE)
-            continue;
-        for (int a = 0; a < to->array_count; a++)
-            rank->ops->copy(
-                rank->device->stream,
-                &(struct op_copy){
-                    target + expert_form_offset(to, a, move->expert, move->blocks.first),
-                    old + expert_form_offset(from, a, move->expert, move->blocks.first),
-                    move->blocks.count * to->arrays[a].block_bytes});
-    }
-    return rank->ops->synchronize(rank->device->stream, err);
+    (void)err;
+    reload_work(*(struct reload_job **)argument, 0);
+    return STATUS_OK;
 }
 
-static enum status reload_fill(struct transition_rank *rank, int64_t layer, enum phase phase,
-                               struct error *err)
+/* What the rank has already. */
+static void copy_here(const struct reload_job *job, int64_t piece)
+{
+    struct transition_rank *rank = job->rank;
+    const struct expert_form *from = &rank->slots->forms[phase_other(job->phase)];
+    const struct expert_form *to = &rank->slots->forms[job->phase];
+    const struct move *move = move_of(job, piece);
+    const char *old = expert_slots_now(rank->slots, job->layer);
+    int per_matrix = to->array_count / EXPERT_MATRICES;
+    int first = (int)(piece % EXPERT_MATRICES) * per_matrix;
+    for (int a = first; a < first + per_matrix; a++)
+        rank->ops->copy(
+            rank->stream,
+            &(struct op_copy){job->target +
+                                  expert_form_offset(to, a, move->expert, move->blocks.first),
+                              old + expert_form_offset(from, a, move->expert, move->blocks.first),
+                              move->blocks.count * to->arrays[a].block_bytes});
+}
+
+static enum status reload_move(struct transition_rank *rank, int64_t layer, enum phase phase,
+                               struct range pieces, struct error *err)
 {
     struct reload_job job = {.rank = rank,
                              .layer = layer,
                              .phase = phase,
-                             .target = expert_slots_target(rank->slots, layer, phase)};
-    TRY(copy_here(rank, layer, phase, job.target, err));
-    rank->ops->host_run(rank->device, reload_work, &job);
-    for (int w = 0; w < rank->reload->worker_count; w++) {
+                             .target = expert_slots_target(rank->slots, layer, phase),
+                             .next = pieces.first,
+                             .end = pieces.first + pieces.count};
+    struct reload_job *at = &job;
+    int worker_count = rank->is_lent ? rank->reload->worker_count : 1;
+    for (int64_t piece = pieces.first; piece < job.end; piece++) {
+        if (move_of(&job, piece)->source == MOVE_HERE)
+            copy_here(&job, piece);
+    }
+    if (!rank->is_lent)
+        rank->ops->call(rank->stream, reload_call, &at, sizeof at);
+    TRY(rank->ops->synchronize(rank->stream, err));
+    if (rank->is_lent)
+        rank->ops->host_run(rank->device, reload_work, &job);
+    for (int w = 0; w < worker_count; w++) {
         const struct reload_worker *worker = &rank->reload->workers[w];
         if (worker->status != STATUS_OK)
             way_refuse(rank, worker->status, &worker->error);
@@ -180,4 +210,4 @@ static enum status reload_fill(struct transition_rank *rank, int64_t layer, enum
     return STATUS_OK;
 }
 
-const struct way_ops way_reload = {reload_open, reload_close, reload_fill};
+const struct way_ops way_reload = {reload_open, reload_close, reload_piece_count, reload_move};

@@ -1,13 +1,14 @@
 /* Reshard: each rank sends what others lack, straight from its old slot into theirs, and gets what
  * it lacks; what it has already it copies from itself. Nothing is staged: a move is one message for
  * each array of an expert. A layer goes in rounds of bounded size, the same number on all ranks, so
- * that the lists of messages stay small and a watchdog sees the run move. */
+ * that the lists of messages stay small, a watchdog sees the run move, and one that runs where a
+ * core would be idle is short. */
 #include "base/memory.h"
 #include "layout/traffic.h"
 #include "transition/transition_state.h"
 
 /* What a rank receives in a round: at least a move. */
-#define ROUND_BYTES ((int64_t)64 << 20)
+#define ROUND_BYTES ((int64_t)4 << 20)
 #define ROUND_MOVES 64
 
 struct reshard_rank {
@@ -119,16 +120,22 @@ static enum status round_run(struct transition_rank *rank, int64_t layer, enum p
                                                       move->rank, move, &slots->forms[phase], new);
         }
     }
-    comm_exchange(rank->world, rank->device->stream, &exchange);
-    return rank->ops->synchronize(rank->device->stream, err);
+    comm_exchange(rank->world, rank->stream, &exchange);
+    return rank->ops->synchronize(rank->stream, err);
 }
 
-static enum status reshard_fill(struct transition_rank *rank, int64_t layer, enum phase phase,
-                                struct error *err)
+/* Of rounds. */
+static int64_t reshard_piece_count(const struct transition_rank *rank, enum phase phase)
 {
-    for (int64_t round = 0; round < rank->reshard->round_count[phase]; round++)
+    return rank->reshard->round_count[phase];
+}
+
+static enum status reshard_move(struct transition_rank *rank, int64_t layer, enum phase phase,
+                                struct range rounds, struct error *err)
+{
+    for (int64_t round = rounds.first; round < rounds.first + rounds.count; round++)
         TRY(round_run(rank, layer, phase, round, err));
     return STATUS_OK;
 }
 
-const struct way_ops way_reshard = {reshard_open, reshard_close, reshard_fill};
+const struct way_ops way_reshard = {reshard_open, reshard_close, reshard_piece_count, reshard_move};

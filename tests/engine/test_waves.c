@@ -37,13 +37,14 @@ static void check(enum status status, const struct error *err)
     cr_assert_eq(status, STATUS_OK, "%s", err->message);
 }
 
-static enum status enter(void *context, enum phase phase, struct error *err)
+static enum status enter(void *context, const struct generator_pass *pass, struct exec_hooks *hooks,
+                         struct error *err)
 {
     struct passes *passes = context;
-    passes->turns += phase == PHASE_DECODE && passes->last == PHASE_PREFILL;
-    ++*(phase == PHASE_DECODE ? &passes->decodes : &passes->prefills);
-    passes->last = phase;
-    return engine_enter(passes->engine, phase, err);
+    passes->turns += pass->phase == PHASE_DECODE && passes->last == PHASE_PREFILL;
+    ++*(pass->phase == PHASE_DECODE ? &passes->decodes : &passes->prefills);
+    passes->last = pass->phase;
+    return engine_enter(passes->engine, pass, hooks, err);
 }
 
 static bool on_token(void *context, const struct generated_token *token)

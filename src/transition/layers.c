@@ -1,0 +1,186 @@
+/* One layer on all ranks: its pieces, the vote, and the next way where one refuses. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/perturb.h"
+#include "transition/transition_state.h"
+
+#define POISON 0xff
+
+/* ---- A rank's part ----------------------------------------------------------------------------
+ */
+
+/* The rank's own stream while its thread waits for this layer or a later one, which then does not
+ * use it: what is awaited is not left to a stream that may starve. */
+static void stream_take(struct transition_rank *rank)
+{
+    struct transition *transition = rank->transition;
+    transition_lock(transition);
+    rank->is_lent = rank->awaits >= transition->work_layer;
+    transition_unlock(transition);
+    rank->stream = rank->is_lent ? rank->device->stream : rank->beside;
+    perturb();
+}
+
+static void stream_give(struct transition_rank *rank)
+{
+    struct transition *transition = rank->transition;
+    perturb();
+    transition_lock(transition);
+    rank->is_lent = false;
+    pthread_cond_broadcast(&transition->changed);
+    transition_unlock(transition);
+}
+
+/* The rank has failed. What it has put on the stream ends behind this, before that is given back.
+ */
+static void stream_abort(const struct transition_rank *rank, const struct error *cause)
+{
+    struct error known;
+    comm_domain_abort(box_domain(rank->transition->params.box), rank->index, cause);
+    if (rank->ops->synchronize(rank->stream, &known) != STATUS_OK)
+        return;
+}
+
+/* Piece by piece, or all that are left at once where the stream is lent: it is until the layer is
+ * there. */
+static enum status pieces_move(struct transition_rank *rank, int64_t layer, enum phase phase,
+                               struct error *err)
+{
+    const struct way_ops *way = ways[rank->transition->work_way];
+    struct range pieces = {0, 0};
+    int64_t count = way->piece_count(rank, phase);
+    enum status status = STATUS_OK;
+    while (status == STATUS_OK && rank->refusal == STATUS_OK && pieces.first < count) {
+        stream_take(rank);
+        pieces.count = rank->is_lent ? count - pieces.first : 1;
+        status = way->move(rank, layer, phase, pieces, err);
+        if (status != STATUS_OK)
+            stream_abort(rank, err);
+        stream_give(rank);
+        comm_domain_moved(box_domain(rank->transition->params.box), rank->index);
+        pieces.first += pieces.count;
+    }
+    return status;
+}
+
+static void set_filling(struct transition_rank *rank, bool is_filling)
+{
+    transition_lock(rank->transition);
+    rank->is_filling = is_filling;
+    transition_unlock(rank->transition);
+}
+
+static enum status rank_fill(void *context, int index, struct error *err)
+{
+    struct transition *transition = context;
+    struct transition_rank *rank = &transition->ranks[index];
+    rank->refusal = STATUS_OK;
+    set_filling(rank, true);
+    enum status status = pieces_move(rank, transition->work_layer, transition->work_phase, err);
+    set_filling(rank, false);
+    return status;
+}
+
+void way_refuse(struct transition_rank *rank, enum status status, const struct error *error)
+{
+    if (rank->refusal != STATUS_OK)
+        return;
+    rank->refusal = status;
+    rank->refusal_error = *error;
+}
+
+/* ---- All ranks ------------------------------------------------------------------------------- */
+
+/* This thread hears all ranks: its answer is their vote. */
+enum status layer_fill(struct transition *transition, enum way way, int64_t layer, enum phase phase,
+                       bool *has_refused, struct error *err)
+{
+    transition->work_way = way;
+    transition->work_layer = layer;
+    transition->work_phase = phase;
+    *has_refused = false;
+    TRY(box_run_on(transition->params.box, transition->hosts, rank_fill, transition, err));
+    for (int r = 0; r < transition->rank_count; r++) {
+        const struct transition_rank *rank = &transition->ranks[r];
+        if (rank->refusal == STATUS_OK)
+            continue;
+        *has_refused = true;
+        if (err != NULL)
+            *err = rank->refusal_error;
+        return error_prefix(err, rank->refusal, "rank %d", r);
+    }
+    return STATUS_OK;
+}
+
+/* Another way, from here on, than one that could not move a layer; false where there is none. */
+static bool way_next(struct transition *transition, int64_t layer, const struct error *cause)
+{
+    enum way old = transition->way, next = WAY_RESHARD;
+    if (!transition->params.is_auto || old == next || !transition->is_open[next])
+        return false;
+    log_write(&transition->params.log, LOG_WARNING,
+              "the experts of layer %lld could not change their layout by %s (%s); going on by "
+              "%s",
+              (long long)layer, way_names[old], cause->message, way_names[next]);
+    transition_lock(transition);
+    transition->way = next;
+    transition_unlock(transition);
+    return true;
+}
+
+enum status layer_fill_anyhow(struct transition *transition, int64_t layer, enum phase phase,
+                              struct error *err)
+{
+    struct error cause;
+    enum status status;
+    bool has_refused;
+    do {
+        status = layer_fill(transition, transition->way, layer, phase, &has_refused, &cause);
+    } while (status != STATUS_OK && has_refused && way_next(transition, layer, &cause));
+    if (status != STATUS_OK && err != NULL)
+        *err = cause;
+    return status;
+}
+
+bool layer_has_to_move(const struct transition *transition, int64_t layer, enum phase phase)
+{
+    const struct expert_slots *slots = transition->ranks[0].slots;
+    return expert_slots_has(slots, layer) && slots->layers[layer].phase != phase;
+}
+
+/* ---- Poison ---------------------------------------------------------------------------------- */
+
+struct poison {
+    void *memory;
+    uint64_t bytes;
+};
+
+static enum status poison_fill(void *argument, struct error *err)
+{
+    const struct poison *poison = argument;
+    (void)err;
+    memset(poison->memory, POISON, poison->bytes);
+    return STATUS_OK;
+}
+
+/* The target of the next layer, where slots are taken in turn: what was there is of no more use. */
+static enum status rank_poison(void *context, int index, struct error *err)
+{
+    struct transition *transition = context;
+    struct transition_rank *rank = &transition->ranks[index];
+    struct poison poison = {.memory = rank->slots->spare,
+                            .bytes = expert_slots_slot_bytes(rank->slots, PHASE_PREFILL)};
+    stream_take(rank);
+    rank->ops->call(rank->stream, poison_fill, &poison, sizeof poison);
+    enum status status = rank->ops->synchronize(rank->stream, err);
+    stream_give(rank);
+    return status;
+}
+
+enum status spare_poison(struct transition *transition, struct error *err)
+{
+    if (!transition->params.poisons_freed || transition->ranks[0].slots->spare == NULL)
+        return STATUS_OK;
+    return box_run_on(transition->params.box, transition->hosts, rank_poison, transition, err);
+}

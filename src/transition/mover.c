@@ -1,0 +1,334 @@
+/* The layers in turn: by one thread, which drives a host thread for each rank, while the caller
+ * waits between passes or passes run beside it. */
+#include <time.h>
+
+#include "base/memory.h"
+#include "base/perturb.h"
+#include "base/system.h"
+#include "transition/transition_state.h"
+
+/* Only to lock: nobody changes what he was given to look at. */
+static struct transition *unlocked(const struct transition *transition)
+{
+    return (struct transition *)(uintptr_t)transition;
+}
+
+void transition_lock(const struct transition *transition)
+{
+    perturb();
+    pthread_mutex_lock(&unlocked(transition)->lock);
+}
+
+void transition_unlock(const struct transition *transition)
+{
+    pthread_mutex_unlock(&unlocked(transition)->lock);
+    perturb();
+}
+
+/* ---- Waiting, under the lock ------------------------------------------------------------------
+ */
+
+static struct comm_domain *domain_of(const struct transition *transition)
+{
+    return box_domain(transition->params.box);
+}
+
+/* Until something has changed, or for a moment, after which there may be nobody to say so: the box
+ * may have failed. */
+static void wait_a_moment(struct transition *transition)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    int64_t ns = until.tv_nsec + (int64_t)(comm_domain_poll_seconds(domain_of(transition)) * 1e9);
+    until.tv_sec += ns / 1000000000;
+    until.tv_nsec = ns % 1000000000;
+    pthread_cond_timedwait(&transition->changed, &transition->lock, &until);
+}
+
+static bool box_has_failed(const struct transition *transition)
+{
+    return comm_domain_failure(domain_of(transition), NULL) != STATUS_OK;
+}
+
+/* Who waits for a layer ends the run when nobody moves: whoever is to bring it may wait for nobody,
+ * and so be missed by no collective. */
+static void watch(struct transition *transition)
+{
+    double seconds = comm_domain_quiet_seconds(domain_of(transition));
+    if (seconds <= 0)
+        return;
+    for (int r = 0; r < transition->rank_count; r++) {
+        struct error cause;
+        if (!transition->ranks[r].is_filling)
+            continue;
+        error_set(&cause, STATUS_INTERNAL,
+                  "has not finished changing the layout of its experts in layer %lld, for which "
+                  "others wait; no rank has moved for %g seconds",
+                  (long long)transition->work_layer, seconds);
+        comm_domain_abort(domain_of(transition), r, &cause);
+        return;
+    }
+}
+
+/* ---- The mover --------------------------------------------------------------------------------
+ */
+
+/* Whether nobody needs the layer as it was. Under the lock, as what follows. */
+static bool all_released(const struct transition *transition, int64_t layer)
+{
+    return !transition->needs_release || transition->released[layer] == transition->rank_count;
+}
+
+/* A pass that releases layers still runs. */
+static bool later_is_needed(const struct transition *transition, int64_t layer)
+{
+    while (++layer < transition->params.shape->layer_count) {
+        if (transition->ranks[0].slots->layers[layer].weights != NULL &&
+            !all_released(transition, layer))
+            return true;
+    }
+    return false;
+}
+
+/* When nobody needs the layer as it was: on all ranks at once, for everybody who looks. False when
+ * that will not be. */
+static bool layer_swap(struct transition *transition, int64_t layer, enum phase phase)
+{
+    transition_lock(transition);
+    while (!all_released(transition, layer) && !transition->is_stopping &&
+           !box_has_failed(transition))
+        wait_a_moment(transition);
+    bool swaps = all_released(transition, layer) && !box_has_failed(transition);
+    if (swaps) {
+        for (int r = 0; r < transition->rank_count; r++)
+            expert_slots_swap(transition->ranks[r].slots, layer, phase);
+        transition->origins[layer] =
+            (struct transition_origin){.has_experts = true, .phase = phase, .way = transition->way};
+        transition->counters.layer_count++;
+        transition->counters.early_count += later_is_needed(transition, layer);
+        pthread_cond_broadcast(&transition->changed);
+    }
+    transition_unlock(transition);
+    return swaps;
+}
+
+static bool is_stopping(const struct transition *transition)
+{
+    transition_lock(transition);
+    bool stopping = transition->is_stopping;
+    transition_unlock(transition);
+    return stopping;
+}
+
+static enum status layers_move(struct transition *transition, enum phase phase, struct error *err)
+{
+    enum status status = STATUS_OK;
+    for (int64_t layer = 0; status == STATUS_OK && layer < transition->params.shape->layer_count;
+         layer++) {
+        if (!layer_has_to_move(transition, layer, phase))
+            continue;
+        if (is_stopping(transition))
+            return STATUS_OK;
+        status = layer_fill_anyhow(transition, layer, phase, err);
+        if (status == STATUS_OK && !layer_swap(transition, layer, phase))
+            return comm_domain_failure(domain_of(transition), err);
+        if (status == STATUS_OK)
+            status = spare_poison(transition, err);
+        if (status != STATUS_OK)
+            error_prefix(err, status, "layer %lld, changing the layout of its experts by %s",
+                         (long long)layer, way_names[transition->way]);
+    }
+    return status;
+}
+
+static void *mover_main(void *context)
+{
+    struct transition *transition = context;
+    transition_lock(transition);
+    for (;;) {
+        while (!transition->is_moving && !transition->is_quitting)
+            pthread_cond_wait(&transition->changed, &transition->lock);
+        if (!transition->is_moving)
+            break;
+        enum phase phase = transition->phase;
+        transition_unlock(transition);
+        struct error error = {.message = ""};
+        enum status status = layers_move(transition, phase, &error);
+        transition_lock(transition);
+        transition->status = status;
+        transition->error = error;
+        transition->is_moving = false;
+        pthread_cond_broadcast(&transition->changed);
+    }
+    transition_unlock(transition);
+    return NULL;
+}
+
+enum status mover_init(struct transition *transition, struct error *err)
+{
+    pthread_condattr_t monotonic;
+    pthread_mutex_init(&transition->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&transition->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    int failure = pthread_create(&transition->mover, NULL, mover_main, transition);
+    transition->has_mover = failure == 0;
+    return failure == 0 ? STATUS_OK
+                        : error_set_errno(err, failure, "cannot start the thread of transitions");
+}
+
+void mover_deinit(struct transition *transition)
+{
+    transition_lock(transition);
+    transition->is_stopping = true;
+    transition->is_quitting = true;
+    pthread_cond_broadcast(&transition->changed);
+    transition_unlock(transition);
+    if (transition->has_mover)
+        pthread_join(transition->mover, NULL);
+    pthread_cond_destroy(&transition->changed);
+    pthread_mutex_destroy(&transition->lock);
+}
+
+/* ---- For who waits between passes -------------------------------------------------------------
+ */
+
+static bool has_any_to_move(const struct transition *transition, enum phase phase)
+{
+    int64_t layer = 0;
+    while (layer < transition->params.shape->layer_count &&
+           !layer_has_to_move(transition, layer, phase))
+        layer++;
+    return layer < transition->params.shape->layer_count;
+}
+
+/* Under the lock; nothing is under way. */
+static void begin(struct transition *transition, enum phase phase, bool needs_release)
+{
+    if (!has_any_to_move(transition, phase))
+        return;
+    for (int64_t layer = 0; layer < transition->params.shape->layer_count; layer++)
+        transition->released[layer] = 0;
+    transition->phase = phase;
+    transition->needs_release = needs_release;
+    transition->is_stopping = false;
+    transition->is_moving = true;
+    transition->counters.transition_count++;
+    pthread_cond_broadcast(&transition->changed);
+}
+
+static void set_awaits(struct transition *transition, int64_t awaits)
+{
+    for (int r = 0; r < transition->rank_count; r++)
+        transition->ranks[r].awaits = awaits;
+}
+
+void mover_lend_all(struct transition *transition, bool are_lent)
+{
+    transition_lock(transition);
+    set_awaits(transition, are_lent ? AWAITS_ALL : AWAITS_NONE);
+    transition_unlock(transition);
+}
+
+static void end_await(struct transition *transition)
+{
+    while (transition->is_moving) {
+        wait_a_moment(transition);
+        watch(transition);
+    }
+}
+
+enum status transition_run(struct transition *transition, enum phase phase, struct error *err)
+{
+    double start = system_seconds();
+    transition_lock(transition);
+    set_awaits(transition, AWAITS_ALL); /* no pass runs */
+    if (transition->is_moving && transition->phase != phase) {
+        transition->is_stopping = true;
+        pthread_cond_broadcast(&transition->changed);
+        end_await(transition);
+    }
+    transition->status = STATUS_OK;
+    if (transition->is_moving)
+        transition->needs_release = false;
+    else
+        begin(transition, phase, false);
+    pthread_cond_broadcast(&transition->changed);
+    end_await(transition);
+    set_awaits(transition, AWAITS_NONE);
+    transition->counters.seconds += system_seconds() - start;
+    enum status status = transition->status;
+    if (status != STATUS_OK && err != NULL)
+        *err = transition->error;
+    transition_unlock(transition);
+    return status;
+}
+
+/* ---- For passes -------------------------------------------------------------------------------
+ */
+
+void transition_start(struct transition *transition, enum phase phase)
+{
+    transition_lock(transition);
+    ASSERT(!transition->is_moving || transition->phase == phase);
+    if (!transition->is_moving)
+        begin(transition, phase, true);
+    transition_unlock(transition);
+}
+
+bool transition_is_under_way(const struct transition *transition)
+{
+    transition_lock(transition);
+    bool is_moving = transition->is_moving;
+    transition_unlock(transition);
+    return is_moving;
+}
+
+struct release {
+    struct transition *transition;
+    int64_t layer;
+};
+
+static enum status release_run(void *argument, struct error *err)
+{
+    const struct release *release = argument;
+    struct transition *transition = release->transition;
+    (void)err;
+    transition_lock(transition);
+    transition->released[release->layer]++;
+    pthread_cond_broadcast(&transition->changed);
+    transition_unlock(transition);
+    return STATUS_OK;
+}
+
+void transition_release(struct transition *transition, int rank, int64_t layer)
+{
+    const struct transition_rank *of = &transition->ranks[rank];
+    struct release release = {transition, layer};
+    of->ops->call(of->device->stream, release_run, &release, sizeof release);
+}
+
+/* Under the lock. */
+static bool is_there(const struct transition *transition, int rank, int64_t layer)
+{
+    return !transition->is_moving || box_has_failed(transition) ||
+           transition->ranks[rank].slots->layers[layer].phase == transition->phase;
+}
+
+enum status transition_await(struct transition *transition, int rank, int64_t layer,
+                             struct error *err)
+{
+    struct transition_rank *of = &transition->ranks[rank];
+    transition_lock(transition);
+    of->awaits = layer;
+    while (!is_there(transition, rank, layer)) {
+        wait_a_moment(transition);
+        watch(transition);
+    }
+    of->awaits = AWAITS_NONE;
+    while (of->is_lent)
+        wait_a_moment(transition);
+    transition_unlock(transition);
+    return comm_domain_failure(domain_of(transition), err);
+}
