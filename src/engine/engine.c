@@ -283,7 +283,7 @@ static enum status transition_get(struct engine *engine, const struct engine_par
                              err);
 }
 
-const struct transition *engine_transition(const struct engine *engine)
+struct transition *engine_transition(const struct engine *engine)
 {
     return engine->transition;
 }

@@ -53,7 +53,7 @@ const struct checkpoint *engine_checkpoint(const struct engine *engine);
 const struct weight_types *engine_types(const struct engine *engine); /* in memory */
 
 /* Between the layouts of the plan; NULL where it has one. */
-const struct transition *engine_transition(const struct engine *engine);
+struct transition *engine_transition(const struct engine *engine);
 
 /* Whether a change of phase moves weights, so that phases had better be long. */
 bool engine_moves_weights(const struct engine *engine);

@@ -94,6 +94,9 @@ struct run {
     struct sequence *of_segment[SCENARIO_SEQUENCES_MAX];
     int64_t segment_count;
     int32_t *routing;
+    void (*before)(void *context, int pass); /* or NULL: see scenario_run_with */
+    void *before_context;
+    int pass;
     struct walk walk; /* of the pass */
     struct walk_token tokens[WALK_TOKENS_MAX];
 };
@@ -372,21 +375,34 @@ static void feed(struct run *run, enum layer_form form, bool is_prompt, bool is_
             sequence->fed += count;
         }
     }
+    if (run->before != NULL)
+        run->before(run->before_context, run->pass++);
     if (run->segment_count == 0)
         return;
     check(exec_forward(runner->exec, &runner->cache, form, run->segments, run->segment_count, &err),
           &err);
-    expect_pass(run);
-    walk_pass(run);
+    if (run->before == NULL) {
+        expect_pass(run);
+        walk_pass(run);
+    }
     logits_take(run);
 }
 
 void scenario_run(struct scenario_result *out, struct model_runner *runner,
                   const struct scenario *scenario)
 {
+    scenario_run_with(out, runner, scenario, NULL, NULL);
+}
+
+void scenario_run_with(struct scenario_result *out, struct model_runner *runner,
+                       const struct scenario *scenario, void (*before)(void *context, int pass),
+                       void *context)
+{
     struct run *run = memory_alloc(1, sizeof *run);
     cr_assert_not_null(run);
     *out = (struct scenario_result){.vocab = runner->config->vocab_count};
+    run->before = before;
+    run->before_context = context;
     run->runner = runner;
     run->result = out;
     run->routing = memory_alloc((size_t)(runner->config->layer_count * runner->exec->token_max *

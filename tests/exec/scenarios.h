@@ -49,6 +49,12 @@ struct scenario_result {
 void scenario_run(struct scenario_result *out, struct model_runner *runner,
                   const struct scenario *scenario);
 
+/* The same, with `before` called before each pass: numbers 0 and 1 are the prompts', the rest
+ * single tokens. Experts may change meanwhile, so bytes are not told. */
+void scenario_run_with(struct scenario_result *out, struct model_runner *runner,
+                       const struct scenario *scenario, void (*before)(void *context, int pass),
+                       void *context);
+
 /* The root of the mean square difference of the logits in units of their standard deviation. */
 double scenario_mean(const struct scenario_result *found, const struct scenario_result *expected);
 

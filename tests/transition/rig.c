@@ -103,6 +103,48 @@ void cold_close(struct cold *cold)
         model_runner_close(&cold->of[phase]);
 }
 
+/* ---- Passes that compute nothing ------------------------------------------------------------- */
+
+struct empty_pass {
+    const struct rig *rig;
+    struct transition *transition;
+};
+
+static enum status release_all(void *context, int rank, struct error *err)
+{
+    const struct empty_pass *pass = context;
+    struct device *device = box_device(pass->rig->runner.box, rank);
+    for (int64_t layer = 0; layer < pass->rig->shape.layer_count; layer++) {
+        if (expert_slots_has(pass->rig->slots[rank], layer))
+            transition_release(pass->transition, rank, layer);
+    }
+    return device->ops->synchronize(device->stream, err);
+}
+
+static enum status await_all(void *context, int rank, struct error *err)
+{
+    const struct empty_pass *pass = context;
+    for (int64_t layer = 0; layer < pass->rig->shape.layer_count; layer++) {
+        if (expert_slots_has(pass->rig->slots[rank], layer))
+            TRY(transition_await(pass->transition, rank, layer, err));
+    }
+    return STATUS_OK;
+}
+
+enum status rig_move(const struct rig *rig, struct transition *transition, enum phase phase,
+                     bool is_beside, struct error *err)
+{
+    struct empty_pass pass = {rig, transition};
+    if (is_beside) {
+        /* What is under way may go to the other phase. */
+        if (!transition_is_under_way(transition))
+            transition_start(transition, phase);
+        TRY(box_run(rig->runner.box, release_all, &pass, err));
+        TRY(box_run(rig->runner.box, await_all, &pass, err));
+    }
+    return transition_run(transition, phase, err);
+}
+
 /* ---- Bytes ----------------------------------------------------------------------------------- */
 
 /* Array by array: between them may be a gap that nobody writes. */

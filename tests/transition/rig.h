@@ -37,6 +37,11 @@ enum status rig_start(struct rig *rig, const struct rig_params *params, struct e
 void rig_open(struct rig *out, const struct rig_params *params); /* both; fails the test */
 void rig_close(struct rig *rig);
 
+/* The same change of phase, between passes; or beside two: in the first each rank lets go of layer
+ * after layer, in the second it waits for each, and what is left is moved behind them. */
+enum status rig_move(const struct rig *rig, struct transition *transition, enum phase phase,
+                     bool is_beside, struct error *err);
+
 /* Cold starts under each of the plan's layouts alone, of the same model. */
 struct cold {
     struct model_runner of[PHASE_COUNT];

@@ -44,7 +44,8 @@ static void check_chain(struct rig *rig, struct transition *const *transitions, 
         struct error err;
         phase = (enum phase)random_below(&random, PHASE_COUNT);
         struct transition *by = transitions[random_below(&random, (uint64_t)way_count)];
-        cr_assert_eq(transition_run(by, phase, &err), STATUS_OK, "%s: %s", label, err.message);
+        cr_assert_eq(rig_move(rig, by, phase, random_below(&random, 2) > 0, &err), STATUS_OK,
+                     "%s: %s", label, err.message);
         if (step + 1 < CHAIN_LENGTH && random_below(&random, 3) > 0)
             continue;
         scenario_run(&found, &rig->runner, &scenarios[0]);
@@ -115,8 +116,9 @@ Test(chains, ranks_one_at_a_time, .timeout = 120)
             baton_arm(rig.runner.box);
             cr_assert_eq(rig_start(&rig, &params, &err), STATUS_OK);
             for (int step = 0; step < 3; step++)
-                cr_assert_eq(transition_run(rig.transition, (enum phase)(1 - step % 2), &err),
-                             STATUS_OK);
+                cr_assert_eq(
+                    rig_move(&rig, rig.transition, (enum phase)(1 - step % 2), step == 2, &err),
+                    STATUS_OK);
             baton_disarm();
             cr_assert_eq(rig_check(&rig, &cold, PHASE_DECODE, way_names[way]),
                          rig_moe_layers(&rig));

@@ -1,0 +1,247 @@
+/* Layers that move while a pass runs: what comes out is to the bit what a transition between passes
+ * gives, whoever is slow; and they do move before the pass has ended. */
+#include <criterion/criterion.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/perturb.h"
+#include "base/system.h"
+#include "rig.h"
+
+static const struct rig_params cases[] = {
+    {.model = "mixtral", .dtype = DTYPE_F32, .rank_count = 2, .plan = "tp2|tp2>ep2"},
+    {.model = "mixtral", .dtype = DTYPE_BF16, .rank_count = 8, .plan = "tp2dp4|tp2ep4>tp8"},
+    {.model = "qwen2moe", .dtype = DTYPE_F32, .rank_count = 4, .plan = "tp2dp2:rep|ep4>tp4"},
+    {.model = "qwen3moe", .dtype = DTYPE_BF16, .rank_count = 4, .plan = "dp4|ep4>tp4"},
+    {.model = "mixtral",
+     .dtype = DTYPE_BF16,
+     .has_int4_experts = true,
+     .rank_count = 4,
+     .plan = "dp4|ep4>tp4"},
+};
+#define CASE_COUNT (sizeof cases / sizeof *cases)
+
+static const enum way in_place[] = {WAY_RESHARD, WAY_RELOAD};
+#define WAY_COUNT_IN_PLACE 2
+
+/* ---- Passes with a transition between or beside them ------------------------------------------
+ */
+
+struct beside {
+    struct rig *rig;
+    bool is_beside;
+    bool starts_early;               /* with the first pass of prompts, not with the last */
+    int64_t last_layer, first_layer; /* with experts */
+    atomic_int ranks_moved_early;
+};
+
+static enum status await(void *context, int rank, int64_t layer, struct error *err)
+{
+    struct beside *beside = context;
+    return transition_await(beside->rig->transition, rank, layer, err);
+}
+
+/* Within the pass, when all of the first layer's work is on the stream, a rank goes on to the last
+ * only when the first has moved: then a layer surely has before the pass ends. */
+static void release(void *context, int rank, int64_t layer)
+{
+    struct beside *beside = context;
+    struct error err;
+    if (layer == beside->last_layer) {
+        enum status status =
+            transition_await(beside->rig->transition, rank, beside->first_layer, &err);
+        const struct expert_layer *first = &beside->rig->slots[rank]->layers[beside->first_layer];
+        atomic_fetch_add(&beside->ranks_moved_early,
+                         status == STATUS_OK && first->phase == PHASE_DECODE);
+    }
+    transition_release(beside->rig->transition, rank, layer);
+}
+
+static void before_pass(void *context, int pass)
+{
+    struct beside *beside = context;
+    struct transition *transition = beside->rig->transition;
+    struct exec_hooks hooks = {.context = beside};
+    struct error err;
+    if (!beside->is_beside) {
+        if (pass == 2)
+            cr_assert_eq(transition_run(transition, PHASE_DECODE, &err), STATUS_OK, "%s",
+                         err.message);
+        return;
+    }
+    if (pass == (beside->starts_early ? 0 : 1))
+        transition_start(transition, PHASE_DECODE);
+    if (pass == 1)
+        hooks.experts_done = release;
+    else if (pass > 1 && transition_is_under_way(transition))
+        hooks.experts_await = await;
+    exec_set_hooks(beside->rig->runner.exec, &hooks);
+}
+
+static void layers_find(struct beside *beside)
+{
+    beside->first_layer = -1;
+    for (int64_t layer = 0; layer < beside->rig->shape.layer_count; layer++) {
+        if (!expert_slots_has(beside->rig->slots[0], layer))
+            continue;
+        if (beside->first_layer < 0)
+            beside->first_layer = layer;
+        beside->last_layer = layer;
+    }
+}
+
+/* A wave: prompts, transition, tokens, and back. */
+static void wave(struct scenario_result *out, struct rig *rig, bool is_beside, bool starts_early)
+{
+    struct beside beside = {.rig = rig, .is_beside = is_beside, .starts_early = starts_early};
+    struct transition_counters before = transition_counters_get(rig->transition), after;
+    struct error err;
+    layers_find(&beside);
+    scenario_run_with(out, &rig->runner, &scenarios[0], before_pass, &beside);
+    exec_set_hooks(rig->runner.exec, NULL);
+    cr_assert_eq(transition_run(rig->transition, PHASE_DECODE, &err), STATUS_OK);
+    after = transition_counters_get(rig->transition);
+    cr_assert_eq(after.layer_count - before.layer_count, rig_moe_layers(rig));
+    cr_assert_eq(after.transition_count - before.transition_count, 1);
+    if (is_beside) {
+        cr_assert_eq(atomic_load(&beside.ranks_moved_early), rig->runner.layout.rank_count);
+        cr_assert_geq(after.early_count - before.early_count, 1);
+    } else {
+        cr_assert_eq(after.early_count, before.early_count);
+    }
+}
+
+static bool same_bits(const struct scenario_result *a, const struct scenario_result *b)
+{
+    return memcmp(a->logits, b->logits, (size_t)(a->token_count * a->vocab) * sizeof(float)) == 0;
+}
+
+static void back(struct rig *rig)
+{
+    struct error err;
+    cr_assert_eq(transition_run(rig->transition, PHASE_PREFILL, &err), STATUS_OK, "%s",
+                 err.message);
+}
+
+static void check_case(const struct rig_params *base, enum way way)
+{
+    struct rig_params params = *base;
+    struct scenario_result expected, found;
+    struct cold cold;
+    struct rig rig;
+    char label[160];
+    snprintf(label, sizeof label, "%s, %s by %s", params.model, params.plan, way_names[way]);
+    params.way = way;
+    cold_open(&cold, &params);
+    rig_open(&rig, &params);
+    wave(&expected, &rig, false, false);
+    for (int early = 0; early < 2; early++) {
+        back(&rig);
+        wave(&found, &rig, true, early == 1);
+        cr_assert(same_bits(&found, &expected), "%s", label);
+        cr_assert_eq(found.nll, expected.nll, "%s", label);
+        cr_assert_eq(rig_check(&rig, &cold, PHASE_DECODE, label), rig_moe_layers(&rig));
+        memory_free(found.logits);
+    }
+    memory_free(expected.logits);
+    rig_close(&rig);
+    cold_close(&cold);
+}
+
+TestSuite(overlap, .fini = scenario_checkpoints_remove, .timeout = 120);
+
+Test(overlap, gives_the_bits_of_a_transition_between_passes)
+{
+    for (size_t i = 0; i < CASE_COUNT; i++) {
+        for (int w = 0; w < WAY_COUNT_IN_PLACE; w++)
+            check_case(&cases[i], in_place[w]);
+    }
+}
+
+/* ---- A change of mind ------------------------------------------------------------------------ */
+
+struct some_released {
+    struct rig *rig;
+    int64_t count; /* layers */
+};
+
+static enum status release_some(void *context, int rank, struct error *err)
+{
+    const struct some_released *some = context;
+    struct device *device = box_device(some->rig->runner.box, rank);
+    int64_t left = some->count;
+    for (int64_t layer = 0; layer < some->rig->shape.layer_count && left > 0; layer++) {
+        if (!expert_slots_has(some->rig->slots[rank], layer))
+            continue;
+        transition_release(some->rig->transition, rank, layer);
+        left--;
+    }
+    return device->ops->synchronize(device->stream, err);
+}
+
+/* What was started stops where it is, and all go back; or it ends with what was begun. Nobody waits
+ * for a layer that is not let go. */
+Test(overlap, may_be_stopped_after_any_layer)
+{
+    for (size_t i = 0; i < CASE_COUNT; i++) {
+        struct rig_params params = cases[i];
+        struct cold cold;
+        struct rig rig;
+        struct error err;
+        params.way = WAY_RESHARD;
+        cold_open(&cold, &params);
+        rig_open(&rig, &params);
+        for (int64_t count = 0; count <= rig_moe_layers(&rig); count++) {
+            struct some_released some = {&rig, count};
+            enum phase phase = count % 2 == 0 ? PHASE_PREFILL : PHASE_DECODE;
+            transition_start(rig.transition, PHASE_DECODE);
+            cr_assert(transition_is_under_way(rig.transition));
+            cr_assert_eq(box_run(rig.runner.box, release_some, &some, &err), STATUS_OK);
+            cr_assert_eq(transition_run(rig.transition, phase, &err), STATUS_OK);
+            cr_assert_not(transition_is_under_way(rig.transition));
+            cr_assert_eq(rig_check(&rig, &cold, phase, params.plan), rig_moe_layers(&rig));
+            back(&rig);
+        }
+        transition_start(rig.transition, PHASE_DECODE); /* and closed while it waits */
+        rig_close(&rig);
+        cold_close(&cold);
+    }
+}
+
+/* ---- Random delays --------------------------------------------------------------------------- */
+
+static uint64_t seed_count(void)
+{
+    return getenv("PHASOR_TEST_FULL") != NULL ? 300 : 6;
+}
+
+/* Under the thread sanitizer it looks on (base/perturb.h). */
+Test(overlap, with_random_delays, .timeout = 3600)
+{
+    const char *text = getenv("PHASOR_TEST_SEED");
+    uint64_t first = text == NULL ? 0 : strtoull(text, NULL, 10);
+    double start = system_seconds();
+    for (size_t i = 0; i < CASE_COUNT; i++) {
+        struct rig_params params = cases[i];
+        struct scenario_result expected, found;
+        struct rig rig;
+        params.way = in_place[i % WAY_COUNT_IN_PLACE];
+        rig_open(&rig, &params);
+        wave(&expected, &rig, false, false);
+        for (uint64_t seed = first; seed < first + seed_count(); seed++) {
+            perturb_seed(seed);
+            back(&rig);
+            wave(&found, &rig, true, seed % 2 == 0);
+            cr_assert(same_bits(&found, &expected), "%s, seed %llu", params.plan,
+                      (unsigned long long)seed);
+            memory_free(found.logits);
+        }
+        memory_free(expected.logits);
+        rig_close(&rig);
+    }
+    printf("overlap: %llu seeds in %.0f s\n", (unsigned long long)seed_count(),
+           system_seconds() - start);
+}
