@@ -224,8 +224,9 @@ struct phasor_batch_result {
      * that phasor held in this process, ranks and host together. */
     uint64_t rank_peak_bytes[PHASOR_RANKS_MAX];
     uint64_t peak_bytes;
-    /* Changes of the experts' layout between prefill and decode, and the time they took; not in
-     * prefill_seconds and decode_seconds. */
+    /* Changes of the experts' layout between prefill and decode, and the time they took between
+     * passes, not in prefill_seconds and decode_seconds; what passes waited for them is the stage
+     * "transition". */
     uint64_t transitions;
     double transition_seconds;
 };

@@ -158,7 +158,7 @@ static void print_collectives(const struct phasor_batch_result *result)
 static void print_transitions(const struct phasor_batch_result *result)
 {
     if (result->transitions > 0)
-        fprintf(stderr, "%llu change%s of the experts' layout: %.3f s\n",
+        fprintf(stderr, "%llu change%s of the experts' layout: %.3f s between passes\n",
                 (unsigned long long)result->transitions, result->transitions == 1 ? "" : "s",
                 result->transition_seconds);
 }

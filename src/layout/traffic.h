@@ -24,7 +24,7 @@ enum traffic {
                             * ride on 5 and 7 */
     TRAFFIC_FFN_REDUCE,    /* 8 */
     TRAFFIC_HEAD,          /* 9: final rows to all ranks */
-    TRAFFIC_TRANSITION,    /* between passes: weights of experts, from one layout to another */
+    TRAFFIC_TRANSITION,    /* weights of experts, from one layout to another */
     TRAFFIC_KIND_COUNT
 };
 

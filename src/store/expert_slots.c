@@ -64,7 +64,6 @@ static void view_set(struct expert_slots *slots, int64_t layer)
         weights[e] = (struct ffn_weights){.gate = expert_form_matrix(form, place, e, 0),
                                           .up = expert_form_matrix(form, place, e, 1),
                                           .down = expert_form_matrix(form, place, e, 2)};
-    slots->layers[layer].weights = weights;
 }
 
 static enum status slots_get(struct expert_slots *slots, const struct expert_slots_params *params,
@@ -77,6 +76,7 @@ static enum status slots_get(struct expert_slots *slots, const struct expert_slo
         any = true;
         for (int phase = 0; phase <= (slots->keeps_both ? PHASE_DECODE : PHASE_PREFILL); phase++)
             TRY(slot_get(slots, &slots->layers[layer].slots[phase], (enum phase)phase, err));
+        slots->layers[layer].weights = slots->weights + layer * slots->weights_per_layer;
         view_set(slots, layer);
     }
     if (any && !slots->keeps_both && plan_layouts_differ(params->layouts))

@@ -20,7 +20,7 @@
 struct expert_layer {
     enum phase phase;                  /* whose layout the layer has now */
     const struct ffn_weights *weights; /* [forms[phase].slice.expert_count], host memory; NULL in a
-                                        * layer without routed experts */
+                                        * layer without routed experts. The pointer stays */
     /* private: its slice in each layout, NULL where it has none; [PHASE_COUNT] */
     void *slots[PHASE_COUNT];
 };
