@@ -10,6 +10,7 @@
 #include "base/perturb.h"
 #include "base/system.h"
 #include "rig.h"
+#include "transition/transition_state.h"
 
 static const struct rig_params cases[] = {
     {.model = "mixtral", .dtype = DTYPE_F32, .rank_count = 2, .plan = "tp2|tp2>ep2"},
@@ -209,6 +210,82 @@ Test(overlap, may_be_stopped_after_any_layer)
         rig_close(&rig);
         cold_close(&cold);
     }
+}
+
+/* ---- Who waits works --------------------------------------------------------------------------
+ */
+
+/* Copies that a rank's device was given, on its own stream and on others. */
+static struct copies {
+    struct device_ops ops;
+    const struct device_ops *real;
+    struct stream *own;
+    atomic_llong on_own, beside;
+} copies;
+
+static void counted_copy(struct stream *stream, const struct op_copy *op)
+{
+    atomic_fetch_add(stream == copies.own ? &copies.on_own : &copies.beside, 1);
+    copies.real->copy(stream, op);
+}
+
+static enum status until_all_wait(void *argument, struct error *err)
+{
+    struct transition *transition = *(struct transition **)argument;
+    bool do_all;
+    (void)err;
+    do {
+        do_all = true;
+        transition_lock(transition);
+        for (int r = 0; r < transition->rank_count; r++)
+            do_all &= transition->ranks[r].awaits != AWAITS_NONE;
+        transition_unlock(transition);
+    } while (!do_all);
+    atomic_store(&copies.on_own, 0);
+    atomic_store(&copies.beside, 0);
+    return STATUS_OK;
+}
+
+/* Each rank lets go of everything when all of them wait for the last layer. */
+static enum status wait_for_last(void *context, int rank, struct error *err)
+{
+    struct beside *beside = context;
+    struct transition *transition = beside->rig->transition;
+    struct device *device = box_device(beside->rig->runner.box, rank);
+    device->ops->call(device->stream, until_all_wait, &transition, sizeof transition);
+    for (int64_t layer = 0; layer <= beside->last_layer; layer++)
+        transition_release(transition, rank, layer);
+    return transition_await(transition, rank, beside->last_layer, err);
+}
+
+/* The first layer is there, on a stream that may starve; what comes behind it is awaited, and left
+ * to none. */
+Test(overlap, what_is_awaited_goes_on_with_the_stream_of_who_waits)
+{
+    struct rig_params params = cases[0];
+    struct rig rig;
+    struct error err;
+    struct beside beside = {.rig = &rig};
+    params.way = WAY_RELOAD;
+    rig_load(&rig, &params);
+    struct device *device = box_device(rig.runner.box, 1);
+    copies.real = device->ops;
+    copies.ops = *device->ops;
+    copies.ops.copy = counted_copy;
+    copies.own = device->stream;
+    device->ops = &copies.ops;
+    cr_assert_eq(rig_start(&rig, &params, &err), STATUS_OK);
+    layers_find(&beside);
+    transition_start(rig.transition, PHASE_DECODE);
+    while (atomic_load(&copies.beside) < 6) /* a half of each matrix of two experts */
+        continue;
+    cr_assert_eq(atomic_load(&copies.on_own), 0);
+    cr_assert_eq(box_run(rig.runner.box, wait_for_last, &beside, &err), STATUS_OK);
+    cr_assert_gt(atomic_load(&copies.on_own), 0);
+    cr_assert_leq(atomic_load(&copies.beside), 1); /* that of the first layer that was under way */
+    cr_assert_eq(rig.slots[1]->layers[beside.last_layer].phase, PHASE_DECODE);
+    device->ops = copies.real;
+    rig_close(&rig);
 }
 
 /* ---- Random delays --------------------------------------------------------------------------- */
