@@ -18,5 +18,6 @@ const struct cpu_kernels KERNEL(cpu_kernels) = {
     .combine = KERNEL(combine),
     .shared_add = KERNEL(shared_add),
     .gather = KERNEL(gather),
+    .dequantize = KERNEL(dequantize),
     .copy = KERNEL(copy),
 };

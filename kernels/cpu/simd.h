@@ -52,12 +52,16 @@ INLINE void v16_load_pairs(v16 *even, v16 *odd, const uint16_t *from)
 
 /* Rounds to bf16 as bf16_from_f32 does (base/numeric.h): to nearest, ties to even; NaN stays NaN.
  */
-INLINE void v16_store_bf16(uint16_t *to, v16 value)
+INLINE v16u v16_bf16_bits(v16 value)
 {
     v16u bits = (v16u)value, is_nan = (v16u)(value != value);
     v16u rounded = (bits + 0x7FFFu + (bits >> 16 & 1)) >> 16;
-    rounded = (is_nan & (bits >> 16 | 0x40u)) | (~is_nan & rounded);
-    *(v16h *)to = __builtin_convertvector(rounded, v16h);
+    return (is_nan & (bits >> 16 | 0x40u)) | (~is_nan & rounded);
+}
+
+INLINE void v16_store_bf16(uint16_t *to, v16 value)
+{
+    *(v16h *)to = __builtin_convertvector(v16_bf16_bits(value), v16h);
 }
 
 /* Adds to each lane the two products of its pair of bf16 weights with one pair of bf16 inputs, the

@@ -58,6 +58,7 @@ struct device_ops {
     void (*combine)(struct stream *stream, const struct op_combine *op);
     void (*shared_add)(struct stream *stream, const struct op_shared_add *op);
     void (*gather)(struct stream *stream, const struct op_gather *op);
+    void (*dequantize)(struct stream *stream, const struct op_dequantize *op);
 
     /* Bytes from any memory (this device's, or the host's from host_memory_get) to any. */
     void (*copy)(struct stream *stream, const struct op_copy *op);

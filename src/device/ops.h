@@ -241,6 +241,15 @@ struct op_gather {
     int64_t row_bytes;
 };
 
+/* out = the weights of an int4 matrix in another type, packed in the same way: scale x nibble +
+ * minimum in f32, which is the sum rounded once; to bf16 rounded once more, to nearest, ties to
+ * even. Bytes: the matrix and the result once. */
+struct op_dequantize {
+    void *out;        /* packed_bytes in `dtype` */
+    enum dtype dtype; /* DTYPE_BF16 or DTYPE_F32 */
+    struct matrix in; /* DTYPE_INT4 */
+};
+
 /* out[0 .. bytes - 1] = in[...]; the two do not overlap. */
 struct op_copy {
     void *out;

@@ -379,6 +379,23 @@ static const struct kernel_case gather_cases[] = {
     {FOR_BENCH, .token_count = 64, .row_bytes = 16384},
 };
 
+/* Groups of 48 along 16 to 336; a piece is 128 tiles. */
+static const struct kernel_case dequantize_cases[] = {
+    {.dtype = DTYPE_BF16, .packing = PACK_OUTPUT, .rows = 16, .columns = 16},
+    {.dtype = DTYPE_BF16, .packing = PACK_OUTPUT, .rows = 32, .columns = 48, .option = true},
+    {.dtype = DTYPE_BF16, .packing = PACK_OUTPUT, .rows = 176, .columns = 336},
+    {.dtype = DTYPE_BF16, .packing = PACK_INPUT, .rows = 16, .columns = 32},
+    {.dtype = DTYPE_BF16, .packing = PACK_INPUT, .rows = 112, .columns = 16, .option = true},
+    {.dtype = DTYPE_BF16, .packing = PACK_INPUT, .rows = 336, .columns = 112},
+    {.dtype = DTYPE_F32, .packing = PACK_OUTPUT, .rows = 48, .columns = 112, .option = true},
+    {.dtype = DTYPE_F32, .packing = PACK_OUTPUT, .rows = 256, .columns = 144},
+    {.dtype = DTYPE_F32, .packing = PACK_INPUT, .rows = 64, .columns = 80},
+    {.dtype = DTYPE_F32, .packing = PACK_INPUT, .rows = 144, .columns = 240, .option = true},
+    {FOR_BENCH, .dtype = DTYPE_BF16, .packing = PACK_OUTPUT, .rows = 1408, .columns = 2048},
+    {FOR_BENCH, .dtype = DTYPE_BF16, .packing = PACK_INPUT, .rows = 2048, .columns = 1408},
+    {FOR_BENCH, .dtype = DTYPE_F32, .packing = PACK_OUTPUT, .rows = 1408, .columns = 2048},
+};
+
 /* A piece is 256 KiB. */
 static const struct kernel_case copy_cases[] = {
     {.row_bytes = 0},
@@ -415,6 +432,7 @@ const struct case_list case_lists[OP_COUNT] = {
     [OP_COMBINE] = LIST(combine),
     [OP_SHARED_ADD] = LIST(shared_add),
     [OP_GATHER] = LIST(gather),
+    [OP_DEQUANTIZE] = LIST(dequantize),
     [OP_COPY] = LIST(copy),
 };
 
@@ -460,6 +478,11 @@ void case_describe(char *out, size_t capacity, enum kernel_op op, const struct k
     case OP_GROUP:
         snprintf(out, capacity, "%lld of %lld experts, %lld tokens", (long long)c->top_k,
                  (long long)c->expert_count, (long long)c->token_count);
+        return;
+    case OP_DEQUANTIZE:
+        snprintf(out, capacity, "to %s, %lldx%lld, by %s%s", dtype, (long long)c->rows,
+                 (long long)c->columns, c->packing == PACK_OUTPUT ? "output" : "input",
+                 c->option ? ", with minima" : "");
         return;
     case OP_GATHER:
     case OP_COPY:

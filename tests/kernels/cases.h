@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/numeric.h"
+#include "layout/packing.h"
 
 enum kernel_op {
     OP_EMBED,
@@ -25,6 +25,7 @@ enum kernel_op {
     OP_COMBINE,
     OP_SHARED_ADD,
     OP_GATHER,
+    OP_DEQUANTIZE,
     OP_COPY,
     OP_COUNT
 };
@@ -56,7 +57,8 @@ struct case_segment {
 /* What an operation has no use for stays 0. */
 struct kernel_case {
     enum case_use use;
-    enum dtype dtype;      /* of weights or KV cache */
+    enum dtype dtype;      /* of weights or KV cache; of what dequantize makes */
+    enum packing packing;  /* of what it takes */
     int64_t token_count;   /* rows of activations; for attention the segments tell */
     int64_t rows, columns; /* of the matrix or table; columns is the dim of row operations; for
                               feed-forward networks rows is the width, columns hidden_dim */
@@ -70,7 +72,7 @@ struct kernel_case {
     struct case_segment segments[CASE_SEGMENTS_MAX];
     int64_t stride_extra; /* beyond the dimension rounded up to 16 */
     bool option; /* rms_norm: in place; matmul: bias; rope_append: norms; route: normalize; combine:
-                    without weights; int4 experts: with minima */
+                    without weights; int4: with minima */
 };
 
 struct case_list {

@@ -70,6 +70,30 @@ void check_gather(struct workload *w, struct device *device, const char *name)
               "%s: wrote behind the last row", name);
 }
 
+/* Value by value, wherever the packing has it; then nothing behind the end. */
+void check_dequantize(struct workload *w, struct device *device, const char *name)
+{
+    const struct op_dequantize *op = &w->dequantize;
+    const char *initial = w->outputs[0].initial;
+    int64_t rows = op->in.rows, columns = op->in.columns;
+    size_t end = (size_t)packed_bytes(rows, columns, op->dtype);
+    struct reference expected;
+    reference_dequantize(&expected, op);
+    workload_launch(w, device);
+    for (int64_t i = 0; i < rows * columns; i++) {
+        int64_t at =
+            packed_index(op->in.packing, op->dtype, rows, columns, i / columns, i % columns);
+        float found = op->dtype == DTYPE_BF16 ? bf16_to_f32(((const uint16_t *)op->out)[at])
+                                              : ((const float *)op->out)[at];
+        cr_assert_eq(found, expected.value[i], "%s: row %lld, column %lld: %.9g, not %.9g", name,
+                     (long long)(i / columns), (long long)(i % columns), (double)found,
+                     expected.value[i]);
+    }
+    cr_assert(memcmp((const char *)op->out + end, initial + end, w->outputs[0].bytes - end) == 0,
+              "%s: wrote behind the end", name);
+    reference_deinit(&expected);
+}
+
 void check_copy(struct workload *w, struct device *device, const char *name)
 {
     const struct op_copy *op = &w->copy;

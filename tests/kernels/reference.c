@@ -316,3 +316,15 @@ void reference_rope_append(struct reference_qkv *out, const struct op_rope_appen
     round_to_cache(&out->k, op->kv.dtype);
     round_to_cache(&out->v, op->kv.dtype);
 }
+
+void reference_dequantize(struct reference *out, const struct op_dequantize *op)
+{
+    reference_init(out, op->in.rows, op->in.columns);
+    for (int64_t row = 0; row < out->rows; row++) {
+        for (int64_t column = 0; column < out->columns; column++) {
+            float rounded = (float)weight_at(&op->in, row, column);
+            out->value[row * out->columns + column] =
+                op->dtype == DTYPE_BF16 ? bf16_to_f32(bf16_from_f32(rounded)) : rounded;
+        }
+    }
+}

@@ -30,6 +30,9 @@ void reference_ffn_down(struct reference *out, const struct op_ffn_down *op);
 void reference_combine(struct reference *out, const struct op_combine *op);
 void reference_shared_add(struct reference *out, const struct op_shared_add *op);
 
+/* Numbers of the operation's type, in f32: to the bit. */
+void reference_dequantize(struct reference *out, const struct op_dequantize *op);
+
 /* Heads after norm and rotation: q [token][head x dim], k and v [token][kv_head x dim]. */
 struct reference_qkv {
     struct reference q, k, v;

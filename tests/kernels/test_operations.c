@@ -35,6 +35,7 @@ static check_fn *const checks[OP_COUNT] = {
     [OP_COMBINE] = check_combine,
     [OP_SHARED_ADD] = check_shared_add,
     [OP_GATHER] = check_gather,
+    [OP_DEQUANTIZE] = check_dequantize,
     [OP_COPY] = check_copy,
 };
 

@@ -22,11 +22,12 @@ void workload_create(struct workload *out, enum kernel_op op, const struct kerne
         [OP_COMBINE] = workload_combine,
         [OP_SHARED_ADD] = workload_shared_add,
         [OP_GATHER] = workload_gather,
+        [OP_DEQUANTIZE] = workload_dequantize,
         [OP_COPY] = workload_copy,
     };
     struct random random = {.seed = 1 + (uint64_t)op};
     *out = (struct workload){.op = op, .from = from, .row_count = from->token_count};
-    if (op == OP_DISPATCH || op == OP_GROUP || op == OP_COPY)
+    if (op == OP_DISPATCH || op == OP_GROUP || op == OP_DEQUANTIZE || op == OP_COPY)
         out->row_count = 0;
     fill[op](out, &random);
 }
@@ -101,6 +102,9 @@ void workload_put(const struct workload *w, struct device *device)
         break;
     case OP_GATHER:
         ops->gather(device->stream, &w->gather);
+        break;
+    case OP_DEQUANTIZE:
+        ops->dequantize(device->stream, &w->dequantize);
         break;
     case OP_COPY:
         ops->copy(device->stream, &w->copy);
@@ -207,6 +211,7 @@ void workload_launch_row(struct workload *workload, struct device *device, int64
         break;
     case OP_DISPATCH:
     case OP_GROUP:
+    case OP_DEQUANTIZE:
     case OP_COPY:
     case OP_COUNT:
         return;

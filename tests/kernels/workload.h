@@ -34,6 +34,7 @@ struct workload {
         struct op_combine combine;
         struct op_shared_add shared_add;
         struct op_gather gather;
+        struct op_dequantize dequantize;
         struct op_copy copy;
     };
     int64_t row_count;   /* rows that can be computed alone; 0: none can (group) */

@@ -128,6 +128,18 @@ void workload_gather(struct workload *w, struct random *random)
     w->bytes = 2.0 * (double)(c->token_count * c->row_bytes);
 }
 
+void workload_dequantize(struct workload *w, struct random *random)
+{
+    const struct kernel_case *c = w->from;
+    int64_t bytes = packed_bytes(c->rows, c->columns, c->dtype);
+    w->dequantize = (struct op_dequantize){
+        .out = output_bytes_new(w, bytes, 64),
+        .dtype = c->dtype,
+        .in = matrix_new(w, random, c->packing, DTYPE_INT4, c->rows, c->columns),
+    };
+    w->bytes = (double)(matrix_bytes(&w->dequantize.in) + bytes);
+}
+
 void workload_copy(struct workload *w, struct random *random)
 {
     const struct kernel_case *c = w->from;

@@ -112,6 +112,7 @@ static const struct device_ops cpu_ops = {
     .combine = cpu_combine,
     .shared_add = cpu_shared_add,
     .gather = cpu_gather,
+    .dequantize = cpu_dequantize,
     .copy = cpu_copy,
     .call = cpu_stream_call,
     .synchronize = cpu_stream_synchronize,
