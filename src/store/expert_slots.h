@@ -19,6 +19,8 @@
 
 struct expert_layer {
     enum phase phase;                  /* whose layout the layer has now */
+    bool is_int4;                      /* what it has are the INT4 backup's weights, in whatever
+                                        * numbers; else the checkpoint's. Who swaps says it */
     const struct ffn_weights *weights; /* [forms[phase].slice.expert_count], host memory; NULL in a
                                         * layer without routed experts. The pointer stays */
     /* private: its slice in each layout, NULL where it has none; [PHASE_COUNT] */

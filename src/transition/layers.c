@@ -49,7 +49,7 @@ static enum status pieces_move(struct transition_rank *rank, int64_t layer, enum
 {
     const struct way_ops *way = ways[rank->transition->work_way];
     struct range pieces = {0, 0};
-    int64_t count = way->piece_count(rank, phase);
+    int64_t count = way->piece_count(rank, layer, phase);
     enum status status = STATUS_OK;
     while (status == STATUS_OK && rank->refusal == STATUS_OK && pieces.first < count) {
         stream_take(rank);
@@ -58,7 +58,7 @@ static enum status pieces_move(struct transition_rank *rank, int64_t layer, enum
         if (status != STATUS_OK)
             stream_abort(rank, err);
         stream_give(rank);
-        comm_domain_moved(box_domain(rank->transition->params.box), rank->index);
+        rank_moved(rank);
         pieces.first += pieces.count;
     }
     return status;
@@ -80,6 +80,11 @@ static enum status rank_fill(void *context, int index, struct error *err)
     enum status status = pieces_move(rank, transition->work_layer, transition->work_phase, err);
     set_filling(rank, false);
     return status;
+}
+
+void rank_moved(const struct transition_rank *rank)
+{
+    comm_domain_moved(box_domain(rank->transition->params.box), rank->index);
 }
 
 void way_refuse(struct transition_rank *rank, enum status status, const struct error *error)
@@ -113,31 +118,44 @@ enum status layer_fill(struct transition *transition, enum way way, int64_t laye
     return STATUS_OK;
 }
 
-/* Another way, from here on, than one that could not move a layer; false where there is none. */
-static bool way_next(struct transition *transition, int64_t layer, const struct error *cause)
+/* A native slice is never made of the backup's weights. */
+static bool way_is_legal(const struct transition *transition, enum way way, int64_t layer)
 {
-    enum way old = transition->way, next = WAY_RESHARD;
-    if (!transition->params.is_auto || old == next || !transition->is_open[next])
+    return !layer_is_int4(transition, layer) || ways[way]->takes_int4;
+}
+
+/* Another way, from here on, than one that could not move a layer; false where there is none. */
+static bool way_next(struct transition *transition, enum way old, int64_t layer, enum phase phase,
+                     const struct error *cause)
+{
+    enum way next = WAY_RESHARD;
+    if (!transition->params.is_auto || old == next || !transition->is_open[next] ||
+        !way_is_legal(transition, next, layer))
         return false;
     log_write(&transition->params.log, LOG_WARNING,
               "the experts of layer %lld could not change their layout by %s (%s); going on by "
               "%s",
               (long long)layer, way_names[old], cause->message, way_names[next]);
     transition_lock(transition);
-    transition->way = next;
+    transition->way[phase] = next;
     transition_unlock(transition);
     return true;
 }
 
-enum status layer_fill_anyhow(struct transition *transition, int64_t layer, enum phase phase,
-                              struct error *err)
+enum status layer_fill_anyhow(enum way *way, struct transition *transition, int64_t layer,
+                              enum phase phase, struct error *err)
 {
     struct error cause;
     enum status status;
     bool has_refused;
     do {
-        status = layer_fill(transition, transition->way, layer, phase, &has_refused, &cause);
-    } while (status != STATUS_OK && has_refused && way_next(transition, layer, &cause));
+        *way = transition->way[phase];
+        if (!way_is_legal(transition, *way, layer))
+            *way = WAY_RELOAD;
+        ASSERT(transition->is_open[*way]);
+        status = layer_fill(transition, *way, layer, phase, &has_refused, &cause);
+    } while (status != STATUS_OK && has_refused &&
+             way_next(transition, *way, layer, phase, &cause));
     if (status != STATUS_OK && err != NULL)
         *err = cause;
     return status;

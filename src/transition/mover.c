@@ -92,7 +92,7 @@ static bool later_is_needed(const struct transition *transition, int64_t layer)
 
 /* When nobody needs the layer as it was: on all ranks at once, for everybody who looks. False when
  * that will not be. */
-static bool layer_swap(struct transition *transition, int64_t layer, enum phase phase)
+static bool layer_swap(struct transition *transition, int64_t layer, enum phase phase, enum way way)
 {
     transition_lock(transition);
     while (!all_released(transition, layer) && !transition->is_stopping &&
@@ -100,10 +100,13 @@ static bool layer_swap(struct transition *transition, int64_t layer, enum phase 
         wait_a_moment(transition);
     bool swaps = all_released(transition, layer) && !box_has_failed(transition);
     if (swaps) {
-        for (int r = 0; r < transition->rank_count; r++)
-            expert_slots_swap(transition->ranks[r].slots, layer, phase);
+        for (int r = 0; r < transition->rank_count; r++) {
+            struct expert_slots *slots = transition->ranks[r].slots;
+            expert_slots_swap(slots, layer, phase);
+            slots->layers[layer].is_int4 = ways[way]->gives_int4;
+        }
         transition->origins[layer] =
-            (struct transition_origin){.has_experts = true, .phase = phase, .way = transition->way};
+            (struct transition_origin){.has_experts = true, .phase = phase, .way = way};
         transition->counters.layer_count++;
         transition->counters.early_count += later_is_needed(transition, layer);
         pthread_cond_broadcast(&transition->changed);
@@ -129,14 +132,15 @@ static enum status layers_move(struct transition *transition, enum phase phase, 
             continue;
         if (is_stopping(transition))
             return STATUS_OK;
-        status = layer_fill_anyhow(transition, layer, phase, err);
-        if (status == STATUS_OK && !layer_swap(transition, layer, phase))
+        enum way way;
+        status = layer_fill_anyhow(&way, transition, layer, phase, err);
+        if (status == STATUS_OK && !layer_swap(transition, layer, phase, way))
             return comm_domain_failure(domain_of(transition), err);
         if (status == STATUS_OK)
             status = spare_poison(transition, err);
         if (status != STATUS_OK)
             error_prefix(err, status, "layer %lld, changing the layout of its experts by %s",
-                         (long long)layer, way_names[transition->way]);
+                         (long long)layer, way_names[way]);
     }
     return status;
 }
@@ -262,7 +266,8 @@ enum status transition_run(struct transition *transition, enum phase phase, stru
     if (status != STATUS_OK && err != NULL)
         *err = transition->error;
     transition_unlock(transition);
-    return status;
+    /* What was started may have broken the box behind its last layer. */
+    return status != STATUS_OK ? status : comm_domain_failure(domain_of(transition), err);
 }
 
 /* ---- For passes -------------------------------------------------------------------------------

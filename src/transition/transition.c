@@ -37,6 +37,13 @@ static int64_t first_layer(const struct transition *transition)
     return -1;
 }
 
+/* There by the way, and back by that or the one that gives prefill its weights. */
+static void transition_ways_set(struct transition *transition, enum way way)
+{
+    transition->way[PHASE_DECODE] = way;
+    transition->way[PHASE_PREFILL] = way == WAY_UPLOAD ? WAY_RELOAD : way;
+}
+
 /* Seconds of one layer by a way, whose result is left in the target; negative where it refuses. */
 static enum status way_probe(double *seconds, struct transition *transition, enum way way,
                              int64_t layer, struct error *err)
@@ -48,23 +55,33 @@ static enum status way_probe(double *seconds, struct transition *transition, enu
     return has_refused ? STATUS_OK : status;
 }
 
+/* By a change of one layer there and back, as far as it can be tried here: from the backup's
+ * weights a reload reads more. */
 static enum status ways_probe(struct transition *transition, struct error *err)
 {
     int64_t layer = first_layer(transition);
-    double reshard, reload = -1;
-    transition->way = WAY_RESHARD;
+    double seconds[WAY_COUNT] = {0};
+    transition_ways_set(transition, WAY_RESHARD);
     if (layer < 0)
         return STATUS_OK;
     /* Twice: nobody has written to the spare slots yet, and the first to do so waits for pages. */
-    for (int i = 0; i < 2; i++)
-        TRY(way_probe(&reshard, transition, WAY_RESHARD, layer, err));
-    if (transition->is_open[WAY_RELOAD])
-        TRY(way_probe(&reload, transition, WAY_RELOAD, layer, err));
-    if (reload >= 0 && reload < reshard)
-        transition->way = WAY_RELOAD;
+    TRY(way_probe(&seconds[WAY_RESHARD], transition, WAY_RESHARD, layer, err));
+    for (int way = WAY_RESHARD; way < WAY_COUNT; way++) {
+        seconds[way] = -1;
+        if (transition->is_open[way])
+            TRY(way_probe(&seconds[way], transition, (enum way)way, layer, err));
+    }
+    double reshard = 2 * seconds[WAY_RESHARD], reload = 2 * seconds[WAY_RELOAD];
+    double upload = seconds[WAY_UPLOAD] + seconds[WAY_RELOAD];
+    bool may_reload = seconds[WAY_RELOAD] >= 0, may_upload = may_reload && seconds[WAY_UPLOAD] >= 0;
+    if (may_reload && reload < reshard)
+        transition_ways_set(transition, WAY_RELOAD);
+    if (may_upload && upload < reshard && upload < reload)
+        transition_ways_set(transition, WAY_UPLOAD);
     log_write(&transition->params.log, LOG_DEBUG,
-              "a layer's experts change their layout in %.6f s by reshard, in %.6f s by reload: %s",
-              reshard, reload, way_names[transition->way]);
+              "a layer's experts change their layout there and back in %.6f s by reshard, in %.6f "
+              "s by reload, in %.6f s by upload and reload (below 0: not possible): %s",
+              reshard, reload, upload, way_names[transition->way[PHASE_DECODE]]);
     return STATUS_OK;
 }
 
@@ -92,19 +109,30 @@ static enum status way_open(struct transition *transition, enum way way, struct 
     return status;
 }
 
-/* Reshard fills the second layout of resident slots, and stands by for what reload cannot do; where
- * there is a choice, reload may want memory that is not there. */
+/* One that is not needed, only there to choose from: it may want what is not there. */
+static enum status way_offer(struct transition *transition, enum way way, struct error *err)
+{
+    enum status status = way_open(transition, way, err);
+    return status == STATUS_NO_MEMORY || status == STATUS_UNSUPPORTED ? STATUS_OK : status;
+}
+
+/* Reshard fills the second layout of resident slots, and stands by for what others cannot do. */
 static enum status ways_open(struct transition *transition, struct error *err)
 {
     const struct transition_params *params = &transition->params;
     bool keeps_both = transition->ranks[0].slots->keeps_both;
     bool may_choose = params->is_auto && !keeps_both;
-    if (may_choose || keeps_both || params->way == WAY_RESHARD)
-        TRY(way_open(transition, WAY_RESHARD, err));
-    if (!may_choose && (keeps_both || params->way != WAY_RELOAD))
-        return STATUS_OK;
-    enum status status = way_open(transition, WAY_RELOAD, err);
-    return may_choose && status == STATUS_NO_MEMORY ? STATUS_OK : status;
+    enum way way = may_choose || keeps_both ? WAY_RESHARD : params->way;
+    TRY(way_open(transition, way, err));
+    if (keeps_both)
+        return way_open(transition, WAY_KEEP, err);
+    if (way == WAY_UPLOAD)
+        return way_open(transition, WAY_RELOAD, err);
+    if (may_choose)
+        TRY(way_offer(transition, WAY_RELOAD, err));
+    if (may_choose && params->backup != NULL)
+        TRY(way_offer(transition, WAY_UPLOAD, err));
+    return STATUS_OK;
 }
 
 static enum status ranks_create(struct transition *transition, struct error *err)
@@ -154,8 +182,8 @@ static enum status transition_open(struct transition *transition, struct error *
     bool keeps_both = transition->ranks[0].slots->keeps_both;
     if (params->is_auto && !keeps_both)
         return ways_probe(transition, err);
-    transition->way = params->is_auto ? WAY_KEEP : params->way;
-    ASSERT(keeps_both == (transition->way == WAY_KEEP));
+    transition_ways_set(transition, params->is_auto ? WAY_KEEP : params->way);
+    ASSERT(keeps_both == (transition->way[PHASE_DECODE] == WAY_KEEP));
     return keeps_both ? both_fill(transition, err) : STATUS_OK;
 }
 
@@ -201,6 +229,7 @@ struct transition_origin transition_layer(const struct transition *transition, i
 {
     transition_lock(transition);
     struct transition_origin origin = transition->origins[layer];
+    origin.is_int4 = layer_is_int4(transition, layer);
     transition_unlock(transition);
     return origin;
 }
@@ -208,7 +237,7 @@ struct transition_origin transition_layer(const struct transition *transition, i
 enum way transition_way(const struct transition *transition)
 {
     transition_lock(transition);
-    enum way way = transition->way;
+    enum way way = transition->way[PHASE_DECODE];
     transition_unlock(transition);
     return way;
 }

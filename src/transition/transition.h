@@ -24,21 +24,25 @@
 #include "base/log.h"
 #include "comm/box.h"
 #include "model/checkpoint.h"
+#include "quant/backup_file.h"
 #include "store/expert_slots.h"
 
 enum way {
     WAY_KEEP,    /* both layouts are resident, and the other one is used */
     WAY_RESHARD, /* ranks send one another what the receiver lacks */
     WAY_RELOAD,  /* what a rank lacks is read from the checkpoint */
+    WAY_UPLOAD, /* to decode: read from the INT4 backup and dequantized; back by reload, for prefill
+                 * always has the checkpoint's own weights */
     WAY_COUNT
 };
 
-/* "keep", "reshard", "reload". */
+/* "keep", "reshard", "reload", "upload". */
 extern const char *const way_names[WAY_COUNT];
 
 struct transition_params {
     struct box *box; /* its tags are traffic_names */
     const struct checkpoint *checkpoint;
+    const struct backup *backup; /* of that checkpoint; NULL: no upload */
     const struct model_shape *shape;
     const struct plan_layouts *layouts; /* that differ */
     struct expert_slots *const *slots;  /* [rank_count], loaded; keeps_both alike on all. The array
@@ -88,11 +92,12 @@ struct transition_origin {
     bool has_experts; /* else the rest means nothing */
     enum phase phase;
     bool is_loaded; /* as the model was loaded: no transition yet */
+    bool is_int4;   /* see struct expert_layer */
     enum way way;
 };
 struct transition_origin transition_layer(const struct transition *transition, int64_t layer);
 
-enum way transition_way(const struct transition *transition); /* of the next transition */
+enum way transition_way(const struct transition *transition); /* of the next one to decode */
 
 struct transition_counters {
     int64_t transition_count; /* of which a layer was to move */

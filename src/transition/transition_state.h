@@ -30,6 +30,7 @@ struct transition_rank {
     struct comm *world;
     struct reshard_rank *reshard; /* way_reshard.c */
     struct reload_rank *reload;   /* way_reload.c */
+    struct upload_rank *upload;   /* way_upload.c */
     struct stream *beside;        /* of low priority */
     /* For the pieces that are moved now: device->stream, with all workers, or the one beside. */
     struct stream *stream;
@@ -52,13 +53,15 @@ struct transition_rank {
 struct way_ops {
     enum status (*open)(struct transition_rank *rank, struct error *err); /* all that it needs */
     void (*close)(struct transition_rank *rank); /* also where `open` failed or was not called */
-    int64_t (*piece_count)(const struct transition_rank *rank, enum phase phase);
+    int64_t (*piece_count)(const struct transition_rank *rank, int64_t layer, enum phase phase);
     enum status (*move)(struct transition_rank *rank, int64_t layer, enum phase phase,
                         struct range pieces, struct error *err);
+    bool takes_int4; /* a layer may come from there that has the backup's weights */
+    bool gives_int4; /* it has them afterwards */
 };
 extern const struct way_ops *const ways[WAY_COUNT];
 
-extern const struct way_ops way_keep, way_reshard, way_reload;
+extern const struct way_ops way_keep, way_reshard, way_reload, way_upload;
 
 struct transition {
     struct transition_params params;
@@ -88,7 +91,7 @@ struct transition {
 
     /* Under the lock, too: others look. */
     struct transition_origin *origins; /* [layer_count] */
-    enum way way;
+    enum way way[PHASE_COUNT];         /* to there */
     struct transition_counters counters;
 };
 
@@ -100,9 +103,14 @@ void transition_unlock(const struct transition *transition);
  * are not, and `err` says why. */
 enum status layer_fill(struct transition *transition, enum way way, int64_t layer, enum phase phase,
                        bool *has_refused, struct error *err) MUST_CHECK;
-/* The same, by way after way where there is a choice. */
-enum status layer_fill_anyhow(struct transition *transition, int64_t layer, enum phase phase,
-                              struct error *err) MUST_CHECK;
+/* The same by the way to there, and way after way where there is a choice; `*way` is the last. */
+enum status layer_fill_anyhow(enum way *way, struct transition *transition, int64_t layer,
+                              enum phase phase, struct error *err) MUST_CHECK;
+/* Its weights are the backup's. */
+static inline bool layer_is_int4(const struct transition *transition, int64_t layer)
+{
+    return transition->ranks[0].slots->layers[layer].is_int4;
+}
 bool layer_has_to_move(const struct transition *transition, int64_t layer, enum phase phase);
 /* Tests: what nobody needs any more becomes what nobody can use. */
 enum status spare_poison(struct transition *transition, struct error *err) MUST_CHECK;
@@ -124,6 +132,9 @@ static inline enum phase phase_other(enum phase phase)
 {
     return phase == PHASE_PREFILL ? PHASE_DECODE : PHASE_PREFILL;
 }
+
+/* The rank goes on with its part, for whoever looks whether anybody does. */
+void rank_moved(const struct transition_rank *rank);
 
 /* The rank has no slice of the layer by this way: `error` says why. */
 void way_refuse(struct transition_rank *rank, enum status status, const struct error *error);

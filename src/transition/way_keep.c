@@ -13,11 +13,13 @@ static void keep_close(struct transition_rank *rank)
     (void)rank;
 }
 
-static int64_t keep_piece_count(const struct transition_rank *rank, enum phase phase)
+static int64_t keep_piece_count(const struct transition_rank *rank, int64_t layer, enum phase phase)
 {
     (void)rank;
+    (void)layer;
     (void)phase;
     return 0;
 }
 
-const struct way_ops way_keep = {keep_open, keep_close, keep_piece_count, NULL};
+const struct way_ops way_keep = {
+    .open = keep_open, .close = keep_close, .piece_count = keep_piece_count};

@@ -1,6 +1,7 @@
 /* Reload: what a rank lacks is read from the checkpoint and packed as when the model was loaded;
- * what it has it copies from its old slot. A piece is a matrix of a move. Ranks need nothing of one
- * another. A file that cannot be read is no failure of the box: another way may go on. */
+ * what it has of the checkpoint's it copies from its old slot. A piece is a matrix of a move. Ranks
+ * need nothing of one another. A file that cannot be read is no failure of the box: another way may
+ * go on. */
 #include <stdatomic.h>
 
 #include "base/memory.h"
@@ -8,8 +9,8 @@
 #include "transition/transition_state.h"
 
 struct reload_rank {
-    struct move_list lists[PHASE_COUNT];
-    int64_t staging_bytes; /* of each half */
+    struct move_list lists[PHASE_COUNT][2]; /* what is here is of use, or not: it is the backup's */
+    int64_t staging_bytes;                  /* of each half */
     int worker_count;
     struct reload_worker {
         char *staging; /* [2][staging_bytes] */
@@ -60,14 +61,14 @@ static struct packed_block packed_of(const struct transition_rank *rank, const s
 static enum status lists_init(struct transition_rank *rank, struct reload_rank *reload,
                               struct error *err)
 {
-    const struct move_rules rules = {.uses_here = true, .elsewhere = MOVE_CHECKPOINT};
-    for (int phase = 0; phase < PHASE_COUNT; phase++) {
-        struct move_list *list = &reload->lists[phase];
-        TRY(move_list_init(list, rank->transition, (enum phase)phase, rank->index, rules, err));
-        for (int64_t i = 0; i < list->count * EXPERT_MATRICES; i++) {
-            struct packed_block block =
-                packed_of(rank, &list->moves[i / EXPERT_MATRICES], (enum phase)phase, 0,
-                          (int)(i % EXPERT_MATRICES), NULL);
+    for (int i = 0; i < PHASE_COUNT * 2; i++) {
+        const struct move_rules rules = {.uses_here = i % 2 == 0, .elsewhere = MOVE_CHECKPOINT};
+        enum phase phase = (enum phase)(i / 2);
+        struct move_list *list = &reload->lists[phase][i % 2];
+        TRY(move_list_init(list, rank->transition, phase, rank->index, rules, err));
+        for (int64_t p = 0; p < list->count * EXPERT_MATRICES; p++) {
+            struct packed_block block = packed_of(rank, &list->moves[p / EXPERT_MATRICES], phase, 0,
+                                                  (int)(p % EXPERT_MATRICES), NULL);
             int64_t staging = packed_read_staging(&block);
             reload->staging_bytes =
                 staging > reload->staging_bytes ? staging : reload->staging_bytes;
@@ -99,17 +100,24 @@ static void reload_close(struct transition_rank *rank)
     for (int w = 0; reload->workers != NULL && w < reload->worker_count; w++)
         memory_free(reload->workers[w].staging);
     memory_free(reload->workers);
-    for (int phase = 0; phase < PHASE_COUNT; phase++)
-        move_list_deinit(&reload->lists[phase]);
+    for (int i = 0; i < PHASE_COUNT * 2; i++)
+        move_list_deinit(&reload->lists[i / 2][i % 2]);
     memory_free(reload);
     rank->reload = NULL;
 }
 
 /* ---- Pieces ---------------------------------------------------------------------------------- */
 
-static int64_t reload_piece_count(const struct transition_rank *rank, enum phase phase)
+static const struct move_list *list_of(const struct transition_rank *rank, int64_t layer,
+                                       enum phase phase)
 {
-    return rank->reload->lists[phase].count * EXPERT_MATRICES;
+    return &rank->reload->lists[phase][layer_is_int4(rank->transition, layer)];
+}
+
+static int64_t reload_piece_count(const struct transition_rank *rank, int64_t layer,
+                                  enum phase phase)
+{
+    return list_of(rank, layer, phase)->count * EXPERT_MATRICES;
 }
 
 struct reload_job {
@@ -124,21 +132,20 @@ struct reload_job {
 
 static const struct move *move_of(const struct reload_job *job, int64_t piece)
 {
-    return &job->rank->reload->lists[job->phase].moves[piece / EXPERT_MATRICES];
+    return &list_of(job->rank, job->layer, job->phase)->moves[piece / EXPERT_MATRICES];
 }
 
-static void rank_moved(void *context, uint64_t bytes)
+static void bytes_read(void *context, uint64_t bytes)
 {
-    const struct transition_rank *rank = context;
     (void)bytes;
-    comm_domain_moved(box_domain(rank->transition->params.box), rank->index);
+    rank_moved(context);
 }
 
 static void reload_work(void *context, int index)
 {
     struct reload_job *job = context;
     struct reload_worker *worker = &job->rank->reload->workers[index];
-    const struct packed_read_progress progress = {rank_moved, job->rank};
+    const struct packed_read_progress progress = {bytes_read, job->rank};
     int64_t piece;
     worker->status = STATUS_OK;
     while (!atomic_load(&job->has_failed) && (piece = atomic_fetch_add(&job->next, 1)) < job->end) {
@@ -210,4 +217,10 @@ static enum status reload_move(struct transition_rank *rank, int64_t layer, enum
     return STATUS_OK;
 }
 
-const struct way_ops way_reload = {reload_open, reload_close, reload_piece_count, reload_move};
+const struct way_ops way_reload = {
+    .open = reload_open,
+    .close = reload_close,
+    .piece_count = reload_piece_count,
+    .move = reload_move,
+    .takes_int4 = true,
+};

@@ -125,8 +125,10 @@ static enum status round_run(struct transition_rank *rank, int64_t layer, enum p
 }
 
 /* Of rounds. */
-static int64_t reshard_piece_count(const struct transition_rank *rank, enum phase phase)
+static int64_t reshard_piece_count(const struct transition_rank *rank, int64_t layer,
+                                   enum phase phase)
 {
+    (void)layer;
     return rank->reshard->round_count[phase];
 }
 
@@ -138,4 +140,7 @@ static enum status reshard_move(struct transition_rank *rank, int64_t layer, enu
     return STATUS_OK;
 }
 
-const struct way_ops way_reshard = {reshard_open, reshard_close, reshard_piece_count, reshard_move};
+const struct way_ops way_reshard = {.open = reshard_open,
+                                    .close = reshard_close,
+                                    .piece_count = reshard_piece_count,
+                                    .move = reshard_move};

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "layout/moves.h"
 #include "model/config.h"
 
@@ -42,10 +43,33 @@ static void runner_open(struct model_runner *out, const struct rig_params *param
              });
 }
 
+bool rig_can(const struct rig_params *params, enum way way)
+{
+    return way != WAY_UPLOAD || !params->has_int4_experts;
+}
+
+static void backup_get(struct rig *rig, const struct rig_params *params)
+{
+    const struct checkpoint *checkpoint = rig->runner.checkpoint;
+    struct backup_write_params write = {.path = rig->backup_path, .settings = params->settings};
+    struct backup_report report;
+    struct error err;
+    if (write.settings.scheme == BACKUP_PER_GROUP && write.settings.group == 0)
+        write.settings.group = BACKUP_GROUP_DEFAULT;
+    snprintf(rig->backup_path, sizeof rig->backup_path, "%s/%d-%lld-%d-%d.backup",
+             checkpoint_dir(checkpoint), (int)write.settings.scheme,
+             (long long)write.settings.group, write.settings.is_asymmetric,
+             write.settings.has_zstd);
+    check(backup_write(&report, checkpoint, &write, &err), &err);
+    check(backup_open(&rig->backup, rig->backup_path, &err), &err);
+}
+
 void rig_load(struct rig *out, const struct rig_params *params)
 {
     memset(out, 0, sizeof *out);
     runner_open(&out->runner, params, params->plan);
+    if (params->has_backup || (!params->is_auto && params->way == WAY_UPLOAD))
+        backup_get(out, params);
     out->shape = weights_shape(out->runner.config);
     for (int r = 0; r < params->rank_count; r++)
         out->slots[r] = &out->runner.weights[r].experts;
@@ -57,6 +81,7 @@ enum status rig_start(struct rig *rig, const struct rig_params *params, struct e
                              &(struct transition_params){
                                  .box = rig->runner.box,
                                  .checkpoint = rig->runner.checkpoint,
+                                 .backup = rig->backup,
                                  .shape = &rig->shape,
                                  .layouts = &rig->runner.layouts,
                                  .slots = rig->slots,
@@ -79,6 +104,7 @@ void rig_close(struct rig *rig)
 {
     transition_destroy(rig->transition);
     model_runner_close(&rig->runner);
+    backup_close(rig->backup);
 }
 
 void cold_open(struct cold *out, const struct rig_params *params)
@@ -139,8 +165,12 @@ enum status rig_move(const struct rig *rig, struct transition *transition, enum 
         /* What is under way may go to the other phase. */
         if (!transition_is_under_way(transition))
             transition_start(transition, phase);
-        TRY(box_run(rig->runner.box, release_all, &pass, err));
-        TRY(box_run(rig->runner.box, await_all, &pass, err));
+        enum status status = box_run(rig->runner.box, release_all, &pass, err);
+        if (status == STATUS_OK)
+            status = box_run(rig->runner.box, await_all, &pass, err);
+        while (status != STATUS_OK && transition_is_under_way(transition))
+            continue;
+        TRY(status);
     }
     return transition_run(transition, phase, err);
 }
@@ -162,6 +192,75 @@ static bool slices_equal(const struct expert_form *form, const char *a, const ch
     return true;
 }
 
+/* One matrix of a granule as the reference has it, in the numbers of the form. */
+static void reference_matrix(void *out, enum dtype dtype, const struct backup_form *form,
+                             const void *content, enum backup_matrix which)
+{
+    struct matrix matrix = backup_granule_matrix(form, content, which);
+    const uint8_t *nibbles = matrix.data;
+    if (dtype == DTYPE_BF16)
+        backup_granule_dequantize(out, form, content, which);
+    for (int64_t i = 0; dtype == DTYPE_F32 && i < matrix.rows * matrix.columns; i++) {
+        int64_t row = i / matrix.columns, column = i % matrix.columns;
+        int64_t from =
+            packed_index(matrix.packing, DTYPE_INT4, matrix.rows, matrix.columns, row, column);
+        int64_t to =
+            packed_index(matrix.packing, DTYPE_F32, matrix.rows, matrix.columns, row, column);
+        int64_t group = packed_scale_index(&matrix, row, column);
+        float scale = bf16_to_f32(matrix.scales[group]);
+        float minimum = matrix.minima == NULL ? -8 * scale : bf16_to_f32(matrix.minima[group]);
+        ((float *)out)[to] = scale * (float)(nibbles[from / 2] >> from % 2 * 4 & 15) + minimum;
+    }
+}
+
+/* A layer's slice for decode on a rank as the reference has it, into a place of that form. */
+static void reference_slice(char *out, const struct rig *rig, int64_t layer, int rank)
+{
+    const struct expert_form *to = &rig->slots[rank]->forms[PHASE_DECODE];
+    const struct expert_slice *slice = &to->slice;
+    const struct backup_form *form = backup_form(rig->backup);
+    int64_t moe_layer = backup_moe_layer(rig->runner.config, layer);
+    int64_t blocks = form->granule_width / PACK_BLOCK,
+            end = slice->blocks.first + slice->blocks.count;
+    char *bytes = memory_alloc((size_t)backup_granule_bytes_max(rig->backup), 1);
+    char *scratch = memory_alloc((size_t)form->content_bytes, 1);
+    for (int64_t e = slice->first_expert; e < slice->first_expert + slice->expert_count; e++) {
+        for (int64_t block = slice->blocks.first; block < end; block += blocks) {
+            const void *content;
+            struct error err;
+            check(backup_granule_read(&content, rig->backup,
+                                      backup_granule(form, moe_layer, e, block / blocks), bytes,
+                                      scratch, &err),
+                  &err);
+            for (int m = 0; m < BACKUP_MATRICES; m++)
+                reference_matrix(out + expert_form_offset(to, m, e, block), to->type.dtype, form,
+                                 content, (enum backup_matrix)m);
+        }
+    }
+    memory_free(bytes);
+    memory_free(scratch);
+}
+
+static bool slice_is_reference(const struct rig *rig, int64_t layer, int rank)
+{
+    const struct expert_form *form = &rig->slots[rank]->forms[PHASE_DECODE];
+    char *expected = memory_alloc((size_t)expert_form_bytes(form), 1);
+    reference_slice(expected, rig, layer, rank);
+    bool equal = slices_equal(form, expert_slots_now(rig->slots[rank], layer), expected);
+    memory_free(expected);
+    return equal;
+}
+
+void rig_dequantize(struct model_runner *cold, const struct rig *rig)
+{
+    for (int64_t layer = 0; layer < rig->shape.layer_count; layer++) {
+        for (int r = 0; r < rig->runner.layout.rank_count; r++) {
+            if (expert_slots_has(rig->slots[r], layer))
+                reference_slice(expert_slots_now(&cold->weights[r].experts, layer), rig, layer, r);
+        }
+    }
+}
+
 int64_t rig_check(const struct rig *rig, const struct cold *cold, enum phase phase,
                   const char *label)
 {
@@ -174,11 +273,16 @@ int64_t rig_check(const struct rig *rig, const struct cold *cold, enum phase pha
         for (int r = 0; r < rig->runner.layout.rank_count; r++) {
             cr_assert_eq(rig->slots[r]->layers[layer].phase, has, "%s: layer %lld of rank %d",
                          label, (long long)layer, r);
-            cr_assert(slices_equal(&rig->slots[r]->forms[has],
-                                   expert_slots_now(rig->slots[r], layer),
-                                   expert_slots_now(&cold->of[has].weights[r].experts, layer)),
-                      "%s: layer %lld of rank %d is not as a cold start has it", label,
-                      (long long)layer, r);
+            bool is_int4 = rig->slots[0]->layers[layer].is_int4;
+            bool is_right =
+                is_int4 ? slice_is_reference(rig, layer, r)
+                        : slices_equal(&rig->slots[r]->forms[has],
+                                       expert_slots_now(rig->slots[r], layer),
+                                       expert_slots_now(&cold->of[has].weights[r].experts, layer));
+            cr_assert_eq(rig->slots[r]->layers[layer].is_int4, is_int4);
+            cr_assert(!is_int4 || has == PHASE_DECODE, "%s: layer %lld", label, (long long)layer);
+            cr_assert(is_right, "%s: layer %lld of rank %d is not as a cold start has it%s", label,
+                      (long long)layer, r, is_int4 ? ", dequantized" : "");
         }
     }
     return found;

@@ -4,6 +4,7 @@
 #define PHASOR_TESTS_TRANSITION_RIG_H
 
 #include "exec/scenarios.h"
+#include "quant/backup_write.h"
 #include "transition/transition.h"
 
 struct rig_params {
@@ -18,7 +19,9 @@ struct rig_params {
     double patience_seconds;
     struct turn *turn;
     struct log_sink log;
-    const char *dir; /* of the checkpoint; NULL: scenario_checkpoint */
+    const char *dir;                 /* of the checkpoint; NULL: scenario_checkpoint */
+    bool has_backup;                 /* also without WAY_UPLOAD; then: */
+    struct backup_settings settings; /* of it; group 0: groups of 64 */
 };
 
 struct rig {
@@ -26,7 +29,12 @@ struct rig {
     struct model_shape shape;
     struct expert_slots *slots[COMM_RANKS_MAX];
     struct transition *transition;
+    char backup_path[512]; /* removed with the checkpoint */
+    struct backup *backup; /* or NULL */
 };
+
+/* Whether the way can be taken at all: int4 experts are not made native. */
+bool rig_can(const struct rig_params *params, enum way way);
 
 struct model_shape rig_shape(const char *model);
 
@@ -49,8 +57,12 @@ struct cold {
 void cold_open(struct cold *out, const struct rig_params *params);
 void cold_close(struct cold *cold);
 
+/* Puts the backup's weights, as the reference dequantizes them, in place of a cold start's. */
+void rig_dequantize(struct model_runner *cold, const struct rig *rig);
+
 /* Whether each layer has a whole slice on every rank, in one layout on all, with the bytes of a
- * cold start; fails the test. Returns how many layers with experts have that of `phase`. */
+ * cold start, or of the reference's dequantization where it has the backup's; fails the test.
+ * Returns how many layers with experts have that of `phase`. */
 int64_t rig_check(const struct rig *rig, const struct cold *cold, enum phase phase,
                   const char *label);
 

@@ -47,8 +47,8 @@ Test(choice, is_keep_where_both_are_resident_else_the_faster)
             double reshard, reload;
             printf("%s\n", heard.probe);
             cr_assert_eq(sscanf(heard.probe,
-                                "a layer's experts change their layout in %lf s by reshard, in %lf "
-                                "s by reload",
+                                "a layer's experts change their layout there and back in %lf s by "
+                                "reshard, in %lf s by reload",
                                 &reshard, &reload),
                          2, "%s", heard.probe);
             cr_assert(reshard > 0 && reload > 0);

@@ -104,7 +104,7 @@ static bool read_fails(const struct rig_params *base, bool is_auto, enum read_fa
     params.way = WAY_RELOAD;
     params.log = (struct log_sink){hear, &heard};
     rig_open(&rig, &params);
-    rig.transition->way = WAY_RELOAD; /* whatever the probe found */
+    rig.transition->way[PHASE_DECODE] = WAY_RELOAD; /* whatever the probe found */
     atomic_store(&reads_stay_broken, fault == READ_STAYS_BESIDE);
     atomic_store(&reads_left, n);
     enum status status = rig_move(&rig, rig.transition, PHASE_DECODE, fault != READ_ONCE, &err);
@@ -333,11 +333,11 @@ static bool operation_fails(const struct rig_params *base, enum way way, enum fa
 
 static void sweep(enum fault_kind kind, bool is_beside, uint64_t quick_step)
 {
-    static const enum way in_place[] = {WAY_RESHARD, WAY_RELOAD};
+    static const enum way in_place[] = {WAY_RESHARD, WAY_RELOAD, WAY_UPLOAD};
     for (size_t i = 0; i < 2; i++) {
         struct cold cold;
         cold_open(&cold, &cases[i]);
-        for (size_t w = 0; w < 2; w++) {
+        for (size_t w = 0; w < sizeof in_place / sizeof *in_place; w++) {
             uint64_t step = sweep_step(quick_step), n = sweep_first(step);
             uint64_t live = memory_counters_get().live_count;
             while (operation_fails(&cases[i], in_place[w], kind, is_beside, (int64_t)n, &cold)) {

@@ -49,8 +49,12 @@ static void check_memory(const struct rig *rig, const char *label)
         struct weights_bytes weights;
         struct device *device = box_device(rig->runner.box, r);
         weights_bytes(&weights, rig->runner.config, &share);
+        uint64_t staging = rig->backup == NULL
+                               ? 0
+                               : (uint64_t)(device->ops->host_workers(device) *
+                                            backup_form(rig->backup)->content_bytes);
         uint64_t said =
-            weights.resident + weights.experts +
+            weights.resident + weights.experts + staging +
             exec_bytes(rig->runner.config, &rig->runner.layouts,
                        scenario_token_max(&scenarios[0], rig->runner.layout.rank_count),
                        SCENARIO_SEQUENCES_MAX) +
@@ -89,8 +93,12 @@ static void check_way(const struct rig_params *params, const struct cold *cold)
         }
         for (int64_t layer = 0; layer < rig.shape.layer_count; layer++) {
             struct transition_origin origin = transition_layer(rig.transition, layer);
+            enum way way = params->way;
+            if (way == WAY_UPLOAD && phase == PHASE_PREFILL)
+                way = WAY_RELOAD;
+            cr_assert_eq(origin.is_int4, origin.has_experts && way == WAY_UPLOAD);
             if (expert_slots_has(rig.slots[0], layer))
-                cr_assert(!origin.is_loaded && origin.way == params->way && origin.phase == phase);
+                cr_assert(!origin.is_loaded && origin.way == way && origin.phase == phase);
             else
                 cr_assert(origin.is_loaded && !origin.has_experts);
         }
@@ -120,6 +128,8 @@ static void check_pairs(const char *model, enum dtype dtype, bool has_int4, uint
         cold_open(&cold, &params);
         for (int way = 0; way < WAY_COUNT; way++) {
             params.way = (enum way)way;
+            if (!rig_can(&params, params.way))
+                continue;
             check_way(&params, &cold);
             tested++;
         }
