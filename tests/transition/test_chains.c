@@ -32,62 +32,102 @@ static bool same_bits(const struct scenario_result *a, const struct scenario_res
     return memcmp(a->logits, b->logits, (size_t)(a->token_count * a->vocab) * sizeof(float)) == 0;
 }
 
-/* One phase after another, some twice, some steps with a pass behind them. */
-static void check_chain(struct rig *rig, struct transition *const *transitions, int way_count,
-                        const struct cold *cold, const struct scenario_result expected[PHASE_COUNT],
-                        const char *label)
+/* What passes compute, by phase, and in decode by whose weights. */
+struct expected {
+    struct scenario_result of[PHASE_COUNT], int4;
+};
+
+/* One phase after another, some twice, some steps with a pass behind them. Native weights are made
+ * of the backup's by reload alone, so upload's transition goes back. */
+static void check_chain(struct rig *rig, struct transition *const by_way[WAY_COUNT],
+                        const struct cold *cold, const struct expected *expected, const char *label)
 {
     struct random random = {.seed = sweep_first(1000)};
+    bool is_int4 = false;
     enum phase phase = PHASE_PREFILL;
     for (int step = 0; step < CHAIN_LENGTH; step++) {
         struct scenario_result found;
         struct error err;
+        enum phase before = phase;
+        enum way way;
+        do
+            way = (enum way)random_below(&random, WAY_COUNT);
+        while (by_way[way] == NULL);
+        if (is_int4)
+            way = WAY_UPLOAD;
         phase = (enum phase)random_below(&random, PHASE_COUNT);
-        struct transition *by = transitions[random_below(&random, (uint64_t)way_count)];
-        cr_assert_eq(rig_move(rig, by, phase, random_below(&random, 2) > 0, &err), STATUS_OK,
-                     "%s: %s", label, err.message);
+        cr_assert_eq(rig_move(rig, by_way[way], phase, random_below(&random, 2) > 0, &err),
+                     STATUS_OK, "%s: %s", label, err.message);
+        if (phase != before)
+            is_int4 = phase == PHASE_DECODE && way == WAY_UPLOAD;
         if (step + 1 < CHAIN_LENGTH && random_below(&random, 3) > 0)
             continue;
+        const struct scenario_result *now = is_int4 ? &expected->int4 : &expected->of[phase];
         scenario_run(&found, &rig->runner, &scenarios[0]);
-        cr_assert(same_bits(&found, &expected[phase]), "%s, step %d (seed %llu)", label, step,
+        cr_assert(same_bits(&found, now), "%s, step %d (seed %llu)", label, step,
                   (unsigned long long)random.seed);
-        cr_assert_eq(found.nll, expected[phase].nll);
+        cr_assert_eq(found.nll, now->nll);
         memory_free(found.logits);
     }
     cr_assert_eq(rig_check(rig, cold, phase, label), rig_moe_layers(rig));
 }
 
+/* Of cold starts: the checkpoint's weights; the backup's. */
+static void expect(struct expected *out, struct cold *cold, const struct rig_params *params,
+                   const struct rig *rig)
+{
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        scenario_run(&out->of[phase], &cold->of[phase], &scenarios[0]);
+    if (rig->backup == NULL)
+        return;
+    struct cold dequantized;
+    cold_open(&dequantized, params);
+    rig_dequantize(&dequantized.of[PHASE_DECODE], rig);
+    scenario_run(&out->int4, &dequantized.of[PHASE_DECODE], &scenarios[0]);
+    cr_assert(!same_bits(&out->int4, &out->of[PHASE_DECODE]));
+    cold_close(&dequantized);
+}
+
 static void check_case(size_t index)
 {
-    struct scenario_result expected[PHASE_COUNT];
+    static const enum way in_place[] = {WAY_RESHARD, WAY_RELOAD, WAY_UPLOAD};
+    struct transition *by_way[WAY_COUNT] = {NULL};
+    struct expected expected = {.int4 = {.logits = NULL}};
     struct rig_params params = cases[index];
     struct cold cold;
     struct rig rig;
     struct error err;
     char label[160];
     snprintf(label, sizeof label, "%s, %s", params.model, params.plan);
-    cold_open(&cold, &params);
-    for (int phase = 0; phase < PHASE_COUNT; phase++)
-        scenario_run(&expected[phase], &cold.of[phase], &scenarios[0]);
-
     params.way = WAY_RESHARD;
-    rig_open(&rig, &params);
-    struct transition *transitions[2] = {rig.transition, NULL};
-    params.way = WAY_RELOAD;
-    cr_assert_eq(rig_start(&rig, &params, &err), STATUS_OK);
-    transitions[1] = rig.transition;
-    check_chain(&rig, transitions, 2, &cold, expected, label);
-    transition_destroy(transitions[0]);
+    params.has_backup = rig_can(&params, WAY_UPLOAD);
+    cold_open(&cold, &params);
+    rig_load(&rig, &params);
+    expect(&expected, &cold, &params, &rig);
+    for (size_t w = 0; w < sizeof in_place / sizeof *in_place; w++) {
+        params.way = in_place[w];
+        if (!rig_can(&params, params.way))
+            continue;
+        cr_assert_eq(rig_start(&rig, &params, &err), STATUS_OK, "%s", err.message);
+        by_way[params.way] = rig.transition;
+    }
+    check_chain(&rig, by_way, &cold, &expected, label);
+    rig.transition = NULL;
+    for (int way = 0; way < WAY_COUNT; way++)
+        transition_destroy(by_way[way]);
     rig_close(&rig);
 
+    memset(by_way, 0, sizeof by_way);
     params.way = WAY_KEEP;
     rig_open(&rig, &params);
-    check_chain(&rig, &rig.transition, 1, &cold, expected, label);
+    by_way[WAY_KEEP] = rig.transition;
+    check_chain(&rig, by_way, &cold, &expected, label);
     rig_close(&rig);
 
     cold_close(&cold);
-    for (int phase = 0; phase < PHASE_COUNT; phase++)
-        memory_free(expected[phase].logits);
+    memory_free(expected.of[PHASE_PREFILL].logits);
+    memory_free(expected.of[PHASE_DECODE].logits);
+    memory_free(expected.int4.logits);
 }
 
 TestSuite(chains, .fini = scenario_checkpoints_remove);

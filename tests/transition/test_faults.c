@@ -20,17 +20,22 @@
 
 static atomic_llong reads_left = INT64_MAX; /* until one fails */
 static atomic_bool reads_stay_broken;       /* and all behind it */
+static atomic_bool reads_are_damaged;       /* they give bytes, one bit of which is wrong */
 
 /* In place of the C library's: the n-th read fails. */
 ssize_t pread(int fd, void *out, size_t bytes, off_t offset);
 ssize_t pread(int fd, void *out, size_t bytes, off_t offset)
 {
     int64_t left = atomic_fetch_sub(&reads_left, 1);
-    if (left == 1 || (left < 1 && atomic_load(&reads_stay_broken))) {
+    bool is_broken = left == 1 || (left < 1 && atomic_load(&reads_stay_broken));
+    if (is_broken && !atomic_load(&reads_are_damaged)) {
         errno = EIO;
         return -1;
     }
-    return syscall(SYS_pread64, fd, out, bytes, offset);
+    ssize_t count = syscall(SYS_pread64, fd, out, bytes, offset);
+    if (is_broken && count > 0)
+        ((char *)out)[(uint64_t)offset * 31 % (uint64_t)count] ^= 4;
+    return count;
 }
 
 static const struct rig_params cases[] = {
@@ -85,76 +90,105 @@ enum read_fault {
     READ_ONCE,        /* between passes */
     READ_ONCE_BESIDE, /* what cannot be moved beside passes is tried once more between them */
     READ_STAYS_BESIDE,
+    READ_DAMAGES, /* between passes; only a backup has checksums */
+    READ_DAMAGES_BESIDE,
     READ_FAULT_COUNT
 };
 
-/* The n-th read of a transition fails: by reload alone the run says so and may try again; where
+/* The n-th read of a transition fails: by one way alone the run says so and may try again; where
  * another way is allowed it goes on by that, with one warning. Returns whether there was an n-th.
  */
 static bool read_fails(const struct rig_params *base, bool is_auto, enum read_fault fault,
                        int64_t n, const struct cold *cold, const struct scenario_result *expected)
 {
+    bool is_damage = fault == READ_DAMAGES || fault == READ_DAMAGES_BESIDE;
+    bool is_beside = fault != READ_ONCE && fault != READ_DAMAGES;
+    bool is_upload = base->way == WAY_UPLOAD;
     struct heard heard = {0};
     struct rig_params params = *base;
     struct rig rig;
     struct error err;
     char label[160];
-    snprintf(label, sizeof label, "%s, %s, read %lld", params.model, params.plan, (long long)n);
+    snprintf(label, sizeof label, "%s, %s by %s, read %lld, fault %d", params.model, params.plan,
+             way_names[base->way], (long long)n, (int)fault);
     params.is_auto = is_auto;
-    params.way = WAY_RELOAD;
+    params.has_backup = is_upload;
     params.log = (struct log_sink){hear, &heard};
     rig_open(&rig, &params);
-    rig.transition->way[PHASE_DECODE] = WAY_RELOAD; /* whatever the probe found */
+    rig.transition->way[PHASE_DECODE] = base->way; /* whatever the probe found */
     atomic_store(&reads_stay_broken, fault == READ_STAYS_BESIDE);
+    atomic_store(&reads_are_damaged, is_damage);
     atomic_store(&reads_left, n);
-    enum status status = rig_move(&rig, rig.transition, PHASE_DECODE, fault != READ_ONCE, &err);
+    enum status status = rig_move(&rig, rig.transition, PHASE_DECODE, is_beside, &err);
     bool failed = atomic_exchange(&reads_left, INT64_MAX) <= 0;
-    bool is_mended = is_auto || fault == READ_ONCE_BESIDE;
+    bool is_mended = is_auto || fault == READ_ONCE_BESIDE || fault == READ_DAMAGES_BESIDE;
     int64_t changed = rig_check(&rig, cold, PHASE_DECODE, label);
     if (!failed || is_mended) {
         cr_assert_eq(status, STATUS_OK, "%s: %s", label, err.message);
         cr_assert_eq(changed, rig_moe_layers(&rig), "%s", label);
         cr_assert_eq(heard.count, failed && is_auto, "%s", label);
         if (heard.count > 0) {
-            cr_assert_not_null(strstr(heard.last, "by reload"), "%s", heard.last);
+            cr_assert_not_null(strstr(heard.last, is_upload ? "by upload" : "by reload"), "%s",
+                               heard.last);
             cr_assert_not_null(strstr(heard.last, "going on by reshard"), "%s", heard.last);
         }
     } else {
-        cr_assert_eq(status, STATUS_IO, "%s", label);
-        cr_assert_not_null(strstr(err.message, "by reload: rank "), "%s", err.message);
-        cr_assert_not_null(strstr(err.message, "model.safetensors"), "%s", err.message);
+        cr_assert_eq(status, is_damage ? STATUS_FORMAT : STATUS_IO, "%s: %s", label, err.message);
+        cr_assert_not_null(strstr(err.message, is_upload ? "by upload: rank " : "by reload: rank "),
+                           "%s", err.message);
+        cr_assert_not_null(strstr(err.message, is_upload ? ".backup" : "model.safetensors"), "%s",
+                           err.message);
+        cr_assert_eq(strstr(err.message, "is damaged") != NULL, is_damage, "%s", err.message);
         cr_assert_lt(changed, rig_moe_layers(&rig), "%s", label);
-        check_pass(&rig, expected, label); /* with mixed layers */
+        if (!is_upload)
+            check_pass(&rig, expected, label); /* with mixed layers */
         cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err), STATUS_OK);
         cr_assert_eq(rig_check(&rig, cold, PHASE_DECODE, label), rig_moe_layers(&rig));
     }
-    check_pass(&rig, expected, label);
+    if (!is_upload)
+        check_pass(&rig, expected, label);
+    /* Whatever layers have come from where: back to the checkpoint's own. */
+    cr_assert_eq(transition_run(rig.transition, PHASE_PREFILL, &err), STATUS_OK, "%s: %s", label,
+                 err.message);
+    cr_assert_eq(rig_check(&rig, cold, PHASE_PREFILL, label), rig_moe_layers(&rig));
     rig_close(&rig);
     return failed;
 }
 
 TestSuite(transition_faults, .fini = scenario_checkpoints_remove, .timeout = 600);
 
+static void reads_fail(const struct rig_params *base, enum way way, int fault_count, uint64_t step)
+{
+    struct rig_params params = *base;
+    struct scenario_result expected;
+    struct cold cold;
+    uint64_t n = sweep_first(step), count = 0;
+    params.way = way;
+    cold_open(&cold, base);
+    expect_pass(&expected, base);
+    while (read_fails(&params, count % 2 == 1, (enum read_fault)(count / 2 % (uint64_t)fault_count),
+                      (int64_t)n, &cold, &expected)) {
+        n += step;
+        count++;
+    }
+    printf("%s, %s by %s: %llu reads failed, one in %llu\n", base->model, base->plan,
+           way_names[way], (unsigned long long)count, (unsigned long long)step);
+    cr_assert_gt(n, 50);
+    cold_close(&cold);
+    memory_free(expected.logits);
+}
+
 Test(transition_faults, A24_any_read_of_a_reload_may_fail)
 {
-    for (size_t i = 0; i < CASE_COUNT; i++) {
-        struct scenario_result expected;
-        struct cold cold;
-        uint64_t step = sweep_step(i == 0 ? 131 : 1009), n = sweep_first(step), count = 0;
-        cold_open(&cold, &cases[i]);
-        expect_pass(&expected, &cases[i]);
-        while (read_fails(&cases[i], count % 2 == 1,
-                          (enum read_fault)(count / 2 % READ_FAULT_COUNT), (int64_t)n, &cold,
-                          &expected)) {
-            n += step;
-            count++;
-        }
-        printf("%s, %s: %llu reads failed, one in %llu\n", cases[i].model, cases[i].plan,
-               (unsigned long long)count, (unsigned long long)step);
-        cr_assert_gt(n, 100);
-        cold_close(&cold);
-        memory_free(expected.logits);
-    }
+    for (size_t i = 0; i < CASE_COUNT; i++)
+        reads_fail(&cases[i], WAY_RELOAD, READ_DAMAGES, sweep_step(i == 0 ? 131 : 1009));
+}
+
+/* A layer with native weights goes on by reshard; no other is made of what is damaged. */
+Test(transition_faults, A11_A24_any_read_of_an_upload_may_fail_or_lie)
+{
+    for (size_t i = 0; i < CASE_COUNT; i++)
+        reads_fail(&cases[i], WAY_UPLOAD, READ_FAULT_COUNT, sweep_step(i == 0 ? 7 : 31));
 }
 
 /* ---- Allocations that fail ------------------------------------------------------------------- */
@@ -210,6 +244,7 @@ Test(transition_faults, A26_any_allocation_may_fail)
     }
     struct rig_params choice = cases[1];
     choice.is_auto = true;
+    choice.has_backup = true;
     allocations_fail(&choice, &cold);
     cold_close(&cold);
 }
