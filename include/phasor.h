@@ -87,7 +87,15 @@ enum phasor_transition {
                                 * is left for another with a warning */
     PHASOR_TRANSITION_KEEP,    /* both layouts stay in memory */
     PHASOR_TRANSITION_RESHARD, /* ranks send one another what they lack */
-    PHASOR_TRANSITION_RELOAD   /* what a rank lacks is read from the checkpoint again */
+    PHASOR_TRANSITION_RELOAD,  /* what a rank lacks is read from the checkpoint again */
+    PHASOR_TRANSITION_UPLOAD   /* decode gets the weights of the INT4 backup, and prefill its own again
+                                * by reload; answers differ a little */
+};
+
+/* Which weights decode may have, where a backup is at hand. */
+enum phasor_policy {
+    PHASOR_POLICY_INT4_DECODE, /* the backup's, where that is asked for, or AUTO finds it faster */
+    PHASOR_POLICY_EXACT        /* the checkpoint's alone */
 };
 
 struct phasor_model_params {
@@ -113,6 +121,9 @@ struct phasor_model_params {
     void (*load_progress)(void *context, uint64_t bytes_done, uint64_t bytes_total);
     void *load_context;
     enum phasor_transition transition; /* between the layouts of a plan that has two */
+    const char *backup_path; /* the INT4 backup for UPLOAD or AUTO (phasor_quantize); NULL: the one in
+                              * the cache, which UPLOAD makes there where it is not yet */
+    enum phasor_policy policy;
 };
 PHASOR_API struct phasor_model_params phasor_model_params_default(void);
 

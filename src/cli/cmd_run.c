@@ -16,7 +16,8 @@ struct run_values {
     const char *metrics, *summary;
     const char *chat_template;
     const char *prompt;
-    int dtype, expert_dtype, transition;
+    int dtype, expert_dtype, transition, policy;
+    const char *backup;
     int64_t threads;
     const char *devices, *plan;
     uint64_t seed;
@@ -96,8 +97,15 @@ static const struct cli_option options[] = {
      "as \"dp4|ep4>tp4\" (default: static tensor parallelism)",
      0, 0, NULL},
     {"transition", 0, OPTION_WORD, AT(transition), "WAY",
-     "how experts come from one layout to the other: auto, keep, reshard, reload (auto)", 0, 0,
-     transition_words},
+     "how experts come from one layout to the other: auto, keep, reshard, reload, upload (auto)", 0,
+     0, transition_words},
+    {"backup", 0, OPTION_FILE, AT(backup), "FILE",
+     "the INT4 backup for --transition upload or auto (the one in $PHASOR_CACHE or "
+     "~/.cache/phasor, which upload makes)",
+     0, 0, NULL},
+    {"policy", 0, OPTION_WORD, AT(policy), "POLICY",
+     "weights for decode: int4-decode (those of the INT4 backup, too), exact (int4-decode)", 0, 0,
+     policy_words},
     {"threads", 't', OPTION_COUNT, AT(threads), "COUNT",
      "compute threads (0: one for each core that the process may use)", 0, 4096, NULL},
     {"max-num-seqs", 0, OPTION_COUNT, AT(max_num_seqs), "COUNT",
@@ -235,6 +243,8 @@ static enum phasor_status open_model(struct phasor_model **out, struct progress 
     params.devices = values.devices;
     params.plan = values.plan;
     params.transition = (enum phasor_transition)values.transition;
+    params.backup_path = values.backup;
+    params.policy = (enum phasor_policy)values.policy;
     params.memory_bytes = values.memory;
     params.log = progress_log;
     params.log_context = progress;

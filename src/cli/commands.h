@@ -18,6 +18,7 @@ extern const struct cli_command *const commands[]; /* NULL-terminated */
 extern const struct option_word dtype_words[];
 extern const struct option_word expert_dtype_words[];
 extern const struct option_word transition_words[];
+extern const struct option_word policy_words[];
 
 /* Tells an error of the library on stderr; returns EXIT_FATAL. */
 int fail(const struct phasor_error *err);

@@ -147,7 +147,7 @@ void progress_log(void *context, enum phasor_log_level level, const char *messag
 {
     struct progress *progress = context;
     bool is_warning = level == PHASOR_LOG_WARNING;
-    if (progress->is_quiet || (!is_warning && !progress->is_verbose))
+    if (progress->is_quiet || (level == PHASOR_LOG_DEBUG && !progress->is_verbose))
         return;
     progress_erase(progress);
     const char *before = progress->has_color && is_warning ? "\033[33m" : "";

@@ -29,6 +29,7 @@ MIRRORS(PHASOR_INTERNAL, STATUS_INTERNAL);
 MIRRORS(PHASOR_TRANSITION_KEEP - 1, WAY_KEEP);
 MIRRORS(PHASOR_TRANSITION_RESHARD - 1, WAY_RESHARD);
 MIRRORS(PHASOR_TRANSITION_RELOAD - 1, WAY_RELOAD);
+MIRRORS(PHASOR_TRANSITION_UPLOAD - 1, WAY_UPLOAD);
 MIRRORS(PHASOR_LOG_DEBUG, LOG_DEBUG);
 MIRRORS(PHASOR_LOG_INFO, LOG_INFO);
 MIRRORS(PHASOR_LOG_WARNING, LOG_WARNING);
@@ -127,10 +128,13 @@ static enum status open_model(struct phasor_model *model, const struct phasor_mo
     if (params->thread_count < 0)
         return error_set(err, STATUS_INVALID_ARGUMENT, "--threads must not be negative, found %d",
                          params->thread_count);
-    if ((int)params->transition < 0 || params->transition > PHASOR_TRANSITION_RELOAD)
+    if ((int)params->transition < 0 || params->transition > PHASOR_TRANSITION_UPLOAD)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "transition: %d is none of enum phasor_transition",
                          (int)params->transition);
+    if ((int)params->policy < 0 || params->policy > PHASOR_POLICY_EXACT)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "policy: %d is none of enum phasor_policy",
+                         (int)params->policy);
     bool is_auto = params->transition == PHASOR_TRANSITION_AUTO;
     struct engine_params engine = {
         .model = params->model,
@@ -143,6 +147,8 @@ static enum status open_model(struct phasor_model *model, const struct phasor_mo
         .plan = params->plan,
         .transition_is_auto = is_auto,
         .transition = is_auto ? WAY_KEEP : (enum way)(params->transition - 1),
+        .backup_path = params->backup_path,
+        .is_exact = params->policy == PHASOR_POLICY_EXACT,
         .needs_tokenizer = params->needs_tokenizer,
         .memory_bytes = params->memory_bytes,
         .log = model->log,

@@ -158,7 +158,7 @@ static void note_model(struct batch *batch, const struct request *request)
     if (batch->has_told_model || request->model == NULL || strcmp(request->model, name) == 0)
         return;
     batch->has_told_model = true;
-    log_write(batch->log, LOG_INFO, "rows ask for the model \"%s\" and are run with %s",
+    log_write(batch->log, LOG_DEBUG, "rows ask for the model \"%s\" and are run with %s",
               request->model, name);
 }
 

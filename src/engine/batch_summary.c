@@ -135,6 +135,8 @@ static void write_layers(struct json_writer *json, const struct batch_snapshot *
         json_write_string(json, strchr(layout, '|') + 1);
         json_write_key(json, "by");
         json_write_string(json, origin.is_loaded ? "load" : way_names[origin.way]);
+        json_write_key(json, "provenance");
+        json_write_string(json, origin.is_int4 ? "int4" : "native");
         json_write_close(json, '}');
     }
     json_write_close(json, ']');

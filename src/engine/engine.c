@@ -9,6 +9,7 @@
 #include "base/size_text.h"
 #include "base/system.h"
 #include "comm/box.h"
+#include "engine/engine_backup.h"
 #include "exec/exec.h"
 #include "model/checkpoint.h"
 #include "model/hub.h"
@@ -24,6 +25,7 @@ struct engine {
     struct weights *weights; /* [rank_count] */
     bool keeps_both;         /* layouts are resident */
     struct model_shape shape;
+    struct backup *backup;         /* NULL: none is used */
     struct transition *transition; /* NULL: the plan has one layout, or no layer has experts */
 };
 
@@ -33,7 +35,7 @@ static enum dtype choose_dtype(const struct engine_params *params,
     if (!params->dtype_is_auto)
         return params->dtype;
     if (config->dtype == DTYPE_F16)
-        log_write(&params->log, LOG_INFO,
+        log_write(&params->log, LOG_DEBUG,
                   "the checkpoint is float16 and runs as bfloat16 on this device; --dtype float32 "
                   "keeps every bit");
     return config->dtype == DTYPE_F32 ? DTYPE_F32 : DTYPE_BF16;
@@ -260,32 +262,47 @@ static enum status weights_get(struct engine *engine, const struct engine_params
 
 /* ---- Transitions ----------------------------------------------------------------------------- */
 
+static bool changes_layout(const struct engine *engine)
+{
+    return plan_layouts_differ(&engine->layouts) && engine->shape.moe_layer_count > 0;
+}
+
 static enum status transition_get(struct engine *engine, const struct engine_params *params,
                                   struct error *err)
 {
     struct expert_slots *slots[COMM_RANKS_MAX];
-    engine->shape = weights_shape(engine_config(engine));
-    if (!plan_layouts_differ(&engine->layouts) || engine->shape.moe_layer_count == 0)
+    if (!changes_layout(engine))
         return STATUS_OK;
     for (int r = 0; r < engine_layout(engine)->rank_count; r++)
         slots[r] = &engine->weights[r].experts;
-    return transition_create(&engine->transition,
-                             &(struct transition_params){
-                                 .box = engine->box,
-                                 .checkpoint = engine->checkpoint,
-                                 .shape = &engine->shape,
-                                 .layouts = &engine->layouts,
-                                 .slots = slots,
-                                 .is_auto = params->transition_is_auto,
-                                 .way = params->transition,
-                                 .log = params->log,
-                             },
-                             err);
+    TRY(transition_create(&engine->transition,
+                          &(struct transition_params){
+                              .box = engine->box,
+                              .checkpoint = engine->checkpoint,
+                              .backup = engine->backup,
+                              .shape = &engine->shape,
+                              .layouts = &engine->layouts,
+                              .slots = slots,
+                              .is_auto = params->transition_is_auto,
+                              .way = params->transition,
+                              .log = params->log,
+                          },
+                          err));
+    if (params->transition_is_auto && transition_way(engine->transition) == WAY_UPLOAD)
+        log_write(&params->log, LOG_INFO,
+                  "decode runs on the experts of the INT4 backup %s; --policy exact forbids it",
+                  backup_path(engine->backup));
+    return STATUS_OK;
 }
 
 struct transition *engine_transition(const struct engine *engine)
 {
     return engine->transition;
+}
+
+const struct backup *engine_backup(const struct engine *engine)
+{
+    return engine->backup;
 }
 
 bool engine_moves_weights(const struct engine *engine)
@@ -336,7 +353,10 @@ static enum status engine_load(struct engine *engine, const struct engine_params
     TRY(checkpoint_open(&engine->checkpoint, engine->dir, err));
     TRY(engine_plan_parse(&engine->layouts, params->plan, checkpoint_config(engine->checkpoint),
                           rank_count, err));
+    engine->shape = weights_shape(engine_config(engine));
     TRY(tokenizer_load(engine, params, err));
+    if (changes_layout(engine))
+        TRY(engine_backup_open(&engine->backup, engine->checkpoint, params, err));
     TRY(weights_get(engine, params, err));
     return transition_get(engine, params, err);
 }
@@ -365,6 +385,7 @@ void engine_close(struct engine *engine)
     if (engine == NULL)
         return;
     transition_destroy(engine->transition);
+    backup_close(engine->backup);
     for (int r = 0; engine->weights != NULL && r < engine_layout(engine)->rank_count; r++)
         weights_deinit(&engine->weights[r]);
     memory_free(engine->weights);

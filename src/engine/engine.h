@@ -29,6 +29,8 @@ struct engine_params {
     const char *plan;        /* see plan_layouts_parse; NULL: static tensor parallelism */
     bool transition_is_auto; /* between the layouts of a plan that has two */
     enum way transition;     /* without transition_is_auto */
+    const char *backup_path; /* INT4, for WAY_UPLOAD or transition_is_auto; NULL: in the cache */
+    bool is_exact;           /* decode never uses INT4 weights of a backup */
     bool needs_tokenizer;    /* false: a checkpoint without tokenizer.json will do (token ids) */
     uint64_t memory_bytes;   /* for all that phasor holds in this process; 0: as much as there is */
     struct log_sink log;
@@ -54,6 +56,9 @@ const struct weight_types *engine_types(const struct engine *engine); /* in memo
 
 /* Between the layouts of the plan; NULL where it has one. */
 struct transition *engine_transition(const struct engine *engine);
+
+/* That upload reads, or may; NULL: none is used. */
+const struct backup *engine_backup(const struct engine *engine);
 
 /* Whether a change of phase moves weights, so that phases had better be long. */
 bool engine_moves_weights(const struct engine *engine);

@@ -208,8 +208,10 @@ Test(waves, layers_move_while_prefill_computes)
         {"dp2|ep2>tp2", WAY_RESHARD, true, 4, 10, {5, 5, 5, 5, 5, 5, 5, 5, 5, 5}, 3, false},
         {"dp2|ep2>tp2", WAY_RELOAD, true, 3, 6, {2, 9, 4, 3, 3, 16}, 2, false},
         {"tp2|tp2>ep2", WAY_RESHARD, true, 2, 4, {8, 2, 2, 8}, 2, false},
+        {"dp2|ep2>tp2", WAY_UPLOAD, true, 2, 6, {8, 2, 2, 8, 1, 7}, 3, false},
         {"dp4|ep4>tp2ep2", WAY_RESHARD, true, 4, 8, {1, 1, 5, 1, 1, 5, 1, 1}, 1, false},
     };
+    setenv("PHASOR_CACHE", tools_folder(), 1);
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         struct trace beside[SEQUENCES_MAX], apart[SEQUENCES_MAX];
         struct passes passes;
@@ -375,6 +377,147 @@ Test(waves, a_plan_of_one_layout_says_nothing_of_it)
     cr_assert_null(json_object_get(root, "expert_layers"));
     cr_assert_eq(result.transitions, 0);
     json_decref(root);
+}
+
+/* ---- The INT4 backup ------------------------------------------------------------------------- */
+
+struct notes {
+    int made, others;
+    char last[512];
+};
+
+static void note(void *context, enum phasor_log_level level, const char *message)
+{
+    struct notes *notes = context;
+    if (level == PHASOR_LOG_DEBUG)
+        return;
+    *(strstr(message, "making the INT4 backup") != NULL ? &notes->made : &notes->others) += 1;
+    snprintf(notes->last, sizeof notes->last, "%s", message);
+}
+
+static json_t *rows_of(const struct phasor_model_params *params)
+{
+    struct phasor_batch_params batch = batch_of();
+    struct phasor_batch_result result;
+    struct phasor_model *model;
+    struct phasor_error err;
+    batch.overwrite = true;
+    batch.summary_path = tools_path(tools_folder(), "summary");
+    cr_assert_eq(phasor_model_open(&model, params, &err), PHASOR_OK, "%s", err.message);
+    cr_assert_eq(phasor_batch_run(model, &batch, &result, &err), PHASOR_OK, "%s", err.message);
+    phasor_model_close(model);
+    json_t *all = tools_read_rows(batch.output_path), *choices = json_array();
+    for (const char *id = "abcde"; *id != 0; id++) {
+        const char name[2] = {*id, 0};
+        const json_t *response = json_object_get(tools_row(all, name), "response");
+        json_array_append(choices, json_object_get(json_object_get(response, "body"), "choices"));
+    }
+    json_decref(all);
+    return choices;
+}
+
+/* Made in the cache by the first run, found by the next, the same when it is named; and what it was
+ * used for is said. */
+Test(waves, upload_makes_the_backup_once)
+{
+    char cache[256];
+    struct phasor_quantize_params quantize = phasor_quantize_params_default();
+    struct phasor_model_params params = params_of(MODEL, "dp2|ep2>tp2", PHASOR_TRANSITION_UPLOAD);
+    struct notes notes = {0, 0, ""};
+    struct phasor_error err;
+    size_t length;
+    char *path;
+    params.log = note;
+    params.log_context = &notes;
+    snprintf(cache, sizeof cache, "%s", tools_path(tools_folder(), "cache"));
+    setenv("PHASOR_CACHE", cache, 1);
+    json_t *first = rows_of(&params);
+    cr_assert_eq(notes.made, 1);
+    cr_assert_not_null(strstr(notes.last, cache), "%s", notes.last);
+    json_t *second = rows_of(&params);
+    cr_assert_eq(notes.made, 1);
+
+    char *text = tools_read_file(tools_path(tools_folder(), "summary"), &length);
+    json_t *root = json_loads(text, 0, NULL);
+    const json_t *layers = json_object_get(root, "expert_layers");
+    cr_assert_str_eq(text_of(root, "transition"), "upload");
+    for (size_t i = 0; i < LAYERS; i++) {
+        cr_assert_str_eq(text_of(json_array_get(layers, i), "by"), "upload");
+        cr_assert_str_eq(text_of(json_array_get(layers, i), "provenance"), "int4");
+    }
+    json_decref(root);
+    free(text);
+
+    quantize.model = MODEL;
+    cr_assert_eq(phasor_backup_path(&path, &quantize, &err), PHASOR_OK, "%s", err.message);
+    setenv("PHASOR_CACHE", tools_path(tools_folder(), "nothing"), 1);
+    params.backup_path = path;
+    json_t *third = rows_of(&params);
+    cr_assert(json_equal(first, second) && json_equal(first, third));
+    cr_assert_eq(notes.made + notes.others, 1);
+    phasor_text_free(path);
+    json_decref(first);
+    json_decref(second);
+    json_decref(third);
+}
+
+static void check_refused(const struct phasor_model_params *params, const char *words)
+{
+    struct phasor_model *model;
+    struct phasor_error err;
+    cr_assert_neq(phasor_model_open(&model, params, &err), PHASOR_OK, "%s", words);
+    cr_assert_not_null(strstr(err.message, words), "%s", err.message);
+}
+
+Test(waves, backups_that_cannot_be_used_are_refused)
+{
+    struct phasor_model_params upload = params_of(MODEL, "dp2|ep2>tp2", PHASOR_TRANSITION_UPLOAD);
+    struct phasor_model_params params = upload;
+    setenv("PHASOR_CACHE", tools_path(tools_folder(), "cache"), 1);
+    params.policy = PHASOR_POLICY_EXACT;
+    check_refused(&params, "--policy exact allows no INT4 weights");
+    params = upload;
+    params.expert_dtype = PHASOR_DTYPE_INT4;
+    check_refused(&params, "--expert-dtype int4");
+    params = upload;
+    params.backup_path = tools_path(tools_folder(), "gone");
+    check_refused(&params, "gone");
+    tools_write_file(tools_path(tools_folder(), "letter"), "a letter", 8);
+    params.backup_path = tools_path(tools_folder(), "letter");
+    check_refused(&params, "letter");
+    params.transition = PHASOR_TRANSITION_RESHARD;
+    check_refused(&params, "--backup is for --transition upload or auto");
+    /* Nothing was made for any of them. */
+    cr_assert_neq(access(getenv("PHASOR_CACHE"), F_OK), 0);
+}
+
+/* What auto takes is what the probe says; by policy never upload. */
+Test(waves, auto_uploads_only_where_it_may)
+{
+    struct engine_params params = {.model = MODEL,
+                                   .dtype = DTYPE_F32,
+                                   .plan = "dp2|ep2>tp2",
+                                   .transition_is_auto = true,
+                                   .memory_bytes = 64 << 20};
+    struct engine_params making = params;
+    struct engine *engine;
+    struct error err;
+    setenv("PHASOR_CACHE", tools_path(tools_folder(), "cache"), 1);
+    making.transition_is_auto = false;
+    making.transition = WAY_UPLOAD;
+    for (int i = 0; i < 4; i++) {
+        params.is_exact = i % 2 == 1;
+        check(engine_open(&engine, &params, &err), &err);
+        cr_assert(engine_moves_weights(engine));
+        bool may = i == 2; /* there is one, and the policy allows it */
+        cr_assert_eq(engine_backup(engine) != NULL, may, "case %d", i);
+        cr_assert(may || transition_way(engine_transition(engine)) != WAY_UPLOAD);
+        engine_close(engine);
+        if (i == 1) {
+            check(engine_open(&engine, &making, &err), &err);
+            engine_close(engine);
+        }
+    }
 }
 
 /* ---- A file that is gone --------------------------------------------------------------------- */

@@ -1,0 +1,15 @@
+/* Which INT4 backup a model is opened with. */
+#ifndef PHASOR_ENGINE_ENGINE_BACKUP_H
+#define PHASOR_ENGINE_ENGINE_BACKUP_H
+
+#include "engine/engine.h"
+#include "quant/backup_file.h"
+
+/* The one that params->backup_path names; else the one in the cache, which is made there once, with
+ * a word in the log, where upload was asked for. `*out` is NULL where decode is not to use any: by
+ * policy, because another way was chosen, or because there is none to choose. What was asked for
+ * and cannot be is STATUS_INVALID_ARGUMENT, or as making and opening a backup fail. */
+enum status engine_backup_open(struct backup **out, const struct checkpoint *checkpoint,
+                               const struct engine_params *params, struct error *err) MUST_CHECK;
+
+#endif
