@@ -24,9 +24,11 @@ struct engine {
     struct box *box;
     struct weights *weights; /* [rank_count] */
     bool keeps_both;         /* layouts are resident */
+    int64_t spare_count;     /* else; slots for layers that are written before they change */
     struct model_shape shape;
     struct backup *backup;         /* NULL: none is used */
     struct transition *transition; /* NULL: the plan has one layout, or no layer has experts */
+    bool has_let_go;               /* the last pass let go of layers */
 };
 
 static enum dtype choose_dtype(const struct engine_params *params,
@@ -150,6 +152,7 @@ static struct weights_share share_of(const struct engine *engine, const struct w
 {
     return (struct weights_share){.layouts = engine->layouts,
                                   .keeps_both = engine->keeps_both,
+                                  .spare_count = engine->spare_count,
                                   .rank = rank,
                                   .types = *types};
 }
@@ -191,20 +194,27 @@ static uint64_t weights_total(const struct engine *engine, const struct weight_t
 }
 
 /* Both layouts stay resident where that was asked for; or where nobody says, and they take at most
- * half of what there is: caches and activations are to have as much. */
+ * half of what there is: caches and activations are to have as much. What is read from a file gets
+ * as much room, under the same rule, so that it can be read while prefill computes. */
 static void room_choose(struct engine *engine, const struct engine_params *params,
                         const struct weight_types *types)
 {
     uint64_t there = system_memory_available();
+    bool is_read = params->transition == WAY_RELOAD || params->transition == WAY_UPLOAD;
     if (!plan_layouts_differ(&engine->layouts))
         return;
     if (engine->memory_bytes > 0 && engine->memory_bytes < there)
         there = engine->memory_bytes;
-    engine->keeps_both = true;
-    if (params->transition_is_auto)
+    if (params->transition_is_auto) {
+        engine->keeps_both = true;
         engine->keeps_both = weights_total(engine, types) <= there / 2;
-    else
+    } else if (is_read) {
+        engine->spare_count = engine->shape.moe_layer_count;
+        if (weights_total(engine, types) > there / 2)
+            engine->spare_count = 1;
+    } else {
         engine->keeps_both = params->transition == WAY_KEEP;
+    }
 }
 
 /* A sentence now rather than the kernel's killer later. */
@@ -320,24 +330,31 @@ static enum status experts_await(void *context, int rank, int64_t layer, struct 
     return transition_await(context, rank, layer, err);
 }
 
-/* The last pass of prefill lets each layer go as it leaves it, and decode waits for a layer when it
- * comes to it. The way back is between passes. */
+/* With prefill, what decode needs begins to come, where there is room; the last pass lets each
+ * layer go as it leaves it, and decode waits for a layer when it comes to it. The way back is
+ * between passes. */
 enum status engine_enter(struct engine *engine, const struct generator_pass *pass,
                          struct exec_hooks *hooks, struct error *err)
 {
     struct transition *transition = engine->transition;
     if (transition == NULL)
         return STATUS_OK;
+    bool is_prefill = pass->phase == PHASE_PREFILL;
+    bool is_under_way = transition_is_under_way(transition);
     hooks->context = transition;
-    if (pass->phase == PHASE_DECODE && transition_is_under_way(transition)) {
+    if (!is_prefill && is_under_way && engine->has_let_go) {
         hooks->experts_await = experts_await;
         return STATUS_OK;
     }
-    TRY(transition_run(transition, pass->phase, err));
-    if (pass->is_last) {
+    /* What is under way has moved nothing as long as no layer was let go: with more of prefill it
+     * goes on; decode, if it should come now, lets go of all. */
+    if (!is_prefill || !is_under_way || engine->has_let_go)
+        TRY(transition_run(transition, pass->phase, err));
+    engine->has_let_go = is_prefill && pass->is_last;
+    if (is_prefill && engine_moves_weights(engine))
         transition_start(transition, PHASE_DECODE);
+    if (engine->has_let_go)
         hooks->experts_done = experts_done;
-    }
     return STATUS_OK;
 }
 

@@ -233,6 +233,7 @@ void weight_slices_slots(struct expert_slots_params *out, struct model_shape *sh
         .rank = share->rank,
         .type = weights_expert_type(&share->types),
         .keeps_both = share->keeps_both,
+        .spare_count = share->spare_count,
         .has_experts = has_experts,
     };
 }

@@ -39,6 +39,7 @@ struct weight_types {
 struct weights_share {
     struct plan_layouts layouts; /* experts are loaded as they lie in prefill */
     bool keeps_both;             /* memory for the experts of both layouts; see expert_slots */
+    int64_t spare_count;         /* else; see expert_slots */
     int rank;
     struct weight_types types;
 };

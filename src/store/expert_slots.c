@@ -29,6 +29,15 @@ uint64_t expert_slots_slot_bytes(const struct expert_slots *slots, enum phase ph
     return (uint64_t)max_of(prefill, decode);
 }
 
+/* Beside the slots that layers have. */
+static int64_t spares_of(const struct expert_slots_params *params, int64_t layers)
+{
+    int64_t wanted = params->spare_count > 0 ? params->spare_count : 1;
+    if (keeps_both(params) || !plan_layouts_differ(params->layouts))
+        return 0;
+    return wanted < layers ? wanted : layers;
+}
+
 uint64_t expert_slots_bytes(const struct expert_slots_params *params)
 {
     struct expert_slots slots = {.keeps_both = keeps_both(params)};
@@ -39,8 +48,7 @@ uint64_t expert_slots_bytes(const struct expert_slots_params *params)
     uint64_t prefill = expert_slots_slot_bytes(&slots, PHASE_PREFILL);
     if (slots.keeps_both)
         return layers * (prefill + expert_slots_slot_bytes(&slots, PHASE_DECODE));
-    bool has_spare = plan_layouts_differ(params->layouts) && layers > 0;
-    return (layers + has_spare) * prefill;
+    return (layers + (uint64_t)spares_of(params, (int64_t)layers)) * prefill;
 }
 
 /* ---- Life ------------------------------------------------------------------------------------ */
@@ -69,18 +77,20 @@ static void view_set(struct expert_slots *slots, int64_t layer)
 static enum status slots_get(struct expert_slots *slots, const struct expert_slots_params *params,
                              struct error *err)
 {
-    bool any = false;
+    int64_t layers = 0;
     for (int64_t layer = 0; layer < slots->layer_count; layer++) {
         if (!params->has_experts[layer])
             continue;
-        any = true;
+        layers++;
         for (int phase = 0; phase <= (slots->keeps_both ? PHASE_DECODE : PHASE_PREFILL); phase++)
             TRY(slot_get(slots, &slots->layers[layer].slots[phase], (enum phase)phase, err));
         slots->layers[layer].weights = slots->weights + layer * slots->weights_per_layer;
         view_set(slots, layer);
     }
-    if (any && !slots->keeps_both && plan_layouts_differ(params->layouts))
-        TRY(slot_get(slots, &slots->spare, PHASE_PREFILL, err));
+    for (int64_t spare = 0; spare < spares_of(params, layers); spare++) {
+        TRY(slot_get(slots, &slots->spares[spare], PHASE_PREFILL, err));
+        slots->spare_count++;
+    }
     return STATUS_OK;
 }
 
@@ -101,6 +111,9 @@ enum status expert_slots_init(struct expert_slots *out, struct device *device,
                         (size_t)(slots.layer_count * slots.weights_per_layer),
                         sizeof *slots.weights, "the expert table", err),
              failed);
+    TRY_GOTO(memory_get((void **)&slots.spares, (size_t)slots.layer_count, sizeof *slots.spares,
+                        "the layer table", err),
+             failed);
     TRY_GOTO(slots_get(&slots, params, err), failed);
     *out = slots;
     return STATUS_OK;
@@ -116,8 +129,9 @@ void expert_slots_deinit(struct expert_slots *slots)
         for (int phase = 0; phase < PHASE_COUNT; phase++)
             slots->device->ops->memory_free(slots->device, slots->layers[layer].slots[phase]);
     }
-    if (slots->spare != NULL)
-        slots->device->ops->memory_free(slots->device, slots->spare);
+    for (int64_t spare = 0; spare < slots->spare_count; spare++)
+        slots->device->ops->memory_free(slots->device, slots->spares[spare]);
+    memory_free(slots->spares);
     memory_free(slots->weights);
     memory_free(slots->layers);
     *slots = (struct expert_slots){0};
@@ -125,24 +139,44 @@ void expert_slots_deinit(struct expert_slots *slots)
 
 /* ---- Changing -------------------------------------------------------------------------------- */
 
+bool expert_slots_reserve(struct expert_slots *slots, int64_t layer, enum phase phase)
+{
+    void **target = &slots->layers[layer].slots[phase];
+    ASSERT(expert_slots_has(slots, layer) && slots->layers[layer].phase != phase);
+    if (*target == NULL && slots->spare_count > 0)
+        *target = slots->spares[--slots->spare_count];
+    return *target != NULL;
+}
+
+static void give_back(struct expert_slots *slots, int64_t layer, enum phase phase)
+{
+    slots->spares[slots->spare_count++] = slots->layers[layer].slots[phase];
+    slots->layers[layer].slots[phase] = NULL;
+}
+
+void expert_slots_give_back(struct expert_slots *slots, int64_t layer, enum phase phase)
+{
+    ASSERT(slots->layers[layer].phase != phase);
+    if (!slots->keeps_both && slots->layers[layer].slots[phase] != NULL)
+        give_back(slots, layer, phase);
+}
+
 void *expert_slots_target(const struct expert_slots *slots, int64_t layer, enum phase phase)
 {
-    ASSERT(expert_slots_has(slots, layer) && slots->layers[layer].phase != phase);
-    return slots->keeps_both ? slots->layers[layer].slots[phase] : slots->spare;
+    void *target = slots->layers[layer].slots[phase];
+    ASSERT(slots->layers[layer].phase != phase && target != NULL);
+    return target;
 }
 
 void *expert_slots_swap(struct expert_slots *slots, int64_t layer, enum phase phase)
 {
     struct expert_layer *of = &slots->layers[layer];
-    void *target = expert_slots_target(slots, layer, phase), *freed = NULL;
-    ASSERT(target != NULL);
-    if (!slots->keeps_both) {
-        freed = of->slots[of->phase];
-        of->slots[of->phase] = NULL;
-        of->slots[phase] = target;
-        slots->spare = freed;
-    }
+    void *freed = slots->keeps_both ? NULL : of->slots[of->phase];
+    enum phase old = of->phase;
+    ASSERT(expert_slots_target(slots, layer, phase) != NULL);
     of->phase = phase;
     view_set(slots, layer);
+    if (freed != NULL)
+        give_back(slots, layer, old);
     return freed;
 }

@@ -1,10 +1,10 @@
 /* Where the routed experts of each layer lie on one rank, and in which layout.
  *
  * A slot is device memory for a layer's slice. With one layout for both phases each layer has one
- * slot. With two, in place: all slots have the size of the larger slice, there is one spare, and a
- * layer changes its layout by being written to the spare, which it then keeps; its old slot is the
- * next spare. Or both resident: each layer has a slot for each layout, and a change is only which
- * of them is used.
+ * slot. With two, in place: all slots have the size of the larger slice, there is a spare, or some,
+ * and a layer changes its layout by being written to a spare, which it then keeps; its old slot is
+ * a spare from then on. So with more spares more layers can be written before they change. Or both
+ * resident: each layer has a slot for each layout, and a change is only which of them is used.
  *
  * exec reads what each layer has; who changes it writes a target, then swaps. So a layer always has
  * a whole slice, in one layout or the other, and layers may differ. */
@@ -23,7 +23,7 @@ struct expert_layer {
                                         * numbers; else the checkpoint's. Who swaps says it */
     const struct ffn_weights *weights; /* [forms[phase].slice.expert_count], host memory; NULL in a
                                         * layer without routed experts. The pointer stays */
-    /* private: its slice in each layout, NULL where it has none; [PHASE_COUNT] */
+    /* private: its slice in each layout, or its target there; NULL where it has none */
     void *slots[PHASE_COUNT];
 };
 
@@ -35,8 +35,9 @@ struct expert_slots {
 
     /* private */
     struct device *device;
-    uint64_t bytes;              /* of device memory */
-    void *spare;                 /* NULL where nothing changes in place */
+    uint64_t bytes; /* of device memory */
+    void **spares;  /* [spare_count] of [layer_count]: nobody's */
+    int64_t spare_count;
     struct ffn_weights *weights; /* of all layers */
     int64_t weights_per_layer;
 };
@@ -47,6 +48,7 @@ struct expert_slots_params {
     int rank;
     struct expert_type type;
     bool keeps_both;         /* resident; without effect where the layouts are equal */
+    int64_t spare_count;     /* else; more than layers with experts are none of use. 0: 1 */
     const bool *has_experts; /* [shape->layer_count] */
 };
 
@@ -72,8 +74,13 @@ static inline void *expert_slots_now(const struct expert_slots *slots, int64_t l
     return slots->layers[layer].slots[slots->layers[layer].phase];
 }
 
-/* Where a slice of the layer in another layout is to be written: memory that nobody reads, of at
- * least expert_form_bytes. */
+/* The layer gets a target for its slice in another layout; false where no slot is to be had until
+ * another layer changes. Again: it has it already. Given back where it is not to change after all.
+ */
+bool expert_slots_reserve(struct expert_slots *slots, int64_t layer, enum phase phase);
+void expert_slots_give_back(struct expert_slots *slots, int64_t layer, enum phase phase);
+
+/* Its target: memory that nobody reads, of at least expert_form_bytes. */
 void *expert_slots_target(const struct expert_slots *slots, int64_t layer, enum phase phase);
 
 /* From now on the layer has that layout, and what was written to its target. Not while anything

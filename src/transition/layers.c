@@ -161,6 +161,20 @@ enum status layer_fill_anyhow(enum way *way, struct transition *transition, int6
     return status;
 }
 
+bool layer_reserve(struct transition *transition, int64_t layer, enum phase phase)
+{
+    bool has = true;
+    for (int r = 0; r < transition->rank_count; r++)
+        has &= expert_slots_reserve(transition->ranks[r].slots, layer, phase);
+    return has; /* all ranks have the same number of slots */
+}
+
+void layer_give_back(struct transition *transition, int64_t layer, enum phase phase)
+{
+    for (int r = 0; r < transition->rank_count; r++)
+        expert_slots_give_back(transition->ranks[r].slots, layer, phase);
+}
+
 bool layer_has_to_move(const struct transition *transition, int64_t layer, enum phase phase)
 {
     const struct expert_slots *slots = transition->ranks[0].slots;
@@ -182,23 +196,25 @@ static enum status poison_fill(void *argument, struct error *err)
     return STATUS_OK;
 }
 
-/* The target of the next layer, where slots are taken in turn: what was there is of no more use. */
+/* Slots of the rank that no layer has: what was there is of no more use. */
 static enum status rank_poison(void *context, int index, struct error *err)
 {
     struct transition *transition = context;
     struct transition_rank *rank = &transition->ranks[index];
-    struct poison poison = {.memory = rank->slots->spare,
-                            .bytes = expert_slots_slot_bytes(rank->slots, PHASE_PREFILL)};
     stream_take(rank);
-    rank->ops->call(rank->stream, poison_fill, &poison, sizeof poison);
+    for (int64_t spare = 0; spare < rank->slots->spare_count; spare++) {
+        struct poison poison = {.memory = rank->slots->spares[spare],
+                                .bytes = expert_slots_slot_bytes(rank->slots, PHASE_PREFILL)};
+        rank->ops->call(rank->stream, poison_fill, &poison, sizeof poison);
+    }
     enum status status = rank->ops->synchronize(rank->stream, err);
     stream_give(rank);
     return status;
 }
 
-enum status spare_poison(struct transition *transition, struct error *err)
+enum status spares_poison(struct transition *transition, struct error *err)
 {
-    if (!transition->params.poisons_freed || transition->ranks[0].slots->spare == NULL)
+    if (!transition->params.poisons_freed || transition->ranks[0].slots->spare_count == 0)
         return STATUS_OK;
     return box_run_on(transition->params.box, transition->hosts, rank_poison, transition, err);
 }

@@ -90,29 +90,37 @@ static bool later_is_needed(const struct transition *transition, int64_t layer)
     return false;
 }
 
-/* When nobody needs the layer as it was: on all ranks at once, for everybody who looks. False when
- * that will not be. */
-static bool layer_swap(struct transition *transition, int64_t layer, enum phase phase, enum way way)
+/* Whether the layer may be swapped; with `waits`, when it may, and false where that will not be. */
+static bool may_swap(struct transition *transition, int64_t layer, bool waits)
 {
     transition_lock(transition);
-    while (!all_released(transition, layer) && !transition->is_stopping &&
+    while (waits && !all_released(transition, layer) && !transition->is_stopping &&
            !box_has_failed(transition))
         wait_a_moment(transition);
-    bool swaps = all_released(transition, layer) && !box_has_failed(transition);
-    if (swaps) {
-        for (int r = 0; r < transition->rank_count; r++) {
-            struct expert_slots *slots = transition->ranks[r].slots;
-            expert_slots_swap(slots, layer, phase);
-            slots->layers[layer].is_int4 = ways[way]->gives_int4;
-        }
-        transition->origins[layer] =
-            (struct transition_origin){.has_experts = true, .phase = phase, .way = way};
-        transition->counters.layer_count++;
-        transition->counters.early_count += later_is_needed(transition, layer);
-        pthread_cond_broadcast(&transition->changed);
-    }
+    bool may = all_released(transition, layer) && !box_has_failed(transition);
     transition_unlock(transition);
-    return swaps;
+    return may;
+}
+
+/* On all ranks at once, for everybody who looks. */
+static void layer_swap(struct transition *transition, int64_t layer, enum phase phase)
+{
+    enum way way = transition->filled_by[layer];
+    struct transition_counters *counters = &transition->counters;
+    transition_lock(transition);
+    for (int r = 0; r < transition->rank_count; r++) {
+        struct expert_slots *slots = transition->ranks[r].slots;
+        expert_slots_swap(slots, layer, phase);
+        slots->layers[layer].is_int4 = ways[way]->gives_int4;
+    }
+    transition->origins[layer] =
+        (struct transition_origin){.has_experts = true, .phase = phase, .way = way};
+    counters->layer_count++;
+    counters->early_count += later_is_needed(transition, layer);
+    counters->transition_count += !transition->has_moved;
+    transition->has_moved = true;
+    pthread_cond_broadcast(&transition->changed);
+    transition_unlock(transition);
 }
 
 static bool is_stopping(const struct transition *transition)
@@ -123,24 +131,50 @@ static bool is_stopping(const struct transition *transition)
     return stopping;
 }
 
+/* The first layer from here on that has to move; the number of layers where none has. */
+static int64_t layer_next(const struct transition *transition, int64_t layer, enum phase phase)
+{
+    while (layer < transition->params.shape->layer_count &&
+           !layer_has_to_move(transition, layer, phase))
+        layer++;
+    return layer;
+}
+
+/* Layers are filled as long as there is room, and swapped in the same order, each when nobody needs
+ * it as it was: layers before `*swapped` have been, those before `*filled` are there. */
+static enum status layers_fill_and_swap(struct transition *transition, enum phase phase,
+                                        int64_t *swapped, int64_t *filled, struct error *err)
+{
+    int64_t end = transition->params.shape->layer_count;
+    for (*filled = *swapped = layer_next(transition, 0, phase);
+         *swapped < end && !is_stopping(transition);) {
+        bool has_room = *filled < end && layer_reserve(transition, *filled, phase);
+        if (*swapped < *filled && may_swap(transition, *swapped, !has_room)) {
+            layer_swap(transition, *swapped, phase);
+            *swapped = layer_next(transition, *swapped + 1, phase);
+            TRY(spares_poison(transition, err));
+        } else if (has_room) {
+            TRY(layer_fill_anyhow(&transition->filled_by[*filled], transition, *filled, phase,
+                                  err));
+            *filled = layer_next(transition, *filled + 1, phase);
+        } else {
+            return comm_domain_failure(domain_of(transition), err); /* or it is to stop */
+        }
+    }
+    return STATUS_OK;
+}
+
 static enum status layers_move(struct transition *transition, enum phase phase, struct error *err)
 {
-    enum status status = STATUS_OK;
-    for (int64_t layer = 0; status == STATUS_OK && layer < transition->params.shape->layer_count;
-         layer++) {
-        if (!layer_has_to_move(transition, layer, phase))
-            continue;
-        if (is_stopping(transition))
-            return STATUS_OK;
-        enum way way;
-        status = layer_fill_anyhow(&way, transition, layer, phase, err);
-        if (status == STATUS_OK && !layer_swap(transition, layer, phase, way))
-            return comm_domain_failure(domain_of(transition), err);
-        if (status == STATUS_OK)
-            status = spare_poison(transition, err);
-        if (status != STATUS_OK)
-            error_prefix(err, status, "layer %lld, changing the layout of its experts by %s",
-                         (long long)layer, way_names[way]);
+    int64_t swapped, filled;
+    enum status status = layers_fill_and_swap(transition, phase, &swapped, &filled, err);
+    if (status != STATUS_OK)
+        error_prefix(err, status, "layer %lld, changing the layout of its experts by %s",
+                     (long long)transition->work_layer, way_names[transition->work_way]);
+    /* What is there in vain, and what was to come. */
+    for (int64_t layer = swapped; layer < transition->params.shape->layer_count; layer++) {
+        if (layer_has_to_move(transition, layer, phase))
+            layer_give_back(transition, layer, phase);
     }
     return status;
 }
@@ -198,19 +232,10 @@ void mover_deinit(struct transition *transition)
 /* ---- For who waits between passes -------------------------------------------------------------
  */
 
-static bool has_any_to_move(const struct transition *transition, enum phase phase)
-{
-    int64_t layer = 0;
-    while (layer < transition->params.shape->layer_count &&
-           !layer_has_to_move(transition, layer, phase))
-        layer++;
-    return layer < transition->params.shape->layer_count;
-}
-
 /* Under the lock; nothing is under way. */
 static void begin(struct transition *transition, enum phase phase, bool needs_release)
 {
-    if (!has_any_to_move(transition, phase))
+    if (layer_next(transition, 0, phase) == transition->params.shape->layer_count)
         return;
     for (int64_t layer = 0; layer < transition->params.shape->layer_count; layer++)
         transition->released[layer] = 0;
@@ -218,7 +243,7 @@ static void begin(struct transition *transition, enum phase phase, bool needs_re
     transition->needs_release = needs_release;
     transition->is_stopping = false;
     transition->is_moving = true;
-    transition->counters.transition_count++;
+    transition->has_moved = false;
     pthread_cond_broadcast(&transition->changed);
 }
 

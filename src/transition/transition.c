@@ -48,9 +48,11 @@ static void transition_ways_set(struct transition *transition, enum way way)
 static enum status way_probe(double *seconds, struct transition *transition, enum way way,
                              int64_t layer, struct error *err)
 {
+    bool has_refused, has_room = layer_reserve(transition, layer, PHASE_DECODE);
+    ASSERT(has_room);
     double start = system_seconds();
-    bool has_refused;
     enum status status = layer_fill(transition, way, layer, PHASE_DECODE, &has_refused, err);
+    layer_give_back(transition, layer, PHASE_DECODE);
     *seconds = has_refused ? -1 : system_seconds() - start;
     return has_refused ? STATUS_OK : status;
 }
@@ -167,6 +169,8 @@ static enum status transition_open(struct transition *transition, struct error *
     TRY(mover_init(transition, err));
     TRY(memory_get((void **)&transition->origins, (size_t)params->shape->layer_count,
                    sizeof *transition->origins, "the transition", err));
+    TRY(memory_get((void **)&transition->filled_by, (size_t)params->shape->layer_count,
+                   sizeof *transition->filled_by, "the transition", err));
     TRY(memory_get((void **)&transition->released, (size_t)params->shape->layer_count,
                    sizeof *transition->released, "the transition", err));
     TRY(ranks_create(transition, err));
@@ -178,7 +182,7 @@ static enum status transition_open(struct transition *transition, struct error *
                                        .is_loaded = true};
     }
     TRY(ways_open(transition, err));
-    TRY(spare_poison(transition, err));
+    TRY(spares_poison(transition, err));
     bool keeps_both = transition->ranks[0].slots->keeps_both;
     if (params->is_auto && !keeps_both)
         return ways_probe(transition, err);
@@ -221,6 +225,7 @@ void transition_destroy(struct transition *transition)
     }
     memory_free(transition->ranks);
     memory_free(transition->released);
+    memory_free(transition->filled_by);
     memory_free(transition->origins);
     memory_free(transition);
 }

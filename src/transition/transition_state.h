@@ -85,9 +85,11 @@ struct transition {
     bool is_quitting;
     bool needs_release; /* of a layer by all ranks, before it is swapped */
     enum phase phase;   /* to whose layout */
+    bool has_moved;     /* a layer */
     int *released;      /* [layer_count] ranks that have */
     enum status status; /* how it ended */
     struct error error;
+    enum way *filled_by; /* [layer_count] of those that are not swapped yet; the mover's */
 
     /* Under the lock, too: others look. */
     struct transition_origin *origins; /* [layer_count] */
@@ -111,9 +113,12 @@ static inline bool layer_is_int4(const struct transition *transition, int64_t la
 {
     return transition->ranks[0].slots->layers[layer].is_int4;
 }
+/* A target for the layer on all ranks; false where there is none until another has moved. */
+bool layer_reserve(struct transition *transition, int64_t layer, enum phase phase);
+void layer_give_back(struct transition *transition, int64_t layer, enum phase phase);
 bool layer_has_to_move(const struct transition *transition, int64_t layer, enum phase phase);
 /* Tests: what nobody needs any more becomes what nobody can use. */
-enum status spare_poison(struct transition *transition, struct error *err) MUST_CHECK;
+enum status spares_poison(struct transition *transition, struct error *err) MUST_CHECK;
 
 /* mover.c */
 enum status mover_init(struct transition *transition, struct error *err) MUST_CHECK;

@@ -47,6 +47,7 @@ struct weights_share model_runner_share(const struct model_runner *runner, int r
 {
     return (struct weights_share){.layouts = runner->layouts,
                                   .keeps_both = runner->keeps_both,
+                                  .spare_count = runner->spare_count,
                                   .rank = rank,
                                   .types = runner->types};
 }
@@ -87,6 +88,7 @@ void model_runner_open(struct model_runner *out, const struct runner_params *par
                    &err),
           &err);
     out->keeps_both = params->keeps_both;
+    out->spare_count = params->spare_count;
     out->types =
         (struct weight_types){params->dtype, params->has_int4_experts ? DTYPE_INT4 : params->dtype};
     check(box_run(out->box, load, out, &err), &err);

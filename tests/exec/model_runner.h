@@ -17,6 +17,7 @@ struct runner_params {
     int rank_count;      /* 0: 1 */
     const char *plan;    /* NULL: static tensor parallelism */
     bool keeps_both;     /* see struct weights_share */
+    int64_t spare_count; /* the same */
     int thread_count;    /* 0: one for each core */
     int64_t token_max;   /* of a pass */
     int64_t segment_max; /* 0: 16 */
@@ -37,6 +38,7 @@ struct model_runner {
     struct kv_cache cache;
     struct weight_types types;
     bool keeps_both;
+    int64_t spare_count;
     bool taken[COMM_RANKS_MAX][RUNNER_PAGES_MAX]; /* pages of each group */
 };
 

@@ -167,14 +167,16 @@ static void check_changes(size_t index)
         enum phase old = slots.layers[layer].phase;
         enum phase new = old == PHASE_PREFILL ? PHASE_DECODE : PHASE_PREFILL;
         const void *was = expert_slots_now(&slots, layer);
+        cr_assert(expert_slots_reserve(&slots, layer, new));
         const void *target = expert_slots_target(&slots, layer, new);
         check_target(&slots, layer, new);
         const void *freed = expert_slots_swap(&slots, layer, new);
         cr_assert_eq(freed, slots.keeps_both ? NULL : was);
         cr_assert_eq(expert_slots_now(&slots, layer), target);
         cr_assert_eq(slots.layers[layer].phase, new);
-        if (!slots.keeps_both)
-            cr_assert_eq(expert_slots_target(&slots, layer, old), was, "the next spare");
+        cr_assert(expert_slots_reserve(&slots, layer, old));
+        cr_assert_eq(expert_slots_target(&slots, layer, old), was, "the next spare, or its own");
+        expert_slots_give_back(&slots, layer, old);
         check_views(&slots);
     }
     expert_slots_deinit(&slots);
@@ -186,4 +188,44 @@ Test(expert_slots, a_layer_has_one_whole_slice)
     check_changes(2);
     check_changes(3);
     check_changes(5);
+}
+
+/* As many layers as there are spares can be written before one changes; each to a slot of its own,
+ * which goes back whether it is used or not. */
+Test(expert_slots, spares_are_for_as_many_layers)
+{
+    static const int64_t layers[] = {0, 2, 3}; /* that have experts */
+    for (int64_t count = 0; count <= 4; count++) {
+        struct device *device = device_open();
+        struct expert_slots_params params;
+        struct plan_layouts layouts;
+        struct expert_slots slots;
+        struct error err;
+        int64_t given = count < 1 ? 1 : count > 3 ? 3 : count;
+        params_of(&params, &layouts, 2, types[1]);
+        params.spare_count = count;
+        cr_assert_eq(expert_slots_init(&slots, device, &params, &err), STATUS_OK);
+        cr_assert_eq(slots.bytes, expert_slots_bytes(&params));
+        cr_assert_eq(slots.bytes,
+                     (uint64_t)(3 + given) * expert_slots_slot_bytes(&slots, PHASE_DECODE));
+        for (int round = 0; round < 2; round++) {
+            for (int64_t i = 0; i < 3; i++) {
+                bool has = expert_slots_reserve(&slots, layers[i], PHASE_DECODE);
+                cr_assert_eq(has, i < given);
+                cr_assert_eq(expert_slots_reserve(&slots, layers[i], PHASE_DECODE), has);
+                if (has)
+                    check_target(&slots, layers[i], PHASE_DECODE);
+                for (int64_t before = 0; has && before < i; before++)
+                    cr_assert_neq(expert_slots_target(&slots, layers[i], PHASE_DECODE),
+                                  expert_slots_target(&slots, layers[before], PHASE_DECODE));
+            }
+            for (int64_t i = 0; round == 0 && i < 3; i++)
+                expert_slots_give_back(&slots, layers[i], PHASE_DECODE);
+        }
+        expert_slots_swap(&slots, layers[0], PHASE_DECODE);
+        cr_assert(expert_slots_reserve(&slots, layers[2], PHASE_DECODE));
+        check_views(&slots);
+        expert_slots_deinit(&slots);
+        device_destroy(device);
+    }
 }

@@ -34,6 +34,7 @@ static void runner_open(struct model_runner *out, const struct rig_params *param
                  .rank_count = params->rank_count,
                  .plan = plan,
                  .keeps_both = params->keeps_both || (!params->is_auto && params->way == WAY_KEEP),
+                 .spare_count = params->spare_count,
                  .thread_count = params->rank_count + 1, /* one rank has two threads */
                  .token_max = scenario_token_max(&scenarios[0], params->rank_count),
                  .segment_max = SCENARIO_SEQUENCES_MAX,

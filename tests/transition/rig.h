@@ -16,6 +16,7 @@ struct rig_params {
     bool is_auto;
     enum way way; /* without is_auto. WAY_KEEP: both layouts are resident */
     bool keeps_both;
+    int64_t spare_count; /* without; see struct expert_slots_params */
     double patience_seconds;
     struct turn *turn;
     struct log_sink log;

@@ -127,15 +127,17 @@ static void back(struct rig *rig)
                  err.message);
 }
 
-static void check_case(const struct rig_params *base, enum way way)
+static void check_case(const struct rig_params *base, enum way way, int64_t spare_count)
 {
     struct rig_params params = *base;
     struct scenario_result expected, found;
     struct cold cold;
     struct rig rig;
     char label[160];
-    snprintf(label, sizeof label, "%s, %s by %s", params.model, params.plan, way_names[way]);
+    snprintf(label, sizeof label, "%s, %s by %s, %lld spares", params.model, params.plan,
+             way_names[way], (long long)spare_count);
     params.way = way;
+    params.spare_count = spare_count;
     cold_open(&cold, &params);
     rig_open(&rig, &params);
     wave(&expected, &rig, false, false);
@@ -159,7 +161,7 @@ Test(overlap, gives_the_bits_of_a_transition_between_passes)
     for (size_t i = 0; i < CASE_COUNT; i++) {
         for (int w = 0; w < WAY_COUNT_IN_PLACE; w++)
             if (rig_can(&cases[i], in_place[w]))
-                check_case(&cases[i], in_place[w]);
+                check_case(&cases[i], in_place[w], 1 + (int64_t)(i + (size_t)w) % 3);
     }
 }
 
@@ -194,6 +196,7 @@ Test(overlap, may_be_stopped_after_any_layer)
         struct rig rig;
         struct error err;
         params.way = WAY_RESHARD;
+        params.spare_count = 1 + (int64_t)i % 3;
         cold_open(&cold, &params);
         rig_open(&rig, &params);
         for (int64_t count = 0; count <= rig_moe_layers(&rig); count++) {
@@ -259,6 +262,30 @@ static enum status wait_for_last(void *context, int rank, struct error *err)
     return transition_await(transition, rank, beside->last_layer, err);
 }
 
+static void counted_open(struct rig *rig, struct rig_params *params)
+{
+    struct error err;
+    params->way = WAY_RELOAD;
+    rig_load(rig, params);
+    struct device *device = box_device(rig->runner.box, 1);
+    copies.real = device->ops;
+    copies.ops = *device->ops;
+    copies.ops.copy = counted_copy;
+    copies.own = device->stream;
+    device->ops = &copies.ops;
+    atomic_store(&copies.on_own, 0);
+    atomic_store(&copies.beside, 0);
+    cr_assert_eq(rig_start(rig, params, &err), STATUS_OK);
+}
+
+static void counted_close(struct rig *rig)
+{
+    box_device(rig->runner.box, 1)->ops = copies.real;
+    rig_close(rig);
+}
+
+#define LAYER_COPIES 12 /* a half of each matrix of four experts */
+
 /* The first layer is there, on a stream that may starve; what comes behind it is awaited, and left
  * to none. */
 Test(overlap, what_is_awaited_goes_on_with_the_stream_of_who_waits)
@@ -267,26 +294,37 @@ Test(overlap, what_is_awaited_goes_on_with_the_stream_of_who_waits)
     struct rig rig;
     struct error err;
     struct beside beside = {.rig = &rig};
-    params.way = WAY_RELOAD;
-    rig_load(&rig, &params);
-    struct device *device = box_device(rig.runner.box, 1);
-    copies.real = device->ops;
-    copies.ops = *device->ops;
-    copies.ops.copy = counted_copy;
-    copies.own = device->stream;
-    device->ops = &copies.ops;
-    cr_assert_eq(rig_start(&rig, &params, &err), STATUS_OK);
+    counted_open(&rig, &params);
     layers_find(&beside);
     transition_start(rig.transition, PHASE_DECODE);
-    while (atomic_load(&copies.beside) < 6) /* a half of each matrix of two experts */
+    while (atomic_load(&copies.beside) < LAYER_COPIES)
         continue;
     cr_assert_eq(atomic_load(&copies.on_own), 0);
     cr_assert_eq(box_run(rig.runner.box, wait_for_last, &beside, &err), STATUS_OK);
-    cr_assert_gt(atomic_load(&copies.on_own), 0);
-    cr_assert_leq(atomic_load(&copies.beside), 1); /* that of the first layer that was under way */
+    cr_assert_eq(atomic_load(&copies.on_own), 2 * LAYER_COPIES);
+    cr_assert_eq(atomic_load(&copies.beside), 0);
     cr_assert_eq(rig.slots[1]->layers[beside.last_layer].phase, PHASE_DECODE);
-    device->ops = copies.real;
-    rig_close(&rig);
+    counted_close(&rig);
+}
+
+/* As many layers as there is room for are written when none has been let go, and no more. */
+Test(overlap, with_room_all_is_written_early)
+{
+    for (int64_t spares = 1; spares <= 3; spares++) {
+        struct rig_params params = cases[0];
+        struct rig rig;
+        struct error err;
+        params.spare_count = spares;
+        counted_open(&rig, &params);
+        transition_start(rig.transition, PHASE_DECODE);
+        while (atomic_load(&copies.beside) < spares * LAYER_COPIES)
+            continue;
+        cr_assert_eq(transition_counters_get(rig.transition).layer_count, 0);
+        cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err), STATUS_OK);
+        cr_assert_eq(atomic_load(&copies.beside), spares * LAYER_COPIES);
+        cr_assert_eq(atomic_load(&copies.on_own), (3 - spares) * LAYER_COPIES);
+        counted_close(&rig);
+    }
 }
 
 /* ---- Random delays --------------------------------------------------------------------------- */
@@ -307,6 +345,7 @@ Test(overlap, with_random_delays, .timeout = 3600)
         struct scenario_result expected, found;
         struct rig rig;
         params.way = in_place[i % WAY_COUNT_IN_PLACE];
+        params.spare_count = 1 + (int64_t)i % 3;
         rig_open(&rig, &params);
         wave(&expected, &rig, false, false);
         for (uint64_t seed = first; seed < first + seed_count(); seed++) {

@@ -122,6 +122,7 @@ static void check_pairs(const char *model, enum dtype dtype, bool has_int4, uint
                                     .dtype = dtype,
                                     .has_int4_experts = has_int4,
                                     .rank_count = pairs[i].rank_count,
+                                    .spare_count = 1 + (int64_t)i % 3,
                                     .plan = pairs[i].plan};
         struct cold cold;
         uint64_t live = memory_counters_get().live_count;
