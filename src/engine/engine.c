@@ -193,9 +193,20 @@ static uint64_t weights_total(const struct engine *engine, const struct weight_t
     return total;
 }
 
+/* A spare for each layer, so that what is read from a file can come while prefill computes: where
+ * that adds little to what caches and activations are to have. */
+static int64_t spares_choose(struct engine *engine, const struct weight_types *types,
+                             uint64_t there)
+{
+    int64_t most = engine->shape.moe_layer_count;
+    uint64_t with_one = weights_total(engine, types);
+    engine->spare_count = most;
+    uint64_t with_most = weights_total(engine, types);
+    return with_most <= there / 2 && with_most - with_one <= there / 8 ? most : 1;
+}
+
 /* Both layouts stay resident where that was asked for; or where nobody says, and they take at most
- * half of what there is: caches and activations are to have as much. What is read from a file gets
- * as much room, under the same rule, so that it can be read while prefill computes. */
+ * half of what there is: caches and activations are to have as much. */
 static void room_choose(struct engine *engine, const struct engine_params *params,
                         const struct weight_types *types)
 {
@@ -209,9 +220,7 @@ static void room_choose(struct engine *engine, const struct engine_params *param
         engine->keeps_both = true;
         engine->keeps_both = weights_total(engine, types) <= there / 2;
     } else if (is_read) {
-        engine->spare_count = engine->shape.moe_layer_count;
-        if (weights_total(engine, types) > there / 2)
-            engine->spare_count = 1;
+        engine->spare_count = spares_choose(engine, types, there);
     } else {
         engine->keeps_both = params->transition == WAY_KEEP;
     }
