@@ -1,6 +1,6 @@
 /* The executor: one forward pass over tokens of any sequences, on all ranks of a box. Each layer's
  * experts lie in one of the plan's two layouts, which one its slots say (store/expert_slots.h): it
- * may change between passes, and layers may differ.
+ * may change between passes, or beside them under the hooks below, and layers may differ.
  *
  * A pass goes through the stages of docs/ARCHITECTURE.md, "One token's way through a layer"
  * (src/exec/layer.c). exec knows neither planner nor transition, and no architecture. Its functions
