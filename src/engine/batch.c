@@ -211,8 +211,9 @@ static enum status check_all_rows(struct batch *batch, struct error *err)
 /* ---- The run ------------------------------------------------------------------------------- */
 
 /* What has to happen often: a look at whether lines come to the disk, and whether to go on. */
-static enum status tick(struct batch *batch, struct error *err)
+static enum status tick(void *context, struct error *err)
 {
+    struct batch *batch = context;
     TRY(batch_writer_check(batch->files.writer, err));
     batch_report_tick(batch->report);
     return batch_progress_tell(&batch->progress, false, err);
@@ -253,11 +254,11 @@ static enum status run_all(struct batch *batch, struct error *err)
         if (is_idle &&
             (batch->has_all_rows || batch_progress_done(&batch->progress) >= batch->result->total))
             return batch_progress_tell(&batch->progress, true, err);
-        if (batch->progress.is_draining)
+        if (batch->progress.is_draining) {
             generator_stop_admitting(batch->session.generator);
-        if (batch->progress.is_draining && (generator_is_idle(batch->session.generator) ||
-                                            system_seconds() >= batch->progress.drain_until))
-            return batch_progress_stopped(&batch->progress, err);
+            if (generator_is_idle(batch->session.generator))
+                return batch_progress_stopped(&batch->progress, err);
+        }
         TRY(generator_step(batch->session.generator, err));
         TRY(take_failure(batch, err));
         TRY(tick(batch, err));
@@ -274,6 +275,7 @@ static enum status open_session(struct batch *batch, struct error *err)
         .kv_bytes = params->kv_bytes,
         .aside_bytes = batch_past_bytes(batch_reader_row_count(batch->reader), &batch->names),
         .shares_prefixes = params->shares_prefixes,
+        .watch = {.ask = tick, .context = batch},
         .log = *batch->log,
     };
     const struct session *opened = &batch->session;
@@ -359,10 +361,9 @@ static enum status open_files(struct batch *batch, struct error *err)
 static enum status run(struct batch *batch, struct error *err)
 {
     const struct phasor_batch_params *params = batch->params;
-    const struct batch_reader_watch watch = {.ask = batch_progress_reading,
-                                             .context = &batch->progress,
-                                             .names = params->resume ? &batch->names : NULL};
-    TRY(batch_reader_open(&batch->reader, params->input_path, BATCH_LINE_BYTES_MAX, &watch, err));
+    const struct watch reading = {.ask = batch_progress_reading, .context = &batch->progress};
+    TRY(batch_reader_open(&batch->reader, params->input_path, BATCH_LINE_BYTES_MAX, &reading,
+                          params->resume ? &batch->names : NULL, err));
     batch->result->total = (uint64_t)batch_reader_row_count(batch->reader);
     if (params->strict)
         TRY(check_all_rows(batch, err));

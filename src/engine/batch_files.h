@@ -30,9 +30,9 @@ struct batch_files_params {
     const char *output_path, *error_path;
     enum batch_files_mode mode;
     struct batch_reader *reader;
-    const struct row_names *names;   /* of the reader's rows, with BATCH_FILES_RESUME */
-    struct batch_reader_watch watch; /* asked while an earlier run's lines are read */
-    struct batch_facts facts;        /* all but error_path and begun_at */
+    const struct row_names *names; /* of the reader's rows, with BATCH_FILES_RESUME */
+    struct watch watch;            /* asked while an earlier run's lines are read */
+    struct batch_facts facts;      /* all but error_path and begun_at */
     const struct log_sink *log;
 };
 

@@ -172,10 +172,10 @@ static enum status watch_reading(const struct batch_past *past, size_t *unwatche
                                  struct error *err)
 {
     *unwatched += length;
-    if (past->watch.ask == NULL || *unwatched < WATCH_BYTES)
+    if (*unwatched < WATCH_BYTES)
         return STATUS_OK;
     *unwatched = 0;
-    return past->watch.ask(past->watch.context, err);
+    return watch_ask(&past->watch, err);
 }
 
 static enum status read_file(struct batch_past *past, enum batch_file file, int fd, char *buffer,

@@ -17,9 +17,9 @@
 #include "engine/row_name.h"
 
 struct batch_past {
-    struct batch_reader_watch watch; /* asked now and then while files are read */
-    struct id_table rows;            /* names of the rows that are done, until matched */
-    uint64_t *done;                  /* [row_count] bits, once matched */
+    struct watch watch;   /* asked now and then while files are read */
+    struct id_table rows; /* names of the rows that are done, until matched */
+    uint64_t *done;       /* [row_count] bits, once matched */
     int64_t row_count;
     int64_t whole_bytes[BATCH_FILE_COUNT];    /* up to the end of the last whole line */
     uint64_t completed_count, failed_count;   /* rows that are done */

@@ -48,10 +48,10 @@ enum status batch_progress_stopped(const struct batch_progress *progress, struct
                      progress->can_resume ? ", and --resume runs the rest" : "");
 }
 
-enum status batch_progress_tell(struct batch_progress *progress, bool is_last, struct error *err)
+static enum status tell(struct batch_progress *progress, bool is_last, double now,
+                        struct error *err)
 {
     const struct phasor_batch_params *params = progress->params;
-    double now = system_seconds();
     if (params->progress == NULL || (!is_last && now - progress->told_at < PROGRESS_SECONDS))
         return STATUS_OK;
     progress->told_at = now;
@@ -67,10 +67,19 @@ enum status batch_progress_tell(struct batch_progress *progress, bool is_last, s
     return STATUS_OK;
 }
 
+enum status batch_progress_tell(struct batch_progress *progress, bool is_last, struct error *err)
+{
+    double now = system_seconds();
+    TRY(tell(progress, is_last, now, err));
+    bool is_over = progress->is_draining && now >= progress->drain_until;
+    bool is_done = is_last || batch_progress_done(progress) >= progress->result->total;
+    return is_over && !is_done ? batch_progress_stopped(progress, err) : STATUS_OK;
+}
+
 enum status batch_progress_reading(void *context, struct error *err)
 {
     struct batch_progress *progress = context;
-    TRY(batch_progress_tell(progress, false, err));
+    TRY(tell(progress, false, system_seconds(), err));
     return progress->is_draining
                ? error_set(err, STATUS_CANCELLED, "the run was stopped before it began")
                : STATUS_OK;

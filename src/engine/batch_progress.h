@@ -25,7 +25,7 @@ struct batch_progress {
 uint64_t batch_progress_done(const struct batch_progress *progress);
 
 /* Tells the caller, if it is time or `is_last`. STATUS_CANCELLED when it wants the run to end at
- * once. */
+ * once, or when the time of those in flight is over. */
 enum status batch_progress_tell(struct batch_progress *progress, bool is_last,
                                 struct error *err) MUST_CHECK;
 

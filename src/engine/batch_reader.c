@@ -24,7 +24,8 @@ struct batch_reader {
     int fd;
     const char *name; /* for messages */
     size_t line_bytes_max;
-    struct batch_reader_watch watch; /* of the opening */
+    struct watch watch;      /* of the opening */
+    struct row_names *names; /* NULL: nobody wants them */
     struct line_reader lines;
     struct id_table ids; /* these three are complete after the first pass */
     int64_t row_count;
@@ -32,11 +33,6 @@ struct batch_reader {
     struct text custom_id;
     int64_t given_count; /* rows since the first one was next */
 };
-
-static enum status ask(const struct batch_reader *reader, struct error *err)
-{
-    return reader->watch.ask == NULL ? STATUS_OK : reader->watch.ask(reader->watch.context, err);
-}
 
 static enum status create_spool(int *out, struct error *err)
 {
@@ -80,7 +76,7 @@ static enum status copy_bytes(const struct batch_reader *reader, int to, struct 
     struct pollfd pipe = {.fd = reader->fd, .events = POLLIN};
     char bytes[65536];
     for (;;) {
-        TRY(ask(reader, err));
+        TRY(watch_ask(&reader->watch, err));
         int ready = poll(&pipe, 1, WATCH_MILLISECONDS);
         if (ready == 0 || (ready < 0 && errno == EINTR))
             continue;
@@ -148,9 +144,9 @@ static enum status note_row(struct batch_reader *reader, int64_t line, struct er
     size_t length = reader->custom_id.length;
     int64_t first_line;
     if (++reader->row_count % WATCH_LINES == 0)
-        TRY(ask(reader, err));
-    if (reader->watch.names != NULL)
-        TRY(row_names_add(reader->watch.names, line, id, length, err));
+        TRY(watch_ask(&reader->watch, err));
+    if (reader->names != NULL)
+        TRY(row_names_add(reader->names, line, id, length, err));
     return id == NULL ? STATUS_OK : id_table_add(&reader->ids, id, length, line, &first_line, err);
 }
 
@@ -183,13 +179,14 @@ static enum status first_pass(struct batch_reader *reader, struct error *err)
 }
 
 enum status batch_reader_open(struct batch_reader **out, const char *path, size_t line_bytes_max,
-                              const struct batch_reader_watch *watch, struct error *err)
+                              const struct watch *watch, struct row_names *names, struct error *err)
 {
     const char *name = strcmp(path, "-") == 0 ? "standard input" : path;
     void *memory;
     TRY(memory_get(&memory, 1, sizeof(struct batch_reader), "the batch reader", err));
     struct batch_reader *reader = memory;
-    *reader = (struct batch_reader){.fd = -1, .name = name, .line_bytes_max = line_bytes_max};
+    *reader = (struct batch_reader){
+        .fd = -1, .name = name, .line_bytes_max = line_bytes_max, .names = names};
     if (watch != NULL)
         reader->watch = *watch;
     enum status status = open_input(reader, path, err);
@@ -201,8 +198,8 @@ enum status batch_reader_open(struct batch_reader **out, const char *path, size_
         *out = reader;
         return STATUS_OK;
     }
-    if (reader->watch.names != NULL)
-        row_names_deinit(reader->watch.names);
+    if (names != NULL)
+        row_names_deinit(names);
     batch_reader_close(reader);
     return status;
 }

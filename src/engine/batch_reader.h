@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/status.h"
+#include "base/watch.h"
 #include "engine/row_error.h"
 #include "engine/row_name.h"
 #include "model/fingerprint.h"
@@ -35,18 +35,13 @@ struct batch_row {
     struct row_error error;
 };
 
-/* Asked several times a second while the file is opened, also while nothing comes from a pipe; its
- * failure ends the opening. */
-struct batch_reader_watch {
-    enum status (*ask)(void *context, struct error *err); /* NULL: nobody is asked */
-    void *context;
-    struct row_names *names; /* takes the name of each row, empty on failure; NULL: none */
-};
-
-/* "-" is standard input. `line_bytes_max` is BATCH_LINE_BYTES_MAX except in tests; `watch` may be
- * NULL. A file that cannot be opened or read fails here; a row that is wrong does not. */
+/* "-" is standard input. `line_bytes_max` is BATCH_LINE_BYTES_MAX except in tests. `watch` is asked
+ * several times a second, also while nothing comes from a pipe; `names` takes the name of each row,
+ * and is empty on failure. Both may be NULL. A file that cannot be opened or read fails here; a row
+ * that is wrong does not. */
 enum status batch_reader_open(struct batch_reader **out, const char *path, size_t line_bytes_max,
-                              const struct batch_reader_watch *watch, struct error *err) MUST_CHECK;
+                              const struct watch *watch, struct row_names *names,
+                              struct error *err) MUST_CHECK;
 void batch_reader_close(struct batch_reader *reader); /* NULL is allowed */
 
 int64_t batch_reader_row_count(const struct batch_reader *reader);

@@ -367,6 +367,12 @@ enum status engine_enter(struct engine *engine, const struct generator_pass *pas
     return STATUS_OK;
 }
 
+void engine_watch(struct engine *engine, const struct watch *watch)
+{
+    if (engine->transition != NULL)
+        transition_watch(engine->transition, watch);
+}
+
 /* ---- Life ------------------------------------------------------------------------------------ */
 
 static enum status engine_load(struct engine *engine, const struct engine_params *params,

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/numeric.h"
 #include "base/status.h"
+#include "base/watch.h"
 #include "engine/generator.h"
 #include "exec/weights.h"
 #include "layout/layout.h"
@@ -67,6 +68,9 @@ bool engine_moves_weights(const struct engine *engine);
  * it runs: then by `hooks`, which are none before. */
 enum status engine_enter(struct engine *engine, const struct generator_pass *pass,
                          struct exec_hooks *hooks, struct error *err) MUST_CHECK;
+
+/* Who is asked between two layers that move, from now on: its failure is engine_enter's. */
+void engine_watch(struct engine *engine, const struct watch *watch);
 
 /* How many ranks "cpu:N" means; NULL means 1. */
 enum status engine_devices_parse(int *rank_count, const char *devices,

@@ -56,6 +56,16 @@ static void on_finished(void *context, const struct sequence_end *end)
         give_text(generation);
 }
 
+/* A long prompt and a change of layout can be stopped, too, before a text comes. */
+static enum status ask(void *context, struct error *err)
+{
+    struct generation *generation = context;
+    if (!generation->has_stopped)
+        give_text(generation);
+    return generation->has_stopped ? error_set(err, STATUS_CANCELLED, "the generation was stopped")
+                                   : STATUS_OK;
+}
+
 static enum status encode(struct generation *generation, const struct engine *engine,
                           struct error *err)
 {
@@ -115,13 +125,11 @@ static enum status drive(struct generation *generation, struct session *session,
     while (!generation->is_done && !generation->has_stopped) {
         TRY(generator_step(session->generator, err));
         if (!generation->is_done && generation->given == 0)
-            give_text(generation); /* a long prompt can be stopped, too */
+            TRY(ask(generation, err));
     }
     if (generation->failure != STATUS_OK)
         return error_set(err, generation->failure, "%s", generation->failure_reason.message);
-    if (generation->has_stopped)
-        return error_set(err, STATUS_CANCELLED, "the generation was stopped");
-    return STATUS_OK;
+    return generation->has_stopped ? ask(generation, err) : STATUS_OK;
 }
 
 static enum status check_params(const struct phasor_generate_params *params, struct error *err)
@@ -164,6 +172,7 @@ enum status generate_run(struct engine *engine, const struct phasor_generate_par
                                     .max_num_batched_tokens = PREFILL_TOKENS_MAX,
                                     .max_model_len = params->max_model_len,
                                     .kv_bytes = params->kv_bytes,
+                                    .watch = {.ask = ask, .context = &generation},
                                     .log = *log};
     struct session session = {0};
     choice_init(&generation.choice, &options, true);

@@ -125,7 +125,8 @@ enum status session_open(struct session *out, struct engine *engine,
 {
     TRY(check_limits(params, engine, err));
     TRY(check_memory(params, engine, err));
-    struct session session = {.context_max = params->max_model_len > 0
+    struct session session = {.engine = engine,
+                              .context_max = params->max_model_len > 0
                                                  ? params->max_model_len
                                                  : engine_config(engine)->position_count_max};
     TRY(engine_exec_create(&session.exec, engine, params->max_num_batched_tokens,
@@ -135,6 +136,7 @@ enum status session_open(struct session *out, struct engine *engine,
         session_close(&session);
         return status;
     }
+    engine_watch(engine, &params->watch);
     session.kv_token_max = generator_counters_get(session.generator).kv_token_max;
     *out = session;
     return STATUS_OK;
@@ -142,6 +144,9 @@ enum status session_open(struct session *out, struct engine *engine,
 
 void session_close(struct session *session)
 {
+    static const struct watch nobody;
+    if (session->engine != NULL)
+        engine_watch(session->engine, &nobody);
     generator_destroy(session->generator);
     exec_destroy(session->exec);
     *session = (struct session){0};

@@ -16,10 +16,12 @@ struct session_params {
     uint64_t kv_bytes;
     uint64_t aside_bytes; /* of memory_bytes, which the caller takes later */
     bool shares_prefixes; /* see generator_params */
+    struct watch watch;   /* see engine_watch; while the session is open */
     struct log_sink log;
 };
 
 struct session {
+    struct engine *engine;
     struct exec *exec;
     struct generator *generator;
     int64_t context_max;

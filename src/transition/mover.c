@@ -260,6 +260,24 @@ void mover_lend_all(struct transition *transition, bool are_lent)
     transition_unlock(transition);
 }
 
+void transition_watch(struct transition *transition, const struct watch *watch)
+{
+    transition->watch = *watch;
+}
+
+/* Asks whether to go on, without the lock; if not, no further layer moves. */
+static enum status ask(struct transition *transition, struct error *err)
+{
+    transition_unlock(transition);
+    enum status status = watch_ask(&transition->watch, err);
+    transition_lock(transition);
+    if (status != STATUS_OK) {
+        transition->is_stopping = true;
+        pthread_cond_broadcast(&transition->changed);
+    }
+    return status;
+}
+
 static void end_await(struct transition *transition)
 {
     while (transition->is_moving) {
@@ -268,28 +286,46 @@ static void end_await(struct transition *transition)
     }
 }
 
+/* The same, and asks with each layer that has come; not to the end, where the answer is to stop. */
+static enum status end_await_asking(struct transition *transition, struct error *err)
+{
+    while (transition->is_moving) {
+        wait_a_moment(transition);
+        watch(transition);
+        if (transition->is_moving)
+            TRY(ask(transition, err));
+    }
+    return STATUS_OK;
+}
+
 enum status transition_run(struct transition *transition, enum phase phase, struct error *err)
 {
     double start = system_seconds();
     transition_lock(transition);
     set_awaits(transition, AWAITS_ALL); /* no pass runs */
-    if (transition->is_moving && transition->phase != phase) {
+    if (transition->is_moving && (transition->phase != phase || transition->is_stopping)) {
         transition->is_stopping = true;
         pthread_cond_broadcast(&transition->changed);
         end_await(transition);
     }
     transition->status = STATUS_OK;
+    bool has_any = layer_next(transition, 0, phase) < transition->params.shape->layer_count;
+    enum status status = has_any ? ask(transition, err) : STATUS_OK;
     if (transition->is_moving)
         transition->needs_release = false;
-    else
+    else if (status == STATUS_OK)
         begin(transition, phase, false);
     pthread_cond_broadcast(&transition->changed);
+    if (status == STATUS_OK)
+        status = end_await_asking(transition, err);
     end_await(transition);
     set_awaits(transition, AWAITS_NONE);
     transition->counters.seconds += system_seconds() - start;
-    enum status status = transition->status;
-    if (status != STATUS_OK && err != NULL)
-        *err = transition->error;
+    if (transition->status != STATUS_OK) {
+        status = transition->status;
+        if (err != NULL)
+            *err = transition->error;
+    }
     transition_unlock(transition);
     /* What was started may have broken the box behind its last layer. */
     return status != STATUS_OK ? status : comm_domain_failure(domain_of(transition), err);
@@ -352,7 +388,12 @@ enum status transition_await(struct transition *transition, int rank, int64_t la
     struct transition_rank *of = &transition->ranks[rank];
     transition_lock(transition);
     of->awaits = layer;
+    bool is_asking = rank == 0;
     while (!is_there(transition, rank, layer)) {
+        struct error known; /* to who is asked, and is asked again behind the pass */
+        is_asking = is_asking && ask(transition, &known) == STATUS_OK;
+        if (is_there(transition, rank, layer))
+            break;
         wait_a_moment(transition);
         watch(transition);
     }

@@ -22,6 +22,7 @@
 #include <stdint.h>
 
 #include "base/log.h"
+#include "base/watch.h"
 #include "comm/box.h"
 #include "model/checkpoint.h"
 #include "quant/backup_file.h"
@@ -86,6 +87,12 @@ void transition_release(struct transition *transition, int rank, int64_t layer);
  * device->stream meanwhile. A failure is of the box. */
 enum status transition_await(struct transition *transition, int rank, int64_t layer,
                              struct error *err) MUST_CHECK;
+
+/* Who is asked, from now on, while transition_run or rank 0's transition_await wait, by the thread
+ * that called (that drives the box): a failure stops what is under way behind the layer that moves,
+ * and is transition_run's, as it is; a pass goes on with the layers as they are. Not while a pass
+ * runs. Copied; nobody is asked at first. */
+void transition_watch(struct transition *transition, const struct watch *watch);
 
 /* How a layer came to what it has. */
 struct transition_origin {

@@ -95,6 +95,8 @@ struct transition {
     struct transition_origin *origins; /* [layer_count] */
     enum way way[PHASE_COUNT];         /* to there */
     struct transition_counters counters;
+
+    struct watch watch; /* of who drives the box, and asked by that thread alone */
 };
 
 /* The lock of what may be const to who only looks. */

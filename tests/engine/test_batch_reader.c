@@ -13,7 +13,7 @@ static struct batch_reader *open_bytes(const char *bytes, size_t length, size_t 
     struct error err;
     const char *path = tools_path(tools_folder(), "in.jsonl");
     tools_write_file(path, bytes, length);
-    enum status status = batch_reader_open(&reader, path, line_bytes_max, NULL, &err);
+    enum status status = batch_reader_open(&reader, path, line_bytes_max, NULL, NULL, &err);
     cr_assert_eq(status, STATUS_OK, "%s", err.message);
     unlink(path);
     return reader;
@@ -167,7 +167,8 @@ Test(batch_reader, a_pipe_is_spooled)
     cr_assert_eq(write(ends[1], "{}\n{}\n", 6), 6);
     close(ends[1]);
     snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
-    cr_assert_eq(batch_reader_open(&reader, path, 100, NULL, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(batch_reader_open(&reader, path, 100, NULL, NULL, &err), STATUS_OK, "%s",
+                 err.message);
     cr_expect_eq(batch_reader_row_count(reader), 2);
     cr_expect_eq(next(reader).line, 1);
     batch_reader_close(reader);
@@ -177,8 +178,10 @@ Test(batch_reader, what_cannot_be_read_is_refused)
 {
     struct error err;
     struct batch_reader *reader;
-    cr_expect_eq(batch_reader_open(&reader, "/nonexistent/in", 100, NULL, &err), STATUS_NOT_FOUND);
-    cr_expect_eq(batch_reader_open(&reader, "/tmp", 100, NULL, &err), STATUS_INVALID_ARGUMENT);
+    cr_expect_eq(batch_reader_open(&reader, "/nonexistent/in", 100, NULL, NULL, &err),
+                 STATUS_NOT_FOUND);
+    cr_expect_eq(batch_reader_open(&reader, "/tmp", 100, NULL, NULL, &err),
+                 STATUS_INVALID_ARGUMENT);
 }
 
 Test(batch_reader, every_allocation_may_fail)
@@ -191,7 +194,7 @@ Test(batch_reader, every_allocation_may_fail)
         struct batch_reader *reader = NULL;
         struct error err;
         memory_fail_at(n, 0);
-        enum status status = batch_reader_open(&reader, path, 1000, NULL, &err);
+        enum status status = batch_reader_open(&reader, path, 1000, NULL, NULL, &err);
         memory_fail_at(0, 0);
         batch_reader_close(reader);
         cr_assert_eq(memory_counters_get().live_count, live, "allocation %d leaks", (int)n);

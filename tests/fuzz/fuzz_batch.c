@@ -114,7 +114,7 @@ static void try_file(const char *path, size_t line_bytes_max)
     struct batch_reader *reader = NULL;
     struct field_notes notes = {0};
     struct error err;
-    FUZZ_CHECK(batch_reader_open(&reader, path, line_bytes_max, NULL, &err) == STATUS_OK);
+    FUZZ_CHECK(batch_reader_open(&reader, path, line_bytes_max, NULL, NULL, &err) == STATUS_OK);
     int64_t count = batch_reader_row_count(reader);
     FUZZ_CHECK(count_rows(reader, &notes) == count);
     FUZZ_CHECK(batch_reader_rewind(reader, &err) == STATUS_OK);

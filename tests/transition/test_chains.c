@@ -170,3 +170,44 @@ Test(chains, ranks_one_at_a_time, .timeout = 120)
         }
     }
 }
+
+/* ---- A stop ---------------------------------------------------------------------------------- */
+
+static enum status stop_at(void *context, struct error *err)
+{
+    int *left = context;
+    return --*left >= 0 ? STATUS_OK : error_set(err, STATUS_CANCELLED, "stop");
+}
+
+/* At any time: layers before it have moved, the others not, and the call repeated goes on from
+ * there. What is stopped before its first layer moves none. */
+Test(chains, may_be_stopped_between_layers)
+{
+    for (int way = 0; way < WAY_COUNT; way++) {
+        struct rig_params params = cases[1];
+        struct cold cold;
+        struct rig rig;
+        struct error err;
+        int left;
+        const struct watch watch = {.ask = stop_at, .context = &left};
+        params.way = (enum way)way;
+        cold_open(&cold, &params);
+        rig_open(&rig, &params);
+        transition_watch(rig.transition, &watch);
+        for (int asked = 0; asked < 4; asked++) {
+            left = asked;
+            enum status status = transition_run(rig.transition, PHASE_DECODE, &err);
+            cr_assert_eq(status, left < 0 ? STATUS_CANCELLED : STATUS_OK);
+            cr_assert(status == STATUS_OK || strcmp(err.message, "stop") == 0);
+            int64_t changed = rig_check(&rig, &cold, PHASE_DECODE, way_names[way]);
+            cr_assert(asked > 0 || changed == 0);
+            left = 100;
+            cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err), STATUS_OK);
+            cr_assert_eq(rig_check(&rig, &cold, PHASE_DECODE, way_names[way]),
+                         rig_moe_layers(&rig));
+            cr_assert_eq(transition_run(rig.transition, PHASE_PREFILL, &err), STATUS_OK);
+        }
+        rig_close(&rig);
+        cold_close(&cold);
+    }
+}
