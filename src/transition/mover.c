@@ -51,11 +51,12 @@ static bool box_has_failed(const struct transition *transition)
 }
 
 /* Who waits for a layer ends the run when nobody moves: whoever is to bring it may wait for nobody,
- * and so be missed by no collective. */
+ * and so be missed by no collective. That is told at once: a read that hangs cannot be taken back,
+ * and whoever is to hear of the failure waits until it returns. */
 static void watch(struct transition *transition)
 {
     double seconds = comm_domain_quiet_seconds(domain_of(transition));
-    if (seconds <= 0)
+    if (seconds <= 0 || box_has_failed(transition))
         return;
     for (int r = 0; r < transition->rank_count; r++) {
         struct error cause;
@@ -66,6 +67,10 @@ static void watch(struct transition *transition)
                   "others wait; no rank has moved for %g seconds",
                   (long long)transition->work_layer, seconds);
         comm_domain_abort(domain_of(transition), r, &cause);
+        transition_unlock(transition);
+        log_write(&transition->params.log, LOG_WARNING, "rank %d %s; the run ends when it does", r,
+                  cause.message);
+        transition_lock(transition);
         return;
     }
 }

@@ -146,9 +146,11 @@ static void reload_work(void *context, int index)
     struct reload_job *job = context;
     struct reload_worker *worker = &job->rank->reload->workers[index];
     const struct packed_read_progress progress = {bytes_read, job->rank};
+    const struct comm_domain *domain = box_domain(job->rank->transition->params.box);
     int64_t piece;
     worker->status = STATUS_OK;
-    while (!atomic_load(&job->has_failed) && (piece = atomic_fetch_add(&job->next, 1)) < job->end) {
+    while (!atomic_load(&job->has_failed) && comm_domain_failure(domain, NULL) == STATUS_OK &&
+           (piece = atomic_fetch_add(&job->next, 1)) < job->end) {
         const struct move *move = move_of(job, piece);
         if (move->source != MOVE_CHECKPOINT)
             continue;

@@ -21,8 +21,9 @@
 static atomic_llong reads_left = INT64_MAX; /* until one fails */
 static atomic_bool reads_stay_broken;       /* and all behind it */
 static atomic_bool reads_are_damaged;       /* they give bytes, one bit of which is wrong */
+static atomic_llong hanging_ms, hangs_left; /* each of so many reads takes so long */
 
-/* In place of the C library's: the n-th read fails. */
+/* In place of the C library's: the n-th read fails, or the next ones hang. */
 ssize_t pread(int fd, void *out, size_t bytes, off_t offset);
 ssize_t pread(int fd, void *out, size_t bytes, off_t offset)
 {
@@ -31,6 +32,10 @@ ssize_t pread(int fd, void *out, size_t bytes, off_t offset)
     if (is_broken && !atomic_load(&reads_are_damaged)) {
         errno = EIO;
         return -1;
+    }
+    if (atomic_fetch_sub(&hangs_left, 1) > 0) {
+        long long ms = atomic_load(&hanging_ms);
+        nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
     }
     ssize_t count = syscall(SYS_pread64, fd, out, bytes, offset);
     if (is_broken && count > 0)
@@ -48,6 +53,7 @@ static const struct rig_params cases[] = {
 /* Warnings alone. */
 struct heard {
     int count;
+    double at; /* of the last */
     char last[512];
 };
 
@@ -57,6 +63,7 @@ static void hear(void *context, enum log_level level, const char *message)
     if (level != LOG_WARNING)
         return;
     heard->count++;
+    heard->at = system_seconds();
     snprintf(heard->last, sizeof heard->last, "%s", message);
 }
 
@@ -417,4 +424,63 @@ Test(transition_faults, A29_a_rank_that_does_not_come)
         }
     }
     cold_close(&cold);
+}
+
+/* A reload whose reads hang: of one worker, or of all as on a disk that is gone. It is told while
+ * they hang, and ends the box when they return; the layer is the old one. */
+#define HANG_MS 2500
+
+Test(transition_faults, A29_a_read_that_hangs)
+{
+    static const int64_t hanging[] = {1, 2 * 4}; /* reads: one; all workers' */
+    struct cold cold;
+    cold_open(&cold, &cases[0]);
+    for (size_t h = 0; h < sizeof hanging / sizeof *hanging; h++) {
+        struct heard heard = {0};
+        struct rig_params params = cases[0];
+        struct rig rig;
+        struct error err;
+        params.way = WAY_RELOAD;
+        params.patience_seconds = 0.5;
+        params.log = (struct log_sink){hear, &heard};
+        rig_open(&rig, &params);
+        double start = system_seconds();
+        atomic_store(&hanging_ms, HANG_MS);
+        atomic_store(&hangs_left, hanging[h]);
+        enum status status = transition_run(rig.transition, PHASE_DECODE, &err);
+        double seconds = system_seconds() - start;
+        atomic_store(&hangs_left, 0);
+        cr_assert_neq(status, STATUS_OK);
+        cr_assert_eq(heard.count, 1);
+        cr_assert_lt(heard.at - start, 1e-3 * HANG_MS);
+        cr_assert_not_null(strstr(heard.last, "rank "), "%s", heard.last);
+        cr_assert_geq(seconds, 1e-3 * HANG_MS);
+        cr_assert_lt(seconds, 5);
+        cr_assert_not_null(strstr(err.message, "by reload: rank "), "%s", err.message);
+        cr_assert_not_null(strstr(err.message, "no rank has moved for 0.5 seconds"), "%s",
+                           err.message);
+        cr_assert_lt(rig_check(&rig, &cold, PHASE_DECODE, "a read hangs"), rig_moe_layers(&rig));
+        rig_close(&rig);
+    }
+    cold_close(&cold);
+}
+
+/* A disk that is slow, but moves, is waited for, far beyond the patience. */
+Test(transition_faults, A29_slow_reads_are_waited_for)
+{
+    struct heard heard = {0};
+    struct rig_params params = cases[1];
+    struct rig rig;
+    struct error err;
+    params.way = WAY_RELOAD;
+    params.patience_seconds = 0.8;
+    params.log = (struct log_sink){hear, &heard};
+    rig_open(&rig, &params);
+    double start = system_seconds();
+    atomic_store(&hanging_ms, 2);
+    atomic_store(&hangs_left, 4000);
+    cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err), STATUS_OK, "%s", err.message);
+    cr_assert_gt(system_seconds() - start, 2 * params.patience_seconds);
+    cr_assert_eq(heard.count, 0, "%s", heard.last);
+    rig_close(&rig);
 }
