@@ -82,9 +82,10 @@ enum phasor_dtype {
 
 /* How experts come from the one layout to the other, under a plan that has two. */
 enum phasor_transition {
-    PHASOR_TRANSITION_AUTO,    /* keep where both take at most half of the memory, else the faster of
-                                * the others, by a trial when the model is opened; one that fails
-                                * is left for another with a warning */
+    PHASOR_TRANSITION_AUTO,    /* keep where both take at most half of the memory, leave the runs to
+                                * come what they ask for, and can be had; else the faster of the
+                                * others, by a trial when the model is opened; one that fails is left
+                                * for another with a warning */
     PHASOR_TRANSITION_KEEP,    /* both layouts stay in memory */
     PHASOR_TRANSITION_RESHARD, /* ranks send one another what they lack */
     PHASOR_TRANSITION_RELOAD,  /* what a rank lacks is read from the checkpoint again */
@@ -124,6 +125,11 @@ struct phasor_model_params {
     const char *backup_path; /* the INT4 backup for UPLOAD or AUTO (phasor_quantize); NULL: the one in
                               * the cache, which UPLOAD makes there where it is not yet */
     enum phasor_policy policy;
+    /* What the runs to come will ask for (phasor_batch_params), for PHASOR_TRANSITION_AUTO to leave
+     * them room; 0: not known. */
+    uint64_t kv_bytes;
+    int64_t max_num_seqs;
+    int64_t max_num_batched_tokens;
 };
 PHASOR_API struct phasor_model_params phasor_model_params_default(void);
 

@@ -246,6 +246,11 @@ static enum phasor_status open_model(struct phasor_model **out, struct progress 
     params.backup_path = values.backup;
     params.policy = (enum phasor_policy)values.policy;
     params.memory_bytes = values.memory;
+    params.kv_bytes = values.kv_memory;
+    if (values.prompt == NULL) {
+        params.max_num_seqs = values.max_num_seqs;
+        params.max_num_batched_tokens = values.max_num_batched_tokens;
+    }
     params.log = progress_log;
     params.log_context = progress;
     params.load_progress = on_load;

@@ -10,6 +10,7 @@
 #include "base/system.h"
 #include "comm/box.h"
 #include "engine/engine_backup.h"
+#include "engine/run_limits.h"
 #include "exec/exec.h"
 #include "model/checkpoint.h"
 #include "model/hub.h"
@@ -205,8 +206,22 @@ static int64_t spares_choose(struct engine *engine, const struct weight_types *t
     return with_most <= there / 2 && with_most - with_one <= there / 8 ? most : 1;
 }
 
+/* What the runs to come are known to take. */
+static uint64_t runs_bytes(const struct engine *engine, const struct engine_params *params)
+{
+    const struct layout *layout = engine_layout(engine);
+    const struct model_config *config = engine_config(engine);
+    struct error ignored; /* who runs is told */
+    int64_t sequences = params->max_num_seqs, tokens = params->max_num_batched_tokens;
+    if (run_limits_check(sequences, tokens, config, layout->attention.dp, &ignored) != STATUS_OK)
+        return params->kv_bytes;
+    return params->kv_bytes + run_table_bytes(sequences, tokens, config->vocab_count) +
+           exec_bytes(config, &engine->layouts, tokens, sequences) * (uint64_t)layout->rank_count;
+}
+
 /* Both layouts stay resident where that was asked for; or where nobody says, and they take at most
- * half of what there is: caches and activations are to have as much. */
+ * half of what there is (caches and activations are to have as much) and leave what runs ask for.
+ */
 static void room_choose(struct engine *engine, const struct engine_params *params,
                         const struct weight_types *types)
 {
@@ -216,14 +231,21 @@ static void room_choose(struct engine *engine, const struct engine_params *param
         return;
     if (engine->memory_bytes > 0 && engine->memory_bytes < there)
         there = engine->memory_bytes;
+    engine->keeps_both = true;
     if (params->transition_is_auto) {
-        engine->keeps_both = true;
-        engine->keeps_both = weights_total(engine, types) <= there / 2;
-    } else if (is_read) {
-        engine->spare_count = spares_choose(engine, types, there);
+        uint64_t weights = weights_total(engine, types), held = memory_counters_get().live_bytes;
+        engine->keeps_both = weights <= there / 2 && params->kv_bytes <= there &&
+                             held + weights + runs_bytes(engine, params) <= there;
     } else {
         engine->keeps_both = params->transition == WAY_KEEP;
     }
+    if (is_read && !engine->keeps_both && !params->transition_is_auto)
+        engine->spare_count = spares_choose(engine, types, there);
+}
+
+const char *engine_room_advice(const struct engine *engine)
+{
+    return engine->keeps_both ? ", or change the layout by --transition reshard" : "";
 }
 
 /* A sentence now rather than the kernel's killer later. */
@@ -231,7 +253,7 @@ static enum status check_memory(const struct engine *engine, const struct weight
                                 struct error *err)
 {
     uint64_t total = weights_total(engine, types), available = system_memory_available();
-    const char *keep = engine->keeps_both ? ", or change the layout by --transition reshard" : "";
+    const char *keep = engine_room_advice(engine);
     if (engine->memory_bytes > 0 && total > engine->memory_bytes)
         return error_set(
             err, STATUS_NO_MEMORY,
@@ -245,6 +267,32 @@ static enum status check_memory(const struct engine *engine, const struct weight
                      "model or free memory%s%s",
                      SIZE_TEXT(total), types_name(types), SIZE_TEXT(available), int4_advice(types),
                      keep);
+}
+
+static void weights_drop(struct engine *engine)
+{
+    for (int r = 0; engine->weights != NULL && r < engine_layout(engine)->rank_count; r++)
+        weights_deinit(&engine->weights[r]);
+    memory_free(engine->weights);
+    box_close(engine->box);
+    engine->weights = NULL;
+    engine->box = NULL;
+}
+
+static enum status weights_read(struct engine *engine, struct loading *loading, struct error *err)
+{
+    TRY(check_memory(engine, &loading->types, err));
+    TRY(box_open(&engine->box,
+                 &(struct box_params){
+                     .rank_count = engine_layout(engine)->rank_count,
+                     .thread_count = loading->params->thread_count,
+                     .tag_names = traffic_names,
+                     .tag_count = TRAFFIC_KIND_COUNT,
+                 },
+                 err));
+    TRY(memory_get((void **)&engine->weights, (size_t)engine_layout(engine)->rank_count,
+                   sizeof *engine->weights, "the weights", err));
+    return box_run(engine->box, rank_load, loading, err);
 }
 
 static enum status weights_get(struct engine *engine, const struct engine_params *params,
@@ -263,20 +311,17 @@ static enum status weights_get(struct engine *engine, const struct engine_params
         loading.total += bytes;
     }
     room_choose(engine, params, &loading.types);
-    TRY(check_memory(engine, &loading.types, err));
-    TRY(box_open(&engine->box,
-                 &(struct box_params){
-                     .rank_count = engine_layout(engine)->rank_count,
-                     .thread_count = params->thread_count,
-                     .tag_names = traffic_names,
-                     .tag_count = TRAFFIC_KIND_COUNT,
-                 },
-                 err));
-    TRY(memory_get((void **)&engine->weights, (size_t)engine_layout(engine)->rank_count,
-                   sizeof *engine->weights, "the weights", err));
-    TRY(box_run(engine->box, rank_load, &loading, err));
-    loading_tell(&loading);
-    return STATUS_OK;
+    enum status status = weights_read(engine, &loading, err);
+    if (status == STATUS_NO_MEMORY && engine->keeps_both && params->transition_is_auto) {
+        log_write(&params->log, LOG_INFO,
+                  "there is no memory for both layouts of the experts: they change in place");
+        weights_drop(engine);
+        engine->keeps_both = false;
+        status = weights_read(engine, &loading, err);
+    }
+    if (status == STATUS_OK)
+        loading_tell(&loading);
+    return status;
 }
 
 /* ---- Transitions ----------------------------------------------------------------------------- */
@@ -418,10 +463,7 @@ void engine_close(struct engine *engine)
         return;
     transition_destroy(engine->transition);
     backup_close(engine->backup);
-    for (int r = 0; engine->weights != NULL && r < engine_layout(engine)->rank_count; r++)
-        weights_deinit(&engine->weights[r]);
-    memory_free(engine->weights);
-    box_close(engine->box);
+    weights_drop(engine);
     tokenizer_close(engine->tokenizer);
     checkpoint_close(engine->checkpoint);
     memory_free(engine->dir);

@@ -34,6 +34,9 @@ struct engine_params {
     bool is_exact;           /* decode never uses INT4 weights of a backup */
     bool needs_tokenizer;    /* false: a checkpoint without tokenizer.json will do (token ids) */
     uint64_t memory_bytes;   /* for all that phasor holds in this process; 0: as much as there is */
+    /* What runs will ask for (session_params), which transition_is_auto leaves them; 0: unknown. */
+    uint64_t kv_bytes;
+    int64_t max_num_seqs, max_num_batched_tokens;
     struct log_sink log;
     /* Loading: bytes read of all bytes; may be NULL. */
     void (*load_progress)(void *context, uint64_t bytes_done, uint64_t bytes_total);
@@ -63,6 +66,9 @@ const struct backup *engine_backup(const struct engine *engine);
 
 /* Whether a change of phase moves weights, so that phases had better be long. */
 bool engine_moves_weights(const struct engine *engine);
+
+/* What may be done for want of memory beside what a sentence names already; "" where nothing. */
+const char *engine_room_advice(const struct engine *engine);
 
 /* Before a pass: the experts are where its phase has them, or move to where the next has them while
  * it runs: then by `hooks`, which are none before. */

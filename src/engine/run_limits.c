@@ -1,6 +1,9 @@
 #include "engine/run_limits.h"
 
 #include "base/checked.h"
+#include "engine/generator.h"
+
+#define ROW_BYTES 8192 /* of a row of a batch, beside its tokens */
 
 enum status run_limits_check(int64_t max_num_seqs, int64_t max_num_batched_tokens,
                              const struct model_config *config, int group_count, struct error *err)
@@ -20,4 +23,12 @@ enum status run_limits_check(int64_t max_num_seqs, int64_t max_num_batched_token
                          "token and %d attention groups, found %lld",
                          INT32_MAX / top_k / group_count * group_count, top_k, group_count, tokens);
     return STATUS_OK;
+}
+
+uint64_t run_table_bytes(int64_t max_num_seqs, int64_t max_num_batched_tokens, int64_t vocab_count)
+{
+    const struct generator_params generator = {.sequence_count_max = max_num_seqs,
+                                               .batch_token_max = max_num_batched_tokens};
+    return generator_table_bytes(&generator, vocab_count) +
+           (uint64_t)max_num_seqs * ROWS_FOR_EACH * ROW_BYTES;
 }

@@ -24,13 +24,6 @@ static enum status check_limits(const struct session_params *params, const struc
 
 /* ---- Memory -------------------------------------------------------------------------------- */
 
-/* What a row of a batch takes beside its tokens, and for each of them (its ids twice, its text, as
- * the request and as the answer has it); log-probabilities that it asks for come on top. As many
- * rows wait as run. */
-#define ROW_BYTES       8192
-#define ROW_TOKEN_BYTES 32
-#define ROWS_FOR_EACH   2
-
 /* A sentence now rather than the kernel's killer later. */
 static enum status check_memory(const struct session_params *params, const struct engine *engine,
                                 struct error *err)
@@ -48,26 +41,25 @@ static enum status check_memory(const struct session_params *params, const struc
         return STATUS_OK;
     return error_set(err, STATUS_NO_MEMORY,
                      "a pass of %lld tokens needs %s and the KV cache %s; %s of memory are %s; "
-                     "lower --max-num-batched-tokens or --kv-memory%s",
+                     "lower --max-num-batched-tokens or --kv-memory%s%s",
                      (long long)params->max_num_batched_tokens, SIZE_TEXT(pass),
                      SIZE_TEXT(params->kv_bytes), SIZE_TEXT(available),
                      is_budget ? "left of --memory" : "available",
-                     is_budget ? ", or raise --memory" : "");
+                     is_budget ? ", or raise --memory" : "", engine_room_advice(engine));
 }
 
 /* What the budget leaves for the KV cache once weights and executor are there, with what comes with
  * each page taken off. */
 static enum status kv_bytes_left(uint64_t *out, const struct session_params *params,
-                                 const struct generator_params *generator,
                                  const struct session *session, const struct engine *engine,
                                  struct error *err)
 {
     const struct model_config *config = engine_config(engine);
     const struct layout *layout = engine_layout(engine);
     uint64_t memory = engine_memory_bytes(engine), held = memory_counters_get().live_bytes;
-    uint64_t tables = generator_table_bytes(generator, config->vocab_count) +
-                      (uint64_t)params->max_num_seqs * ROWS_FOR_EACH * ROW_BYTES +
-                      params->aside_bytes;
+    uint64_t tables =
+        run_table_bytes(params->max_num_seqs, params->max_num_batched_tokens, config->vocab_count) +
+        params->aside_bytes;
     uint64_t groups = (uint64_t)layout->attention.dp;
     uint64_t page = kv_page_bytes(config, layout, exec_kv_dtype(session->exec)) *
                     (uint64_t)layout->rank_count; /* one of each group */
@@ -78,9 +70,10 @@ static enum status kv_bytes_left(uint64_t *out, const struct session_params *par
             err, STATUS_NO_MEMORY,
             "--memory is %s: weights and activations take %s, tables and rows in flight %s, and "
             "the KV cache needs at least %s; raise --memory, or lower --max-num-batched-tokens "
-            "(%lld) or --max-num-seqs (%lld)",
+            "(%lld) or --max-num-seqs (%lld)%s",
             SIZE_TEXT(memory), SIZE_TEXT(held), SIZE_TEXT(tables), SIZE_TEXT(page + beside),
-            (long long)params->max_num_batched_tokens, (long long)params->max_num_seqs);
+            (long long)params->max_num_batched_tokens, (long long)params->max_num_seqs,
+            engine_room_advice(engine));
     *out = (memory - held - tables) / (page + beside) * page;
     return STATUS_OK;
 }
@@ -105,11 +98,12 @@ static enum status generator_open(struct session *session, const struct session_
     };
     uint64_t kv_bytes = params->kv_bytes, left;
     if (engine_memory_bytes(engine) > 0) {
-        TRY(kv_bytes_left(&left, params, &generator, session, engine, err));
+        TRY(kv_bytes_left(&left, params, session, engine, err));
         if (kv_bytes > left)
             return error_set(err, STATUS_NO_MEMORY,
-                             "--kv-memory is %s, and --memory leaves %s for it",
-                             SIZE_TEXT(kv_bytes), SIZE_TEXT(left));
+                             "--kv-memory is %s, and --memory leaves %s for it; lower the one or "
+                             "raise the other%s",
+                             SIZE_TEXT(kv_bytes), SIZE_TEXT(left), engine_room_advice(engine));
         kv_bytes = kv_bytes > 0 ? kv_bytes : left;
     } else if (kv_bytes == 0) {
         kv_bytes = system_memory_available() / 2;

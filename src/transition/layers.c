@@ -214,7 +214,7 @@ static enum status rank_poison(void *context, int index, struct error *err)
 
 enum status spares_poison(struct transition *transition, struct error *err)
 {
-    if (!transition->params.poisons_freed || transition->ranks[0].slots->spare_count == 0)
+    if (transition->ranks[0].slots->spare_count == 0)
         return STATUS_OK;
     return box_run_on(transition->params.box, transition->hosts, rank_poison, transition, err);
 }

@@ -157,7 +157,8 @@ static enum status layers_fill_and_swap(struct transition *transition, enum phas
         if (*swapped < *filled && may_swap(transition, *swapped, !has_room)) {
             layer_swap(transition, *swapped, phase);
             *swapped = layer_next(transition, *swapped + 1, phase);
-            TRY(spares_poison(transition, err));
+            if (transition->params.poisons_freed)
+                TRY(spares_poison(transition, err));
         } else if (has_room) {
             TRY(layer_fill_anyhow(&transition->filled_by[*filled], transition, *filled, phase,
                                   err));

@@ -66,8 +66,6 @@ static enum status ways_probe(struct transition *transition, struct error *err)
     transition_ways_set(transition, WAY_RESHARD);
     if (layer < 0)
         return STATUS_OK;
-    /* Twice: nobody has written to the spare slots yet, and the first to do so waits for pages. */
-    TRY(way_probe(&seconds[WAY_RESHARD], transition, WAY_RESHARD, layer, err));
     for (int way = WAY_RESHARD; way < WAY_COUNT; way++) {
         seconds[way] = -1;
         if (transition->is_open[way])
@@ -182,6 +180,8 @@ static enum status transition_open(struct transition *transition, struct error *
                                        .is_loaded = true};
     }
     TRY(ways_open(transition, err));
+    /* What nobody has written to has no pages: it would count as free when caches are measured, and
+     * the first layer that moves would wait for them. */
     TRY(spares_poison(transition, err));
     bool keeps_both = transition->ranks[0].slots->keeps_both;
     if (params->is_auto && !keeps_both)

@@ -119,7 +119,7 @@ static inline bool layer_is_int4(const struct transition *transition, int64_t la
 bool layer_reserve(struct transition *transition, int64_t layer, enum phase phase);
 void layer_give_back(struct transition *transition, int64_t layer, enum phase phase);
 bool layer_has_to_move(const struct transition *transition, int64_t layer, enum phase phase);
-/* Tests: what nobody needs any more becomes what nobody can use. */
+/* What nobody needs becomes what nobody can use. */
 enum status spares_poison(struct transition *transition, struct error *err) MUST_CHECK;
 
 /* mover.c */

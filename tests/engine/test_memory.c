@@ -320,3 +320,121 @@ Test(memory, any_budget, .timeout = 600)
         engine_close(engine);
     }
 }
+
+/* ---- Both layouts, or one ------------------------------------------------------------------- */
+
+/* Nobody says how the layout is to change: both stay only where the runs to come have what they ask
+ * for, too; and the run then fits, either way. */
+Test(memory, both_layouts_stay_where_runs_have_their_room)
+{
+    static const struct {
+        uint64_t memory, kv;
+        int64_t seqs, tokens;
+        bool keeps_both;
+    } cases[] = {
+        {64 * MIB, 0, 0, 0, true},           {64 * MIB, 0, 16, 256, true},
+        {64 * MIB, 20 * MIB, 16, 256, true}, {64 * MIB, 32 * MIB, 16, 256, false},
+        {64 * MIB, 0, 16, 1700, false},      {64 * MIB, 0, 400, 1400, false},
+        {24 * MIB, 0, 0, 0, false},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        struct engine *engine;
+        struct session session;
+        struct error err;
+        struct engine_params model = {.model = MODEL,
+                                      .dtype = DTYPE_BF16,
+                                      .memory_bytes = cases[c].memory,
+                                      .plan = TWO_LAYOUTS,
+                                      .transition_is_auto = true,
+                                      .kv_bytes = cases[c].kv,
+                                      .max_num_seqs = cases[c].seqs,
+                                      .max_num_batched_tokens = cases[c].tokens};
+        struct session_params params = {.max_num_seqs = cases[c].seqs,
+                                        .max_num_batched_tokens = cases[c].tokens,
+                                        .kv_bytes = cases[c].kv};
+        cr_assert_eq(engine_open(&engine, &model, &err), STATUS_OK, "%s", err.message);
+        printf("case %zu: %.1f MiB\n", c, (double)memory_counters_get().live_bytes / MIB);
+        cr_expect_eq(engine_moves_weights(engine), !cases[c].keeps_both, "case %zu", c);
+        if (cases[c].seqs > 0)
+            cr_expect_eq(session_open(&session, engine, &params, &err), STATUS_OK, "case %zu: %s",
+                         c, err.message);
+        if (cases[c].seqs > 0)
+            session_close(&session);
+        engine_close(engine);
+    }
+}
+
+/* Both were asked for, and then a run has no room: the sentence names the cure. */
+Test(memory, in_place_is_the_cure_where_both_layouts_were_asked_for)
+{
+    static const struct {
+        uint64_t memory, kv;
+        int64_t tokens;
+    } cases[] = {{16 * MIB, 0, 256}, {64 * MIB, 0, 8192}, {64 * MIB, 45 * MIB, 256}};
+    for (int keeps_both = 0; keeps_both <= 1; keeps_both++) {
+        for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+            struct engine *engine = NULL;
+            struct session session = {0};
+            struct error err = {0};
+            struct engine_params model = {.model = MODEL,
+                                          .dtype = DTYPE_BF16,
+                                          .memory_bytes = cases[c].memory,
+                                          .plan = TWO_LAYOUTS,
+                                          .transition = keeps_both ? WAY_KEEP : WAY_RESHARD};
+            struct session_params params = {.max_num_seqs = 16,
+                                            .max_num_batched_tokens = cases[c].tokens,
+                                            .kv_bytes = cases[c].kv};
+            enum status status = engine_open(&engine, &model, &err);
+            if (status == STATUS_OK)
+                status = session_open(&session, engine, &params, &err);
+            printf("%s\n", err.message);
+            bool is_cure = strstr(err.message, "by --transition reshard") != NULL;
+            cr_expect_eq(is_cure, keeps_both, "case %zu: %s", c, err.message);
+            cr_expect(status == STATUS_NO_MEMORY || !keeps_both);
+            session_close(&session);
+            engine_close(engine);
+        }
+    }
+}
+
+/* An allocation fails while both layouts are taken: they are not, and it is said. */
+static void count_notices(void *context, enum log_level level, const char *message)
+{
+    *(int *)context += level == LOG_INFO && strstr(message, "they change in place") != NULL;
+}
+
+Test(memory, in_place_where_both_layouts_cannot_be_had, .timeout = 300)
+{
+    int notices = 0, in_place = 0;
+    struct engine *engine;
+    struct error err;
+    struct engine_params model = {.model = MODEL,
+                                  .dtype = DTYPE_BF16,
+                                  .plan = TWO_LAYOUTS,
+                                  .transition_is_auto = true,
+                                  .log = {count_notices, &notices}};
+    uint64_t live = memory_counters_get().live_count, step = sweep_step(13);
+    uint64_t before = memory_counters_get().alloc_count;
+    cr_assert_eq(engine_open(&engine, &model, &err), STATUS_OK, "%s", err.message);
+    uint64_t total = memory_counters_get().alloc_count - before;
+    cr_assert(!engine_moves_weights(engine) && notices == 0);
+    engine_close(engine);
+    for (uint64_t n = sweep_first(step); n <= total; n += step) {
+        int told = notices;
+        memory_fail_at(n, 0);
+        enum status status = engine_open(&engine, &model, &err);
+        memory_fail_at(0, 0);
+        if (status == STATUS_OK) {
+            cr_assert_eq(engine_moves_weights(engine), notices - told == 1, "allocation %llu",
+                         (unsigned long long)n);
+            in_place += engine_moves_weights(engine);
+            engine_close(engine);
+        } else {
+            cr_assert_eq(status, STATUS_NO_MEMORY, "%s", err.message);
+        }
+        cr_assert_eq(memory_counters_get().live_count, live, "allocation %llu",
+                     (unsigned long long)n);
+    }
+    printf("%d of %llu allocations ended in one layout\n", in_place, (unsigned long long)total);
+    cr_assert_gt(in_place, 0);
+}

@@ -88,7 +88,7 @@ enum status rig_start(struct rig *rig, const struct rig_params *params, struct e
                                  .slots = rig->slots,
                                  .is_auto = params->is_auto,
                                  .way = params->way,
-                                 .poisons_freed = true,
+                                 .poisons_freed = !params->leaves_freed,
                                  .log = params->log,
                              },
                              err);

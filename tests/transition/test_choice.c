@@ -62,3 +62,36 @@ Test(choice, is_keep_where_both_are_resident_else_the_faster)
         cold_close(&cold);
     }
 }
+
+static bool is_written(const struct expert_slots *slots, const unsigned char *spare)
+{
+    uint64_t bytes = expert_slots_slot_bytes(slots, PHASE_PREFILL);
+    for (uint64_t i = 0; i < bytes; i++) {
+        if (spare[i] != 0xff)
+            return false;
+    }
+    return true;
+}
+
+/* A spare slot has its pages before anything moves: what was never written to would be free memory
+ * to whoever sizes a cache. */
+Test(choice, spare_slots_are_written_to_at_the_start)
+{
+    for (int64_t spares = 1; spares <= 2; spares++) {
+        struct rig_params params = {.model = "mixtral",
+                                    .dtype = DTYPE_BF16,
+                                    .rank_count = 2,
+                                    .plan = "dp2|ep2>tp2",
+                                    .way = WAY_RELOAD,
+                                    .spare_count = spares,
+                                    .leaves_freed = true};
+        struct rig rig;
+        rig_open(&rig, &params);
+        for (int r = 0; r < params.rank_count; r++) {
+            cr_assert_eq(rig.slots[r]->spare_count, spares);
+            for (int64_t i = 0; i < spares; i++)
+                cr_assert(is_written(rig.slots[r], rig.slots[r]->spares[i]));
+        }
+        rig_close(&rig);
+    }
+}
