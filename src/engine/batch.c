@@ -328,6 +328,7 @@ static enum status gather_facts(struct batch_facts *out, const struct batch *bat
         .token_max = session->kv_token_max < session->context_max ? session->kv_token_max
                                                                   : session->context_max,
         .plan = plan,
+        .kernels = engine_kernels(batch->engine),
     };
     return fingerprint_checkpoint(&out->model, engine_checkpoint(batch->engine), err);
 }

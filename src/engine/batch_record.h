@@ -28,10 +28,11 @@ struct batch_facts {
     uint64_t seed;
     int64_t context_max;
     bool ignore_eos, prompt_logprobs, deterministic;
-    /* These two change results only a little, and count only with `deterministic`. */
+    /* These change results only a little, and count only with `deterministic`. */
     int64_t token_max; /* the longest sequence that the KV cache holds */
     const char *plan;
-    int64_t begun_at; /* seconds since 1970 */
+    const char *kernels; /* which the kind of processor chooses */
+    int64_t begun_at;    /* seconds since 1970 */
 };
 
 /* A new reference, to be released by json_decref. */

@@ -506,6 +506,11 @@ const struct weight_types *engine_types(const struct engine *engine)
     return &engine->weights[0].types;
 }
 
+const char *engine_kernels(const struct engine *engine)
+{
+    return box_device(engine->box, 0)->ops->name;
+}
+
 uint64_t engine_memory_bytes(const struct engine *engine)
 {
     return engine->memory_bytes;

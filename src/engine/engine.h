@@ -58,6 +58,9 @@ uint64_t engine_memory_bytes(const struct engine *engine); /* as it was opened w
 const struct checkpoint *engine_checkpoint(const struct engine *engine);
 const struct weight_types *engine_types(const struct engine *engine); /* in memory */
 
+/* What computes: "cpu (avx512)". Last bits of results depend on it. */
+const char *engine_kernels(const struct engine *engine);
+
 /* Between the layouts of the plan; NULL where it has one. */
 struct transition *engine_transition(const struct engine *engine);
 

@@ -202,6 +202,29 @@ Test(resume, a_run_that_is_not_the_same_is_refused)
     free(input);
 }
 
+/* The run goes on on another kind of processor: its kernels sum in another order. */
+Test(resume, other_kernels_are_refused_where_every_byte_counts)
+{
+    for (int exact = 0; exact <= 1; exact++) {
+        struct phasor_batch_params params = job_params(&job), again = resuming();
+        params.deterministic = again.deterministic = exact;
+        params.overwrite = true;
+        expect_ok(&params);
+        cut_output(900);
+        json_t *record = json_load_file(job.record, 0, NULL);
+        const char *now = json_string_value(json_object_get(record, "kernels"));
+        cr_assert(now != NULL && strncmp(now, "cpu (", 5) == 0);
+        json_object_set_new(record, "kernels", json_string("cpu (abacus)"));
+        cr_assert_eq(json_dump_file(record, job.record, 0), 0);
+        json_decref(record);
+        if (exact)
+            expect_refused(&again, PHASOR_INVALID_ARGUMENT,
+                           "the kind of processor is not as when the run began");
+        else
+            expect_ok(&again);
+    }
+}
+
 Test(resume, what_is_missing_is_named)
 {
     struct phasor_batch_params params = job_params(&job), again = resuming();
