@@ -10,6 +10,7 @@
 #include "engine_tools.h"
 #include "exec/exec.h"
 #include "phasor.h"
+#include "rss.h"
 #include "sweep.h"
 
 #define MODEL        MODELS_DIR "/kjv-moe"
@@ -59,21 +60,6 @@ static struct load load_of_tier(void)
     return load_of(full ? 1 : sweep_first(1000), full ? 6000 : 600);
 }
 
-/* "VmHWM" or "VmRSS" of this process, in bytes. */
-static uint64_t process_bytes(const char *key)
-{
-    char line[256];
-    unsigned long long kib = 0;
-    FILE *file = fopen("/proc/self/status", "r");
-    cr_assert_not_null(file);
-    while (kib == 0 && fgets(line, sizeof line, file) != NULL) {
-        if (strncmp(line, key, strlen(key)) == 0)
-            sscanf(line + strlen(key), ": %llu", &kib);
-    }
-    fclose(file);
-    return kib << 10;
-}
-
 static uint64_t page_bytes(void)
 {
     return 2 * 6 * 8 * 16 * KV_PAGE_TOKENS * 2; /* keys and values, layers, heads, width, bf16 */
@@ -87,19 +73,9 @@ static uint64_t budget_of(const struct load *load)
     return BESIDE_BYTES + (uint64_t)load->page_count / 10 * page_bytes();
 }
 
-/* Sanitizers hold freed memory back, and more beside it. */
-static bool rss_is_ours(void)
-{
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    return false;
-#else
-    return true;
-#endif
-}
-
 static void check_peaks(uint64_t budget, uint64_t rss_before)
 {
-    uint64_t peak = memory_counters_get().peak_bytes, rss = process_bytes("VmHWM") - rss_before;
+    uint64_t peak = memory_counters_get().peak_bytes, rss = rss_peak() - rss_before;
     uint64_t tolerance = budget / 10 > RSS_TOLERANT ? budget / 10 : RSS_TOLERANT;
     printf("budget %.1f MiB, allocator %.1f MiB, VmHWM %.1f MiB more than before\n",
            (double)budget / MIB, (double)peak / MIB, (double)rss / MIB);
@@ -139,7 +115,7 @@ Test(memory, sequences_for_ten_times_the_cache_all_finish, .timeout = 3000)
     struct session session;
     struct error err;
     int64_t done = 0, waited = 0, peak_pages = 0;
-    uint64_t rss = process_bytes("VmHWM"), budget = budget_of(&load);
+    uint64_t rss = rss_peak(), budget = budget_of(&load);
     struct engine_params model = {
         .model = MODEL, .dtype = DTYPE_BF16, .plan = PLAN, .memory_bytes = budget};
     struct session_params params = {
@@ -198,7 +174,7 @@ Test(memory, a_batch_for_ten_times_the_cache_is_done_within_it, .timeout = 3000)
     struct phasor_model_params params = phasor_model_params_default();
     struct phasor_batch_params batch = phasor_batch_params_default();
     write_rows(input, &load);
-    uint64_t rss = process_bytes("VmHWM"), budget = budget_of(&load);
+    uint64_t rss = rss_peak(), budget = budget_of(&load);
     params.model = MODEL;
     params.plan = TWO_LAYOUTS;
     params.transition = PHASOR_TRANSITION_RELOAD; /* which needs staging */
@@ -243,7 +219,7 @@ Test(memory, a_run_is_resumed_within_it, .timeout = 300)
     batch.output_path = output;
     batch.max_num_seqs = 16; /* whose cache could take more than there is */
     batch.max_num_batched_tokens = 512;
-    uint64_t rss = process_bytes("VmHWM");
+    uint64_t rss = rss_peak();
     cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_OK, "%s", err.message);
     for (int resumes = 0; resumes < 2; resumes++) {
         batch.resume = resumes > 0;

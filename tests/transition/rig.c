@@ -289,6 +289,24 @@ int64_t rig_check(const struct rig *rig, const struct cold *cold, enum phase pha
     return found;
 }
 
+uint64_t rig_memory_said(const struct rig *rig, int rank)
+{
+    const struct model_runner *runner = &rig->runner;
+    struct weights_share share = model_runner_share(runner, rank);
+    struct weights_bytes weights;
+    struct device *device = box_device(runner->box, rank);
+    uint64_t staging = rig->backup == NULL ? 0
+                                           : (uint64_t)(device->ops->host_workers(device) *
+                                                        backup_form(rig->backup)->content_bytes);
+    weights_bytes(&weights, runner->config, &share);
+    return weights.resident + weights.experts + staging +
+           exec_bytes(runner->config, &runner->layouts,
+                      scenario_token_max(&scenarios[0], runner->layout.rank_count),
+                      SCENARIO_SEQUENCES_MAX) +
+           (uint64_t)runner->cache.page_count *
+               kv_page_bytes(runner->config, &runner->layout, runner->types.matrices);
+}
+
 void rig_bytes(int64_t bytes[COMM_RANKS_MAX], const struct rig *rig)
 {
     for (int r = 0; r < rig->runner.layout.rank_count; r++)

@@ -68,6 +68,9 @@ void rig_dequantize(struct model_runner *cold, const struct rig *rig);
 int64_t rig_check(const struct rig *rig, const struct cold *cold, enum phase phase,
                   const char *label);
 
+/* What a rank's device holds, as the formulas say: weights, executor, cache. */
+uint64_t rig_memory_said(const struct rig *rig, int rank);
+
 /* Bytes that have left each rank as transitions' so far. */
 void rig_bytes(int64_t bytes[COMM_RANKS_MAX], const struct rig *rig);
 

@@ -45,21 +45,8 @@ static int pairs_of(struct pair *out, const char *model)
 static void check_memory(const struct rig *rig, const char *label)
 {
     for (int r = 0; r < rig->runner.layout.rank_count; r++) {
-        struct weights_share share = model_runner_share(&rig->runner, r);
-        struct weights_bytes weights;
         struct device *device = box_device(rig->runner.box, r);
-        weights_bytes(&weights, rig->runner.config, &share);
-        uint64_t staging = rig->backup == NULL
-                               ? 0
-                               : (uint64_t)(device->ops->host_workers(device) *
-                                            backup_form(rig->backup)->content_bytes);
-        uint64_t said =
-            weights.resident + weights.experts + staging +
-            exec_bytes(rig->runner.config, &rig->runner.layouts,
-                       scenario_token_max(&scenarios[0], rig->runner.layout.rank_count),
-                       SCENARIO_SEQUENCES_MAX) +
-            (uint64_t)rig->runner.cache.page_count *
-                kv_page_bytes(rig->runner.config, &rig->runner.layout, rig->runner.types.matrices);
+        uint64_t said = rig_memory_said(rig, r);
         uint64_t peak = device->ops->memory_use(device).peak_bytes;
         cr_assert_eq(peak, said, "%s, rank %d: %llu bytes at the peak, not %llu", label, r,
                      (unsigned long long)peak, (unsigned long long)said);
