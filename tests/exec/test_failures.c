@@ -2,100 +2,14 @@
  * and nothing is left. Faults are put between the executor and a rank's device: its n-th operation
  * fails, or never ends. */
 #include <criterion/criterion.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/memory.h"
 #include "base/system.h"
+#include "faulty_device.h"
 #include "scenarios.h"
 #include "sweep.h"
-
-enum fault_kind { FAULT_STREAM, FAULT_HOST, FAULT_HANG };
-
-/* One rank's table of operations with a fault in it. */
-static struct fault {
-    struct device_ops ops;
-    const struct device_ops *real;
-    enum fault_kind kind;
-    atomic_llong left; /* operations until it comes */
-    double hang_seconds;
-} fault;
-
-static enum status fail(void *argument, struct error *err)
-{
-    (void)argument;
-    return error_set(err, STATUS_IO, "a fault that the test put in");
-}
-
-static enum status hang(void *argument, struct error *err)
-{
-    struct timespec pause = {
-        .tv_sec = (time_t)fault.hang_seconds,
-        .tv_nsec = (long)((fault.hang_seconds - (double)(time_t)fault.hang_seconds) * 1e9)};
-    (void)argument;
-    (void)err;
-    nanosleep(&pause, NULL);
-    return STATUS_OK;
-}
-
-static void count_down(struct stream *stream)
-{
-    if (atomic_fetch_sub(&fault.left, 1) != 1)
-        return;
-    if (fault.kind == FAULT_STREAM)
-        fault.real->call(stream, fail, "", 1);
-    else if (fault.kind == FAULT_HANG)
-        fault.real->call(stream, hang, "", 1);
-}
-
-#define OPERATIONS(X)                                                                              \
-    X(embed)                                                                                       \
-    X(rms_norm)                                                                                    \
-    X(add)                                                                                         \
-    X(matmul)                                                                                      \
-    X(rope_append)                                                                                 \
-    X(attention)                                                                                   \
-    X(route) X(dispatch) X(group) X(ffn_up) X(ffn_down) X(combine) X(shared_add) X(gather) X(copy)
-#define DEFINE_FAULTY(name)                                                                        \
-    static void faulty_##name(struct stream *stream, const struct op_##name *op)                   \
-    {                                                                                              \
-        count_down(stream);                                                                        \
-        fault.real->name(stream, op);                                                              \
-    }
-OPERATIONS(DEFINE_FAULTY)
-
-static void faulty_call(struct stream *stream,
-                        enum status (*work)(void *argument, struct error *err),
-                        const void *argument, size_t bytes)
-{
-    count_down(stream);
-    fault.real->call(stream, work, argument, bytes);
-}
-
-/* The host's own failure: it returns without what it should have called next. */
-static enum status faulty_synchronize(struct stream *stream, struct error *err)
-{
-    if (fault.kind == FAULT_HOST && atomic_fetch_sub(&fault.left, 1) == 1)
-        return fail(NULL, err);
-    return fault.real->synchronize(stream, err);
-}
-
-static void fault_install(struct device *device, enum fault_kind kind, int64_t at)
-{
-    fault.real = device->ops;
-    fault.ops = *device->ops;
-    fault.kind = kind;
-    fault.left = at;
-#define USE_FAULTY(name) fault.ops.name = faulty_##name;
-    if (kind != FAULT_HOST) {
-        OPERATIONS(USE_FAULTY)
-        fault.ops.call = faulty_call;
-    }
-    fault.ops.synchronize = faulty_synchronize;
-    device->ops = &fault.ops;
-}
 
 struct outcome {
     enum status status;
@@ -124,10 +38,9 @@ static struct outcome run_with_fault(const char *plan, int rank, enum fault_kind
                                    .patience_seconds = patience,
                                });
     struct device *device = box_device(runner.box, rank);
-    const struct device_ops *real = device->ops;
     /* The executor takes the table when it is made. */
     exec_destroy(runner.exec);
-    fault_install(device, kind, INT64_MAX);
+    faulty_device_install(device, kind);
     struct exec_params params = {.box = runner.box,
                                  .config = runner.config,
                                  .layouts = &runner.layouts,
@@ -135,7 +48,7 @@ static struct outcome run_with_fault(const char *plan, int rank, enum fault_kind
                                  .token_max = 32,
                                  .segment_max = 8};
     cr_assert_eq(exec_create(&runner.exec, &params, &outcome.error), STATUS_OK);
-    fault.left = at;
+    faulty_device_arm(at);
 
     double start = system_seconds();
     model_runner_take(&runner, 0, pages, 1);
@@ -148,7 +61,7 @@ static struct outcome run_with_fault(const char *plan, int rank, enum fault_kind
         outcome.status = exec_forward(runner.exec, &runner.cache, exec_decode_form(runner.exec),
                                       &next, 1, &outcome.error);
     outcome.seconds = system_seconds() - start;
-    device->ops = real;
+    faulty_device_remove(device);
     model_runner_close(&runner);
     return outcome;
 }
@@ -173,7 +86,7 @@ static void sweep(enum fault_kind kind, uint64_t quick_step, int64_t least)
             cr_assert_eq(outcome.status, STATUS_IO, "%s", outcome.error.message);
             cr_assert(strncmp(outcome.error.message, who, strlen(who)) == 0, "%s",
                       outcome.error.message);
-            cr_assert_not_null(strstr(outcome.error.message, "a fault that the test put in"));
+            cr_assert_not_null(strstr(outcome.error.message, FAULT_SENTENCE));
             cr_assert_null(strstr(outcome.error.message + strlen(who), "rank "));
             cr_assert_lt(outcome.seconds, 5);
         }
@@ -199,7 +112,6 @@ Test(failures, of_a_host_thread_end_the_run, .timeout = 600)
 Test(failures, a_rank_that_hangs_is_named)
 {
     static const int64_t places[] = {1, 20, 45};
-    fault.hang_seconds = 2;
     for (size_t p = 0; p < 3; p++) {
         uint64_t live = memory_counters_get().live_count;
         struct outcome outcome = run_with_fault(plans[p], 2, FAULT_HANG, places[p], 0.5);

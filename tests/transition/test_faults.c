@@ -12,6 +12,7 @@
 
 #include "base/memory.h"
 #include "base/system.h"
+#include "faulty_device.h"
 #include "rig.h"
 #include "sweep.h"
 #include "transition/transition_state.h"
@@ -259,80 +260,6 @@ Test(transition_faults, A26_any_allocation_may_fail)
 /* ---- The device fails, or does not come -------------------------------------------------------
  */
 
-enum fault_kind { FAULT_STREAM, FAULT_HOST, FAULT_HANG };
-
-/* One rank's table of operations with a fault in it. */
-static struct fault {
-    struct device_ops ops;
-    const struct device_ops *real;
-    enum fault_kind kind;
-    atomic_llong left; /* operations until it comes */
-} fault;
-
-#define HANG_NANOSECONDS 1500000000LL
-
-static enum status fail(void *argument, struct error *err)
-{
-    (void)argument;
-    return error_set(err, STATUS_IO, "a fault that the test put in");
-}
-
-static enum status hang(void *argument, struct error *err)
-{
-    (void)argument;
-    (void)err;
-    nanosleep(&(struct timespec){HANG_NANOSECONDS / 1000000000, HANG_NANOSECONDS % 1000000000},
-              NULL);
-    return STATUS_OK;
-}
-
-static void count_down(struct stream *stream)
-{
-    if (atomic_fetch_sub(&fault.left, 1) == 1)
-        fault.real->call(stream, fault.kind == FAULT_HANG ? hang : fail, "", 1);
-}
-
-static void faulty_copy(struct stream *stream, const struct op_copy *op)
-{
-    count_down(stream);
-    fault.real->copy(stream, op);
-}
-
-static void faulty_call(struct stream *stream,
-                        enum status (*work)(void *argument, struct error *err),
-                        const void *argument, size_t bytes)
-{
-    /* For a rank that is late nobody may be waiting when it lets a layer go, or poisons it. */
-    if (fault.kind != FAULT_HANG || bytes != sizeof(void *) + sizeof(int64_t))
-        count_down(stream);
-    fault.real->call(stream, work, argument, bytes);
-}
-
-/* The host's own failure: the stream has run, and it says otherwise. */
-static enum status faulty_synchronize(struct stream *stream, struct error *err)
-{
-    enum status status = fault.real->synchronize(stream, err);
-    if (atomic_fetch_sub(&fault.left, 1) == 1)
-        return fail(NULL, err);
-    return status;
-}
-
-/* Before the transition is made, which takes the table. */
-static void fault_install(struct device *device, enum fault_kind kind)
-{
-    fault.real = device->ops;
-    fault.ops = *device->ops;
-    fault.kind = kind;
-    fault.left = INT64_MAX;
-    if (kind == FAULT_HOST) {
-        fault.ops.synchronize = faulty_synchronize;
-    } else {
-        fault.ops.copy = faulty_copy;
-        fault.ops.call = faulty_call;
-    }
-    device->ops = &fault.ops;
-}
-
 /* Returns whether there was an n-th operation. */
 static bool operation_fails(const struct rig_params *base, enum way way, enum fault_kind kind,
                             bool is_beside, int64_t n, const struct cold *cold)
@@ -349,14 +276,17 @@ static bool operation_fails(const struct rig_params *base, enum way way, enum fa
     params.patience_seconds = 0.5;
     rig_load(&rig, &params);
     struct device *device = box_device(rig.runner.box, rank);
-    fault_install(device, kind);
+    faulty_device_install(device, kind);
+    /* For a rank that is late nobody may be waiting when it lets a layer go, or poisons it. */
+    if (kind == FAULT_HANG)
+        faulty_device_spare(sizeof(void *) + sizeof(int64_t));
     cr_assert_eq(rig_start(&rig, &params, &err), STATUS_OK);
-    atomic_store(&fault.left, n);
+    faulty_device_arm(n);
     double start = system_seconds();
     enum status status = rig_move(&rig, rig.transition, PHASE_DECODE, is_beside, &err);
     double seconds = system_seconds() - start;
-    bool failed = atomic_load(&fault.left) <= 0;
-    device->ops = fault.real;
+    bool failed = faulty_device_has_failed();
+    faulty_device_remove(device);
     int64_t changed = rig_check(&rig, cold, PHASE_DECODE, label);
     cr_assert_eq(status == STATUS_OK, !failed, "%s", label);
     if (status != STATUS_OK) {

@@ -1,0 +1,101 @@
+#include "faulty_device.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+static struct fault {
+    struct device_ops ops;
+    const struct device_ops *real;
+    enum fault_kind kind;
+    size_t spared_bytes;
+    atomic_llong left; /* operations until it comes */
+} fault;
+
+static enum status fail(void *argument, struct error *err)
+{
+    (void)argument;
+    return error_set(err, STATUS_IO, FAULT_SENTENCE);
+}
+
+static enum status hang(void *argument, struct error *err)
+{
+    (void)argument;
+    (void)err;
+    nanosleep(&(struct timespec){.tv_sec = FAULT_HANG_SECONDS}, NULL);
+    return STATUS_OK;
+}
+
+static void count_down(struct stream *stream)
+{
+    if (atomic_fetch_sub(&fault.left, 1) == 1)
+        fault.real->call(stream, fault.kind == FAULT_HANG ? hang : fail, "", 1);
+}
+
+#define OPERATIONS(X)                                                                              \
+    X(embed)                                                                                       \
+    X(rms_norm)                                                                                    \
+    X(add)                                                                                         \
+    X(matmul)                                                                                      \
+    X(rope_append)                                                                                 \
+    X(attention)                                                                                   \
+    X(route) X(dispatch) X(group) X(ffn_up) X(ffn_down) X(combine) X(shared_add) X(gather) X(copy)
+#define DEFINE_FAULTY(name)                                                                        \
+    static void faulty_##name(struct stream *stream, const struct op_##name *op)                   \
+    {                                                                                              \
+        count_down(stream);                                                                        \
+        fault.real->name(stream, op);                                                              \
+    }
+OPERATIONS(DEFINE_FAULTY)
+
+static void faulty_call(struct stream *stream,
+                        enum status (*work)(void *argument, struct error *err),
+                        const void *argument, size_t bytes)
+{
+    if (bytes != fault.spared_bytes)
+        count_down(stream);
+    fault.real->call(stream, work, argument, bytes);
+}
+
+static enum status faulty_synchronize(struct stream *stream, struct error *err)
+{
+    if (atomic_fetch_sub(&fault.left, 1) == 1)
+        return fail(NULL, err);
+    return fault.real->synchronize(stream, err);
+}
+
+void faulty_device_install(struct device *device, enum fault_kind kind)
+{
+    fault.real = device->ops;
+    fault.ops = *device->ops;
+    fault.kind = kind;
+    fault.spared_bytes = SIZE_MAX;
+    atomic_store(&fault.left, INT64_MAX);
+#define USE_FAULTY(name) fault.ops.name = faulty_##name;
+    if (kind == FAULT_HOST) {
+        fault.ops.synchronize = faulty_synchronize;
+    } else {
+        OPERATIONS(USE_FAULTY)
+        fault.ops.call = faulty_call;
+    }
+    device->ops = &fault.ops;
+}
+
+void faulty_device_remove(struct device *device)
+{
+    device->ops = fault.real;
+}
+
+void faulty_device_spare(size_t bytes)
+{
+    fault.spared_bytes = bytes;
+}
+
+void faulty_device_arm(int64_t n)
+{
+    atomic_store(&fault.left, n);
+}
+
+bool faulty_device_has_failed(void)
+{
+    return atomic_load(&fault.left) <= 0;
+}
