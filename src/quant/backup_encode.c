@@ -19,12 +19,13 @@ struct backup_encoder {
     const struct checkpoint *checkpoint;
     int64_t parts;
     char *contents; /* [parts], each with room for trailer and padding */
-    char *frame;    /* with zstd: of one granule, the same */
-    float *panel;   /* [group][16], where groups are long */
-    char *staging;  /* [2][staging_bytes]: as on disk, in the type that is rounded */
+    char *frames;   /* with zstd: [parts] of frame_bytes, the same */
+    int64_t frame_bytes;
+    float *panel;  /* [group][16], where groups are long */
+    char *staging; /* [2][staging_bytes]: as on disk, in the type that is rounded */
     int64_t staging_bytes;
     ZSTD_CCtx *zstd;
-    struct int4_moments moments[8][BACKUP_MATRICES];
+    struct int4_moments moments[BACKUP_PARTS_MAX][BACKUP_MATRICES];
 };
 
 int64_t backup_encode_parts(const struct backup_form *form)
@@ -83,8 +84,9 @@ static enum status buffers_get(struct backup_encoder *encoder, struct error *err
         TRY(memory_get_raw((void **)&encoder->panel, (size_t)form->settings.group,
                            PACK_BLOCK * sizeof *encoder->panel, "weights that are rounded", err));
     if (form->settings.has_zstd) {
-        int64_t frame_bytes = backup_granule_span((int64_t)ZSTD_compressBound(content));
-        TRY(memory_get_raw((void **)&encoder->frame, (size_t)frame_bytes, 1, "a granule", err));
+        encoder->frame_bytes = backup_granule_span((int64_t)ZSTD_compressBound(content));
+        TRY(memory_get_raw((void **)&encoder->frames, (size_t)encoder->parts,
+                           (size_t)encoder->frame_bytes, "granules", err));
         encoder->zstd = ZSTD_createCCtx();
         if (encoder->zstd == NULL)
             return error_set(err, STATUS_NO_MEMORY, "cannot allocate what zstd needs");
@@ -115,7 +117,7 @@ void backup_encoder_destroy(struct backup_encoder *encoder)
     ZSTD_freeCCtx(encoder->zstd);
     memory_free(encoder->panel);
     memory_free(encoder->staging);
-    memory_free(encoder->frame);
+    memory_free(encoder->frames);
     memory_free(encoder->contents);
     memory_free(encoder);
 }
@@ -275,11 +277,12 @@ static enum status content_store(char **stored, int64_t *stored_bytes,
     *stored_bytes = (int64_t)bytes;
     if (!encoder->form->settings.has_zstd)
         return STATUS_OK;
-    size_t length = ZSTD_compressCCtx(encoder->zstd, encoder->frame, ZSTD_compressBound(bytes),
-                                      *stored, bytes, ZSTD_LEVEL);
+    char *frame = encoder->frames + i * encoder->frame_bytes;
+    size_t length = ZSTD_compressCCtx(encoder->zstd, frame, ZSTD_compressBound(bytes), *stored,
+                                      bytes, ZSTD_LEVEL);
     if (ZSTD_isError(length))
         return error_set(err, STATUS_NO_MEMORY, "zstd failed: %s", ZSTD_getErrorName(length));
-    *stored = encoder->frame;
+    *stored = frame;
     *stored_bytes = (int64_t)length;
     return STATUS_OK;
 }

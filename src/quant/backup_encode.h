@@ -24,7 +24,7 @@ enum status backup_encode(struct backup_encoder *encoder, int64_t layer, int64_t
                           int64_t part, struct error *err) MUST_CHECK;
 
 /* The i-th of them as it is stored: compressed where the form says so, with trailer and padding
- * behind: backup_granule_span(*stored_bytes) bytes, which live until the next call. */
+ * behind: backup_granule_span(*stored_bytes) bytes, which live until the next backup_encode. */
 enum status backup_encoded(const void **bytes, int64_t *stored_bytes,
                            struct backup_encoder *encoder, int64_t i, int64_t number,
                            struct error *err) MUST_CHECK;

@@ -15,6 +15,7 @@ static void derive(struct backup_form *form)
 {
     int64_t hidden = form->hidden_dim;
     form->parts = layout_granule_count(form->expert_dim);
+    ASSERT(form->parts <= BACKUP_PARTS_MAX);
     form->granule_width = form->expert_dim / form->parts;
     form->granule_count = form->moe_layer_count * form->expert_count * form->parts;
     form->nibble_bytes = packed_bytes(form->granule_width, hidden, DTYPE_INT4);

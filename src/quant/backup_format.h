@@ -24,6 +24,8 @@
 #define BACKUP_DIM_MAX     ((int64_t)1 << 24)
 #define BACKUP_CONTENT_MAX ((int64_t)1 << 30)
 
+#define BACKUP_PARTS_MAX 8 /* granules of an expert, layout_granule_count */
+
 /* Which weights have a scale of their own. All are stored alike, as groups along the hidden
  * dimension: of a channel the group is the whole row, of a tensor too, and all scales are equal. */
 enum backup_scheme { BACKUP_PER_GROUP, BACKUP_PER_CHANNEL, BACKUP_PER_TENSOR, BACKUP_SCHEME_COUNT };

@@ -77,7 +77,7 @@ static enum status open_file(struct backup_part *part, struct error *err)
 }
 
 /* Whether the file begins as this backup does. */
-static enum status look(bool *is_same, const struct backup_part *part, struct error *err)
+static enum status look(bool *is_same, struct backup_part *part, struct error *err)
 {
     struct stat stat;
     struct backup_header header;
@@ -101,16 +101,15 @@ static enum status look(bool *is_same, const struct backup_part *part, struct er
     *is_same = length == sizeof header &&
                backup_header_read(&form, &header, part->name, &ignored) == STATUS_OK &&
                backup_form_is_same(&form, part->form);
+    if (*is_same)
+        part->left_bytes = (uint64_t)stat.st_size;
     return STATUS_OK;
 }
 
 /* As far as it was written; the rest is zeros. */
 static enum status read_index(struct backup_part *part, struct error *err)
 {
-    struct stat stat;
-    if (fstat(part->fd, &stat) != 0)
-        return error_set_errno(err, errno, "cannot stat %s", part->name);
-    int64_t there = stat.st_size - BACKUP_PAGE;
+    int64_t there = (int64_t)part->left_bytes - BACKUP_PAGE;
     int64_t wanted = part->form->granule_count * (int64_t)sizeof *part->index;
     there = there < wanted ? there : wanted;
     if (there <= 0)
@@ -165,31 +164,39 @@ void backup_part_close(struct backup_part *part)
 
 /* ---- Granules ------------------------------------------------------------------------------ */
 
-int64_t backup_part_count(struct backup_part *part, void *bytes, void *scratch,
-                          void (*found)(void *context, int64_t number,
-                                        const struct backup_trailer *trailer),
-                          void *context)
+int64_t backup_part_left(const struct backup_part *part)
 {
-    struct stat stat;
+    uint64_t end = (uint64_t)part->form->data_offset;
     int64_t count = 0;
-    if (fstat(part->fd, &stat) != 0)
-        return 0;
+    for (; count < part->form->granule_count && end < part->left_bytes; count++) {
+        int64_t stored = part->form->content_bytes;
+        if (part->index != NULL) {
+            const struct backup_entry *entry = &part->index[count];
+            if (entry->offset != end || entry->stored_bytes > part->left_bytes)
+                break;
+            stored = (int64_t)entry->stored_bytes;
+        }
+        end += (uint64_t)backup_granule_span(stored);
+    }
+    return count;
+}
+
+bool backup_part_has(const struct backup_part *part, int64_t number, void *bytes, void *scratch,
+                     struct backup_trailer *trailer)
+{
     const struct backup_source source = {.form = part->form,
                                          .index = part->index,
                                          .fd = part->fd,
                                          .path = part->name,
-                                         .file_bytes = (uint64_t)stat.st_size};
-    for (; count < part->form->granule_count; count++) {
-        struct backup_trailer trailer;
-        if (part->index != NULL && part->index[count].offset != part->end)
-            break;
-        if (!backup_source_has(&source, count, bytes, scratch, &trailer))
-            break;
-        found(context, count, &trailer);
-        if (part->index != NULL)
-            part->end += (uint64_t)backup_granule_span((int64_t)part->index[count].stored_bytes);
-    }
-    return count;
+                                         .file_bytes = part->left_bytes};
+    return backup_source_has(&source, number, bytes, scratch, trailer);
+}
+
+void backup_part_keep(struct backup_part *part, int64_t count)
+{
+    part->end = (uint64_t)part->form->data_offset;
+    for (int64_t i = 0; part->index != NULL && i < count; i++)
+        part->end += (uint64_t)backup_granule_span((int64_t)part->index[i].stored_bytes);
 }
 
 uint64_t backup_part_place(struct backup_part *part, int64_t number, int64_t stored_bytes)

@@ -14,6 +14,7 @@ struct backup_part {
     const struct backup_form *form; /* borrowed */
     char *path, *name;              /* of the backup; of the part file */
     int fd;
+    uint64_t left_bytes;        /* of the file, when it was opened */
     struct backup_entry *index; /* with zstd [granule_count] */
     uint64_t end;               /* with zstd: behind the last granule that has a place */
 };
@@ -26,15 +27,21 @@ enum status backup_part_open(struct backup_part *out, const char *path,
 /* Leaves the part file where it is. */
 void backup_part_close(struct backup_part *part);
 
-/* Counts the granules that are whole, from the first on up to the first that is not, and gives the
- * trailer of each to `found`. `bytes` and `scratch` as in backup_granule_read. */
-int64_t backup_part_count(struct backup_part *part, void *bytes, void *scratch,
-                          void (*found)(void *context, int64_t number,
-                                        const struct backup_trailer *trailer),
-                          void *context);
+/* How many granules an earlier run may have left, from the first on, as far as sizes and index
+ * tell.
+ */
+int64_t backup_part_left(const struct backup_part *part);
 
-/* The place of a granule. With zstd they are placed one after the other, from the first that
- * backup_part_count did not count. */
+/* Whether one of those is whole; then its trailer. `bytes` and `scratch` as in backup_granule_read.
+ * Thread-safe. */
+bool backup_part_has(const struct backup_part *part, int64_t number, void *bytes, void *scratch,
+                     struct backup_trailer *trailer);
+
+/* Goes on behind the first `count` of them. */
+void backup_part_keep(struct backup_part *part, int64_t count);
+
+/* The place of a granule. With zstd they are placed one after the other, from the first that is
+ * not kept. */
 uint64_t backup_part_place(struct backup_part *part, int64_t number, int64_t stored_bytes);
 
 /* Writes a granule to its place, padding included. Thread-safe for different granules. */

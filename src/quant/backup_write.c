@@ -38,12 +38,14 @@ struct job {
     struct worker *workers;
     int worker_count;
     int64_t unit_granules, unit_count;
+    int64_t unit_end; /* of what is handed out */
     atomic_int_fast64_t next_unit, units_done;
+    int64_t whole_units; /* that an earlier run has left; guarded by `lock` */
     atomic_int failed;
-    /* With zstd a granule's place is known when all before it have theirs. */
+    /* With zstd a unit's place is known when all before it have theirs. */
     pthread_mutex_t lock;
     pthread_cond_t placed;
-    int64_t placed_count;
+    int64_t placed_units;
     enum status (*unit)(struct job *job, struct worker *worker, int64_t unit, struct error *err);
 };
 
@@ -83,7 +85,7 @@ static void work(void *context, int index)
     struct worker *worker = &job->workers[index];
     int64_t unit;
     while (!atomic_load(&job->failed) &&
-           (unit = (int64_t)atomic_fetch_add(&job->next_unit, 1)) < job->unit_count) {
+           (unit = (int64_t)atomic_fetch_add(&job->next_unit, 1)) < job->unit_end) {
         worker->status = job->unit(job, worker, unit, &worker->error);
         atomic_fetch_add(&job->units_done, 1);
         if (worker->status == STATUS_OK && index == 0)
@@ -121,34 +123,45 @@ static enum status job_init(struct job *job, struct error *err)
                       "the threads", err);
 }
 
-static void job_deinit(struct job *job)
+static void check_buffers_drop(struct job *job)
 {
-    for (int w = 0; job->workers != NULL && w < job->worker_count; w++) {
-        backup_encoder_destroy(job->workers[w].encoder);
+    for (int w = 0; w < job->worker_count; w++) {
         memory_free(job->workers[w].bytes);
         memory_free(job->workers[w].scratch);
+        job->workers[w].bytes = job->workers[w].scratch = NULL;
     }
+}
+
+/* Room for each thread to check granules in. */
+static enum status check_buffers_get(struct job *job, int64_t span_max, struct error *err)
+{
+    for (int w = 0; w < job->worker_count; w++) {
+        struct worker *worker = &job->workers[w];
+        TRY(memory_get_raw(&worker->bytes, (size_t)span_max, 1, "a granule", err));
+        if (job->form->settings.has_zstd)
+            TRY(memory_get_raw(&worker->scratch, (size_t)job->form->content_bytes, 1, "a granule",
+                               err));
+    }
+    return STATUS_OK;
+}
+
+static void job_deinit(struct job *job)
+{
+    if (job->workers != NULL)
+        check_buffers_drop(job);
+    for (int w = 0; job->workers != NULL && w < job->worker_count; w++)
+        backup_encoder_destroy(job->workers[w].encoder);
     memory_free(job->workers);
     memory_free(job->moments);
     pthread_cond_destroy(&job->placed);
     pthread_mutex_destroy(&job->lock);
 }
 
-/* Room to check granules in. */
-static enum status check_buffers_get(struct worker *worker, const struct backup_form *form,
-                                     int64_t span_max, struct error *err)
-{
-    TRY(memory_get_raw(&worker->bytes, (size_t)span_max, 1, "a granule", err));
-    if (!form->settings.has_zstd)
-        return STATUS_OK;
-    return memory_get_raw(&worker->scratch, (size_t)form->content_bytes, 1, "a granule", err);
-}
-
 /* ---- The report ---------------------------------------------------------------------------- */
 
-static void moments_set(void *context, int64_t number, const struct backup_trailer *trailer)
+static void moments_set(struct moments *moments, int64_t number,
+                        const struct backup_trailer *trailer)
 {
-    struct moments *moments = context;
     memcpy(&moments[number], trailer->moments, sizeof moments[number]);
 }
 
@@ -215,73 +228,108 @@ static int64_t nth_moe_layer(const struct model_config *config, int64_t n)
     return layer;
 }
 
+/* A unit as it goes to the file. */
+struct encoded {
+    const void *bytes[BACKUP_PARTS_MAX];
+    int64_t stored_bytes[BACKUP_PARTS_MAX];
+    uint64_t offsets[BACKUP_PARTS_MAX];
+};
+
 /* STATUS_CANCELLED when another thread has failed. */
-static enum status place(uint64_t *offset, struct job *job, int64_t number, int64_t stored_bytes)
+static enum status place(struct encoded *encoded, struct job *job, int64_t unit)
 {
     pthread_mutex_lock(&job->lock);
-    while (job->form->settings.has_zstd && job->placed_count != number &&
-           !atomic_load(&job->failed))
+    while (job->form->settings.has_zstd && job->placed_units != unit && !atomic_load(&job->failed))
         pthread_cond_wait(&job->placed, &job->lock);
     bool may = !atomic_load(&job->failed);
-    if (may) {
-        *offset = backup_part_place(job->part, number, stored_bytes);
-        job->placed_count++;
-    }
+    for (int64_t i = 0; may && i < job->unit_granules; i++)
+        encoded->offsets[i] =
+            backup_part_place(job->part, unit * job->unit_granules + i, encoded->stored_bytes[i]);
+    job->placed_units += may;
     pthread_cond_broadcast(&job->placed);
     pthread_mutex_unlock(&job->lock);
     return may ? STATUS_OK : STATUS_CANCELLED;
 }
 
+/* Compressed before it waits for its place: that is what takes long. */
 static enum status unit_write(struct job *job, struct worker *worker, int64_t unit,
                               struct error *err)
 {
     const struct backup_form *form = job->form;
     int64_t first = unit * job->unit_granules, expert = first / form->parts;
     int64_t layer = nth_moe_layer(job->config, expert / form->expert_count);
+    struct encoded encoded;
     TRY(backup_encode(worker->encoder, layer, expert % form->expert_count, first % form->parts,
                       err));
+    for (int64_t i = 0; i < job->unit_granules; i++)
+        TRY(backup_encoded(&encoded.bytes[i], &encoded.stored_bytes[i], worker->encoder, i,
+                           first + i, err));
+    if (place(&encoded, job, unit) != STATUS_OK)
+        return STATUS_OK; /* who failed tells why */
     for (int64_t i = 0; i < job->unit_granules; i++) {
-        const void *bytes;
-        int64_t stored_bytes;
-        uint64_t offset;
+        const char *bytes = encoded.bytes[i];
         struct backup_trailer trailer;
-        TRY(backup_encoded(&bytes, &stored_bytes, worker->encoder, i, first + i, err));
-        if (place(&offset, job, first + i, stored_bytes) != STATUS_OK)
-            return STATUS_OK; /* who failed tells why */
-        TRY(backup_part_put(job->part, first + i, offset, bytes, stored_bytes, err));
-        memcpy(&trailer, (const char *)bytes + stored_bytes, sizeof trailer);
+        TRY(backup_part_put(job->part, first + i, encoded.offsets[i], bytes,
+                            encoded.stored_bytes[i], err));
+        memcpy(&trailer, bytes + encoded.stored_bytes[i], sizeof trailer);
         moments_set(job->moments, first + i, &trailer);
     }
     return STATUS_OK;
 }
 
-/* Goes on behind the units that are whole. */
-static void count_units(struct job *job)
+/* ---- What an earlier run has left ----------------------------------------------------------- */
+
+/* Behind a unit that is not whole none is looked at. */
+static enum status unit_find(struct job *job, struct worker *worker, int64_t unit,
+                             struct error *err)
 {
-    struct worker *worker = &job->workers[0];
-    int64_t done =
-        backup_part_count(job->part, worker->bytes, worker->scratch, moments_set, job->moments);
-    int64_t units = done / job->unit_granules;
-    if (job->part->index != NULL && units * job->unit_granules < done)
-        job->part->end = job->part->index[units * job->unit_granules].offset;
-    job->placed_count = units * job->unit_granules;
-    atomic_store(&job->next_unit, units);
-    atomic_store(&job->units_done, units);
+    int64_t first = unit * job->unit_granules;
+    (void)err;
+    for (int64_t number = first; number < first + job->unit_granules; number++) {
+        struct backup_trailer trailer;
+        if (!backup_part_has(job->part, number, worker->bytes, worker->scratch, &trailer)) {
+            pthread_mutex_lock(&job->lock);
+            job->whole_units = unit < job->whole_units ? unit : job->whole_units;
+            pthread_mutex_unlock(&job->lock);
+            atomic_store(&job->next_unit, job->unit_end);
+            return STATUS_OK;
+        }
+        moments_set(job->moments, number, &trailer);
+    }
+    return STATUS_OK;
+}
+
+/* Goes on behind the units that are whole. */
+static enum status units_find(struct job *job, struct error *err)
+{
+    const struct backup_form *form = job->form;
+    /* Of zstd's bound, see ZSTD_COMPRESSBOUND: content, a 256th, and a little. */
+    int64_t span_max = backup_granule_span(form->content_bytes + form->content_bytes / 128 + 1024);
+    job->whole_units = job->unit_end = backup_part_left(job->part) / job->unit_granules;
+    job->unit = unit_find;
+    if (job->unit_end > 0) {
+        TRY(check_buffers_get(job, span_max, err));
+        TRY(run_threads(job, err));
+        check_buffers_drop(job);
+    }
+    backup_part_keep(job->part, job->whole_units * job->unit_granules);
+    job->placed_units = job->whole_units;
+    atomic_store(&job->next_unit, job->whole_units);
+    atomic_store(&job->units_done, job->whole_units);
+    return STATUS_OK;
 }
 
 static enum status job_write(struct job *job, const struct checkpoint *checkpoint,
                              struct backup_report *out, struct error *err)
 {
     const struct backup_form *form = job->form;
-    /* Of zstd's bound, see ZSTD_COMPRESSBOUND: content, a 256th, and a little. */
-    int64_t span_max = backup_granule_span(form->content_bytes + form->content_bytes / 128 + 1024);
     TRY(job_init(job, err));
-    TRY(check_buffers_get(&job->workers[0], form, span_max, err));
     job->unit_granules = backup_encode_parts(form);
     job->unit_count = form->granule_count / job->unit_granules;
+    TRY(units_find(job, err));
+    uint64_t found = (uint64_t)job->whole_units;
     job->unit = unit_write;
-    count_units(job);
-    uint64_t found = (uint64_t)atomic_load(&job->units_done);
+    job->unit_end = job->unit_count;
     for (int w = 0; w < job->worker_count; w++)
         TRY(backup_encoder_create(&job->workers[w].encoder, form, checkpoint, err));
     TRY(report_progress(job, err));
@@ -397,11 +445,9 @@ static enum status unit_verify(struct job *job, struct worker *worker, int64_t u
 static enum status job_verify(struct job *job, struct backup_report *out, struct error *err)
 {
     TRY(job_init(job, err));
-    for (int w = 0; w < job->worker_count; w++)
-        TRY(check_buffers_get(&job->workers[w], job->form, backup_granule_bytes_max(job->backup),
-                              err));
+    TRY(check_buffers_get(job, backup_granule_bytes_max(job->backup), err));
     job->unit_granules = 1;
-    job->unit_count = job->form->granule_count;
+    job->unit_count = job->unit_end = job->form->granule_count;
     job->unit = unit_verify;
     TRY(run_threads(job, err));
     report_make(out, job->form, job->moments, backup_file_bytes(job->backup));

@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -219,20 +220,21 @@ Test(backup_faults, A26_an_allocation_fails)
 /* ---- kill -9 ------------------------------------------------------------------------------- */
 
 struct killer {
-    int n, count;
+    int n;
     bool is_within;
+    atomic_int count; /* of all threads */
 };
 
 static void pass_point(struct killer *killer)
 {
-    if (++killer->count == killer->n)
+    if (atomic_fetch_add(&killer->count, 1) + 1 == killer->n)
         raise(SIGKILL);
 }
 
 static int kill_before(void *context, enum disk_op op, size_t *length)
 {
     struct killer *killer = context;
-    if (killer->is_within && op == DISK_WRITE && killer->count + 1 == killer->n)
+    if (killer->is_within && op == DISK_WRITE && atomic_load(&killer->count) + 1 == killer->n)
         *length = 1 + *length / 2; /* and then killed behind it */
     if (!killer->is_within)
         pass_point(killer);
@@ -263,13 +265,15 @@ static bool run_apart(int n, bool is_within)
     return WIFSIGNALED(ending);
 }
 
-static void sweep_kills(bool zstd, bool is_within)
+static void sweep_kills(bool zstd, bool is_within, int thread_count)
 {
     int step = (int)sweep_step(5), n = (int)sweep_first((uint64_t)step);
+    params.thread_count = thread_count;
     want(zstd);
     for (;; n += step) {
         char label[64];
-        snprintf(label, sizeof label, "killed %s point %d", is_within ? "within" : "at", n);
+        snprintf(label, sizeof label, "killed %s point %d of %d threads",
+                 is_within ? "within" : "at", n, thread_count);
         reset();
         if (!run_apart(n, is_within))
             break;
@@ -282,14 +286,18 @@ static void sweep_kills(bool zstd, bool is_within)
 
 Test(backup_faults, A32_killed_at_each_point)
 {
-    sweep_kills(false, false);
-    sweep_kills(false, true);
+    for (int thread_count = 1; thread_count <= 4; thread_count += 3) {
+        sweep_kills(false, false, thread_count);
+        sweep_kills(false, true, thread_count);
+    }
 }
 
 Test(backup_faults, A32_killed_at_each_point_with_zstd)
 {
-    sweep_kills(true, false);
-    sweep_kills(true, true);
+    for (int thread_count = 1; thread_count <= 4; thread_count += 3) {
+        sweep_kills(true, false, thread_count);
+        sweep_kills(true, true, thread_count);
+    }
 }
 
 /* ---- What the next run finds --------------------------------------------------------------- */

@@ -398,6 +398,43 @@ Test(backup_write, a_stopped_run_goes_on)
     bench_deinit(&bench);
 }
 
+/* What an interrupted run left is looked through under the same progress, and may be stopped, too:
+ * what is there stays. */
+static enum status stop_at_a_quarter(void *context, uint64_t bytes_done, uint64_t bytes_total)
+{
+    *(uint64_t *)context = bytes_done;
+    return bytes_done * 4 < bytes_total ? STATUS_OK : STATUS_CANCELLED;
+}
+
+Test(backup_write, looking_through_a_part_may_be_stopped)
+{
+    struct error err;
+    struct bench bench;
+    uint64_t at = 0;
+    bench_init(&bench, "tiny-qwen3moe", 1, false);
+    for (int zstd = 0; zstd < 2; zstd++) {
+        struct backup_write_params params = bench_params(&bench);
+        params.settings.has_zstd = zstd;
+        params.progress = stop_half_way;
+        params.thread_count = 1;
+        expect_failure("stopped", bench_try(&bench, &params, &err), &err, STATUS_CANCELLED, "");
+        params.progress = stop_at_a_quarter;
+        params.progress_context = &at;
+        expect_failure("stopped again", bench_try(&bench, &params, &err), &err, STATUS_CANCELLED,
+                       "goes on from there");
+        cr_assert_gt(at, 0);
+        params.progress = NULL;
+        params.thread_count = 3;
+        struct backup_report report = bench_write(&bench, &params);
+        cr_assert_gt(report.bytes_found, report.file_bytes / 3);
+        uint64_t total = 2 * report.weight_count;
+        cr_assert_lt(at, total / 2, "stopped at %llu of %llu", (unsigned long long)at,
+                     (unsigned long long)total);
+        unlink(bench.path);
+    }
+    bench_deinit(&bench);
+}
+
 Test(backup_write, a_weight_that_is_no_number_is_named)
 {
     struct error err;
