@@ -2,9 +2,10 @@
  * near the weights are, what becomes of the model's predictions, and how fast a core makes the
  * backup; see bench/README.md.
  *
- * Inside the timed window: phasor_quantize's own work on one thread: reading the checkpoint from
- * the page cache, rounding, writing the file. Processor time of the process (user and system), so
- * that other processes do not count. */
+ * Inside the timed windows, on one thread: what phasor quantize does (reading the checkpoint from
+ * the page cache, rounding, compressing with zstd, writing the file), and what --verify does
+ * (reading the file from the page cache, decompressing, checksums). Processor time of the process
+ * (user and system), so that other processes do not count. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -295,6 +296,7 @@ static const struct {
 } schemes[] = {
     {"group 32", {.group = 32}},
     {"group 64", {.group = 64}},
+    {"group 64, zstd", {.group = 64, .has_zstd = true}},
     {"group 128", {.group = 128}},
     {"group 64, asymmetric", {.group = 64, .is_asymmetric = true}},
     {"group 128, asymmetric", {.group = 128, .is_asymmetric = true}},
@@ -310,6 +312,29 @@ static double processor_seconds(void)
     getrusage(RUSAGE_SELF, &usage);
     return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
            1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+}
+
+/* As they are stored, without trailers and padding. */
+static double stored_bytes(const struct backup *backup)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < backup_form(backup)->granule_count; i++)
+        sum += (double)backup_granule_stored(backup, i);
+    return sum;
+}
+
+static double backup_check(const struct checkpoint *checkpoint, const char *path)
+{
+    struct error err;
+    struct backup_report report;
+    double best = INFINITY;
+    const struct backup_write_params params = {.path = path, .thread_count = 1};
+    for (int i = 0; i < REPEATS; i++) {
+        double start = processor_seconds();
+        check(backup_verify(&report, checkpoint, &params, &err), &err);
+        best = fmin(best, processor_seconds() - start);
+    }
+    return best;
 }
 
 static double backup_make(struct backup_report *report, const struct checkpoint *checkpoint,
@@ -340,21 +365,21 @@ static void print_scheme(size_t s, const char *folder, const struct checkpoint *
     snprintf(model, sizeof model, "%.50s/model", folder);
     double seconds = backup_make(&report, checkpoint, path, &schemes[s].settings);
     check(backup_open(&backup, path, &err), &err);
-    const struct backup_form *form = backup_form(backup);
-    double bytes = (double)(form->content_bytes * form->granule_count);
-    double weights = (double)report.weight_count;
+    double weights = (double)report.weight_count, bytes = stored_bytes(backup);
+    double made = 2e-9 * weights / seconds;
+    double checked = 2e-9 * weights / backup_check(checkpoint, path);
     if (windows->count > 0) {
         model_write(model, checkpoint, backup);
         predict(&other, model, windows);
         struct difference difference = compare(native, &other, windows);
-        printf("%-22s %7.4f  %.5f  %.5f  %+8.3f %%  %9.6f  %8.2f %%  %6.2f\n", schemes[s].name,
-               bytes / weights, report.cosine_min, report.cosine_mean,
+        printf("%-22s %7.4f  %.5f  %.5f  %+8.3f %%  %9.6f  %8.2f %%  %6.2f  %6.2f\n",
+               schemes[s].name, bytes / weights, report.cosine_min, report.cosine_mean,
                100 * (difference.nll / native_nll - 1), difference.divergence,
-               100 * difference.agreement, 2e-9 * weights / seconds);
+               100 * difference.agreement, made, checked);
         memory_free(other.logprobs);
     } else {
-        printf("%-22s %7.4f  %.5f  %.5f  %41s  %6.2f\n", schemes[s].name, bytes / weights,
-               report.cosine_min, report.cosine_mean, "", 2e-9 * weights / seconds);
+        printf("%-22s %7.4f  %.5f  %.5f  %41s  %6.2f  %6.2f\n", schemes[s].name, bytes / weights,
+               report.cosine_min, report.cosine_mean, "", made, checked);
     }
     fflush(stdout);
     backup_close(backup);
@@ -386,9 +411,10 @@ int main(int argc, char **argv)
         printf("# predictions in float32 at %lld positions; native NLL %.4f\n",
                (long long)native.row_count, native_nll);
     }
-    printf("# GB/s of bfloat16 on one thread, clock: processor time, best of %d\n", REPEATS);
-    printf("%-22s %7s  %-7s  %-7s  %10s  %9s  %10s  %6s\n", "scheme", "bytes/w", "cos min", "mean",
-           "NLL", "mean KL", "same top-1", "GB/s");
+    printf("# make, check: GB/s of bfloat16 on one thread, clock: processor time, best of %d\n",
+           REPEATS);
+    printf("%-22s %7s  %-7s  %-7s  %10s  %9s  %10s  %6s  %6s\n", "scheme", "bytes/w", "cos min",
+           "mean", "NLL", "mean KL", "same top-1", "make", "check");
     for (size_t s = 0; s < sizeof schemes / sizeof *schemes; s++)
         print_scheme(s, folder, checkpoint, &native, native_nll, &windows);
     checkpoint_close(checkpoint);

@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -80,4 +82,22 @@ free_bytes:
 close_file:
     close(fd);
     return status;
+}
+
+bool file_is_dangling(const char *path)
+{
+    struct stat about;
+    return stat(path, &about) != 0 && lstat(path, &about) == 0 && S_ISLNK(about.st_mode);
+}
+
+bool file_resolve(char out[PATH_MAX], const char *path)
+{
+    if (realpath(path, out) != NULL)
+        return true;
+    if (errno != ENOENT || file_is_dangling(path))
+        return false;
+    if (snprintf(out, PATH_MAX, "%s", path) < PATH_MAX)
+        return true;
+    errno = ENAMETOOLONG;
+    return false;
 }

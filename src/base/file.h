@@ -2,6 +2,8 @@
 #ifndef PHASOR_BASE_FILE_H
 #define PHASOR_BASE_FILE_H
 
+#include <limits.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,5 +23,12 @@ enum status file_ended_early(int fd, const char *path, uint64_t offset, size_t l
  * that ends early is STATUS_FORMAT naming `path` and the offset where it ended. Thread-safe. */
 enum status file_read_at(int fd, const char *path, uint64_t offset, void *out, size_t bytes,
                          struct error *err) MUST_CHECK;
+
+/* The name of the file behind all links, which is to be replaced where `path` is: `path` itself
+ * where nothing is there. False with errno, also for a link to a file that is not there. */
+bool file_resolve(char out[PATH_MAX], const char *path);
+
+/* Whether `path` is a link to a file that is not there. */
+bool file_is_dangling(const char *path);
 
 #endif

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "engine/batch_record.h"
 #include "engine/new_file.h"
 
@@ -134,7 +135,7 @@ static enum status check_input(const char *path, struct error *err)
 static enum status check_missing(const char *path, struct error *err)
 {
     char name[PATH_MAX];
-    if (side_file_is_dangling(path))
+    if (file_is_dangling(path))
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "the output file %s is a link to a file that is not there; remove it, or "
                          "choose another",

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/disk.h"
+#include "base/file.h"
 #include "engine/new_file.h"
 
 /* ---- Names --------------------------------------------------------------------------------- */
@@ -43,25 +44,6 @@ bool side_file_is_same(const char *a, const char *b)
     if (has_a && has_b) /* two may write to one device */
         return is_one_file(&about_a, &about_b) && S_ISREG(about_a.st_mode);
     return !has_a && !has_b && is_one_name(a, b);
-}
-
-bool side_file_is_dangling(const char *path)
-{
-    struct stat about;
-    return stat(path, &about) != 0 && lstat(path, &about) == 0 && S_ISLNK(about.st_mode);
-}
-
-/* The file behind all links, which is the one to be replaced; false with errno. */
-static bool resolve(char out[PATH_MAX], const char *path)
-{
-    if (realpath(path, out) != NULL)
-        return true;
-    if (errno != ENOENT || side_file_is_dangling(path))
-        return false;
-    if (snprintf(out, PATH_MAX, "%s", path) < PATH_MAX)
-        return true;
-    errno = ENAMETOOLONG;
-    return false;
 }
 
 /* A device would become a file if it were replaced. */
@@ -151,7 +133,7 @@ static bool can_be_written(const char *path)
 {
     char target[PATH_MAX], name[PATH_MAX];
     bool in_place = is_written_in_place(path);
-    if (!in_place && !resolve(target, path))
+    if (!in_place && !file_resolve(target, path))
         return false;
     int fd = in_place ? open_in_place(path) : new_file_open(name, target);
     if (fd < 0)
@@ -172,7 +154,7 @@ enum status side_file_check(const struct side_file *file, const char *const *oth
                          "%s: expected the name of a file, found \"%s\"", file->flag, file->path);
     TRY(check_others(file, others, other_count, err));
     TRY(check_content(file, err));
-    if (side_file_is_dangling(file->path))
+    if (file_is_dangling(file->path))
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "%s: %s is a link to a file that is not there; remove it, or choose "
                          "another name",
@@ -205,7 +187,7 @@ static int replace(const char *path, const struct text *content)
 {
     char target[PATH_MAX], name[PATH_MAX];
     bool in_place = is_written_in_place(path);
-    if (!in_place && !resolve(target, path))
+    if (!in_place && !file_resolve(target, path))
         return errno;
     int fd = in_place ? open_in_place(path) : new_file_open(name, target);
     if (fd < 0)

@@ -36,7 +36,4 @@ void side_file_write(struct side_file *file, const struct text *content,
 /* Whether two names mean one regular file, or will, when it is created. */
 bool side_file_is_same(const char *a, const char *b);
 
-/* Whether `path` is a link to a file that is not there. */
-bool side_file_is_dangling(const char *path);
-
 #endif

@@ -409,25 +409,48 @@ static enum status look_there(bool *is_done, struct backup_report *out,
     return status;
 }
 
-enum status backup_write(struct backup_report *out, const struct checkpoint *checkpoint,
-                         const struct backup_write_params *params, struct error *err)
+/* A link stays: the file behind it is made, and what is unfinished lies beside that. */
+static enum status resolve(char out[PATH_MAX], const char *path, struct error *err)
 {
-    const struct model_config *config = checkpoint_config(checkpoint);
-    struct fingerprint fingerprint;
-    struct backup_form form;
-    struct backup_part part;
-    bool is_done;
-    TRY(fingerprint_weights(&fingerprint, checkpoint, err));
-    TRY(backup_form_make(&form, &params->settings, config, &fingerprint, err));
-    TRY(look_there(&is_done, out, params, &form, err));
-    if (is_done)
+    if (file_resolve(out, path))
         return STATUS_OK;
-    TRY(backup_part_open(&part, params->path, &form, err));
-    struct job job = {.form = &form, .params = params, .config = config, .part = &part};
+    if (file_is_dangling(path))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "%s is a link to a file that is not there; remove it, or choose another "
+                         "name",
+                         path);
+    return error_set_errno(err, errno, "cannot open %s", path);
+}
+
+static enum status write_anew(struct backup_report *out, const struct checkpoint *checkpoint,
+                              const struct backup_write_params *params,
+                              const struct backup_form *form, struct error *err)
+{
+    struct backup_part part;
+    TRY(backup_part_open(&part, params->path, form, err));
+    struct job job = {
+        .form = form, .params = params, .config = checkpoint_config(checkpoint), .part = &part};
     enum status status = job_write(&job, checkpoint, out, err);
     job_deinit(&job);
     backup_part_close(&part);
     return status;
+}
+
+enum status backup_write(struct backup_report *out, const struct checkpoint *checkpoint,
+                         const struct backup_write_params *given, struct error *err)
+{
+    struct backup_write_params params = *given;
+    char path[PATH_MAX];
+    struct fingerprint fingerprint;
+    struct backup_form form;
+    bool is_done;
+    params.path = path;
+    TRY(resolve(path, given->path, err));
+    TRY(fingerprint_weights(&fingerprint, checkpoint, err));
+    TRY(backup_form_make(&form, &params.settings, checkpoint_config(checkpoint), &fingerprint,
+                         err));
+    TRY(look_there(&is_done, out, &params, &form, err));
+    return is_done ? STATUS_OK : write_anew(out, checkpoint, &params, &form, err);
 }
 
 /* ---- Checking ------------------------------------------------------------------------------ */

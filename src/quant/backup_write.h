@@ -31,10 +31,10 @@ struct backup_write_params {
 
 /* Writes the backup, beside `path` and then renamed; goes on with what an interrupted run left. A
  * whole backup of the same checkpoint and settings is left as it is. Another one there is refused
- * unless `overwrites`; a file that is no backup always. Any number of threads gives the same bytes.
- * Memory, for each thread: backup_encode_parts granules (with zstd twice) and a few rows; besides
- * 72 bytes a granule. After a failure the part that is written stays, and the next call goes on
- * with it. */
+ * unless `overwrites`; a file that is no backup always. A link stays, and leads to what is written.
+ * Any number of threads gives the same bytes. Memory, for each thread: backup_encode_parts granules
+ * (with zstd twice) and a few rows; besides 72 bytes a granule. After a failure the part that is
+ * written stays, and the next call goes on with it. */
 enum status backup_write(struct backup_report *out, const struct checkpoint *checkpoint,
                          const struct backup_write_params *params, struct error *err) MUST_CHECK;
 

@@ -140,3 +140,21 @@ Test(file, reads_at_an_offset)
     cr_assert_eq(file_read_at(fd, "the file", 3, &byte, 1, &err), STATUS_IO);
     cr_assert_str_eq(err.message, "cannot read the file at byte 3: Bad file descriptor");
 }
+
+Test(file, the_file_behind_links_is_found)
+{
+    char link[64], dangling[64], none[64], found[PATH_MAX], real[PATH_MAX];
+    write_bytes(1);
+    snprintf(link, sizeof link, "%s/link", directory);
+    snprintf(dangling, sizeof dangling, "%s/dangling", directory);
+    snprintf(none, sizeof none, "%s/none", directory);
+    cr_assert_eq(symlink("file", link), 0);
+    cr_assert_eq(symlink("nowhere", dangling), 0);
+    cr_assert_not_null(realpath(path, real));
+    cr_assert(file_resolve(found, link) && strcmp(found, real) == 0);
+    cr_assert(file_resolve(found, none) && strcmp(found, none) == 0);
+    cr_assert(!file_resolve(found, dangling));
+    cr_assert(file_is_dangling(dangling) && !file_is_dangling(link) && !file_is_dangling(none));
+    unlink(link);
+    unlink(dangling);
+}

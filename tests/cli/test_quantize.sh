@@ -23,6 +23,18 @@ for options in "--scheme channel" "--scheme tensor --asymmetric" "--group 32 --z
     expect 0 "verify $options" "$phasor" quantize "$model" -o b3 --verify
 done
 
+# ---- a link stays, and leads to the backup
+mkdir far
+cp b3 far/behind
+ln -s far/behind link
+expect 0 "through a link" "$phasor" quantize "$model" -o link --overwrite
+[ -L link ] && cmp -s b1 far/behind || fail "a link was replaced, or leads to no backup"
+[ -z "$(find . far -name '*.phasor-part')" ] || fail "a part file was left beside a link"
+ln -s nowhere dangling
+expect 1 "a link to nothing" "$phasor" quantize "$model" -o dangling
+has err "dangling is a link to a file that is not there" "a link to nothing"
+[ -L dangling ] && [ ! -e nowhere ] || fail "a link to nothing was followed or replaced"
+
 # ---- the cache
 expect 0 "in the cache" env PHASOR_CACHE="$dir/cache/deep" "$phasor" quantize "$model"
 has out "^backup *$dir/cache/deep/[0-9a-f]*-group64.backup" "in the cache"
