@@ -104,96 +104,133 @@ enum read_fault {
 };
 
 /* The n-th read of a transition fails: by one way alone the run says so and may try again; where
- * another way is allowed it goes on by that, with one warning. Returns whether there was an n-th.
- */
-static bool read_fails(const struct rig_params *base, bool is_auto, enum read_fault fault,
-                       int64_t n, const struct cold *cold, const struct scenario_result *expected)
+ * another way is allowed it goes on by that, with one warning. */
+struct reads {
+    struct rig rig;
+    enum way way;
+    bool is_auto;
+    struct heard heard;
+    char label[160];
+};
+
+static void reads_open(struct reads *out, const struct rig_params *base, enum way way, bool is_auto)
+{
+    struct rig_params params = *base;
+    *out = (struct reads){.way = way, .is_auto = is_auto};
+    params.is_auto = is_auto;
+    params.way = way;
+    params.has_backup = way == WAY_UPLOAD;
+    params.log = (struct log_sink){hear, &out->heard};
+    rig_open(&out->rig, &params);
+}
+
+/* By another way, with one warning; or by the same at another try. */
+static void went_on(struct reads *reads, const struct cold *cold, const struct error *err,
+                    enum status status, bool is_warned)
+{
+    const struct heard *heard = &reads->heard;
+    char by[32];
+    snprintf(by, sizeof by, "by %s", way_names[reads->way]);
+    cr_assert_eq(status, STATUS_OK, "%s: %s", reads->label, err->message);
+    cr_assert_eq(rig_check(&reads->rig, cold, PHASE_DECODE, reads->label),
+                 rig_moe_layers(&reads->rig), "%s", reads->label);
+    cr_assert_eq(heard->count, is_warned, "%s", reads->label);
+    if (is_warned) {
+        cr_assert_not_null(strstr(heard->last, by), "%s", heard->last);
+        cr_assert_not_null(strstr(heard->last, "going on by reshard"), "%s", heard->last);
+    }
+}
+
+static void said_so(struct reads *reads, const struct cold *cold, const struct error *err,
+                    bool is_damage, const struct scenario_result *expected)
+{
+    struct rig *rig = &reads->rig;
+    struct error again;
+    char by[32];
+    snprintf(by, sizeof by, "by %s: rank ", way_names[reads->way]);
+    cr_assert_eq(err->status, is_damage ? STATUS_FORMAT : STATUS_IO, "%s: %s", reads->label,
+                 err->message);
+    cr_assert_not_null(strstr(err->message, by), "%s", err->message);
+    cr_assert_not_null(
+        strstr(err->message, reads->way == WAY_UPLOAD ? ".backup" : "model.safetensors"), "%s",
+        err->message);
+    cr_assert_eq(strstr(err->message, "is damaged") != NULL, is_damage, "%s", err->message);
+    cr_assert_lt(rig_check(rig, cold, PHASE_DECODE, reads->label), rig_moe_layers(rig), "%s",
+                 reads->label);
+    if (expected != NULL)
+        check_pass(rig, expected, reads->label); /* with mixed layers */
+    cr_assert_eq(transition_run(rig->transition, PHASE_DECODE, &again), STATUS_OK);
+    cr_assert_eq(rig_check(rig, cold, PHASE_DECODE, reads->label), rig_moe_layers(rig));
+}
+
+/* Returns whether there was an n-th. `expected` is NULL where no pass is to be run. */
+static bool read_fails(struct reads *reads, enum read_fault fault, int64_t n,
+                       const struct cold *cold, const struct scenario_result *expected)
 {
     bool is_damage = fault == READ_DAMAGES || fault == READ_DAMAGES_BESIDE;
     bool is_beside = fault != READ_ONCE && fault != READ_DAMAGES;
-    bool is_upload = base->way == WAY_UPLOAD;
-    struct heard heard = {0};
-    struct rig_params params = *base;
-    struct rig rig;
-    struct error err;
-    char label[160];
-    snprintf(label, sizeof label, "%s, %s by %s, read %lld, fault %d", params.model, params.plan,
-             way_names[base->way], (long long)n, (int)fault);
-    params.is_auto = is_auto;
-    params.has_backup = is_upload;
-    params.log = (struct log_sink){hear, &heard};
-    rig_open(&rig, &params);
-    rig.transition->way[PHASE_DECODE] = base->way; /* whatever the probe found */
+    bool is_mended = reads->is_auto || fault == READ_ONCE_BESIDE || fault == READ_DAMAGES_BESIDE;
+    struct rig *rig = &reads->rig;
+    struct error err = {.message = ""}, back;
+    snprintf(reads->label, sizeof reads->label, "%s, read %lld, fault %d%s", way_names[reads->way],
+             (long long)n, (int)fault, reads->is_auto ? ", auto" : "");
+    reads->heard.count = 0;
+    rig->transition->way[PHASE_DECODE] = reads->way; /* whatever the probe found */
     atomic_store(&reads_stay_broken, fault == READ_STAYS_BESIDE);
     atomic_store(&reads_are_damaged, is_damage);
     atomic_store(&reads_left, n);
-    enum status status = rig_move(&rig, rig.transition, PHASE_DECODE, is_beside, &err);
+    enum status status = rig_move(rig, rig->transition, PHASE_DECODE, is_beside, &err);
     bool failed = atomic_exchange(&reads_left, INT64_MAX) <= 0;
-    bool is_mended = is_auto || fault == READ_ONCE_BESIDE || fault == READ_DAMAGES_BESIDE;
-    int64_t changed = rig_check(&rig, cold, PHASE_DECODE, label);
-    if (!failed || is_mended) {
-        cr_assert_eq(status, STATUS_OK, "%s: %s", label, err.message);
-        cr_assert_eq(changed, rig_moe_layers(&rig), "%s", label);
-        cr_assert_eq(heard.count, failed && is_auto, "%s", label);
-        if (heard.count > 0) {
-            cr_assert_not_null(strstr(heard.last, is_upload ? "by upload" : "by reload"), "%s",
-                               heard.last);
-            cr_assert_not_null(strstr(heard.last, "going on by reshard"), "%s", heard.last);
-        }
-    } else {
-        cr_assert_eq(status, is_damage ? STATUS_FORMAT : STATUS_IO, "%s: %s", label, err.message);
-        cr_assert_not_null(strstr(err.message, is_upload ? "by upload: rank " : "by reload: rank "),
-                           "%s", err.message);
-        cr_assert_not_null(strstr(err.message, is_upload ? ".backup" : "model.safetensors"), "%s",
-                           err.message);
-        cr_assert_eq(strstr(err.message, "is damaged") != NULL, is_damage, "%s", err.message);
-        cr_assert_lt(changed, rig_moe_layers(&rig), "%s", label);
-        if (!is_upload)
-            check_pass(&rig, expected, label); /* with mixed layers */
-        cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err), STATUS_OK);
-        cr_assert_eq(rig_check(&rig, cold, PHASE_DECODE, label), rig_moe_layers(&rig));
-    }
-    if (!is_upload)
-        check_pass(&rig, expected, label);
+    if (!failed || is_mended)
+        went_on(reads, cold, &err, status, failed && reads->is_auto);
+    else
+        said_so(reads, cold, &err, is_damage, expected);
+    if (expected != NULL)
+        check_pass(rig, expected, reads->label);
     /* Whatever layers have come from where: back to the checkpoint's own. */
-    cr_assert_eq(transition_run(rig.transition, PHASE_PREFILL, &err), STATUS_OK, "%s: %s", label,
-                 err.message);
-    cr_assert_eq(rig_check(&rig, cold, PHASE_PREFILL, label), rig_moe_layers(&rig));
-    rig_close(&rig);
+    cr_assert_eq(transition_run(rig->transition, PHASE_PREFILL, &back), STATUS_OK, "%s: %s",
+                 reads->label, back.message);
+    cr_assert_eq(rig_check(rig, cold, PHASE_PREFILL, reads->label), rig_moe_layers(rig));
     return failed;
 }
+
+#define READS_WITH_A_PASS 16 /* in the full tier one pair in so many */
 
 TestSuite(transition_faults, .fini = scenario_checkpoints_remove, .timeout = 600);
 
 static void reads_fail(const struct rig_params *base, enum way way, int fault_count, uint64_t step)
 {
-    struct rig_params params = *base;
     struct scenario_result expected;
     struct cold cold;
+    struct reads reads[2];
     uint64_t n = sweep_first(step), count = 0;
-    params.way = way;
     cold_open(&cold, base);
     expect_pass(&expected, base);
-    while (read_fails(&params, count % 2 == 1, (enum read_fault)(count / 2 % (uint64_t)fault_count),
-                      (int64_t)n, &cold, &expected)) {
-        n += step;
-        count++;
+    for (int is_auto = 0; is_auto <= 1; is_auto++)
+        reads_open(&reads[is_auto], base, way, is_auto);
+    for (;; n += step, count++) {
+        bool has_pass = way != WAY_UPLOAD && (step > 1 || count / 2 % READS_WITH_A_PASS == 0);
+        enum read_fault fault = (enum read_fault)(count / 2 % (uint64_t)fault_count);
+        if (!read_fails(&reads[count % 2], fault, (int64_t)n, &cold, has_pass ? &expected : NULL))
+            break;
     }
     printf("%s, %s by %s: %llu reads failed, one in %llu\n", base->model, base->plan,
            way_names[way], (unsigned long long)count, (unsigned long long)step);
     cr_assert_gt(n, 50);
+    for (int is_auto = 0; is_auto <= 1; is_auto++)
+        rig_close(&reads[is_auto].rig);
     cold_close(&cold);
     memory_free(expected.logits);
 }
 
-Test(transition_faults, A24_any_read_of_a_reload_may_fail)
+Test(transition_faults, A24_any_read_of_a_reload_may_fail, .timeout = 3000)
 {
     for (size_t i = 0; i < CASE_COUNT; i++)
         reads_fail(&cases[i], WAY_RELOAD, READ_DAMAGES, sweep_step(i == 0 ? 131 : 1009));
 }
 
 /* A layer with native weights goes on by reshard; no other is made of what is damaged. */
-Test(transition_faults, A11_A24_any_read_of_an_upload_may_fail_or_lie)
+Test(transition_faults, A11_A24_any_read_of_an_upload_may_fail_or_lie, .timeout = 3000)
 {
     for (size_t i = 0; i < CASE_COUNT; i++)
         reads_fail(&cases[i], WAY_UPLOAD, READ_FAULT_COUNT, sweep_step(i == 0 ? 7 : 31));
