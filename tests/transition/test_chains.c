@@ -148,11 +148,11 @@ Test(chains, ranks_one_at_a_time, .timeout = 120)
             struct cold cold;
             struct rig rig;
             struct error err;
-            cold_open(&cold, &params);
-            baton_open();
             params.way = (enum way)way;
             if (!rig_can(&params, params.way))
                 continue;
+            cold_open(&cold, &params);
+            baton_open();
             params.turn = baton_turn();
             rig_load(&rig, &params);
             baton_arm(rig.runner.box);
