@@ -43,6 +43,7 @@ static void layer_change(struct model_runner *runner, const struct model_runner 
         struct expert_slots *slots = &runner->weights[r].experts;
         if (!expert_slots_has(slots, layer))
             continue;
+        cr_assert(expert_slots_reserve(slots, layer, PHASE_DECODE));
         memcpy(expert_slots_target(slots, layer, PHASE_DECODE),
                expert_slots_now(&cold->weights[r].experts, layer),
                (size_t)expert_form_bytes(&slots->forms[PHASE_DECODE]));
