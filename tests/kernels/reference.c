@@ -31,11 +31,20 @@ static int nibble_at(const struct matrix *matrix, int64_t index)
     return ((const uint8_t *)matrix->data)[index / 2] >> index % 2 * 4 & 15;
 }
 
+static double nibble_weight(const struct matrix *matrix, int64_t index, int64_t group)
+{
+    double scale = bf16_to_f32(matrix->scales[group]);
+    return scale * nibble_at(matrix, index) +
+           (matrix->minima != NULL ? (double)bf16_to_f32(matrix->minima[group]) : -8 * scale);
+}
+
 /* tests/layout holds packed_index against the prose of its header. */
 static double weight_at(const struct matrix *matrix, int64_t row, int64_t column)
 {
     int64_t index =
         packed_index(matrix->packing, matrix->dtype, matrix->rows, matrix->columns, row, column);
+    if (matrix->dtype == DTYPE_INT4)
+        return nibble_weight(matrix, index, packed_scale_index(matrix, row, column));
     return number_at(matrix->data, matrix->dtype, index);
 }
 
