@@ -10,13 +10,22 @@
 /* ---- A rank's part ----------------------------------------------------------------------------
  */
 
-/* The rank's own stream while its thread waits for this layer or a later one, which then does not
- * use it: what is awaited is not left to a stream that may starve. */
+/* Whether the rank's thread waits, for a layer that is not there yet. Under the lock. */
+static bool does_wait(const struct transition_rank *rank)
+{
+    int64_t layer = rank->awaits;
+    return layer == AWAITS_ALL ||
+           (layer != AWAITS_NONE && rank->slots->layers[layer].phase != rank->transition->phase);
+}
+
+/* The rank's own stream while its thread waits, and so does not use it: what is awaited is not left
+ * to a stream that may starve, nor is a layer that is written ahead, behind which the awaited one
+ * is swapped. */
 static void stream_take(struct transition_rank *rank)
 {
     struct transition *transition = rank->transition;
     transition_lock(transition);
-    rank->is_lent = rank->awaits >= transition->work_layer;
+    rank->is_lent = does_wait(rank);
     transition_unlock(transition);
     rank->stream = rank->is_lent ? rank->device->stream : rank->beside;
     perturb();

@@ -229,11 +229,25 @@ static struct copies {
     const struct device_ops *real;
     struct stream *own;
     atomic_llong on_own, beside;
+    _Atomic(struct transition *) held_by; /* until its rank 1 waits; NULL: by nobody */
+    long long held_at;                    /* the copy beside that is */
 } copies;
+
+static bool is_waiting(struct transition *transition, int rank)
+{
+    transition_lock(transition);
+    bool waits = transition->ranks[rank].awaits != AWAITS_NONE;
+    transition_unlock(transition);
+    return waits;
+}
 
 static void counted_copy(struct stream *stream, const struct op_copy *op)
 {
-    atomic_fetch_add(stream == copies.own ? &copies.on_own : &copies.beside, 1);
+    long long count = atomic_fetch_add(stream == copies.own ? &copies.on_own : &copies.beside, 1);
+    struct transition *transition = atomic_load(&copies.held_by);
+    while (transition != NULL && stream != copies.own && count == copies.held_at &&
+           !is_waiting(transition, 1))
+        continue;
     copies.real->copy(stream, op);
 }
 
@@ -244,10 +258,8 @@ static enum status until_all_wait(void *argument, struct error *err)
     (void)err;
     do {
         do_all = true;
-        transition_lock(transition);
         for (int r = 0; r < transition->rank_count; r++)
-            do_all &= transition->ranks[r].awaits != AWAITS_NONE;
-        transition_unlock(transition);
+            do_all &= is_waiting(transition, r);
     } while (!do_all);
     atomic_store(&copies.on_own, 0);
     atomic_store(&copies.beside, 0);
@@ -308,6 +320,38 @@ Test(overlap, what_is_awaited_goes_on_with_the_stream_of_who_waits)
     cr_assert_eq(atomic_load(&copies.on_own), 2 * LAYER_COPIES);
     cr_assert_eq(atomic_load(&copies.beside), 0);
     cr_assert_eq(rig.slots[1]->layers[beside.last_layer].phase, PHASE_DECODE);
+    counted_close(&rig);
+}
+
+static enum status wait_for_first(void *context, int rank, struct error *err)
+{
+    struct beside *beside = context;
+    for (int64_t layer = 0; layer <= beside->last_layer; layer++)
+        transition_release(beside->rig->transition, rank, layer);
+    return transition_await(beside->rig->transition, rank, beside->first_layer, err);
+}
+
+/* The first layer is awaited while the second is being written on a stream that may starve; it is
+ * swapped behind that, so that goes on with the stream of who waits, too. */
+Test(overlap, what_is_written_before_the_awaited_is_swapped_does_not_starve)
+{
+    struct rig_params params = cases[0];
+    struct rig rig;
+    struct error err;
+    struct beside beside = {.rig = &rig};
+    params.spare_count = 2;
+    counted_open(&rig, &params);
+    layers_find(&beside);
+    copies.held_at = LAYER_COPIES;
+    atomic_store(&copies.held_by, rig.transition);
+    transition_start(rig.transition, PHASE_DECODE);
+    while (atomic_load(&copies.beside) <= LAYER_COPIES)
+        continue;
+    cr_assert_eq(atomic_load(&copies.on_own), 0);
+    cr_assert_eq(box_run(rig.runner.box, wait_for_first, &beside, &err), STATUS_OK);
+    cr_assert_eq(atomic_load(&copies.on_own), LAYER_COPIES - 1);
+    cr_assert_eq(rig.slots[1]->layers[beside.first_layer].phase, PHASE_DECODE);
+    atomic_store(&copies.held_by, NULL);
     counted_close(&rig);
 }
 
