@@ -218,8 +218,11 @@ static enum status upload_move(struct transition_rank *rank, int64_t layer, enum
                                struct range pieces, struct error *err)
 {
     const struct model_config *config = checkpoint_config(rank->transition->params.checkpoint);
+    const struct comm_domain *domain = box_domain(rank->transition->params.box);
     int64_t most = rank->upload->buffer_count, end = pieces.first + pieces.count;
-    for (int64_t first = pieces.first; first < end && rank->refusal == STATUS_OK; first += most) {
+    for (int64_t first = pieces.first; first < end && rank->refusal == STATUS_OK &&
+                                       comm_domain_failure(domain, NULL) == STATUS_OK;
+         first += most) {
         struct upload_job job = {
             .rank = rank,
             .moe_layer = backup_moe_layer(config, layer),

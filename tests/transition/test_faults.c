@@ -19,10 +19,11 @@
 
 /* ---- Reads that fail ------------------------------------------------------------------------- */
 
-static atomic_llong reads_left = INT64_MAX; /* until one fails */
-static atomic_bool reads_stay_broken;       /* and all behind it */
-static atomic_bool reads_are_damaged;       /* they give bytes, one bit of which is wrong */
-static atomic_llong hanging_ms, hangs_left; /* each of so many reads takes so long */
+static atomic_llong reads_left = INT64_MAX;   /* until one fails */
+static atomic_bool reads_stay_broken;         /* and all behind it */
+static atomic_bool reads_are_damaged;         /* they give bytes, one bit of which is wrong */
+static atomic_llong hanging_ms, hangs_left;   /* each of so many reads takes so long */
+static atomic_llong hung_count, reads_behind; /* of these; reads that were begun behind the first */
 
 /* In place of the C library's: the n-th read fails, or the next ones hang. */
 ssize_t pread(int fd, void *out, size_t bytes, off_t offset);
@@ -34,9 +35,11 @@ ssize_t pread(int fd, void *out, size_t bytes, off_t offset)
         errno = EIO;
         return -1;
     }
+    atomic_fetch_add(&reads_behind, atomic_load(&hung_count) > 0);
     if (atomic_fetch_sub(&hangs_left, 1) > 0) {
         long long ms = atomic_load(&hanging_ms);
         nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+        atomic_fetch_add(&hung_count, 1);
     }
     ssize_t count = syscall(SYS_pread64, fd, out, bytes, offset);
     if (is_broken && count > 0)
@@ -393,37 +396,50 @@ Test(transition_faults, A29_a_rank_that_does_not_come)
     cold_close(&cold);
 }
 
-/* A reload whose reads hang: of one worker, or of all as on a disk that is gone. It is told while
- * they hang, and ends the box when they return; the layer is the old one. */
+/* Reads hang: of one worker, or of all as on a disk that is gone. It is told while they hang, and
+ * ends the box when they return; the layer is the old one, and no more of it is read. */
 #define HANG_MS 2500
 
 Test(transition_faults, A29_a_read_that_hangs)
 {
-    static const int64_t hanging[] = {1, 2 * 4}; /* reads: one; all workers' */
+    static const struct {
+        enum way way;
+        int64_t hanging; /* reads: one; all workers' */
+        int64_t behind;  /* at most: what is left of the pieces that hung */
+    } hangs[] = {
+        {WAY_RELOAD, 1, 8}, {WAY_RELOAD, 2 * 4, 8}, {WAY_UPLOAD, 1, 0}, {WAY_UPLOAD, 2 * 4, 0}};
     struct cold cold;
     cold_open(&cold, &cases[0]);
-    for (size_t h = 0; h < sizeof hanging / sizeof *hanging; h++) {
+    for (size_t h = 0; h < sizeof hangs / sizeof *hangs; h++) {
+        char by[32];
         struct heard heard = {0};
         struct rig_params params = cases[0];
         struct rig rig;
         struct error err;
-        params.way = WAY_RELOAD;
+        params.way = hangs[h].way;
         params.patience_seconds = 0.5;
         params.log = (struct log_sink){hear, &heard};
+        snprintf(by, sizeof by, "by %s: rank ", way_names[params.way]);
         rig_open(&rig, &params);
         double start = system_seconds();
+        atomic_store(&hung_count, 0);
+        atomic_store(&reads_behind, 0);
         atomic_store(&hanging_ms, HANG_MS);
-        atomic_store(&hangs_left, hanging[h]);
+        atomic_store(&hangs_left, hangs[h].hanging);
         enum status status = transition_run(rig.transition, PHASE_DECODE, &err);
         double seconds = system_seconds() - start;
         atomic_store(&hangs_left, 0);
+        atomic_store(&hung_count, 0);
+        printf("%s: %lld reads hung, %lld behind them\n", way_names[params.way],
+               (long long)hangs[h].hanging, (long long)atomic_load(&reads_behind));
+        cr_assert_leq(atomic_load(&reads_behind), hangs[h].behind);
         cr_assert_neq(status, STATUS_OK);
         cr_assert_eq(heard.count, 1);
         cr_assert_lt(heard.at - start, 1e-3 * HANG_MS);
         cr_assert_not_null(strstr(heard.last, "rank "), "%s", heard.last);
         cr_assert_geq(seconds, 1e-3 * HANG_MS);
         cr_assert_lt(seconds, 5);
-        cr_assert_not_null(strstr(err.message, "by reload: rank "), "%s", err.message);
+        cr_assert_not_null(strstr(err.message, by), "%s", err.message);
         cr_assert_not_null(strstr(err.message, "no rank has moved for 0.5 seconds"), "%s",
                            err.message);
         cr_assert_lt(rig_check(&rig, &cold, PHASE_DECODE, "a read hangs"), rig_moe_layers(&rig));
