@@ -182,8 +182,8 @@ struct phasor_batch_params {
                                      * leaves, or half of what is free */
     bool shares_prefixes; /* default true: prompts that begin alike compute that part once; results
                            * are the same either way */
-    /* Called about every 200 ms, but not within a forward pass; requests_total is 0 while the input
-     * is still read. The answer is an enum phasor_answer; a run that it ends before all rows are
+    /* Called about every 200 ms: between forward passes, and in one that waits for experts which
+     * change their layout; requests_total is 0 while the input is still read. The answer is an enum phasor_answer; a run that it ends before all rows are
      * done returns PHASOR_CANCELLED. */
     int (*progress)(void *context, const struct phasor_batch_progress *progress);
     void *progress_context;

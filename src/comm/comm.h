@@ -59,6 +59,10 @@ void comm_domain_moved(struct comm_domain *domain, int rank);
 double comm_domain_poll_seconds(const struct comm_domain *domain);
 double comm_domain_quiet_seconds(struct comm_domain *domain);
 
+/* From here until it is called with false a rank waits for somebody outside the box (a caller who
+ * is asked): that takes no patience from who waits for the rank. One thread at a time. */
+void comm_domain_set_away(struct comm_domain *domain, bool is_away);
+
 /* Bytes of payload that have left `rank` for other ranks, counted where they are copied: payload
  * times receivers. Any thread; exact when the streams have been synchronized. */
 uint64_t comm_domain_bytes(const struct comm_domain *domain, int rank, int tag);

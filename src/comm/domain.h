@@ -41,6 +41,7 @@ struct comm_domain {
     pthread_mutex_t watch_lock;
     double looked_at;     /* when the watchdog looked last */
     double quiet_seconds; /* since it saw anything move */
+    bool is_away;         /* comm_domain_set_away */
 
     struct domain_rank ranks[];
 };

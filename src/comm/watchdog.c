@@ -200,10 +200,19 @@ static bool patience_is_over(struct comm_domain *domain)
     domain->looked_at = now;
     if (passed > 2 * domain->poll_seconds)
         passed = 2 * domain->poll_seconds;
+    if (domain->is_away)
+        passed = 0;
     domain->quiet_seconds = anything_moved(domain) ? 0 : domain->quiet_seconds + passed;
     bool over = domain->quiet_seconds > domain->patience_seconds;
     pthread_mutex_unlock(&domain->watch_lock);
     return over;
+}
+
+void comm_domain_set_away(struct comm_domain *domain, bool is_away)
+{
+    pthread_mutex_lock(&domain->watch_lock);
+    domain->is_away = is_away;
+    pthread_mutex_unlock(&domain->watch_lock);
 }
 
 void comm_domain_moved(struct comm_domain *domain, int rank)

@@ -271,11 +271,14 @@ void transition_watch(struct transition *transition, const struct watch *watch)
     transition->watch = *watch;
 }
 
-/* Asks whether to go on, without the lock; if not, no further layer moves. */
+/* Asks whether to go on, without the lock; if not, no further layer moves. Within a pass others may
+ * come to a collective meanwhile: however long the answer takes, they have patience. */
 static enum status ask(struct transition *transition, struct error *err)
 {
     transition_unlock(transition);
+    comm_domain_set_away(domain_of(transition), true);
     enum status status = watch_ask(&transition->watch, err);
+    comm_domain_set_away(domain_of(transition), false);
     transition_lock(transition);
     if (status != STATUS_OK) {
         transition->is_stopping = true;

@@ -360,6 +360,29 @@ Test(failures, a_slow_rank_is_waited_for)
     scene_close(&scene);
 }
 
+/* Rank 1 waits for somebody who is none of the box's, five times as long as the patience. */
+static enum status away_1(void *context, int rank, struct error *err)
+{
+    struct scene *scene = context;
+    if (rank == 1) {
+        comm_domain_set_away(box_domain(scene->box), true);
+        sleep_microseconds(3000000);
+        comm_domain_set_away(box_domain(scene->box), false);
+    }
+    meet(scene, scene->all[rank], rank, 0);
+    return finish(scene, rank, err);
+}
+
+Test(failures, who_asks_outside_the_box_is_waited_for)
+{
+    struct scene scene;
+    struct error err;
+    scene_open(&scene, 0.6);
+    cr_assert_eq(scene_run(&scene, away_1, &err), STATUS_OK, "%s", err.message);
+    cr_assert_gt(scene.seconds, 3);
+    scene_close(&scene);
+}
+
 static void stopped_child(void)
 {
     struct scene scene;

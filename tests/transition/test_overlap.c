@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/memory.h"
 #include "base/perturb.h"
@@ -229,16 +230,18 @@ static struct copies {
     const struct device_ops *real;
     struct stream *own;
     atomic_llong on_own, beside;
-    _Atomic(struct transition *) held_by; /* until its rank 1 waits; NULL: by nobody */
+    _Atomic(struct transition *) held_by; /* until its ranks wait; NULL: by nobody */
     long long held_at;                    /* the copy beside that is */
 } copies;
 
-static bool is_waiting(struct transition *transition, int rank)
+static bool do_all_wait(struct transition *transition)
 {
+    bool do_all = true;
     transition_lock(transition);
-    bool waits = transition->ranks[rank].awaits != AWAITS_NONE;
+    for (int r = 0; r < transition->rank_count; r++)
+        do_all &= transition->ranks[r].awaits != AWAITS_NONE;
     transition_unlock(transition);
-    return waits;
+    return do_all;
 }
 
 static void counted_copy(struct stream *stream, const struct op_copy *op)
@@ -246,7 +249,7 @@ static void counted_copy(struct stream *stream, const struct op_copy *op)
     long long count = atomic_fetch_add(stream == copies.own ? &copies.on_own : &copies.beside, 1);
     struct transition *transition = atomic_load(&copies.held_by);
     while (transition != NULL && stream != copies.own && count == copies.held_at &&
-           !is_waiting(transition, 1))
+           !do_all_wait(transition))
         continue;
     copies.real->copy(stream, op);
 }
@@ -254,13 +257,9 @@ static void counted_copy(struct stream *stream, const struct op_copy *op)
 static enum status until_all_wait(void *argument, struct error *err)
 {
     struct transition *transition = *(struct transition **)argument;
-    bool do_all;
     (void)err;
-    do {
-        do_all = true;
-        for (int r = 0; r < transition->rank_count; r++)
-            do_all &= is_waiting(transition, r);
-    } while (!do_all);
+    while (!do_all_wait(transition))
+        continue;
     atomic_store(&copies.on_own, 0);
     atomic_store(&copies.beside, 0);
     return STATUS_OK;
@@ -354,6 +353,59 @@ Test(overlap, what_is_written_before_the_awaited_is_swapped_does_not_starve)
     atomic_store(&copies.held_by, NULL);
     counted_close(&rig);
 }
+
+/* ---- Who asks -------------------------------------------------------------------------------- */
+
+static enum status answer_slowly(void *context, struct error *err)
+{
+    int *count = context;
+    (void)err;
+    if (++*count == 1)
+        nanosleep(&(struct timespec){.tv_sec = 2}, NULL);
+    return STATUS_OK;
+}
+
+static enum status wait_and_meet(void *context, int rank, struct error *err)
+{
+    const struct beside *beside = context;
+    const struct transition_rank *of = &beside->rig->transition->ranks[rank];
+    char here = 1, there = 0;
+    struct comm_message send = {.peer = 1 - rank, .data = &here, .bytes = 1};
+    struct comm_message receive = {.peer = 1 - rank, .data = &there, .bytes = 1};
+    TRY(wait_for_first(context, rank, err));
+    comm_exchange(of->world, of->device->stream,
+                  &(struct comm_exchange){.sends = &send,
+                                          .receives = &receive,
+                                          .send_count = 1,
+                                          .receive_count = 1,
+                                          .tag = TRAFFIC_TRANSITION});
+    return of->ops->synchronize(of->device->stream, err);
+}
+
+/* Far longer than the patience of the other rank, which waits for rank 0 in a collective. */
+Test(overlap, who_is_asked_within_a_pass_may_take_long_to_answer)
+{
+    struct rig_params params = cases[0];
+    struct rig rig;
+    struct error err;
+    struct beside beside = {.rig = &rig};
+    int asked = 0;
+    params.patience_seconds = 0.4;
+    counted_open(&rig, &params);
+    layers_find(&beside);
+    transition_watch(rig.transition, &(struct watch){answer_slowly, &asked});
+    atomic_store(&copies.held_by, rig.transition); /* at the first */
+    transition_start(rig.transition, PHASE_DECODE);
+    while (atomic_load(&copies.beside) < 1)
+        continue;
+    cr_assert_eq(box_run(rig.runner.box, wait_and_meet, &beside, &err), STATUS_OK, "%s",
+                 err.message);
+    cr_assert_geq(asked, 1);
+    atomic_store(&copies.held_by, NULL);
+    counted_close(&rig);
+}
+
+/* ---- Room ------------------------------------------------------------------------------------ */
 
 /* As many layers as there is room for are written when none has been let go, and no more. */
 Test(overlap, with_room_all_is_written_early)
