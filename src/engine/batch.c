@@ -307,11 +307,13 @@ static enum status open_session(struct batch *batch, struct error *err)
 
 /* What --resume holds against the record of the interrupted run. */
 static enum status gather_facts(struct batch_facts *out, const struct batch *batch,
-                                char plan[LAYOUT_TEXT_BYTES], struct error *err)
+                                char plan[LAYOUT_TEXT_BYTES],
+                                char decode_weights[ENGINE_DECODE_WEIGHTS_BYTES], struct error *err)
 {
     const struct phasor_batch_params *params = batch->params;
     const struct session *session = &batch->session;
     plan_layouts_format(plan, engine_layouts(batch->engine));
+    engine_decode_weights(decode_weights, batch->engine);
     *out = (struct batch_facts){
         .input_name = params->input_path,
         .input = batch_reader_fingerprint(batch->reader),
@@ -319,6 +321,7 @@ static enum status gather_facts(struct batch_facts *out, const struct batch *bat
         .model_name = engine_model_name(batch->engine),
         .dtype = dtype_name(engine_types(batch->engine)->matrices),
         .expert_dtype = dtype_name(engine_types(batch->engine)->experts),
+        .decode_weights = decode_weights,
         .chat_template = params->chat_template,
         .seed = params->seed,
         .context_max = session->context_max,
@@ -336,7 +339,7 @@ static enum status gather_facts(struct batch_facts *out, const struct batch *bat
 static enum status open_files(struct batch *batch, struct error *err)
 {
     const struct phasor_batch_params *params = batch->params;
-    char plan[LAYOUT_TEXT_BYTES];
+    char plan[LAYOUT_TEXT_BYTES], decode_weights[ENGINE_DECODE_WEIGHTS_BYTES];
     struct batch_files_params files = {
         .output_path = params->output_path,
         .error_path = params->error_path,
@@ -348,7 +351,7 @@ static enum status open_files(struct batch *batch, struct error *err)
         .watch = {.ask = batch_progress_reading, .context = &batch->progress},
         .log = batch->log,
     };
-    TRY(gather_facts(&files.facts, batch, plan, err));
+    TRY(gather_facts(&files.facts, batch, plan, decode_weights, err));
     TRY(batch_files_open(&batch->files, &files, err));
     row_names_deinit(&batch->names);
     batch->result->completed_before = batch->files.past.completed_count;

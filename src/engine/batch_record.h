@@ -24,7 +24,8 @@ struct batch_facts {
     struct fingerprint model;
     const char *dtype;
     const char *expert_dtype;
-    const char *chat_template; /* NULL: the checkpoint's own */
+    const char *decode_weights; /* see engine_decode_weights */
+    const char *chat_template;  /* NULL: the checkpoint's own */
     uint64_t seed;
     int64_t context_max;
     bool ignore_eos, prompt_logprobs, deterministic;

@@ -506,6 +506,18 @@ const struct weight_types *engine_types(const struct engine *engine)
     return &engine->weights[0].types;
 }
 
+void engine_decode_weights(char out[ENGINE_DECODE_WEIGHTS_BYTES], const struct engine *engine)
+{
+    if (engine->transition == NULL || transition_way(engine->transition) != WAY_UPLOAD) {
+        snprintf(out, ENGINE_DECODE_WEIGHTS_BYTES, "native");
+        return;
+    }
+    const struct backup_settings *settings = &backup_form(engine->backup)->settings;
+    snprintf(out, ENGINE_DECODE_WEIGHTS_BYTES, "int4 %s %lld%s",
+             backup_scheme_names[settings->scheme], (long long)settings->group,
+             settings->is_asymmetric ? " asymmetric" : "");
+}
+
 const char *engine_kernels(const struct engine *engine)
 {
     return box_device(engine->box, 0)->ops->name;

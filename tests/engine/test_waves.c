@@ -419,6 +419,21 @@ static json_t *rows_of(const struct phasor_model_params *params)
     return choices;
 }
 
+/* Behind a run by upload. */
+static void check_resume_wants_the_same_weights(void)
+{
+    struct phasor_model_params params = params_of(MODEL, "dp2|ep2>tp2", PHASOR_TRANSITION_RESHARD);
+    struct phasor_batch_params batch = batch_of();
+    struct phasor_batch_result result;
+    struct phasor_model *model;
+    struct phasor_error err;
+    batch.resume = true;
+    cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_OK, "%s", err.message);
+    cr_assert_eq(phasor_batch_run(model, &batch, &result, &err), PHASOR_INVALID_ARGUMENT);
+    cr_assert_not_null(strstr(err.message, "then int4 group 64, now native"), "%s", err.message);
+    phasor_model_close(model);
+}
+
 /* Made in the cache by the first run, found by the next, the same when it is named; and what it was
  * used for is said. */
 Test(waves, upload_makes_the_backup_once)
@@ -450,6 +465,7 @@ Test(waves, upload_makes_the_backup_once)
     }
     json_decref(root);
     free(text);
+    check_resume_wants_the_same_weights();
 
     quantize.model = MODEL;
     cr_assert_eq(phasor_backup_path(&path, &quantize, &err), PHASOR_OK, "%s", err.message);
