@@ -82,18 +82,22 @@ static void draw(struct progress *progress, const char *label, double fraction, 
     int length = snprintf(line, sizeof line, "%s: %3d%%%s %s", label, percent, bar, rest);
     if (length >= columns)
         length = columns - 1; /* a line that wraps cannot be erased */
+    flockfile(stderr);
     fprintf(stderr, "\r%.*s\033[K", length, line);
     fflush(stderr);
     progress->is_drawn = true;
+    funlockfile(stderr);
 }
 
 void progress_erase(struct progress *progress)
 {
-    if (!progress->is_drawn)
-        return;
-    fputs("\r\033[K", stderr);
-    fflush(stderr);
+    flockfile(stderr);
+    if (progress->is_drawn) {
+        fputs("\r\033[K", stderr);
+        fflush(stderr);
+    }
     progress->is_drawn = false;
+    funlockfile(stderr);
 }
 
 static double bounded_fraction(double done, double total)
@@ -143,14 +147,17 @@ void progress_rows(struct progress *progress, const struct phasor_batch_progress
          rest);
 }
 
+/* Other threads warn, too: the lock of the stream is that of what is drawn on it. */
 void progress_log(void *context, enum phasor_log_level level, const char *message)
 {
     struct progress *progress = context;
     bool is_warning = level == PHASOR_LOG_WARNING;
     if (progress->is_quiet || (level == PHASOR_LOG_DEBUG && !progress->is_verbose))
         return;
+    flockfile(stderr);
     progress_erase(progress);
     const char *before = progress->has_color && is_warning ? "\033[33m" : "";
     const char *after = *before != 0 ? "\033[0m" : "";
     fprintf(stderr, "%s%s:%s %s\n", before, is_warning ? "warning" : "note", after, message);
+    funlockfile(stderr);
 }

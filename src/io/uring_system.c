@@ -83,16 +83,18 @@ static int ring_next(struct uring_ring *ring, struct read_result *out, double se
     struct io_uring_cqe *entry;
     struct __kernel_timespec time = {.tv_sec = (long long)seconds};
     time.tv_nsec = (long long)(1e9 * (seconds - (double)time.tv_sec));
-    int failure = io_uring_peek_cqe(&ring->ring, &entry);
-    if (failure == -EAGAIN && seconds > 0)
-        failure = io_uring_wait_cqe_timeout(&ring->ring, &entry, &time);
-    if (failure == -ETIME || failure == -EAGAIN)
-        return 0;
-    if (failure != 0)
-        return failure;
-    *out = (struct read_result){entry->user_data, entry->res};
-    io_uring_cqe_seen(&ring->ring, entry);
-    return out->ticket != NO_TICKET;
+    do {
+        int failure = io_uring_peek_cqe(&ring->ring, &entry);
+        if (failure == -EAGAIN && seconds > 0)
+            failure = io_uring_wait_cqe_timeout(&ring->ring, &entry, &time);
+        if (failure == -ETIME || failure == -EAGAIN)
+            return 0;
+        if (failure != 0)
+            return failure;
+        *out = (struct read_result){entry->user_data, entry->res};
+        io_uring_cqe_seen(&ring->ring, entry);
+    } while (out->ticket == NO_TICKET);
+    return 1;
 }
 
 const struct uring_calls *uring_calls_system(void)
