@@ -8,6 +8,18 @@
 #include "store/packed_read.h"
 #include "transition/transition_state.h"
 
+/* What the workers are at. It is the rank's, because a stream that fails may be left before it has
+ * come to what was put on it. */
+struct reload_job {
+    struct transition_rank *rank;
+    int64_t layer;
+    enum phase phase;
+    char *target;
+    atomic_llong next; /* piece */
+    int64_t end;
+    atomic_bool has_failed;
+};
+
 struct reload_rank {
     struct move_list lists[PHASE_COUNT][2]; /* what is here is of use, or not: it is the backup's */
     int64_t staging_bytes;                  /* of each half */
@@ -17,6 +29,7 @@ struct reload_rank {
         enum status status;
         struct error error;
     } * workers; /* [worker_count] */
+    struct reload_job job;
 };
 
 /* ---- One matrix of one move ------------------------------------------------------------------ */
@@ -120,16 +133,6 @@ static int64_t reload_piece_count(const struct transition_rank *rank, int64_t la
     return list_of(rank, layer, phase)->count * EXPERT_MATRICES;
 }
 
-struct reload_job {
-    struct transition_rank *rank;
-    int64_t layer;
-    enum phase phase;
-    char *target;
-    atomic_llong next; /* piece */
-    int64_t end;
-    atomic_bool has_failed;
-};
-
 static const struct move *move_of(const struct reload_job *job, int64_t piece)
 {
     return &list_of(job->rank, job->layer, job->phase)->moves[piece / EXPERT_MATRICES];
@@ -194,23 +197,23 @@ static void copy_here(const struct reload_job *job, int64_t piece)
 static enum status reload_move(struct transition_rank *rank, int64_t layer, enum phase phase,
                                struct range pieces, struct error *err)
 {
-    struct reload_job job = {.rank = rank,
-                             .layer = layer,
-                             .phase = phase,
-                             .target = expert_slots_target(rank->slots, layer, phase),
-                             .next = pieces.first,
-                             .end = pieces.first + pieces.count};
-    struct reload_job *at = &job;
+    struct reload_job *job = &rank->reload->job;
+    *job = (struct reload_job){.rank = rank,
+                               .layer = layer,
+                               .phase = phase,
+                               .target = expert_slots_target(rank->slots, layer, phase),
+                               .next = pieces.first,
+                               .end = pieces.first + pieces.count};
     int worker_count = rank->is_lent ? rank->reload->worker_count : 1;
-    for (int64_t piece = pieces.first; piece < job.end; piece++) {
-        if (move_of(&job, piece)->source == MOVE_HERE)
-            copy_here(&job, piece);
+    for (int64_t piece = pieces.first; piece < job->end; piece++) {
+        if (move_of(job, piece)->source == MOVE_HERE)
+            copy_here(job, piece);
     }
     if (!rank->is_lent)
-        rank->ops->call(rank->stream, reload_call, &at, sizeof at);
+        rank->ops->call(rank->stream, reload_call, &job, sizeof job);
     TRY(rank->ops->synchronize(rank->stream, err));
     if (rank->is_lent)
-        rank->ops->host_run(rank->device, reload_work, &job);
+        rank->ops->host_run(rank->device, reload_work, job);
     for (int w = 0; w < worker_count; w++) {
         const struct reload_worker *worker = &rank->reload->workers[w];
         if (worker->status != STATUS_OK)

@@ -18,12 +18,22 @@ struct upload_buffer {
     struct error error;
 };
 
+/* What the workers are at; the rank's, as that of way_reload.c. */
+struct upload_job {
+    struct transition_rank *rank;
+    int64_t moe_layer;
+    char *target;
+    struct range pieces; /* as many as there are buffers, at most */
+    atomic_llong next;   /* of them */
+};
+
 struct upload_rank {
     struct move_list list;         /* to decode: one move for each expert, all of one length */
     int64_t parts;                 /* granules of a move */
     int64_t granule_blocks;        /* of a granule */
     int buffer_count;              /* one for each worker */
     struct upload_buffer *buffers; /* [buffer_count] */
+    struct upload_job job;
 };
 
 /* ---- Life ------------------------------------------------------------------------------------ */
@@ -107,14 +117,6 @@ static int64_t upload_piece_count(const struct transition_rank *rank, int64_t la
     ASSERT(phase == PHASE_DECODE);
     return rank->upload->list.count * rank->upload->parts;
 }
-
-struct upload_job {
-    struct transition_rank *rank;
-    int64_t moe_layer;
-    char *target;
-    struct range pieces; /* as many as there are buffers, at most */
-    atomic_llong next;   /* of them */
-};
 
 /* Where a piece lies in the expert. */
 static int64_t first_block(const struct upload_rank *upload, int64_t piece)
@@ -223,13 +225,13 @@ static enum status upload_move(struct transition_rank *rank, int64_t layer, enum
     for (int64_t first = pieces.first; first < end && rank->refusal == STATUS_OK &&
                                        comm_domain_failure(domain, NULL) == STATUS_OK;
          first += most) {
-        struct upload_job job = {
+        rank->upload->job = (struct upload_job){
             .rank = rank,
             .moe_layer = backup_moe_layer(config, layer),
             .target = expert_slots_target(rank->slots, layer, phase),
             .pieces = {first, end - first < most ? end - first : most},
         };
-        TRY(upload_some(&job, err));
+        TRY(upload_some(&rank->upload->job, err));
     }
     return STATUS_OK;
 }
