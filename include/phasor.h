@@ -196,6 +196,7 @@ struct phasor_batch_params {
      * That one cannot be written is refused before the run begins, and a warning later. */
     const char *metrics_path; /* for Prometheus: every few seconds, and at the end */
     const char *summary_path; /* JSON: at the end, however the run ends, once it has begun */
+    const char *trace_path;   /* what ran when, in Chrome's trace format (docs/trace.md); likewise */
 };
 PHASOR_API struct phasor_batch_params phasor_batch_params_default(void);
 

@@ -13,7 +13,7 @@
 struct run_values {
     const char *model, *revision;
     const char *input, *output, *errors;
-    const char *metrics, *summary;
+    const char *metrics, *summary, *trace;
     const char *chat_template;
     const char *prompt;
     int dtype, expert_dtype, transition, policy;
@@ -58,6 +58,8 @@ static const struct cli_option options[] = {
      "metrics for Prometheus, every few seconds and at the end", 0, 0, NULL},
     {"summary-file", 0, OPTION_FILE, AT(summary), "FILE",
      "the summary as JSON, at the end, with the keys of vllm bench serve", 0, 0, NULL},
+    {"trace", 0, OPTION_FILE, AT(trace), "FILE",
+     "what ran when on each rank, for ui.perfetto.dev, at the end", 0, 0, NULL},
     {"overwrite", 0, OPTION_FLAG, AT(overwrite), NULL, "replace output files that are not empty", 0,
      0, NULL},
     {"resume", 0, OPTION_FLAG, AT(resume), NULL,
@@ -149,6 +151,7 @@ static int check_mode(const struct cli_command *command)
         {"--error-file", values.errors != NULL, false},
         {"--metrics-file", values.metrics != NULL, false},
         {"--summary-file", values.summary != NULL, false},
+        {"--trace", values.trace != NULL, false},
         {"--strict", values.strict, false},
         {"--overwrite", values.overwrite, false},
         {"--resume", values.resume, false},
@@ -171,11 +174,9 @@ static int check_names(const struct cli_command *command)
 {
     const struct {
         const char *flag, *path;
-    } names[] = {{"--input-file", values.input},
-                 {"--output-file", values.output},
-                 {"--error-file", values.errors},
-                 {"--metrics-file", values.metrics},
-                 {"--summary-file", values.summary}};
+    } names[] = {{"--input-file", values.input},     {"--output-file", values.output},
+                 {"--error-file", values.errors},    {"--metrics-file", values.metrics},
+                 {"--summary-file", values.summary}, {"--trace", values.trace}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (names[i].path != NULL && *names[i].path == 0)
             return options_mistake(command, "%s needs the name of a file", names[i].flag);
@@ -220,6 +221,7 @@ static int check_files(void)
                                                .errors = values.errors,
                                                .metrics = values.metrics,
                                                .summary = values.summary,
+                                               .trace = values.trace,
                                                .keeps_output = values.overwrite || values.resume});
 }
 
@@ -322,6 +324,7 @@ static int run_batch(const struct cli_command *command, struct phasor_model *mod
     params.error_path = values.errors;
     params.metrics_path = values.metrics;
     params.summary_path = values.summary;
+    params.trace_path = values.trace;
     params.chat_template = values.chat_template;
     params.overwrite = values.overwrite;
     params.resume = values.resume;

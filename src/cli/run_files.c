@@ -11,6 +11,7 @@ int run_files_check(const struct run_files *files)
     params.error_path = files->errors;
     params.metrics_path = files->metrics;
     params.summary_path = files->summary;
+    params.trace_path = files->trace;
     params.overwrite = files->keeps_output;
     return phasor_batch_check(&params, &err) == PHASOR_OK ? -1 : fail(&err);
 }

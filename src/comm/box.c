@@ -8,6 +8,7 @@ struct box {
     struct device *devices[COMM_RANKS_MAX];
     struct comm_domain *domain;
     struct thread_team *hosts; /* one thread for each rank */
+    struct trace *trace;
 };
 
 static enum status devices_create(struct box *box, const struct box_params *params,
@@ -25,6 +26,8 @@ static enum status devices_create(struct box *box, const struct box_params *para
         struct cpu_share share = {.thread_count = threads,
                                   .first_cpu = pinned ? next_cpu : -1,
                                   .turn = params->turn,
+                                  .trace = params->trace,
+                                  .rank = r,
                                   .kernels = params->kernels};
         TRY(device_cpu_create(&box->devices[r], &share, err));
         next_cpu += threads;
@@ -54,6 +57,7 @@ enum status box_open(struct box **out, const struct box_params *params, struct e
     struct box *box;
     TRY(memory_get((void **)&box, 1, sizeof *box, "the box", err));
     box->rank_count = params->rank_count;
+    box->trace = params->trace;
     enum status status = box_fill(box, params, err);
     if (status != STATUS_OK) {
         box_close(box);
@@ -101,6 +105,11 @@ struct device *box_device(const struct box *box, int rank)
 struct comm_domain *box_domain(const struct box *box)
 {
     return box->domain;
+}
+
+struct trace *box_trace(const struct box *box)
+{
+    return box->trace;
 }
 
 struct box_job {

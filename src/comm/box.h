@@ -17,6 +17,7 @@ struct box_params {
     int tag_count;
     const char *kernels; /* see cpu_share; NULL */
     struct turn *turn;   /* see device/device.h; NULL */
+    struct trace *trace; /* see cpu_share; NULL */
 };
 
 enum status box_open(struct box **out, const struct box_params *params,
@@ -26,6 +27,7 @@ void box_close(struct box *box); /* NULL is allowed */
 int box_rank_count(const struct box *box);
 struct device *box_device(const struct box *box, int rank);
 struct comm_domain *box_domain(const struct box *box);
+struct trace *box_trace(const struct box *box); /* NULL: none */
 
 /* Runs work(context, rank, err) on the host thread of every rank (rank 0: the caller's) and returns
  * when all are done. When one fails, all collectives are aborted, so that the others end as well;

@@ -2,6 +2,7 @@
 
 #include "base/checked.h"
 #include "base/memory.h"
+#include "base/trace.h"
 #include "comm/group.h"
 
 /* The unit of an all-reduce's parts: a line of the cache. */
@@ -68,7 +69,10 @@ void comm_part(int64_t *first, int64_t *count, int64_t total, int size, int memb
 static enum status collective_run(void *argument, struct error *err)
 {
     const struct collective *call = argument;
+    trace_name(collective_name(call));
+    double begin = trace_begin();
     TRY(group_meet(call, err));
+    trace_add(begin, "wait for the others", 0);
     call->comm->group->backend->move[call->kind](call);
     group_leave(call);
     return STATUS_OK;

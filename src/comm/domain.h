@@ -63,6 +63,9 @@ void domain_watch(const struct collective *call);
 /* The rank of a member in a call's communicator. */
 int collective_rank(const struct collective *call);
 
+/* "dispatch": its tag, or else what it is; for the trace. */
+const char *collective_name(const struct collective *call);
+
 /* `all-gather number 3 of ranks 0-3 (tag "rows")`; returns `out`. */
 #define COLLECTIVE_TEXT_BYTES 512
 const char *collective_text(char out[COLLECTIVE_TEXT_BYTES], const struct collective *call);

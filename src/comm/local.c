@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/perturb.h"
+#include "base/trace.h"
 #include "comm/group.h"
 
 /* Values that are summed at a time: they stay in the nearest cache. */
@@ -23,9 +24,11 @@ static const struct collective *peer_call(const struct collective *call, int mem
 static void count_bytes(const struct collective *call, int from, int64_t bytes)
 {
     const struct comm_group *group = call->comm->group;
-    if (from != call->comm->member)
-        atomic_fetch_add_explicit(&group->domain->ranks[group->ranks[from]].bytes[call->tag],
-                                  (uint64_t)bytes, memory_order_relaxed);
+    if (from == call->comm->member)
+        return;
+    atomic_fetch_add_explicit(&group->domain->ranks[group->ranks[from]].bytes[call->tag],
+                              (uint64_t)bytes, memory_order_relaxed);
+    trace_bytes((uint64_t)bytes);
 }
 
 /* Bytes of member `from` to this one. */

@@ -94,6 +94,12 @@ int collective_rank(const struct collective *call)
     return group_rank(call->comm);
 }
 
+const char *collective_name(const struct collective *call)
+{
+    const char *tag = call->comm->group->domain->tag_names[call->tag];
+    return tag != NULL ? tag : kind_names[call->kind];
+}
+
 const char *collective_text(char out[COLLECTIVE_TEXT_BYTES], const struct collective *call)
 {
     const struct comm_group *group = call->comm->group;

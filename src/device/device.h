@@ -15,6 +15,7 @@
 struct device;
 struct stream;
 struct event;
+struct trace;
 
 /* What runs on a low stream gives way to everything else: on the CPU a thread that the system runs
  * only where a core would be idle. */
@@ -79,8 +80,8 @@ struct device_ops {
     /* From here on the stream's time, waiting for others and for commands included, and the weights
      * that its operations read count for `stage` (0 .. DEVICE_STAGES - 1). What each has had so far
      * is read when the stream has been synchronized; the stage that stands then has its time up to
-     * its beginning. */
-    void (*stage)(struct stream *stream, int stage);
+     * its beginning. `layer` is for the trace; -1: of none. */
+    void (*stage)(struct stream *stream, int stage, int64_t layer);
     void (*stage_totals)(const struct stream *stream, struct stage_total totals[DEVICE_STAGES]);
 
     /* Streams beside device->stream. Destroying waits for what is on it. */
@@ -146,6 +147,8 @@ struct cpu_share {
     int first_cpu;     /* the threads are pinned to the CPUs that the process may use, counted from
                         * this one; -1: they are not pinned */
     struct turn *turn; /* NULL: none */
+    struct trace *trace; /* has a lane for each stream; borrowed; NULL: none */
+    int rank;            /* whose lanes they are */
     /* "plain", "avx2", "avx512", "avx512vnni", "avx512bf16"; NULL: the best that this machine can
      * run */
     const char *kernels;

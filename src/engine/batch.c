@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "base/system.h"
+#include "base/trace.h"
 #include "engine/batch_files.h"
 #include "engine/batch_progress.h"
 #include "engine/batch_reader.h"
@@ -409,7 +410,9 @@ enum status batch_run(struct engine *engine, const struct phasor_batch_params *p
     batch.progress =
         (struct batch_progress){.params = params, .result = result, .world = &batch.world};
     TRY(open_report(&batch, err));
+    trace_lane_use(engine_lane(engine));
     enum status status = run(&batch, err);
+    trace_lane_use(NULL);
     batch_report_end(batch.report, status);
     session_close(&batch.session); /* before the rows, whose prompts the generator may hold */
     batch_rows_drop(&batch.world);

@@ -20,11 +20,18 @@ static bool is_stream(const char *path)
 
 struct side_file batch_names_side(const struct phasor_batch_params *params, enum batch_side side)
 {
-    if (side == SIDE_METRICS)
-        return (struct side_file){
-            .path = params->metrics_path, .flag = "--metrics-file", .head = "# HELP phasor:"};
-    return (struct side_file){
-        .path = params->summary_path, .flag = "--summary-file", .head = "{\"model_id\":"};
+    const struct side_file files[SIDE_COUNT] = {
+        [SIDE_METRICS] = {.path = params->metrics_path,
+                          .flag = "--metrics-file",
+                          .head = "# HELP phasor:"},
+        [SIDE_SUMMARY] = {.path = params->summary_path,
+                          .flag = "--summary-file",
+                          .head = "{\"model_id\":"},
+        [SIDE_TRACE] = {.path = params->trace_path,
+                        .flag = "--trace",
+                        .head = "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"program\":\"phasor"},
+    };
+    return files[side];
 }
 
 /* ---- One file under two names -------------------------------------------------------------- */
@@ -59,14 +66,16 @@ enum status batch_names_check(const struct phasor_batch_params *params, struct e
 {
     char record[PATH_MAX];
     TRY(record_name(record, params->output_path, err));
-    const char *const others[] = {params->input_path, params->output_path, params->error_path,
-                                  *record == 0 ? NULL : record, params->metrics_path};
+    const char *const others[] = {params->input_path,   params->output_path,
+                                  params->error_path,   *record == 0 ? NULL : record,
+                                  params->metrics_path, params->summary_path};
     TRY(check_output_name(params->output_path, params->input_path, record, err));
     TRY(check_output_name(params->error_path, params->input_path, record, err));
-    struct side_file metrics = batch_names_side(params, SIDE_METRICS);
-    struct side_file summary = batch_names_side(params, SIDE_SUMMARY);
-    TRY(side_file_check(&metrics, others, 4, err));
-    return side_file_check(&summary, others, 5, err);
+    for (int side = 0; side < SIDE_COUNT; side++) {
+        struct side_file file = batch_names_side(params, (enum batch_side)side);
+        TRY(side_file_check(&file, others, 4 + side, err)); /* and not one before it */
+    }
+    return STATUS_OK;
 }
 
 /* ---- The model's files --------------------------------------------------------------------- */

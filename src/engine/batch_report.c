@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "base/system.h"
+#include "base/trace.h"
 #include "engine/batch_metrics.h"
 #include "engine/batch_names.h"
 #include "engine/rank_use.h"
@@ -13,12 +14,15 @@
 /* Prometheus looks every 15 to 60 seconds. */
 #define METRICS_SECONDS 5.0
 
+/* Spans of a trace: what a viewer opens without trouble, some 40 MB. */
+#define TRACE_SPANS_MAX ((int64_t)1 << 18)
+
 struct batch_report {
     struct batch_report_params run;
     struct batch_meter meter;
     struct rank_use before, now; /* when the run began, and when it was last looked at */
     struct transition_counters transitions_before;
-    struct side_file metrics, summary;
+    struct side_file files[SIDE_COUNT];
     struct text text; /* a file that is being built */
     double started_at, written_at;
     int64_t begun_at; /* seconds since 1970 */
@@ -41,8 +45,8 @@ enum status batch_report_create(struct batch_report **out, const struct batch_re
     struct batch_report *report;
     TRY(memory_get((void **)&report, 1, sizeof *report, "the report of a run", err));
     report->run = *params;
-    report->metrics = batch_names_side(params->params, SIDE_METRICS);
-    report->summary = batch_names_side(params->params, SIDE_SUMMARY);
+    for (int side = 0; side < SIDE_COUNT; side++)
+        report->files[side] = batch_names_side(params->params, (enum batch_side)side);
     batch_meter_init(&report->meter);
     enum status status = check_files(report, err);
     if (status == STATUS_OK)
@@ -140,11 +144,17 @@ static void fill_result(struct batch_report *report)
 
 /* ---- Files --------------------------------------------------------------------------------- */
 
-static void write_file(struct batch_report *report, struct side_file *file,
-                       void (*write)(struct text *, const struct batch_snapshot *), bool has_ended,
+static void (*const writers[SIDE_COUNT])(struct text *, const struct batch_snapshot *) = {
+    [SIDE_METRICS] = batch_metrics_write,
+    [SIDE_SUMMARY] = batch_summary_write,
+    [SIDE_TRACE] = batch_trace_write,
+};
+
+static void write_file(struct batch_report *report, enum batch_side side, bool has_ended,
                        enum status status)
 {
     char plan[LAYOUT_TEXT_BYTES];
+    struct side_file *file = &report->files[side];
     if (file->path == NULL || (report->is_idle && side_file_has_content(file)))
         return; /* they tell of the run that did the rows */
     plan_layouts_format(plan, engine_layouts(report->run.engine));
@@ -156,6 +166,9 @@ static void write_file(struct batch_report *report, struct side_file *file,
         .use = &report->now,
         .layouts = engine_layouts(report->run.engine),
         .transition = engine_transition(report->run.engine),
+        .trace = engine_trace(report->run.engine),
+        .kernels = engine_kernels(report->run.engine),
+        .started_at = report->started_at,
         .layer_count = engine_config(report->run.engine)->layer_count,
         .counters = generator_counters_get(report->run.session->generator),
         .generated_tokens = report->run.world->completion_tokens,
@@ -165,8 +178,15 @@ static void write_file(struct batch_report *report, struct side_file *file,
     };
     text_clear(&report->text);
     report->text.failed = false; /* the next one may fit again */
-    write(&report->text, &now);
+    writers[side](&report->text, &now);
     side_file_write(file, &report->text, report->run.log);
+}
+
+/* From this one on. */
+static void clear_files(const struct batch_report *report, enum batch_side first)
+{
+    for (int side = (int)first; side < SIDE_COUNT; side++)
+        side_file_clear(&report->files[side]);
 }
 
 void batch_report_begin(struct batch_report *report)
@@ -175,41 +195,54 @@ void batch_report_begin(struct batch_report *report)
     uint64_t done_before = result->completed_before + result->failed_before;
     report->is_idle = done_before > 0 && done_before >= result->total;
     if (!report->is_idle)
-        side_file_clear(&report->summary); /* if this run is killed, it has none */
+        clear_files(report, SIDE_SUMMARY); /* if this run is killed, it has none */
     rank_use_get(&report->before, report->run.session->exec, NULL);
     report->transitions_before = transitions_get(report);
     report->begun_at = (int64_t)time(NULL);
     report->started_at = system_seconds();
+    if (report->files[SIDE_TRACE].path != NULL)
+        trace_start(engine_trace(report->run.engine), TRACE_SPANS_MAX);
 }
 
 void batch_report_tick(struct batch_report *report)
 {
     double now = system_seconds();
-    if (report->metrics.path == NULL || now - report->written_at < METRICS_SECONDS)
+    if (report->files[SIDE_METRICS].path == NULL || now - report->written_at < METRICS_SECONDS)
         return;
     report->written_at = now;
     fill_result(report);
-    write_file(report, &report->metrics, batch_metrics_write, false, STATUS_OK);
+    write_file(report, SIDE_METRICS, false, STATUS_OK);
 }
 
 /* A run that failed before its first row has nothing to tell, and what an earlier one told must not
  * be taken for its own. When the session is open, it was output or errors that were refused: those
  * belong to another run, and so may these. */
-static void clear_files(const struct batch_report *report)
+static void clear_of_others(const struct batch_report *report)
 {
-    if (report->run.session->generator != NULL)
-        return;
-    side_file_clear(&report->metrics);
-    side_file_clear(&report->summary);
+    if (report->run.session->generator == NULL)
+        clear_files(report, SIDE_METRICS);
+}
+
+/* What a trace has no room for is left out. */
+static void tell_trace(const struct batch_report *report)
+{
+    double since;
+    const struct side_file *file = &report->files[SIDE_TRACE];
+    trace_stop(engine_trace(report->run.engine));
+    if (file->path != NULL && trace_left_out(engine_trace(report->run.engine), &since) > 0)
+        log_write(report->run.log, LOG_WARNING,
+                  "%s: %s holds the first %.3g s of the run; there is no room for more", file->flag,
+                  file->path, since - report->started_at);
 }
 
 void batch_report_end(struct batch_report *report, enum status status)
 {
     if (report->started_at == 0) {
-        clear_files(report);
+        clear_of_others(report);
         return;
     }
     fill_result(report);
-    write_file(report, &report->metrics, batch_metrics_write, true, status);
-    write_file(report, &report->summary, batch_summary_write, true, status);
+    tell_trace(report);
+    for (int side = 0; side < SIDE_COUNT; side++)
+        write_file(report, (enum batch_side)side, true, status);
 }

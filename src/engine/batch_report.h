@@ -31,8 +31,8 @@ void batch_report_destroy(struct batch_report *report); /* NULL is allowed */
 
 struct batch_meter *batch_report_meter(struct batch_report *report);
 
-/* The session is open and the first row is about to start. Removes an earlier run's summary, unless
- * that has done all rows. */
+/* The session is open and the first row is about to start. Removes an earlier run's summary and
+ * trace, unless that has done all rows. */
 void batch_report_begin(struct batch_report *report);
 
 /* Writes metrics, the first time and then every few seconds. To be called often, between passes. */

@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/size_text.h"
 #include "base/system.h"
+#include "base/trace.h"
 #include "comm/box.h"
 #include "engine/engine_backup.h"
 #include "engine/run_limits.h"
@@ -22,6 +23,8 @@ struct engine {
     struct tokenizer *tokenizer;
     struct plan_layouts layouts;
     uint64_t memory_bytes;
+    struct trace *trace;
+    struct trace_lane *lane; /* of who drives */
     struct box *box;
     struct weights *weights; /* [rank_count] */
     bool keeps_both;         /* layouts are resident */
@@ -288,6 +291,7 @@ static enum status weights_read(struct engine *engine, struct loading *loading, 
                      .thread_count = loading->params->thread_count,
                      .tag_names = traffic_names,
                      .tag_count = TRAFFIC_KIND_COUNT,
+                     .trace = engine->trace,
                  },
                  err));
     TRY(memory_get((void **)&engine->weights, (size_t)engine_layout(engine)->rank_count,
@@ -364,6 +368,16 @@ struct transition *engine_transition(const struct engine *engine)
     return engine->transition;
 }
 
+struct trace *engine_trace(const struct engine *engine)
+{
+    return engine->trace;
+}
+
+struct trace_lane *engine_lane(const struct engine *engine)
+{
+    return engine->lane;
+}
+
 const struct backup *engine_backup(const struct engine *engine)
 {
     return engine->backup;
@@ -424,6 +438,8 @@ static enum status engine_load(struct engine *engine, const struct engine_params
                                struct error *err)
 {
     int rank_count = 0; /* as many as the plan has */
+    TRY(trace_create(&engine->trace, err));
+    engine->lane = trace_lane_add(engine->trace, -1, "run");
     if (params->devices != NULL || params->plan == NULL)
         TRY(engine_devices_parse(&rank_count, params->devices, err));
     TRY(hub_resolve(&engine->dir, params->model, params->revision, err));
@@ -464,6 +480,7 @@ void engine_close(struct engine *engine)
     transition_destroy(engine->transition);
     backup_close(engine->backup);
     weights_drop(engine);
+    trace_destroy(engine->trace);
     tokenizer_close(engine->tokenizer);
     checkpoint_close(engine->checkpoint);
     memory_free(engine->dir);

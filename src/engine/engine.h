@@ -72,6 +72,10 @@ struct transition *engine_transition(const struct engine *engine);
 /* That upload reads, or may; NULL: none is used. */
 const struct backup *engine_backup(const struct engine *engine);
 
+/* What runs when, where somebody starts it; and the lane in it of the thread that drives. */
+struct trace *engine_trace(const struct engine *engine);
+struct trace_lane *engine_lane(const struct engine *engine);
+
 /* Whether a change of phase moves weights, so that phases had better be long. */
 bool engine_moves_weights(const struct engine *engine);
 

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "base/system.h"
+#include "base/trace.h"
 #include "engine/generator_state.h"
 
 /* ---- Life ---------------------------------------------------------------------------------- */
@@ -318,13 +319,16 @@ enum status generator_step(struct generator *generator, struct error *err)
     generator->wave_is_closed =
         generator->params.in_waves && (!is_prefill || generator->pass.is_last);
     TRY(pass_enter(generator, err));
-    double start = system_seconds();
+    double start = system_seconds(), begin = trace_begin();
     TRY(exec_forward(generator->exec, &generator->cache, form, generator->segments, segment_count,
                      err));
+    trace_add(begin, is_prefill ? "prefill pass" : "decode pass", 0);
+    begin = trace_begin();
     int64_t wanted_count = generator_collect_wanted(generator, segment_count);
     int64_t tokens = generator_advance(generator, segment_count);
     TRY(generator_use_logits(generator, wanted_count, err));
     end_scored(generator, segment_count);
+    trace_add(begin, "logits and sampling", 0);
     count_step(generator, is_prefill, tokens, system_seconds() - start);
     generator_sweep_ended(generator);
     return STATUS_OK;

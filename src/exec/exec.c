@@ -234,11 +234,13 @@ static enum status rank_forward(void *context, int index, struct error *err)
 {
     struct exec *exec = context;
     struct rank *rank = &exec->ranks[index];
+    rank->layer = -1;
     stage_begin(rank, STAGE_EMBEDDING);
     pass_prepare(rank);
     embedding_run(rank);
     for (int64_t layer = 0; layer < exec->config->layer_count; layer++)
         TRY(layer_run(rank, layer, err));
+    rank->layer = -1;
     stage_begin(rank, STAGE_BETWEEN);
     return rank->ops->synchronize(rank->stream, err);
 }

@@ -132,6 +132,7 @@ struct rank {
     struct device *device;
     const struct device_ops *ops;
     struct stream *stream;
+    int64_t layer; /* that runs; -1: none */
     const struct weights *weights;
     struct comm *world;     /* all ranks; communicators are NULL where they would join one rank */
     struct comm *attention; /* the attention group */
@@ -197,7 +198,7 @@ void pass_prepare(struct rank *rank);
 /* From here on a rank's time counts for `stage`. */
 static inline void stage_begin(struct rank *rank, enum stage stage)
 {
-    rank->ops->stage(rank->stream, (int)stage);
+    rank->ops->stage(rank->stream, (int)stage, rank->layer);
 }
 
 /* Stages. Those that return a status may fail in sight, because they wait for the device. */

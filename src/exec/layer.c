@@ -339,6 +339,7 @@ enum status layer_run(struct rank *rank, int64_t index, struct error *err)
     const struct layer_config *config = &exec->config->layers[index];
     const struct kv_layer kv = kv_cache_layer(exec->pass.cache, rank->index, index);
 
+    rank->layer = index;
     norm(rank, layer->input_norm);                                    /* 1 */
     const float *rows = group_gather(rank, TRAFFIC_ATTENTION_GATHER); /* 1 */
     attention_project(rank, layer, &kv, rows);                        /* 2 */

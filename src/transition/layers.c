@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/perturb.h"
+#include "base/trace.h"
 #include "transition/transition_state.h"
 
 #define POISON 0xff
@@ -51,6 +52,15 @@ static void stream_abort(const struct transition_rank *rank, const struct error 
         return;
 }
 
+/* What follows on the stream is for the layer. */
+static enum status layer_note(void *argument, struct error *err)
+{
+    (void)err;
+    trace_layer(*(int64_t *)argument);
+    trace_name("");
+    return STATUS_OK;
+}
+
 /* Piece by piece, or all that are left at once where the stream is lent: it is until the layer is
  * there. */
 static enum status pieces_move(struct transition_rank *rank, int64_t layer, enum phase phase,
@@ -62,6 +72,7 @@ static enum status pieces_move(struct transition_rank *rank, int64_t layer, enum
     enum status status = STATUS_OK;
     while (status == STATUS_OK && rank->refusal == STATUS_OK && pieces.first < count) {
         stream_take(rank);
+        rank->ops->call(rank->stream, layer_note, &layer, sizeof layer);
         pieces.count = rank->is_lent ? count - pieces.first : 1;
         status = way->move(rank, layer, phase, pieces, err);
         if (status != STATUS_OK)
@@ -114,7 +125,10 @@ enum status layer_fill(struct transition *transition, enum way way, int64_t laye
     transition->work_layer = layer;
     transition->work_phase = phase;
     *has_refused = false;
+    trace_layer(layer);
+    double begin = trace_begin();
     TRY(box_run_on(transition->params.box, transition->hosts, rank_fill, transition, err));
+    trace_add(begin, way_names[way], 0);
     for (int r = 0; r < transition->rank_count; r++) {
         const struct transition_rank *rank = &transition->ranks[r];
         if (rank->refusal == STATUS_OK)

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "base/perturb.h"
 #include "base/system.h"
+#include "base/trace.h"
 #include "transition/transition_state.h"
 
 /* Only to lock: nobody changes what he was given to look at. */
@@ -188,6 +189,7 @@ static enum status layers_move(struct transition *transition, enum phase phase, 
 static void *mover_main(void *context)
 {
     struct transition *transition = context;
+    trace_lane_use(transition->lane);
     transition_lock(transition);
     for (;;) {
         while (!transition->is_moving && !transition->is_quitting)
@@ -216,6 +218,7 @@ enum status mover_init(struct transition *transition, struct error *err)
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&transition->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
+    transition->lane = trace_lane_add(box_trace(transition->params.box), -1, "transition");
     int failure = pthread_create(&transition->mover, NULL, mover_main, transition);
     transition->has_mover = failure == 0;
     return failure == 0 ? STATUS_OK
@@ -309,7 +312,7 @@ static enum status end_await_asking(struct transition *transition, struct error 
 
 enum status transition_run(struct transition *transition, enum phase phase, struct error *err)
 {
-    double start = system_seconds();
+    double start = system_seconds(), traced = trace_begin();
     transition_lock(transition);
     set_awaits(transition, AWAITS_ALL); /* no pass runs */
     if (transition->is_moving && (transition->phase != phase || transition->is_stopping)) {
@@ -328,6 +331,8 @@ enum status transition_run(struct transition *transition, enum phase phase, stru
     if (status == STATUS_OK)
         status = end_await_asking(transition, err);
     end_await(transition);
+    if (has_any)
+        trace_add(traced, "transition", 0);
     set_awaits(transition, AWAITS_NONE);
     transition->counters.seconds += system_seconds() - start;
     if (transition->status != STATUS_OK) {
@@ -370,6 +375,7 @@ static enum status release_run(void *argument, struct error *err)
     const struct release *release = argument;
     struct transition *transition = release->transition;
     (void)err;
+    trace_name("");
     transition_lock(transition);
     transition->released[release->layer]++;
     pthread_cond_broadcast(&transition->changed);

@@ -77,6 +77,7 @@ struct transition {
 
     /* The mover: the thread that drives them, once the transition is made. */
     bool has_mover;
+    struct trace_lane *lane; /* its own */
     pthread_t mover;
     pthread_mutex_t lock;
     pthread_cond_t changed; /* anything below, or a rank's part */

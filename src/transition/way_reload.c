@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "base/memory.h"
+#include "base/trace.h"
 #include "store/packed_read.h"
 #include "transition/transition_state.h"
 
@@ -140,7 +141,7 @@ static const struct move *move_of(const struct reload_job *job, int64_t piece)
 
 static void bytes_read(void *context, uint64_t bytes)
 {
-    (void)bytes;
+    trace_bytes(bytes);
     rank_moved(context);
 }
 
@@ -152,6 +153,7 @@ static void reload_work(void *context, int index)
     const struct comm_domain *domain = box_domain(job->rank->transition->params.box);
     int64_t piece;
     worker->status = STATUS_OK;
+    trace_name("read again");
     while (!atomic_load(&job->has_failed) && comm_domain_failure(domain, NULL) == STATUS_OK &&
            (piece = atomic_fetch_add(&job->next, 1)) < job->end) {
         const struct move *move = move_of(job, piece);

@@ -343,14 +343,14 @@ Test(stream, time_counts_for_the_stage_that_stands)
     struct device *device = device_open(2);
     struct stage_total totals[DEVICE_STAGES];
     double before = system_seconds();
-    device->ops->stage(device->stream, 3);
+    device->ops->stage(device->stream, 3, -1);
     device->ops->call(device->stream, nap, NULL, 0);
-    device->ops->stage(device->stream, DEVICE_STAGES - 1);
+    device->ops->stage(device->stream, DEVICE_STAGES - 1, -1);
     device->ops->call(device->stream, nap, NULL, 0);
     device->ops->call(device->stream, nap, NULL, 0);
-    device->ops->stage(device->stream, 3);
+    device->ops->stage(device->stream, 3, -1);
     device->ops->call(device->stream, nap, NULL, 0);
-    device->ops->stage(device->stream, 0);
+    device->ops->stage(device->stream, 0, -1);
     synchronize_ok(device, device->stream);
     double whole = system_seconds() - before;
     device->ops->stage_totals(device->stream, totals);

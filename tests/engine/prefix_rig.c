@@ -60,7 +60,7 @@ struct prompt prompt_of(uint64_t seed, int64_t head, uint64_t own_seed, int64_t 
 
 static bool on_token(void *context, const struct generated_token *token)
 {
-    struct trace *trace = context;
+    struct heard *trace = context;
     trace->logprobs[trace->count] = token->logprob;
     trace->ids[trace->count++] = token->id;
     return true;
@@ -68,21 +68,21 @@ static bool on_token(void *context, const struct generated_token *token)
 
 static void on_prompt(void *context, int64_t position, const struct generated_token *token)
 {
-    struct trace *trace = context;
+    struct heard *trace = context;
     cr_assert_eq(position, ++trace->score_count);
     trace->scores[position] = token->logprob;
 }
 
 static void on_end(void *context, const struct sequence_end *end)
 {
-    struct trace *trace = context;
+    struct heard *trace = context;
     trace->finished++;
     trace->reason = end->reason;
 }
 
 const struct sequence_callbacks trace_callbacks = {on_token, on_prompt, on_end};
 
-enum status try_submit(struct rig *rig, const struct prompt *prompt, struct trace *trace,
+enum status try_submit(struct rig *rig, const struct prompt *prompt, struct heard *trace,
                        struct error *err)
 {
     struct sequence_request request = {
@@ -99,10 +99,10 @@ enum status try_submit(struct rig *rig, const struct prompt *prompt, struct trac
     return generator_submit(rig->generator, &request, err);
 }
 
-void submit(struct rig *rig, const struct prompt *prompt, struct trace *trace)
+void submit(struct rig *rig, const struct prompt *prompt, struct heard *trace)
 {
     struct error err;
-    *trace = (struct trace){0};
+    *trace = (struct heard){0};
     check(try_submit(rig, prompt, trace, &err), &err);
 }
 
@@ -119,7 +119,7 @@ void run(struct rig *rig)
     cr_assert_eq(counters(rig).kv_pages_used, 0);
 }
 
-void run_one(struct rig *rig, const struct prompt *prompt, struct trace *trace)
+void run_one(struct rig *rig, const struct prompt *prompt, struct heard *trace)
 {
     submit(rig, prompt, trace);
     run(rig);

@@ -32,7 +32,7 @@ struct prompt {
 };
 
 /* What came of a prompt, to the bit. */
-struct trace {
+struct heard {
     int32_t ids[TOKENS_MAX];
     float logprobs[TOKENS_MAX], scores[CONTEXT];
     int64_t count, score_count, finished;
@@ -51,11 +51,11 @@ struct prompt prompt_of(uint64_t seed, int64_t head, uint64_t own_seed, int64_t 
 /* Of a prompt whose trace is the context. */
 extern const struct sequence_callbacks trace_callbacks;
 
-enum status try_submit(struct rig *rig, const struct prompt *prompt, struct trace *trace,
+enum status try_submit(struct rig *rig, const struct prompt *prompt, struct heard *trace,
                        struct error *err);
-void submit(struct rig *rig, const struct prompt *prompt, struct trace *trace); /* clears it */
+void submit(struct rig *rig, const struct prompt *prompt, struct heard *trace); /* clears it */
 void step(struct rig *rig);
 void run(struct rig *rig); /* until idle; no page is held then */
-void run_one(struct rig *rig, const struct prompt *prompt, struct trace *trace);
+void run_one(struct rig *rig, const struct prompt *prompt, struct heard *trace);
 
 #endif

@@ -22,7 +22,7 @@ struct setup {
     int64_t prompt_count;
 };
 
-struct trace {
+struct heard {
     int32_t ids[STEPS];
     int64_t count;
     int64_t stop_after; /* the callback ends the sequence there; 0: never */
@@ -73,7 +73,7 @@ static void setup_close(struct setup *setup)
 
 static bool on_token(void *context, const struct generated_token *token)
 {
-    struct trace *trace = context;
+    struct heard *trace = context;
     trace->ids[trace->count++] = token->id;
     return trace->stop_after == 0 || trace->count < trace->stop_after;
 }
@@ -81,17 +81,17 @@ static bool on_token(void *context, const struct generated_token *token)
 static void on_prompt(void *context, int64_t position, const struct generated_token *token)
 {
     (void)position;
-    ((struct trace *)context)->prompt_nll -= token->logprob;
+    ((struct heard *)context)->prompt_nll -= token->logprob;
 }
 
 static void on_end(void *context, const struct sequence_end *end)
 {
-    struct trace *trace = context;
+    struct heard *trace = context;
     trace->finished++;
     trace->end = *end;
 }
 
-static struct sequence_request request_of(struct setup *setup, struct trace *trace,
+static struct sequence_request request_of(struct setup *setup, struct heard *trace,
                                           int64_t token_count)
 {
     return (struct sequence_request){
@@ -105,7 +105,7 @@ static struct sequence_request request_of(struct setup *setup, struct trace *tra
     };
 }
 
-static void submit(struct setup *setup, struct trace *trace, int64_t token_count)
+static void submit(struct setup *setup, struct heard *trace, int64_t token_count)
 {
     struct error err;
     struct sequence_request request = request_of(setup, trace, token_count);
@@ -119,7 +119,7 @@ static void run(struct setup *setup)
         check(generator_step(setup->generator, &err), &err);
 }
 
-static void check_golden(const struct setup *setup, const struct trace *trace)
+static void check_golden(const struct setup *setup, const struct heard *trace)
 {
     const json_t *expected = json_object_get(setup->golden, "greedy");
     cr_assert_eq(trace->finished, 1);
@@ -132,7 +132,7 @@ Test(generator, greedy_equals_transformers_for_every_chunk)
 {
     for (int64_t batch_tokens = 1; batch_tokens <= 32; batch_tokens += batch_tokens / 2 + 1) {
         struct setup setup;
-        struct trace trace = {0};
+        struct heard trace = {0};
         setup_open(&setup, 1, batch_tokens, 8);
         submit(&setup, &trace, STEPS);
         run(&setup);
@@ -146,7 +146,7 @@ Test(generator, greedy_equals_transformers_for_every_chunk)
 Test(generator, more_sequences_than_fit_all_finish)
 {
     struct setup setup;
-    struct trace traces[9] = {0};
+    struct heard traces[9] = {0};
     setup_open(&setup, 4, 16, 5); /* two pages each: two run at a time */
     for (int i = 0; i < 9; i++)
         submit(&setup, &traces[i], STEPS - i);
@@ -163,7 +163,7 @@ Test(generator, who_runs_ends_and_who_waits_stays_when_nobody_is_admitted)
 {
     struct setup setup;
     struct error err;
-    struct trace traces[5] = {0};
+    struct heard traces[5] = {0};
     setup_open(&setup, 2, 16, 8);
     for (int i = 0; i < 4; i++)
         submit(&setup, &traces[i], STEPS);
@@ -194,7 +194,7 @@ Test(generator, can_be_destroyed_while_some_wait)
 {
     struct setup setup;
     struct error err;
-    struct trace traces[4] = {0};
+    struct heard traces[4] = {0};
     uint64_t live = memory_counters_get().live_count;
     setup_open(&setup, 2, 16, 8);
     for (int i = 0; i < 4; i++)
@@ -211,7 +211,7 @@ Test(generator, a_step_allocates_nothing)
 {
     struct setup setup;
     struct error err;
-    struct trace traces[3] = {0};
+    struct heard traces[3] = {0};
     setup_open(&setup, 3, 16, 8);
     for (int i = 0; i < 3; i++)
         submit(&setup, &traces[i], STEPS);
@@ -225,7 +225,7 @@ Test(generator, a_step_allocates_nothing)
 Test(generator, ends_as_asked)
 {
     struct setup setup;
-    struct trace by_caller = {.stop_after = 3}, by_token = {0}, cancelled = {0};
+    struct heard by_caller = {.stop_after = 3}, by_token = {0}, cancelled = {0};
     setup_open(&setup, 4, 64, 8);
     submit(&setup, &by_caller, STEPS);
     struct sequence_request request = request_of(&setup, &by_token, STEPS);
@@ -255,7 +255,7 @@ Test(generator, ends_as_asked)
 Test(generator, scores_prompts)
 {
     struct setup setup;
-    struct trace trace = {0};
+    struct heard trace = {0};
     setup_open(&setup, 2, 11, 8);
     ids_read(&setup, "long_prompt");
     struct error err;
@@ -273,7 +273,7 @@ Test(generator, scores_prompts)
 Test(generator, refuses_what_cannot_run)
 {
     struct setup setup;
-    struct trace trace = {0};
+    struct heard trace = {0};
     int32_t outside[] = {1, 128};
     setup_open(&setup, 2, 64, 2);
     const struct {
@@ -305,7 +305,7 @@ Test(generator, refuses_what_cannot_run)
 Test(generator, sampling_does_not_depend_on_the_batch)
 {
     struct setup setup;
-    struct trace alone = {0}, together[3] = {0};
+    struct heard alone = {0}, together[3] = {0};
     setup_open(&setup, 4, 64, 16);
     struct error err;
     struct sequence_request request = request_of(&setup, &alone, STEPS);

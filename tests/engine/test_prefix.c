@@ -35,7 +35,7 @@ static int64_t total_tokens(const struct prompt *prompts, int64_t count)
 
 /* Returns the prompt tokens that were not computed. */
 static int64_t run_all(const struct limits *limits, const struct prompt *prompts, int64_t count,
-                       struct trace *traces)
+                       struct heard *traces)
 {
     struct rig rig;
     rig_open(&rig, limits);
@@ -58,7 +58,7 @@ Test(prefix, results_are_the_same_to_the_bit, .timeout = 300)
 {
     static const char *const plans[] = {NULL, "tp2dp2|ep4", "dp4|ep4", "tp2|ep2"};
     static struct prompt prompts[PROMPTS_MAX];
-    static struct trace whole[PROMPTS_MAX], shared[PROMPTS_MAX];
+    static struct heard whole[PROMPTS_MAX], shared[PROMPTS_MAX];
     int64_t count = mixed_prompts(prompts);
     for (int p = 0; p < 4; p++) {
         for (int type = 0; type < 2; type++) {
@@ -95,7 +95,7 @@ Test(prefix, saves_exactly_the_full_pages_before_the_last_token)
         {129, 0, 0, 128},   {130, 9, 9, 128}, {191, 0, 200, 128}, {192, 0, 200, 192},
         {400, 80, 10, 384}, {448, 0, 0, 384},
     };
-    static struct trace traces[2];
+    static struct heard traces[2];
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         struct prompt first = prompt_of(1, cases[c].head, 1, cases[c].first_tail);
         struct prompt second = prompt_of(1, cases[c].head, 2, cases[c].second_tail);
@@ -118,7 +118,7 @@ Test(prefix, saves_exactly_the_full_pages_before_the_last_token)
 Test(prefix, a_document_with_64_questions_is_computed_once)
 {
     static struct prompt prompts[64];
-    static struct trace traces[64];
+    static struct heard traces[64];
     struct rig rig;
     int64_t peak = 0;
     rig_open(&rig, &(struct limits){
@@ -142,7 +142,7 @@ Test(prefix, a_document_with_64_questions_is_computed_once)
 Test(prefix, scored_prompts_neither_take_nor_leave)
 {
     struct prompt plain = prompt_of(1, 200, 0, 0), scored = plain;
-    struct trace trace;
+    struct heard trace;
     struct rig rig;
     scored.is_scored = true;
     rig_open(&rig,
@@ -163,7 +163,7 @@ Test(prefix, scored_prompts_neither_take_nor_leave)
  * anew, and never is more held than there is. */
 Test(prefix, evicts_under_pressure)
 {
-    static struct trace first[2], again[2];
+    static struct heard first[2], again[2];
     struct prompt documents[2] = {prompt_of(1, 320, 1, 20), prompt_of(2, 320, 2, 20)};
     struct rig rig;
     rig_open(&rig,
@@ -185,7 +185,7 @@ Test(prefix, evicts_under_pressure)
 Test(prefix, a_sharer_waits_until_the_page_is_there)
 {
     struct prompt first = prompt_of(1, 150, 1, 0), second = prompt_of(1, 140, 2, 10);
-    struct trace traces[2];
+    struct heard traces[2];
     struct rig rig;
     rig_open(&rig,
              &(struct limits){.sequences = 2, .batch_tokens = 40, .pages = 16, .shares = true});
@@ -206,7 +206,7 @@ Test(prefix, a_sharer_waits_until_the_page_is_there)
 
 Test(prefix, cancelled_in_the_middle_leaves_what_was_computed)
 {
-    static struct trace before[3], after[3], alone;
+    static struct heard before[3], after[3], alone;
     struct prompt prompt = prompt_of(1, 300, 1, 0);
     struct rig rig;
     rig_open(&rig,
@@ -235,7 +235,7 @@ Test(prefix, cancelled_in_the_middle_leaves_what_was_computed)
 
 Test(prefix, newcomers_join_those_that_decode)
 {
-    static struct trace traces[3];
+    static struct heard traces[3];
     struct prompt prompt = prompt_of(1, 200, 1, 0);
     struct rig rig;
     rig_open(&rig,
@@ -258,7 +258,7 @@ Test(prefix, newcomers_join_those_that_decode)
 
 Test(prefix, every_failed_allocation_leaves_the_generator_as_it_was)
 {
-    static struct trace traces[2];
+    static struct heard traces[2];
     struct prompt prompt = prompt_of(1, 100, 1, 0);
     struct rig rig;
     rig_open(&rig,

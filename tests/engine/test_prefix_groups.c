@@ -11,7 +11,7 @@
 Test(prefix, groups_are_balanced_and_documents_stay_in_one)
 {
     static struct prompt prompts[PROMPTS_MAX];
-    static struct trace traces[PROMPTS_MAX];
+    static struct heard traces[PROMPTS_MAX];
     struct limits limits = {
         .plan = "dp2|ep2", .sequences = 40, .batch_tokens = 256, .pages = 60, .shares = true};
     struct rig rig;
@@ -43,7 +43,7 @@ Test(prefix, groups_are_balanced_and_documents_stay_in_one)
 Test(prefix, a_document_spreads_when_its_group_has_much_to_do)
 {
     static struct prompt prompts[PROMPTS_MAX];
-    static struct trace traces[PROMPTS_MAX];
+    static struct heard traces[PROMPTS_MAX];
     static const struct {
         int count;
         int64_t times;
@@ -92,7 +92,7 @@ static void synth(const char *config, const char *dir)
 Test(prefix, long_prompts_go_in_chunks, .timeout = 600)
 {
     static int32_t ids[LONG_TOKENS];
-    static struct trace traces[3];
+    static struct heard traces[3];
     struct random random = {.seed = 9};
     const char *dir = tools_path(tools_folder(), "long");
     synth(tools_path(tools_folder(), "config.json"), dir);
@@ -119,7 +119,7 @@ Test(prefix, long_prompts_go_in_chunks, .timeout = 600)
         check(generator_submit(rig.generator, &request, &err), &err);
         run(&rig);
         cr_assert_eq(counters(&rig).prefill_tokens, LONG_TOKENS);
-        struct trace again = {0};
+        struct heard again = {0};
         request.context = &again;
         check(generator_submit(rig.generator, &request, &err), &err);
         run(&rig);

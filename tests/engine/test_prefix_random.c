@@ -14,7 +14,7 @@
 struct case_of {
     struct prompt prompt;
     int64_t stop_after;
-    struct trace trace;
+    struct heard trace;
 };
 
 static bool on_token(void *context, const struct generated_token *token)
@@ -74,7 +74,7 @@ static void submit_case(struct rig *rig, struct case_of *one)
         .callbacks = {on_token, on_prompt, on_end},
         .context = one,
     };
-    one->trace = (struct trace){0};
+    one->trace = (struct heard){0};
     check(generator_submit(rig->generator, &request, &err), &err);
 }
 

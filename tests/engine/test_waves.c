@@ -33,7 +33,7 @@ struct passes {
     enum phase last;
 };
 
-struct trace {
+struct heard {
     int32_t ids[STEPS];
     float logprobs[STEPS];
     int64_t count;
@@ -77,7 +77,7 @@ static enum status enter(void *context, const struct generator_pass *pass, struc
 
 static bool on_token(void *context, const struct generated_token *token)
 {
-    struct trace *trace = context;
+    struct heard *trace = context;
     trace->logprobs[trace->count] = token->logprob;
     trace->ids[trace->count++] = token->id;
     return true;
@@ -85,14 +85,14 @@ static bool on_token(void *context, const struct generated_token *token)
 
 static void on_prompt_token(void *context, int64_t position, const struct generated_token *token)
 {
-    struct trace *trace = context;
+    struct heard *trace = context;
     (void)position;
     trace->prompt_nll -= token->logprob;
 }
 
 static void on_end(void *context, const struct sequence_end *end)
 {
-    struct trace *trace = context;
+    struct heard *trace = context;
     trace->reason = end->reason;
     trace->is_done = true;
 }
@@ -108,7 +108,7 @@ struct wave_case {
     bool stops_at_once; /* whatever the first token is */
 };
 
-static void run(struct trace traces[SEQUENCES_MAX], struct passes *passes,
+static void run(struct heard traces[SEQUENCES_MAX], struct passes *passes,
                 const struct wave_case *of, bool are_apart)
 {
     static int32_t prompt[SEQUENCES_MAX] = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8};
@@ -183,7 +183,7 @@ Test(waves, prefill_together_and_decode_together)
         {"tp1|tp1", WAY_KEEP, false, 4, 10, {5, 5, 5, 5, 5, 5, 5, 5, 5, 5}, -1, false},
     };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-        struct trace found[SEQUENCES_MAX], expected[SEQUENCES_MAX];
+        struct heard found[SEQUENCES_MAX], expected[SEQUENCES_MAX];
         struct passes passes, ignored;
         struct wave_case alone = cases[c];
         alone.plan = "tp1|tp1";
@@ -216,7 +216,7 @@ Test(waves, layers_move_while_prefill_computes)
     };
     setenv("PHASOR_CACHE", tools_folder(), 1);
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-        struct trace beside[SEQUENCES_MAX], apart[SEQUENCES_MAX];
+        struct heard beside[SEQUENCES_MAX], apart[SEQUENCES_MAX];
         struct passes passes;
         run(apart, &passes, &cases[c], true);
         cr_assert_eq(passes.early_count, 0, "case %zu", c);
@@ -234,7 +234,7 @@ Test(waves, a_wave_may_end_with_its_first_tokens)
 {
     static const struct wave_case all_stop = {"dp2|ep2>tp2",      WAY_RESHARD, true, 2, 6,
                                               {5, 5, 5, 5, 5, 5}, 0,           true};
-    struct trace traces[SEQUENCES_MAX];
+    struct heard traces[SEQUENCES_MAX];
     struct passes passes;
     run(traces, &passes, &all_stop, false);
     cr_assert_eq(passes.prefills, 3);

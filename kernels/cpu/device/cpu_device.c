@@ -150,6 +150,8 @@ enum status device_cpu_create_with(struct device **out, const struct cpu_share *
         .device = &cpu->device,
         .kernels = kernels,
         .turn = share->turn,
+        .trace = share->trace,
+        .rank = share->rank,
     };
     cpu_pool_init(&cpu->pool);
     TRY_GOTO(thread_team_create(&cpu->team, share->thread_count, share->first_cpu, err), failed);

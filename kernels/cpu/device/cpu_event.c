@@ -69,7 +69,7 @@ void cpu_event_record(struct stream *stream, struct event *event)
 {
     struct mark mark = {event, atomic_fetch_add(&event->recorded, 1) + 1};
     atomic_fetch_add(&event->users, 1);
-    cpu_stream_put(stream, COMMAND_KEEP, record_run, &mark, sizeof mark);
+    cpu_stream_put(stream, COMMAND_KEEP, NULL, record_run, &mark, sizeof mark);
 }
 
 /* It is kept on a stream that has failed, so that what is recorded behind it still says that what
@@ -80,7 +80,7 @@ void cpu_event_wait(struct stream *stream, struct event *event)
     if (mark_is_reached(&mark))
         return;
     atomic_fetch_add(&event->users, 1);
-    cpu_stream_put(stream, COMMAND_KEEP, wait_run, &mark, sizeof mark);
+    cpu_stream_put(stream, COMMAND_KEEP, "wait for an event", wait_run, &mark, sizeof mark);
 }
 
 void cpu_event_synchronize(struct event *event)

@@ -21,6 +21,7 @@ struct call {
 };
 
 struct command {
+    const char *name;
     command_run *run;
     enum command_kind kind;
     _Alignas(16) unsigned char argument[sizeof(struct call)];
@@ -30,6 +31,7 @@ struct stream {
     const struct cpu_common *common;
     struct thread_team *team;
     enum stream_priority priority;
+    struct trace_lane *lane;
     pthread_t thread;
     bool spin;
 
@@ -144,17 +146,26 @@ static struct command *command_next(struct stream *stream)
     return popped == stream->pushed_seen ? NULL : &stream->ring[popped % RING_COMMANDS];
 }
 
+static void command_do(struct stream *stream, const struct command *command)
+{
+    double begin = trace_begin();
+    command->run(stream, command->argument);
+    if (command->name != NULL)
+        trace_add_named(begin, command->name);
+}
+
 static void *stream_main(void *context)
 {
     struct stream *stream = context;
     if (stream->priority == STREAM_LOW)
         thread_make_low();
+    trace_lane_use(stream->lane);
     struct command *command;
     while ((command = command_next(stream)) != NULL) {
         turn_take(stream);
         perturb();
         if (command->kind == COMMAND_KEEP || stream->failure.status == STATUS_OK)
-            command->run(stream, command->argument);
+            command_do(stream, command);
         command_finish(stream);
     }
     turn_give(stream);
@@ -223,11 +234,12 @@ static void slot_push(struct stream *stream)
     sleepers_wake(&stream->idle);
 }
 
-void cpu_stream_put(struct stream *stream, enum command_kind kind, command_run *run,
-                    const void *argument, size_t bytes)
+void cpu_stream_put(struct stream *stream, enum command_kind kind, const char *name,
+                    command_run *run, const void *argument, size_t bytes)
 {
     struct command *command = slot_get(stream);
     ASSERT(bytes <= sizeof command->argument);
+    command->name = name;
     command->run = run;
     command->kind = kind;
     memcpy(command->argument, argument, bytes);
@@ -242,7 +254,8 @@ void cpu_stream_call(struct stream *stream, enum status (*work)(void *argument, 
     ASSERT(bytes <= sizeof call.argument);
     if (bytes > 0)
         memcpy(call.argument, argument, bytes);
-    cpu_stream_put(stream, COMMAND_SKIP, call_run, &call, offsetof(struct call, argument) + bytes);
+    cpu_stream_put(stream, COMMAND_SKIP, "call", call_run, &call,
+                   offsetof(struct call, argument) + bytes);
 }
 
 enum status cpu_stream_synchronize(struct stream *stream, struct error *err)
@@ -258,18 +271,26 @@ uint64_t cpu_stream_progress(const struct stream *stream)
     return (uint64_t)atomic_load_explicit(&stream->share.next, memory_order_relaxed);
 }
 
+struct stage_mark {
+    int stage;
+    int64_t layer;
+};
+
 static void stage_run(struct stream *stream, const void *argument)
 {
+    const struct stage_mark *mark = argument;
     double now = system_seconds();
     stream->stage_totals[stream->stage].seconds += now - stream->stage_began;
     stream->stage_began = now;
-    memcpy(&stream->stage, argument, sizeof stream->stage);
+    stream->stage = mark->stage;
+    trace_stage(mark->stage, mark->layer);
 }
 
-void cpu_stream_stage(struct stream *stream, int stage)
+void cpu_stream_stage(struct stream *stream, int stage, int64_t layer)
 {
     ASSERT(stage >= 0 && stage < DEVICE_STAGES);
-    cpu_stream_put(stream, COMMAND_KEEP, stage_run, &stage, sizeof stage);
+    cpu_stream_put(stream, COMMAND_KEEP, NULL, stage_run, &(struct stage_mark){stage, layer},
+                   sizeof(struct stage_mark));
 }
 
 void cpu_stream_stage_totals(const struct stream *stream, struct stage_total totals[DEVICE_STAGES])
@@ -280,6 +301,7 @@ void cpu_stream_stage_totals(const struct stream *stream, struct stage_total tot
 void cpu_stream_count_weights(struct stream *stream, uint64_t bytes)
 {
     stream->stage_totals[stream->stage].weight_bytes += bytes;
+    trace_bytes(bytes);
 }
 
 struct host_work {
@@ -296,8 +318,8 @@ static void host_work_run(struct stream *stream, const void *argument)
 void cpu_stream_host_run(struct stream *stream, void (*work)(void *context, int worker),
                          void *context)
 {
-    cpu_stream_put(stream, COMMAND_KEEP, host_work_run, &(struct host_work){work, context},
-                   sizeof(struct host_work));
+    cpu_stream_put(stream, COMMAND_KEEP, "host work", host_work_run,
+                   &(struct host_work){work, context}, sizeof(struct host_work));
     host_wait(stream, atomic_load(&stream->pushed));
 }
 
@@ -311,6 +333,8 @@ enum status cpu_stream_create(struct stream **out, const struct cpu_stream_param
     stream->priority = params->priority;
     stream->spin = params->cpu >= 0;
     stream->stage_began = system_seconds();
+    stream->lane = trace_lane_add(params->common->trace, params->common->rank,
+                                  params->priority == STREAM_LOW ? "beside" : "passes");
     int failure = pthread_create(&stream->thread, NULL, stream_main, stream);
     if (failure != 0) {
         memory_free(stream);

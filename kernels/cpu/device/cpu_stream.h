@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "base/trace.h"
 #include "device/device.h"
 #include "device/sleepers.h"
 #include "device/thread_team.h"
@@ -16,7 +17,9 @@
 struct cpu_common {
     struct device *device;
     const struct cpu_kernels *kernels;
-    struct turn *turn; /* NULL: none */
+    struct turn *turn;   /* NULL: none */
+    struct trace *trace; /* NULL: none */
+    int rank;            /* for the trace */
     void (*on_failure)(void *context, const struct error *err);
     void *on_failure_context;
 };
@@ -42,15 +45,15 @@ enum command_kind {
     COMMAND_KEEP  /* runs nevertheless */
 };
 
-/* Blocks while the ring is full. */
-void cpu_stream_put(struct stream *stream, enum command_kind kind, command_run *run,
-                    const void *argument, size_t bytes);
+/* Blocks while the ring is full. `name` is for the trace, of static storage; NULL: not in it. */
+void cpu_stream_put(struct stream *stream, enum command_kind kind, const char *name,
+                    command_run *run, const void *argument, size_t bytes);
 
 void cpu_stream_call(struct stream *stream, enum status (*work)(void *argument, struct error *err),
                      const void *argument, size_t bytes);
 enum status cpu_stream_synchronize(struct stream *stream, struct error *err) MUST_CHECK;
 uint64_t cpu_stream_progress(const struct stream *stream); /* any thread */
-void cpu_stream_stage(struct stream *stream, int stage);
+void cpu_stream_stage(struct stream *stream, int stage, int64_t layer);
 void cpu_stream_stage_totals(const struct stream *stream, struct stage_total totals[DEVICE_STAGES]);
 
 /* Runs work on the device's threads now, also on a stream that has failed. */
