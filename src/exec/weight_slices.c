@@ -217,7 +217,7 @@ static enum status add_bytes(void *context, const struct weight_slice *slice, st
 struct expert_type weights_expert_type(const struct weight_types *types)
 {
     bool is_int4 = types->experts == DTYPE_INT4;
-    return (struct expert_type){types->experts, is_int4 ? INT4_GROUP : 0};
+    return (struct expert_type){.dtype = types->experts, .group = is_int4 ? INT4_GROUP : 0};
 }
 
 void weight_slices_slots(struct expert_slots_params *out, struct model_shape *shape,

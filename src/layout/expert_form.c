@@ -4,10 +4,11 @@
 
 static int arrays_per_matrix(struct expert_type type)
 {
-    return type.dtype == DTYPE_INT4 ? 2 : 1;
+    return type.dtype != DTYPE_INT4 ? 1 : type.has_minima ? 3 : 2;
 }
 
-/* Weights of a block of a matrix, and their scales. All three matrices have blocks of one size. */
+/* Weights of a block of a matrix, and their scales, or minima. All three matrices have blocks of
+ * one size. */
 static int64_t weight_bytes(int64_t hidden_dim, struct expert_type type)
 {
     return packed_bytes(PACK_BLOCK, hidden_dim, type.dtype);
@@ -23,8 +24,8 @@ static int64_t scale_bytes(int64_t hidden_dim, struct expert_type type)
 
 int64_t expert_block_bytes(const struct model_shape *shape, struct expert_type type)
 {
-    return EXPERT_MATRICES *
-           (weight_bytes(shape->hidden_dim, type) + scale_bytes(shape->hidden_dim, type));
+    return EXPERT_MATRICES * (weight_bytes(shape->hidden_dim, type) +
+                              (arrays_per_matrix(type) - 1) * scale_bytes(shape->hidden_dim, type));
 }
 
 struct expert_form expert_form_of(const struct model_shape *shape, const struct layout *layout,
@@ -36,8 +37,8 @@ struct expert_form expert_form_of(const struct model_shape *shape, const struct 
         .hidden_dim = shape->hidden_dim,
         .type = type,
     };
-    const int64_t block_bytes[2] = {weight_bytes(shape->hidden_dim, type),
-                                    scale_bytes(shape->hidden_dim, type)};
+    const int64_t scales = scale_bytes(shape->hidden_dim, type);
+    const int64_t block_bytes[] = {weight_bytes(shape->hidden_dim, type), scales, scales};
     for (int matrix = 0; matrix < EXPERT_MATRICES; matrix++) {
         for (int part = 0; part < arrays_per_matrix(type); part++) {
             form.arrays[form.array_count++] =
@@ -73,9 +74,11 @@ struct matrix expert_form_matrix(const struct expert_form *form, const char *pla
         .rows = is_down ? form->hidden_dim : form->width.count,
         .columns = is_down ? form->width.count : form->hidden_dim,
     };
-    if (per_matrix == 2) {
+    if (per_matrix > 1) {
         out.scales = (const uint16_t *)(expert + weights[1].offset);
         out.group = form->type.group;
     }
+    if (per_matrix > 2)
+        out.minima = (const uint16_t *)(expert + weights[2].offset);
     return out;
 }

@@ -1,8 +1,8 @@
 /* How a rank's slice of the routed experts of a layer lies in memory: expert after expert, in each
  * gate, up and down, packed (layout/packing.h), each from a multiple of 64; for int4 the scales of
- * a matrix stand behind its weights. So a range of blocks of an expert is one range of bytes in
- * each of a few arrays, and these ranges are the same wherever the slice is cut: what moves between
- * ranks, and what a slot holds. */
+ * a matrix stand behind its weights, and its minima behind these. So a range of blocks of an expert
+ * is one range of bytes in each of a few arrays, and these ranges are the same wherever the slice
+ * is cut: what moves between ranks, and what a slot holds. */
 #ifndef PHASOR_LAYOUT_EXPERT_FORM_H
 #define PHASOR_LAYOUT_EXPERT_FORM_H
 
@@ -12,10 +12,11 @@
 struct expert_type {
     enum dtype dtype; /* DTYPE_F32, DTYPE_BF16 or DTYPE_INT4 */
     int64_t group;    /* int4: see struct matrix */
+    bool has_minima;  /* the same */
 };
 
 #define EXPERT_MATRICES   3 /* gate, up, down */
-#define EXPERT_ARRAYS_MAX 6 /* int4: weights and scales of each */
+#define EXPERT_ARRAYS_MAX 9 /* int4: weights, scales and minima of each */
 
 struct expert_array {
     int64_t offset;      /* in an expert */
@@ -28,7 +29,8 @@ struct expert_form {
     struct range width; /* in rows of gate: the last block may be filled in part */
     int64_t hidden_dim;
     struct expert_type type;
-    struct expert_array arrays[EXPERT_ARRAYS_MAX]; /* gate, up, down, each with its scales behind */
+    struct expert_array
+        arrays[EXPERT_ARRAYS_MAX]; /* gate, up, down, each with what it has behind */
     int array_count;
     int64_t expert_bytes; /* from one expert to the next */
 };

@@ -264,7 +264,7 @@ static uint64_t predicted_bytes(const struct engine_params *model, int ranks)
         blocks += sent[i];
     engine_close(engine);
     return (uint64_t)(blocks * shape.moe_layer_count *
-                      expert_block_bytes(&shape, (struct expert_type){DTYPE_F32, 0}));
+                      expert_block_bytes(&shape, (struct expert_type){.dtype = DTYPE_F32}));
 }
 
 static struct phasor_model_params params_of(const char *dir, const char *plan,

@@ -14,12 +14,17 @@ static const struct {
     struct model_shape shape;
     struct expert_type type;
 } cases[] = {
-    {"f32", {.hidden_dim = 32, .expert_count = 8, .expert_dim = 128}, {DTYPE_F32, 0}},
-    {"bf16", {.hidden_dim = 48, .expert_count = 6, .expert_dim = 64}, {DTYPE_BF16, 0}},
-    {"bf16, odd sizes", {.hidden_dim = 20, .expert_count = 4, .expert_dim = 24}, {DTYPE_BF16, 0}},
+    {"f32", {.hidden_dim = 32, .expert_count = 8, .expert_dim = 128}, {.dtype = DTYPE_F32}},
+    {"bf16", {.hidden_dim = 48, .expert_count = 6, .expert_dim = 64}, {.dtype = DTYPE_BF16}},
+    {"bf16, odd sizes",
+     {.hidden_dim = 20, .expert_count = 4, .expert_dim = 24},
+     {.dtype = DTYPE_BF16}},
     {"int4, odd scales",
      {.hidden_dim = 80, .expert_count = 8, .expert_dim = 128},
-     {DTYPE_INT4, 32}},
+     {DTYPE_INT4, 32, false}},
+    {"int4, minima",
+     {.hidden_dim = 80, .expert_count = 8, .expert_dim = 128},
+     {DTYPE_INT4, 16, true}},
 };
 #define CASE_COUNT (sizeof cases / sizeof *cases)
 
@@ -50,8 +55,11 @@ Test(expert_form, matrices_are_whole_and_apart)
                     continue;
                 cr_assert_eq((int64_t)matrix.scales, end);
                 cr_assert_eq(matrix.group, cases[i].type.group);
-                end += 2 * packed_scale_count(matrix.packing, matrix.rows, matrix.columns,
-                                              matrix.group);
+                int64_t scales = 2 * packed_scale_count(matrix.packing, matrix.rows, matrix.columns,
+                                                        matrix.group);
+                end += scales;
+                cr_assert_eq((int64_t)matrix.minima, cases[i].type.has_minima ? end : 0);
+                end += cases[i].type.has_minima ? scales : 0;
             }
         }
         cr_assert(end <= expert_form_bytes(&form) && end > expert_form_bytes(&form) - 64, "%s",

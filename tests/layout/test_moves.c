@@ -241,7 +241,7 @@ Test(moves, from_whole_experts_to_quarters)
         for (int b = 0; b < 4; b++)
             cr_assert_eq(sent[a * 4 + b], a == b ? 0 : 448);
     }
-    cr_assert_eq(expert_block_bytes(shape, (struct expert_type){DTYPE_BF16, 0}),
+    cr_assert_eq(expert_block_bytes(shape, (struct expert_type){.dtype = DTYPE_BF16}),
                  (int64_t)3 * 16 * 4096 * 2);
 }
 

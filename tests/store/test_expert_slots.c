@@ -29,7 +29,8 @@ static const struct {
     {"dp8|tp2ep4>tp8", false, 4 * 8},
 };
 
-static struct expert_type types[] = {{DTYPE_F32, 0}, {DTYPE_BF16, 0}, {DTYPE_INT4, 32}};
+static struct expert_type types[] = {
+    {.dtype = DTYPE_F32}, {.dtype = DTYPE_BF16}, {DTYPE_INT4, 32, false}};
 
 static struct device *device_open(void)
 {
