@@ -85,7 +85,7 @@ enum phasor_transition {
     PHASOR_TRANSITION_AUTO,    /* keep where both take at most half of the memory, leave the runs to
                                 * come what they ask for, and can be had; else the faster of the
                                 * others, by a trial when the model is opened; one that fails is left
-                                * for another with a warning */
+                                * for another with a warning. With ":int4": else upload */
     PHASOR_TRANSITION_KEEP,    /* both layouts stay in memory */
     PHASOR_TRANSITION_RESHARD, /* ranks send one another what they lack */
     PHASOR_TRANSITION_RELOAD,  /* what a rank lacks is read from the checkpoint again */
@@ -113,7 +113,8 @@ struct phasor_model_params {
     const char *devices;     /* "cpu:N": N ranks, each with its share of the cores and its own
                               * memory; NULL: as many as the plan has, or one */
     const char *plan;        /* how weights lie over the ranks, "tp4|ep4", or in prefill and then in
-                              * decode, "dp4|ep4>tp4" (docs/plans.md); NULL: static tensor
+                              * decode, "dp4|ep4>tp4", perhaps on packed INT4 weights,
+                              * "tp4|tp4>tp4:int4" (docs/plans.md); NULL: static tensor
                               * parallelism */
     phasor_log_fn *log;      /* or NULL */
     void *log_context;
@@ -122,8 +123,9 @@ struct phasor_model_params {
     void (*load_progress)(void *context, uint64_t bytes_done, uint64_t bytes_total);
     void *load_context;
     enum phasor_transition transition; /* between the layouts of a plan that has two */
-    const char *backup_path; /* the INT4 backup for UPLOAD or AUTO (phasor_quantize); NULL: the one in
-                              * the cache, which UPLOAD makes there where it is not yet */
+    const char *backup_path; /* the INT4 backup for UPLOAD or AUTO, or a plan with ":int4"
+                              * (phasor_quantize); NULL: the one in the cache, which UPLOAD and
+                              * ":int4" make there where it is not yet */
     enum phasor_policy policy;
     /* What the runs to come will ask for (phasor_batch_params), for PHASOR_TRANSITION_AUTO to leave
      * them room; 0: not known. */

@@ -96,14 +96,15 @@ static const struct cli_option options[] = {
      NULL},
     {"plan", 0, OPTION_TEXT, AT(plan), "PLAN",
      "how weights lie over the ranks, such as \"tp4|ep4\", or in prefill and then in decode, such "
-     "as \"dp4|ep4>tp4\" (default: static tensor parallelism)",
+     "as \"dp4|ep4>tp4\"; with \":int4\" behind that, decode runs on the INT4 backup's packed "
+     "weights (default: static tensor parallelism)",
      0, 0, NULL},
     {"transition", 0, OPTION_WORD, AT(transition), "WAY",
      "how experts come from one layout to the other: auto, keep, reshard, reload, upload (auto)", 0,
      0, transition_words},
     {"backup", 0, OPTION_FILE, AT(backup), "FILE",
-     "the INT4 backup for --transition upload or auto (the one in $PHASOR_CACHE or "
-     "~/.cache/phasor, which upload makes)",
+     "the INT4 backup for --transition upload or auto, or a plan with :int4 (the one in "
+     "$PHASOR_CACHE or ~/.cache/phasor, which upload and :int4 make)",
      0, 0, NULL},
     {"policy", 0, OPTION_WORD, AT(policy), "POLICY",
      "weights for decode: int4-decode (those of the INT4 backup, too), exact (int4-decode)", 0, 0,

@@ -90,6 +90,8 @@ static void print_experts(const json_t *root, const json_t *experts, const char 
     add_groups(&line, experts);
     add_share(&line, ": ", table_int(experts, "count"), table_int(root, "expert_count"), "experts");
     add_share(&line, ", ", table_int(experts, "width"), table_int(root, "expert_dim"), "wide");
+    if (json_is_string(json_object_get(experts, "format")))
+        table_add(&line, 0, ", %s", table_text(experts, "format"));
     table_print(&line);
 }
 
@@ -194,6 +196,7 @@ static void print_ranks(const json_t *row)
     print_amounts("weights", classes, count, NULL, "weights", NULL);
     print_amounts("activations", classes, count, NULL, "activations", NULL);
     print_amounts("together", classes, count, NULL, "total", NULL);
+    print_amounts("  ... with keep", classes, count, NULL, "total_with_keep", NULL);
     table_format_bytes(text, sizeof text, (double)table_int(row, "kv_bytes_per_token"));
     add_name(&line, "KV cache");
     table_add(&line, 0, "%s a token, on each device of one attention group", text);

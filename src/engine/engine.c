@@ -154,11 +154,15 @@ static void loading_report(void *context, uint64_t bytes_done)
 static struct weights_share share_of(const struct engine *engine, const struct weight_types *types,
                                      int rank)
 {
-    return (struct weights_share){.layouts = engine->layouts,
+    struct weights_share share = {.layouts = engine->layouts,
                                   .keeps_both = engine->keeps_both,
                                   .spare_count = engine->spare_count,
                                   .rank = rank,
                                   .types = *types};
+    if (engine->layouts.decode_is_packed)
+        share.packed =
+            backup_expert_type(&backup_form(engine->backup)->settings, engine->shape.hidden_dim);
+    return share;
 }
 
 static enum status rank_load(void *context, int rank, struct error *err)
@@ -229,7 +233,9 @@ static void room_choose(struct engine *engine, const struct engine_params *param
                         const struct weight_types *types)
 {
     uint64_t there = system_memory_available();
-    bool is_read = params->transition == WAY_RELOAD || params->transition == WAY_UPLOAD;
+    bool is_read = params->transition_is_auto
+                       ? engine->layouts.decode_is_packed
+                       : params->transition == WAY_RELOAD || params->transition == WAY_UPLOAD;
     if (!plan_layouts_differ(&engine->layouts))
         return;
     if (engine->memory_bytes > 0 && engine->memory_bytes < there)
@@ -242,13 +248,16 @@ static void room_choose(struct engine *engine, const struct engine_params *param
     } else {
         engine->keeps_both = params->transition == WAY_KEEP;
     }
-    if (is_read && !engine->keeps_both && !params->transition_is_auto)
+    if (is_read && !engine->keeps_both)
         engine->spare_count = spares_choose(engine, types, there);
 }
 
 const char *engine_room_advice(const struct engine *engine)
 {
-    return engine->keeps_both ? ", or change the layout by --transition reshard" : "";
+    if (!engine->keeps_both)
+        return "";
+    return engine->layouts.decode_is_packed ? ", or change the layout by --transition upload"
+                                            : ", or change the layout by --transition reshard";
 }
 
 /* A sentence now rather than the kernel's killer later. */
@@ -356,7 +365,8 @@ static enum status transition_get(struct engine *engine, const struct engine_par
                               .log = params->log,
                           },
                           err));
-    if (params->transition_is_auto && transition_way(engine->transition) == WAY_UPLOAD)
+    if (params->transition_is_auto && !engine->layouts.decode_is_packed &&
+        transition_way(engine->transition) == WAY_UPLOAD)
         log_write(&params->log, LOG_INFO,
                   "decode runs on the experts of the INT4 backup %s; --policy exact forbids it",
                   backup_path(engine->backup));
@@ -449,7 +459,8 @@ static enum status engine_load(struct engine *engine, const struct engine_params
     engine->shape = weights_shape(engine_config(engine));
     TRY(tokenizer_load(engine, params, err));
     if (changes_layout(engine))
-        TRY(engine_backup_open(&engine->backup, engine->checkpoint, params, err));
+        TRY(engine_backup_open(&engine->backup, engine->checkpoint, params,
+                               engine->layouts.decode_is_packed, err));
     TRY(weights_get(engine, params, err));
     return transition_get(engine, params, err);
 }

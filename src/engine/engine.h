@@ -30,7 +30,8 @@ struct engine_params {
     const char *plan;        /* see plan_layouts_parse; NULL: static tensor parallelism */
     bool transition_is_auto; /* between the layouts of a plan that has two */
     enum way transition;     /* without transition_is_auto */
-    const char *backup_path; /* INT4, for WAY_UPLOAD or transition_is_auto; NULL: in the cache */
+    const char *backup_path; /* INT4, for WAY_UPLOAD, transition_is_auto or packed decode; NULL: in
+                              * the cache */
     bool is_exact;           /* decode never uses INT4 weights of a backup */
     bool needs_tokenizer;    /* false: a checkpoint without tokenizer.json will do (token ids) */
     uint64_t memory_bytes;   /* for all that phasor holds in this process; 0: as much as there is */
@@ -69,7 +70,7 @@ void engine_decode_weights(char out[ENGINE_DECODE_WEIGHTS_BYTES], const struct e
 /* Between the layouts of the plan; NULL where it has one. */
 struct transition *engine_transition(const struct engine *engine);
 
-/* That upload reads, or may; NULL: none is used. */
+/* That upload or packed decode reads, or may; NULL: none is used. */
 const struct backup *engine_backup(const struct engine *engine);
 
 /* What runs when, where somebody starts it; and the lane in it of the thread that drives. */

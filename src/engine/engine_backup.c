@@ -6,18 +6,42 @@
 #include "quant/backup_path.h"
 #include "quant/backup_write.h"
 
-/* What `phasor quantize` makes when nobody says otherwise. */
-static const struct backup_settings settings = {.scheme = BACKUP_PER_GROUP,
-                                                .group = BACKUP_GROUP_DEFAULT};
+const struct backup_settings engine_backup_settings = {.scheme = BACKUP_PER_GROUP,
+                                                       .group = BACKUP_GROUP_DEFAULT};
 
-static bool is_asked_for(const struct engine_params *params)
+/* What the backup is to serve, as somebody wants it. */
+struct wish {
+    const struct engine_params *params;
+    bool is_packed;    /* decode on packed weights */
+    bool is_asked_for; /* else there may be none */
+};
+
+/* What packed decode cannot do. */
+static enum status check_packed(const struct engine_params *params, struct error *err)
 {
-    return !params->transition_is_auto && params->transition == WAY_UPLOAD;
+    if (params->is_exact)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--policy exact allows no INT4 weights, and a plan with :int4 decodes on "
+                         "them; leave one of the two out");
+    if (params->has_int4_experts)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "a plan with :int4 prefills on native experts, and --expert-dtype int4 "
+                         "wants none; choose one of the two");
+    if (!params->transition_is_auto && params->transition != WAY_KEEP &&
+        params->transition != WAY_UPLOAD)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--transition %s cannot make the packed weights of a plan with :int4, "
+                         "which come from the INT4 backup alone; choose keep, upload or auto",
+                         way_names[params->transition]);
+    return STATUS_OK;
 }
 
-static enum status check_params(const struct engine_params *params, struct error *err)
+static enum status check_params(const struct wish *wish, struct error *err)
 {
-    bool is_asked = is_asked_for(params);
+    const struct engine_params *params = wish->params;
+    bool is_asked = wish->is_asked_for;
+    if (wish->is_packed)
+        return check_packed(params, err);
     if (is_asked && params->is_exact)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--policy exact allows no INT4 weights, and --transition upload decodes "
@@ -28,7 +52,8 @@ static enum status check_params(const struct engine_params *params, struct error
                          "--expert-dtype int4 wants none; choose one of the two");
     if (params->backup_path != NULL && !is_asked && !params->transition_is_auto)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--backup is for --transition upload or auto; %s uses none",
+                         "--backup is for --transition upload or auto, or a plan with :int4; %s "
+                         "uses none",
                          way_names[params->transition]);
     return STATUS_OK;
 }
@@ -53,7 +78,7 @@ static enum status make(const char *path, const struct checkpoint *checkpoint,
 {
     struct backup_report report;
     struct backup_write_params write = {
-        .path = path, .settings = settings, .thread_count = params->thread_count};
+        .path = path, .settings = engine_backup_settings, .thread_count = params->thread_count};
     log_write(&params->log, LOG_INFO,
               "making the INT4 backup of the experts, once for all runs: %s", path);
     TRY(backup_path_make_folder(path, err));
@@ -61,36 +86,40 @@ static enum status make(const char *path, const struct checkpoint *checkpoint,
 }
 
 static enum status open_in_cache(struct backup **out, const char *path,
-                                 const struct checkpoint *checkpoint,
-                                 const struct engine_params *params, struct error *err)
+                                 const struct checkpoint *checkpoint, const struct wish *wish,
+                                 struct error *err)
 {
     bool is_there = access(path, F_OK) == 0;
-    if (is_asked_for(params)) {
+    if (wish->is_asked_for) {
         if (!is_there)
-            TRY(make(path, checkpoint, params, err));
+            TRY(make(path, checkpoint, wish->params, err));
         return open_own(out, path, checkpoint, err);
     }
     struct error cause;
     if (is_there && open_own(out, path, checkpoint, &cause) != STATUS_OK)
-        log_write(&params->log, LOG_WARNING, "the INT4 backup is left out: %s", cause.message);
+        log_write(&wish->params->log, LOG_WARNING, "the INT4 backup is left out: %s",
+                  cause.message);
     return STATUS_OK;
 }
 
 enum status engine_backup_open(struct backup **out, const struct checkpoint *checkpoint,
-                               const struct engine_params *params, struct error *err)
+                               const struct engine_params *params, bool is_packed,
+                               struct error *err)
 {
+    bool uploads = !params->transition_is_auto && params->transition == WAY_UPLOAD;
+    const struct wish wish = {params, is_packed, is_packed || uploads};
     *out = NULL;
-    TRY(check_params(params, err));
+    TRY(check_params(&wish, err));
     bool may_choose = params->transition_is_auto && !params->is_exact && !params->has_int4_experts;
-    if (!is_asked_for(params) && !may_choose)
+    if (!wish.is_asked_for && !may_choose)
         return STATUS_OK;
     if (params->backup_path != NULL)
         return open_own(out, params->backup_path, checkpoint, err);
     char *path;
-    enum status status = backup_path_in_cache(&path, checkpoint, &settings, err);
+    enum status status = backup_path_in_cache(&path, checkpoint, &engine_backup_settings, err);
     if (status != STATUS_OK)
-        return is_asked_for(params) ? status : STATUS_OK;
-    status = open_in_cache(out, path, checkpoint, params, err);
+        return wish.is_asked_for ? status : STATUS_OK;
+    status = open_in_cache(out, path, checkpoint, &wish, err);
     memory_free(path);
     return status;
 }

@@ -5,11 +5,16 @@
 #include "engine/engine.h"
 #include "quant/backup_file.h"
 
+/* What `phasor quantize` makes when nobody says otherwise, and engine_backup_open. */
+extern const struct backup_settings engine_backup_settings;
+
 /* The one that params->backup_path names; else the one in the cache, which is made there once, with
- * a word in the log, where upload was asked for. `*out` is NULL where decode is not to use any: by
- * policy, because another way was chosen, or because there is none to choose. What was asked for
- * and cannot be is STATUS_INVALID_ARGUMENT, or as making and opening a backup fail. */
+ * a word in the log, where upload was asked for, or decode is to run on its weights (`is_packed`).
+ * `*out` is NULL where decode is not to use any: by policy, because another way was chosen, or
+ * because there is none to choose. What was asked for and cannot be is STATUS_INVALID_ARGUMENT, or
+ * as making and opening a backup fail. */
 enum status engine_backup_open(struct backup **out, const struct checkpoint *checkpoint,
-                               const struct engine_params *params, struct error *err) MUST_CHECK;
+                               const struct engine_params *params, bool is_packed,
+                               struct error *err) MUST_CHECK;
 
 #endif

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/engine.h"
+#include "engine/engine_backup.h"
 #include "engine/inspect_sizes.h"
 #include "engine/run_limits.h"
 #include "exec/exec.h"
@@ -33,14 +34,24 @@ static void put_groups(struct description *to, json_t *object, int group_size, i
     }
 }
 
-static void put_experts(struct description *to, json_t *row, const char *key,
-                        const struct model_shape *shape, const struct layout *layout)
+static json_t *put_experts(struct description *to, json_t *row, const char *key,
+                           const struct model_shape *shape, const struct layout *layout)
 {
     json_t *experts = description_put_object(to, row, key);
     put_groups(to, experts, layout->experts.tp, layout->rank_count);
     description_put_int(to, experts, "count", (uint64_t)(shape->expert_count / layout->experts.ep));
     description_put_int(to, experts, "width",
                         (uint64_t)layout_expert_width(layout, shape, 0).count);
+    return experts;
+}
+
+static void put_decode_experts(struct description *to, json_t *row, const struct subject *subject,
+                               const struct plan_layouts *layouts)
+{
+    json_t *experts =
+        put_experts(to, row, "decode_experts", &subject->shape, &layouts->of[PHASE_DECODE]);
+    const char *format = layouts->decode_is_packed ? "int4" : dtype_name(subject->dtype);
+    description_put(to, experts, "format", json_string(format));
 }
 
 /* Who is with whom, and what each has: the same on every rank. */
@@ -56,7 +67,7 @@ static void put_layout(struct description *to, json_t *row, const struct subject
                         (uint64_t)layout_kv_heads(layout, shape, 0).count);
     put_experts(to, row, "experts", shape, layout);
     if (plan_layouts_differ(layouts))
-        put_experts(to, row, "decode_experts", shape, &layouts->of[PHASE_DECODE]);
+        put_decode_experts(to, row, subject, layouts);
     description_put_int(to, row, "shared_expert_width",
                         (uint64_t)layout_ffn_width(layout, shape->shared_expert_dim, 0).count);
     description_put_int(to, row, "dense_width",
@@ -66,11 +77,16 @@ static void put_layout(struct description *to, json_t *row, const struct subject
 static void put_rank(struct description *to, json_t *ranks, const struct subject *subject,
                      const struct plan_layouts *layouts, uint64_t activations, int rank)
 {
-    struct weights_bytes weights;
+    struct weights_bytes weights, keep;
     uint64_t parts[PART_COUNT] = {0};
-    const struct weights_share share = {
-        .layouts = *layouts, .rank = rank, .types = {subject->dtype, subject->dtype}};
+    struct weights_share share = {
+        .layouts = *layouts,
+        .packed = backup_expert_type(&engine_backup_settings, subject->shape.hidden_dim),
+        .rank = rank,
+        .types = {subject->dtype, subject->dtype}};
     weights_bytes(&weights, subject->config, &share);
+    share.keeps_both = true;
+    weights_bytes(&keep, subject->config, &share);
     for (int w = 0; w < WEIGHT_KIND_COUNT; w++)
         parts[model_part_of((enum weight)w)] += weights.by_weight[w];
     parts[PART_EXPERTS] = weights.experts; /* with the spare slot of a plan that has two layouts */
@@ -82,6 +98,9 @@ static void put_rank(struct description *to, json_t *ranks, const struct subject
     description_put_int(to, object, "weights", weights.resident + weights.experts);
     description_put_int(to, object, "activations", activations);
     description_put_int(to, object, "total", weights.resident + weights.experts + activations);
+    if (plan_layouts_differ(layouts))
+        description_put_int(to, object, "total_with_keep",
+                            keep.resident + keep.experts + activations);
 }
 
 static bool is_baseline(const struct layout *layout, const struct subject *subject,

@@ -224,6 +224,7 @@ void weight_slices_slots(struct expert_slots_params *out, struct model_shape *sh
                          bool has_experts[MODEL_LAYERS_MAX], const struct model_config *config,
                          const struct weights_share *share)
 {
+    struct expert_type native = weights_expert_type(&share->types);
     *shape = weights_shape(config);
     for (int64_t layer = 0; layer < config->layer_count; layer++)
         has_experts[layer] = config->layers[layer].ffn == FFN_MOE;
@@ -231,7 +232,7 @@ void weight_slices_slots(struct expert_slots_params *out, struct model_shape *sh
         .shape = shape,
         .layouts = &share->layouts,
         .rank = share->rank,
-        .type = weights_expert_type(&share->types),
+        .types = {native, share->layouts.decode_is_packed ? share->packed : native},
         .keeps_both = share->keeps_both,
         .spare_count = share->spare_count,
         .has_experts = has_experts,

@@ -38,6 +38,7 @@ struct weight_types {
 /* What a rank is to hold. Legal for the model (plan_layouts_check). */
 struct weights_share {
     struct plan_layouts layouts; /* experts are loaded as they lie in prefill */
+    struct expert_type packed;   /* layouts.decode_is_packed: the backup's, which decode has */
     bool keeps_both;             /* memory for the experts of both layouts; see expert_slots */
     int64_t spare_count;         /* else; see expert_slots */
     int rank;

@@ -42,6 +42,8 @@ enum phase { PHASE_PREFILL, PHASE_DECODE, PHASE_COUNT };
 /* The layouts of a plan. Ranks and attention are the same in both, because of the KV cache. */
 struct plan_layouts {
     struct layout of[PHASE_COUNT];
+    bool decode_is_packed; /* decode multiplies on the INT4 backup's weights as they are; in text
+                            * ":int4" behind the layout of decode */
 };
 
 /* ---- Text -------------------------------------------------------------------------------------
@@ -49,14 +51,13 @@ struct plan_layouts {
  * "attention|experts": attention is tpA, dpD or tpAdpD, experts are tpT, epE or tpTepE; a degree
  * that is left out is 1 ("dp4|ep4", "tp2dp2|tp2ep2", "tp4:rep|ep4", "tp1|tp1"). A plan may have
  * ">experts" behind it, the layout of the experts in decode ("dp4|ep4>tp4"); without it both phases
- * have one layout. */
+ * have one layout. Behind that ":int4" may stand ("dp4|ep4>tp4:int4", "tp4|tp4>tp4:int4"). */
 
 /* `text` need not be valid in any way. `rank_count` 0: as many as the attention's degrees multiply
  * to. STATUS_INVALID_ARGUMENT with a sentence that quotes the text (the beginning of a long one),
  * says what was expected, and names `rank_count` where the degrees do not multiply to it. There is
  * one spelling: tp stands before dp and ep, degrees are 1 .. 99 without leading zeros, and nothing
- * stands between. ":int4" behind a decode layout (decode on packed weights) is STATUS_UNSUPPORTED
- * for now. */
+ * stands between. */
 enum status plan_layouts_parse(struct plan_layouts *out, const char *text, int rank_count,
                                struct error *err) MUST_CHECK;
 
@@ -65,20 +66,21 @@ enum status layout_parse(struct layout *out, const char *text, int rank_count,
                          struct error *err) MUST_CHECK;
 
 /* The one form that is read back to the same: degrees of 1 are left out, but for tp1 where both are
- * 1, and a decode layout that is the prefill layout is left out. */
+ * 1, and a decode layout that is the prefill layout is left out, but for its ":int4". */
 void plan_layouts_format(char out[LAYOUT_TEXT_BYTES], const struct plan_layouts *plan);
 void layout_format(char out[LAYOUT_TEXT_BYTES], const struct layout *layout);
 
-/* Whether the experts lie otherwise in decode than in prefill. */
+/* Whether the experts lie otherwise in decode than in prefill, or in another format. */
 static inline bool plan_layouts_differ(const struct plan_layouts *plan)
 {
-    return plan->of[PHASE_PREFILL].experts.tp != plan->of[PHASE_DECODE].experts.tp;
+    return plan->decode_is_packed ||
+           plan->of[PHASE_PREFILL].experts.tp != plan->of[PHASE_DECODE].experts.tp;
 }
 
 /* One layout for both phases. */
 static inline struct plan_layouts plan_layouts_static(const struct layout *layout)
 {
-    return (struct plan_layouts){{*layout, *layout}};
+    return (struct plan_layouts){.of = {*layout, *layout}};
 }
 
 /* ---- Which are legal ------------------------------------------------------------------------- */
@@ -95,7 +97,8 @@ int64_t layout_granule_count(int64_t expert_dim);
 enum status layout_check(const struct layout *layout, const struct model_shape *shape,
                          struct error *reason) MUST_CHECK;
 
-/* The same for both phases; the sentence names the phase where the layouts differ. */
+/* The same for both phases; the sentence names the phase where they differ. Rule of ":int4": there
+ * are experts, of a width and a hidden size that are multiples of 16. */
 enum status plan_layouts_check(const struct plan_layouts *plan, const struct model_shape *shape,
                                struct error *reason) MUST_CHECK;
 

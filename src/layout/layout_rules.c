@@ -55,6 +55,19 @@ enum status layout_check(const struct layout *layout, const struct model_shape *
     return check_experts(&layout->experts, shape, reason);
 }
 
+static enum status check_packed(const struct model_shape *shape, struct error *reason)
+{
+    if (shape->expert_count == 0)
+        return error_set(reason, STATUS_UNSUPPORTED,
+                         ":int4 is of routed experts, and this model has none");
+    if (shape->expert_dim % PACK_BLOCK != 0 || shape->hidden_dim % PACK_BLOCK != 0)
+        return error_set(reason, STATUS_UNSUPPORTED,
+                         "experts of %lld x %lld cannot be INT4 (:int4): both must be multiples of "
+                         "%d",
+                         (long long)shape->expert_dim, (long long)shape->hidden_dim, PACK_BLOCK);
+    return STATUS_OK;
+}
+
 enum status plan_layouts_check(const struct plan_layouts *plan, const struct model_shape *shape,
                                struct error *reason)
 {
@@ -65,7 +78,7 @@ enum status plan_layouts_check(const struct plan_layouts *plan, const struct mod
             return error_prefix(reason, status, "in %s", names[phase]);
         TRY(status);
     }
-    return STATUS_OK;
+    return plan->decode_is_packed ? check_packed(shape, reason) : STATUS_OK;
 }
 
 /* ---- All, and the baselines ------------------------------------------------------------------ */

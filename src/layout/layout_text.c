@@ -77,8 +77,8 @@ static enum status refuse_form(const char *text, struct error *err)
     return error_set(err, STATUS_INVALID_ARGUMENT,
                      "the plan \"%s\" is not of the form ATTENTION|EXPERTS, such as dp4|ep4, "
                      "tp2dp2|tp2ep2 or tp4:rep|ep4, or ATTENTION|EXPERTS>EXPERTS, such as "
-                     "dp4|ep4>tp4: the attention is tpA, dpD or tpAdpD, the experts are tpT, epE "
-                     "or tpTepE",
+                     "dp4|ep4>tp4 or dp4|ep4>tp4:int4: the attention is tpA, dpD or tpAdpD, the "
+                     "experts are tpT, epE or tpTepE",
                      quote_of(text).text);
 }
 
@@ -128,15 +128,10 @@ enum status plan_layouts_parse(struct plan_layouts *out, const char *text, int r
     bool has_decode = take(&cursor, ">");
     if (has_decode && !take_experts(&cursor, &decode->experts))
         return refuse_form(text, err);
-    bool is_packed = has_decode && take(&cursor, ":int4");
+    plan.decode_is_packed = has_decode && take(&cursor, ":int4");
     if (*cursor.at != 0)
         return refuse_form(text, err);
     TRY(check_degrees(&plan, text, rank_count, err));
-    if (is_packed)
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "the plan \"%s\" decodes on packed weights (:int4), which phasor cannot "
-                         "do yet; leave :int4 out",
-                         quote_of(text).text);
     *out = plan;
     return STATUS_OK;
 }
@@ -190,6 +185,6 @@ void plan_layouts_format(char out[LAYOUT_TEXT_BYTES], const struct plan_layouts 
     if (!plan_layouts_differ(plan))
         return;
     size_t length = strlen(out);
-    snprintf(out + length, LAYOUT_TEXT_BYTES - length, ">%s",
-             experts_format(&plan->of[PHASE_DECODE]).text);
+    snprintf(out + length, LAYOUT_TEXT_BYTES - length, ">%s%s",
+             experts_format(&plan->of[PHASE_DECODE]).text, plan->decode_is_packed ? ":int4" : "");
 }

@@ -58,6 +58,19 @@ static enum status check_content(const struct backup_form *form, const char *wha
         (long long)form->content_bytes, (long long)BACKUP_CONTENT_MAX);
 }
 
+/* Of a channel and of a tensor it is the whole row. */
+static int64_t group_of(const struct backup_settings *settings, int64_t hidden_dim)
+{
+    return settings->scheme == BACKUP_PER_GROUP ? settings->group : hidden_dim;
+}
+
+struct expert_type backup_expert_type(const struct backup_settings *settings, int64_t hidden_dim)
+{
+    return (struct expert_type){.dtype = DTYPE_INT4,
+                                .group = group_of(settings, hidden_dim),
+                                .has_minima = settings->is_asymmetric};
+}
+
 enum status backup_form_make(struct backup_form *out, const struct backup_settings *settings,
                              const struct model_config *config,
                              const struct fingerprint *fingerprint, struct error *err)
@@ -71,8 +84,7 @@ enum status backup_form_make(struct backup_form *out, const struct backup_settin
     for (int64_t layer = 0; layer < config->layer_count; layer++)
         form.moe_layer_count += config->layers[layer].ffn == FFN_MOE;
     TRY(check_sizes(&form, "this model", err));
-    if (settings->scheme != BACKUP_PER_GROUP)
-        form.settings.group = form.hidden_dim;
+    form.settings.group = group_of(settings, form.hidden_dim);
     if (!is_dim(form.settings.group))
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--group: expected a multiple of %d, found %lld", PACK_BLOCK,

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "layout/layout.h"
+#include "layout/expert_form.h"
 #include "model/config.h"
 #include "model/fingerprint.h"
 
@@ -121,6 +121,10 @@ struct backup_form {
 enum status backup_form_make(struct backup_form *out, const struct backup_settings *settings,
                              const struct model_config *config,
                              const struct fingerprint *fingerprint, struct error *err) MUST_CHECK;
+
+/* The numbers of experts in memory that are as they lie in a backup: each array of a granule is
+ * then a range of an array of such a slice. */
+struct expert_type backup_expert_type(const struct backup_settings *settings, int64_t hidden_dim);
 
 /* Whether a file of the one form is a file of the other. */
 bool backup_form_is_same(const struct backup_form *a, const struct backup_form *b);

@@ -11,8 +11,8 @@ static void forms_find(struct expert_form forms[PHASE_COUNT],
                        const struct expert_slots_params *params)
 {
     for (int phase = 0; phase < PHASE_COUNT; phase++)
-        forms[phase] =
-            expert_form_of(params->shape, &params->layouts->of[phase], params->rank, params->type);
+        forms[phase] = expert_form_of(params->shape, &params->layouts->of[phase], params->rank,
+                                      params->types[phase]);
 }
 
 static bool keeps_both(const struct expert_slots_params *params)

@@ -1,7 +1,8 @@
 /* Where the routed experts of each layer lie on one rank, and in which layout.
  *
- * A slot is device memory for a layer's slice. With one layout for both phases each layer has one
- * slot. With two, in place: all slots have the size of the larger slice, there is a spare, or some,
+ * A slot is device memory for a layer's slice. With one form for both phases each layer has one
+ * slot. With two (other layouts, or other numbers), in place: all slots have the size of the larger
+ * slice, there is a spare, or some,
  * and a layer changes its layout by being written to a spare, which it then keeps; its old slot is
  * a spare from then on. So with more spares more layers can be written before they change. Or both
  * resident: each layer has a slot for each layout, and a change is only which of them is used.
@@ -28,7 +29,7 @@ struct expert_layer {
 };
 
 struct expert_slots {
-    struct expert_form forms[PHASE_COUNT]; /* equal where the layouts are */
+    struct expert_form forms[PHASE_COUNT]; /* equal where layouts and numbers are */
     struct expert_layer *layers;           /* [layer_count] */
     int64_t layer_count;
     bool keeps_both;
@@ -46,8 +47,8 @@ struct expert_slots_params {
     const struct model_shape *shape;
     const struct plan_layouts *layouts; /* legal for the model */
     int rank;
-    struct expert_type type;
-    bool keeps_both;         /* resident; without effect where the layouts are equal */
+    struct expert_type types[PHASE_COUNT]; /* equal but for layouts->decode_is_packed */
+    bool keeps_both;                       /* resident; without effect unless plan_layouts_differ */
     int64_t spare_count;     /* else; more than layers with experts are none of use. 0: 1 */
     const bool *has_experts; /* [shape->layer_count] */
 };

@@ -112,12 +112,13 @@ static bool may_swap(struct transition *transition, int64_t layer, bool waits)
 static void layer_swap(struct transition *transition, int64_t layer, enum phase phase)
 {
     enum way way = transition->filled_by[layer];
+    bool is_packed = phase == PHASE_DECODE && transition->params.layouts->decode_is_packed;
     struct transition_counters *counters = &transition->counters;
     transition_lock(transition);
     for (int r = 0; r < transition->rank_count; r++) {
         struct expert_slots *slots = transition->ranks[r].slots;
         expert_slots_swap(slots, layer, phase);
-        slots->layers[layer].is_int4 = ways[way]->gives_int4;
+        slots->layers[layer].is_int4 = ways[way]->gives_int4 || is_packed;
     }
     transition->origins[layer] =
         (struct transition_origin){.has_experts = true, .phase = phase, .way = way};

@@ -86,17 +86,28 @@ static enum status ways_probe(struct transition *transition, struct error *err)
 }
 
 /* The second layout of resident slots. */
-static enum status both_fill(struct transition *transition, struct error *err)
+static enum status both_fill(struct transition *transition, enum way way, struct error *err)
 {
     bool has_refused;
     for (int64_t layer = 0; layer < transition->params.shape->layer_count; layer++) {
-        if (layer_has_to_move(transition, layer, PHASE_DECODE))
-            TRY(layer_fill(transition, WAY_RESHARD, layer, PHASE_DECODE, &has_refused, err));
+        if (!layer_has_to_move(transition, layer, PHASE_DECODE))
+            continue;
+        enum status status = layer_fill(transition, way, layer, PHASE_DECODE, &has_refused, err);
+        if (status != STATUS_OK)
+            return error_prefix(err, status, "layer %lld, its experts for decode by %s",
+                                (long long)layer, way_names[way]);
     }
     return STATUS_OK;
 }
 
 /* ---- Life ------------------------------------------------------------------------------------ */
+
+static void way_close(struct transition *transition, enum way way)
+{
+    transition->is_open[way] = false;
+    for (int r = 0; r < transition->rank_count; r++)
+        ways[way]->close(&transition->ranks[r]);
+}
 
 static enum status way_open(struct transition *transition, enum way way, struct error *err)
 {
@@ -104,8 +115,8 @@ static enum status way_open(struct transition *transition, enum way way, struct 
     for (int r = 0; r < transition->rank_count && status == STATUS_OK; r++)
         status = ways[way]->open(&transition->ranks[r], err);
     transition->is_open[way] = status == STATUS_OK;
-    for (int r = 0; r < transition->rank_count && status != STATUS_OK; r++)
-        ways[way]->close(&transition->ranks[r]);
+    if (status != STATUS_OK)
+        way_close(transition, way);
     return status;
 }
 
@@ -116,23 +127,42 @@ static enum status way_offer(struct transition *transition, enum way way, struct
     return status == STATUS_NO_MEMORY || status == STATUS_UNSUPPORTED ? STATUS_OK : status;
 }
 
-/* Reshard fills the second layout of resident slots, and stands by for what others cannot do. */
+/* Packed slices come from the backup alone: of that there is no choice. */
+static bool may_choose(const struct transition *transition)
+{
+    const struct transition_params *params = &transition->params;
+    return params->is_auto && !transition->ranks[0].slots->keeps_both &&
+           !params->layouts->decode_is_packed;
+}
+
+/* Resident slots are filled by it. */
+static enum way way_to_fill(const struct transition *transition)
+{
+    return transition->params.layouts->decode_is_packed ? WAY_UPLOAD : WAY_RESHARD;
+}
+
+/* The way of params, or what is_auto means where there is no choice. */
+static enum way way_given(const struct transition *transition)
+{
+    if (!transition->params.is_auto)
+        return transition->params.way;
+    return transition->ranks[0].slots->keeps_both ? WAY_KEEP : WAY_UPLOAD;
+}
+
+/* Reshard stands by for what others cannot do. */
 static enum status ways_open(struct transition *transition, struct error *err)
 {
     const struct transition_params *params = &transition->params;
-    bool keeps_both = transition->ranks[0].slots->keeps_both;
-    bool may_choose = params->is_auto && !keeps_both;
-    enum way way = may_choose || keeps_both ? WAY_RESHARD : params->way;
-    TRY(way_open(transition, way, err));
-    if (keeps_both)
-        return way_open(transition, WAY_KEEP, err);
-    if (way == WAY_UPLOAD)
-        return way_open(transition, WAY_RELOAD, err);
-    if (may_choose)
-        TRY(way_offer(transition, WAY_RELOAD, err));
-    if (may_choose && params->backup != NULL)
-        TRY(way_offer(transition, WAY_UPLOAD, err));
-    return STATUS_OK;
+    if (!may_choose(transition)) {
+        enum way way = way_given(transition);
+        TRY(way_open(transition, way, err));
+        if (way == WAY_KEEP)
+            return way_open(transition, way_to_fill(transition), err);
+        return way == WAY_UPLOAD ? way_open(transition, WAY_RELOAD, err) : STATUS_OK;
+    }
+    TRY(way_open(transition, WAY_RESHARD, err));
+    TRY(way_offer(transition, WAY_RELOAD, err));
+    return params->backup == NULL ? STATUS_OK : way_offer(transition, WAY_UPLOAD, err);
 }
 
 static enum status ranks_create(struct transition *transition, struct error *err)
@@ -183,19 +213,25 @@ static enum status transition_open(struct transition *transition, struct error *
     /* What nobody has written to has no pages: it would count as free when caches are measured, and
      * the first layer that moves would wait for them. */
     TRY(spares_poison(transition, err));
-    bool keeps_both = transition->ranks[0].slots->keeps_both;
-    if (params->is_auto && !keeps_both)
+    if (may_choose(transition))
         return ways_probe(transition, err);
-    transition_ways_set(transition, params->is_auto ? WAY_KEEP : params->way);
+    transition_ways_set(transition, way_given(transition));
+    bool keeps_both = transition->ranks[0].slots->keeps_both;
     ASSERT(keeps_both == (transition->way[PHASE_DECODE] == WAY_KEEP));
-    return keeps_both ? both_fill(transition, err) : STATUS_OK;
+    if (!keeps_both)
+        return STATUS_OK;
+    TRY(both_fill(transition, way_to_fill(transition), err));
+    way_close(transition, way_to_fill(transition));
+    return STATUS_OK;
 }
 
 enum status transition_create(struct transition **out, const struct transition_params *params,
                               struct error *err)
 {
     struct transition *transition;
-    ASSERT(plan_layouts_differ(params->layouts)); /* so there are two ranks at least */
+    ASSERT(plan_layouts_differ(params->layouts));
+    ASSERT(!params->layouts->decode_is_packed || params->is_auto || params->way == WAY_KEEP ||
+           params->way == WAY_UPLOAD);
     TRY(memory_get((void **)&transition, 1, sizeof *transition, "the transition", err));
     transition->params = *params;
     transition->rank_count = box_rank_count(params->box);

@@ -32,8 +32,8 @@ enum way {
     WAY_KEEP,    /* both layouts are resident, and the other one is used */
     WAY_RESHARD, /* ranks send one another what the receiver lacks */
     WAY_RELOAD,  /* what a rank lacks is read from the checkpoint */
-    WAY_UPLOAD, /* to decode: read from the INT4 backup and dequantized; back by reload, for prefill
-                 * always has the checkpoint's own weights */
+    WAY_UPLOAD,  /* to decode: read from the INT4 backup, and dequantized unless decode is packed;
+                  * back by reload, for prefill always has the checkpoint's own weights */
     WAY_COUNT
 };
 
@@ -43,19 +43,22 @@ extern const char *const way_names[WAY_COUNT];
 struct transition_params {
     struct box *box; /* its tags are traffic_names */
     const struct checkpoint *checkpoint;
-    const struct backup *backup; /* of that checkpoint; NULL: no upload */
+    const struct backup *backup; /* of that checkpoint; NULL: no upload, no packed decode */
     const struct model_shape *shape;
     const struct plan_layouts *layouts; /* that differ */
     struct expert_slots *const *slots;  /* [rank_count], loaded; keeps_both alike on all. The array
                                          * is read by transition_create alone */
-    bool is_auto;       /* keep where both are resident, else what a probe finds faster */
-    enum way way;       /* without is_auto. WAY_KEEP and resident slots go together */
+    bool is_auto;       /* keep where both are resident, else what a probe finds faster, or upload
+                         * where decode is packed */
+    enum way way;       /* without is_auto; of packed decode keep or upload. WAY_KEEP and resident
+                         * slots go together */
     bool poisons_freed; /* tests: slots that nobody needs are filled with 0xff */
     struct log_sink log;
 };
 
 /* Borrows all that is in `params`, until destroyed. Takes what moving needs, so that a transition
- * allocates nothing. With resident slots the second layout is filled; with is_auto the first layer
+ * allocates nothing. With resident slots the second layout is filled, packed from the backup, every
+ * granule of it checked (as reading a backup fails); with is_auto the first layer
  * with experts is written to its target by each way, and the faster is taken. */
 struct transition;
 enum status transition_create(struct transition **out, const struct transition_params *params,

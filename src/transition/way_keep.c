@@ -22,4 +22,8 @@ static int64_t keep_piece_count(const struct transition_rank *rank, int64_t laye
 }
 
 const struct way_ops way_keep = {
-    .open = keep_open, .close = keep_close, .piece_count = keep_piece_count};
+    .open = keep_open,
+    .close = keep_close,
+    .piece_count = keep_piece_count,
+    .takes_int4 = true,
+};

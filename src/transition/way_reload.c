@@ -79,6 +79,8 @@ static enum status lists_init(struct transition_rank *rank, struct reload_rank *
         const struct move_rules rules = {.uses_here = i % 2 == 0, .elsewhere = MOVE_CHECKPOINT};
         enum phase phase = (enum phase)(i / 2);
         struct move_list *list = &reload->lists[phase][i % 2];
+        if (phase == PHASE_DECODE && rank->transition->params.layouts->decode_is_packed)
+            continue; /* that is the backup's alone */
         TRY(move_list_init(list, rank->transition, phase, rank->index, rules, err));
         for (int64_t p = 0; p < list->count * EXPERT_MATRICES; p++) {
             struct packed_block block = packed_of(rank, &list->moves[p / EXPERT_MATRICES], phase, 0,

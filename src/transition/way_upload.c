@@ -1,7 +1,8 @@
-/* Upload: the slice for decode comes whole from the INT4 backup, dequantized into the target. A
- * piece is a granule: read, checked, copied to the device, and dequantized there. Ranks need
- * nothing of one another. A file that cannot be read or is damaged is no failure of the box:
- * another way may go on. What prefill computes with is never from here. */
+/* Upload: the slice for decode comes whole from the INT4 backup. A piece is a granule: read,
+ * checked, copied to the device, and dequantized there into the target; or, where decode runs on
+ * packed weights, copied to it array by array as it is. Ranks need nothing of one another. A file
+ * that cannot be read or is damaged is no failure of the box: another way may go on. What prefill
+ * computes with is never from here. */
 #include <stdatomic.h>
 
 #include "base/file.h"
@@ -12,7 +13,7 @@
 struct upload_buffer {
     char *bytes;   /* host memory [backup_granule_bytes_max] */
     char *scratch; /* host memory [content_bytes]; NULL without zstd */
-    char *staging; /* device memory [content_bytes] */
+    char *staging; /* device memory [content_bytes]; NULL where nothing is dequantized */
     const void *content;
     enum status status;
     struct error error;
@@ -38,14 +39,19 @@ struct upload_rank {
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
-/* That a slice is whole granules, of numbers that can be dequantized. */
+static bool is_packed(const struct transition_rank *rank)
+{
+    return rank->transition->params.layouts->decode_is_packed;
+}
+
+/* That a slice is whole granules, of numbers that can be dequantized, or are the backup's. */
 static enum status check_slice(const struct transition_rank *rank, struct error *err)
 {
     const struct transition_params *params = &rank->transition->params;
     const struct expert_form *to = &rank->slots->forms[PHASE_DECODE];
     if (params->backup == NULL)
         return error_set(err, STATUS_INVALID_ARGUMENT, "upload needs an INT4 backup");
-    if (to->type.dtype == DTYPE_INT4)
+    if (to->type.dtype == DTYPE_INT4 && !is_packed(rank))
         return error_set(err, STATUS_UNSUPPORTED,
                          "upload makes INT4 experts native, and these are to be int4 in memory; "
                          "leave --expert-dtype int4 away, or move them by --transition reshard");
@@ -70,6 +76,8 @@ static enum status buffer_get(struct upload_buffer *buffer, const struct transit
     if (form->settings.has_zstd)
         TRY(rank->ops->host_memory_get(rank->device, (void **)&buffer->scratch, content, what,
                                        err));
+    if (is_packed(rank))
+        return STATUS_OK;
     return rank->ops->memory_get(rank->device, (void **)&buffer->staging, content, what, err);
 }
 
@@ -186,6 +194,25 @@ static enum status granules_get(struct upload_job *job, struct error *err)
 
 /* ---- And on the device ----------------------------------------------------------------------- */
 
+/* Array by array. */
+static void granule_copy(const struct transition_rank *rank, char *target, const char *content,
+                         int64_t expert, int64_t block)
+{
+    const struct expert_form *to = &rank->slots->forms[PHASE_DECODE];
+    const struct backup_form *form = backup_form(rank->transition->params.backup);
+    int per_matrix = to->array_count / EXPERT_MATRICES;
+    for (int array = 0; array < to->array_count; array++) {
+        enum backup_matrix matrix = (enum backup_matrix)(array / per_matrix);
+        const struct range ranges[] = {backup_nibbles(form, matrix), backup_scales(form, matrix),
+                                       backup_minima(form, matrix)};
+        struct range range = ranges[array % per_matrix];
+        ASSERT(range.count == to->arrays[array].block_bytes * rank->upload->granule_blocks);
+        rank->ops->copy(rank->stream,
+                        &(struct op_copy){target + expert_form_offset(to, array, expert, block),
+                                          content + range.first, range.count});
+    }
+}
+
 static void granule_place(const struct upload_job *job, const struct upload_buffer *buffer,
                           int64_t piece)
 {
@@ -194,6 +221,10 @@ static void granule_place(const struct upload_job *job, const struct upload_buff
     const struct backup_form *form = backup_form(rank->transition->params.backup);
     int64_t expert = rank->upload->list.moves[piece / rank->upload->parts].expert;
     int64_t block = first_block(rank->upload, piece);
+    if (is_packed(rank)) {
+        granule_copy(rank, job->target, buffer->content, expert, block);
+        return;
+    }
     rank->ops->copy(rank->stream,
                     &(struct op_copy){buffer->staging, buffer->content, form->content_bytes});
     for (int m = 0; m < BACKUP_MATRICES; m++)

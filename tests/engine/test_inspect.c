@@ -341,6 +341,22 @@ Test(inspect, the_type_is_that_of_a_run)
     }
 }
 
+/* A spare native slot, or a packed slot for each layer: 4.25 of 16 bits in groups of 64. */
+Test(inspect, packed_decode_by_each_way)
+{
+    json_t *root;
+    const json_t *row = row_at(plans_of(&root, mixtral_8x7b, NULL, "tp4|tp4>tp4:int4"), 0);
+    const json_t *rank = rank_at(row, 3);
+    json_int_t slot = (json_int_t)8 * 3 * 4096 * (14336 / 4) * 2, packed = slot / 16 * 17 / 4;
+    cr_expect_str_eq(json_string_value(json_object_get(row, "plan")), "tp4|tp4>tp4:int4");
+    cr_expect_str_eq(
+        json_string_value(json_object_get(json_object_get(row, "decode_experts"), "format")),
+        "int4");
+    cr_expect_eq(int_at(rank, "by_part", "experts"), 33 * slot);
+    cr_expect_eq(int_of(rank, "total_with_keep") - int_of(rank, "total"), 32 * packed - slot);
+    json_decref(root);
+}
+
 Test(inspect, refuses_plans_that_cannot_be)
 {
     static const struct {
@@ -350,7 +366,7 @@ Test(inspect, refuses_plans_that_cannot_be)
         {NULL, "tp8|ep8", "--plan tp8|ep8: 28 query heads cannot be cut 8 ways", 1, 1},
         {"cpu:4", "tp2|ep2", "both must lie over 4", 1, 1},
         {NULL, "tp4", "ATTENTION|EXPERTS", 1, 1},
-        {NULL, "tp4|ep4>tp4:int4", "leave :int4 out", 1, 1},
+        {NULL, "tp4|ep4:int4", "or dp4|ep4>tp4:int4", 1, 1},
         {NULL, "list", "--devices cpu:N", 1, 1},
         {NULL, "", "ATTENTION|EXPERTS", 1, 1},
         {"gpu:2", "list", "--devices: expected cpu", 1, 1},

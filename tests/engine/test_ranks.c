@@ -149,7 +149,7 @@ Test(ranks, what_cannot_be_is_told)
         {"cpu:4", "tp2|tp4", "--plan"},
         {"cpu:4", "nonsense", "--plan"},
         {"cpu:4", "dp4|ep4>tp2", "--plan"},
-        {"cpu:4", "dp4|ep4>tp4:int4", "leave :int4 out"},
+        {"cpu:4", "dp4|ep4:int4>tp4", "--plan"},
         {"cpu:16", "tp8dp2|tp2ep8>tp16",
          "in decode: an expert's width of 256 cannot be cut 16 ways"},
         {"cpu", "tp4|tp4", "--plan"},

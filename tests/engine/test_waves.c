@@ -510,6 +510,62 @@ Test(waves, backups_that_cannot_be_used_are_refused)
     cr_assert_neq(access(getenv("PHASOR_CACHE"), F_OK), 0);
 }
 
+/* The backup is made for it, too. Both ways decode on the same weights; by keep, what was started
+ * together need not end together. */
+Test(waves, packed_decode_is_the_same_by_each_way)
+{
+    static const char *const plans[] = {"dp2|ep2>tp2:int4", "tp2|tp2>tp2:int4"};
+    setenv("PHASOR_CACHE", tools_path(tools_folder(), "cache"), 1);
+    for (size_t p = 0; p < sizeof plans / sizeof *plans; p++) {
+        json_t *by_way[2];
+        for (int w = 0; w < 2; w++) {
+            struct phasor_model_params params = params_of(
+                MODEL, plans[p], w == 0 ? PHASOR_TRANSITION_AUTO : PHASOR_TRANSITION_UPLOAD);
+            struct notes notes = {0, 0, ""};
+            size_t length;
+            params.log = note;
+            params.log_context = &notes;
+            by_way[w] = rows_of(&params);
+            cr_assert_eq(notes.made, p + (size_t)w == 0);
+            cr_assert_eq(notes.others, 0, "%s", notes.last);
+            char *text = tools_read_file(tools_path(tools_folder(), "summary"), &length);
+            json_t *root = json_loads(text, 0, NULL);
+            const json_t *layers = json_object_get(root, "expert_layers");
+            cr_assert_str_eq(text_of(root, "plan"), plans[p]);
+            cr_assert_str_eq(text_of(root, "transition"), w == 0 ? "keep" : "upload");
+            for (size_t i = 0; i < LAYERS; i++)
+                cr_assert_str_eq(text_of(json_array_get(layers, i), "provenance"), "int4");
+            json_decref(root);
+            free(text);
+        }
+        cr_assert(json_equal(by_way[0], by_way[1]), "%s", plans[p]);
+        json_decref(by_way[0]);
+        json_decref(by_way[1]);
+    }
+}
+
+Test(waves, packed_decode_is_refused_where_it_cannot_be)
+{
+    struct phasor_model_params packed =
+        params_of(MODEL, "tp2|tp2>tp2:int4", PHASOR_TRANSITION_AUTO);
+    struct phasor_model_params params = packed;
+    setenv("PHASOR_CACHE", tools_path(tools_folder(), "cache"), 1);
+    params.policy = PHASOR_POLICY_EXACT;
+    check_refused(&params, "--policy exact allows no INT4 weights, and a plan with :int4");
+    params = packed;
+    params.expert_dtype = PHASOR_DTYPE_INT4;
+    check_refused(&params, "a plan with :int4 prefills on native experts");
+    params = packed;
+    params.transition = PHASOR_TRANSITION_RESHARD;
+    check_refused(&params, "--transition reshard cannot make the packed weights");
+    params.transition = PHASOR_TRANSITION_RELOAD;
+    check_refused(&params, "--transition reload cannot make the packed weights");
+    params = packed;
+    params.backup_path = tools_path(tools_folder(), "gone");
+    check_refused(&params, "gone");
+    cr_assert_neq(access(getenv("PHASOR_CACHE"), F_OK), 0);
+}
+
 /* What auto takes is what the probe says; by policy never upload. */
 Test(waves, auto_uploads_only_where_it_may)
 {

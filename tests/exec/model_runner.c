@@ -46,6 +46,7 @@ static void layout_choose(struct model_runner *runner, const struct runner_param
 struct weights_share model_runner_share(const struct model_runner *runner, int rank)
 {
     return (struct weights_share){.layouts = runner->layouts,
+                                  .packed = runner->packed,
                                   .keeps_both = runner->keeps_both,
                                   .spare_count = runner->spare_count,
                                   .rank = rank,
@@ -87,6 +88,7 @@ void model_runner_open(struct model_runner *out, const struct runner_params *par
                    },
                    &err),
           &err);
+    out->packed = params->packed;
     out->keeps_both = params->keeps_both;
     out->spare_count = params->spare_count;
     out->types =

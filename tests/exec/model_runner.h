@@ -14,16 +14,17 @@ struct runner_params {
     const char *name;
     enum dtype dtype;
     bool has_int4_experts;
-    int rank_count;      /* 0: 1 */
-    const char *plan;    /* NULL: static tensor parallelism */
-    bool keeps_both;     /* see struct weights_share */
-    int64_t spare_count; /* the same */
-    int thread_count;    /* 0: one for each core */
-    int64_t token_max;   /* of a pass */
-    int64_t segment_max; /* 0: 16 */
-    int64_t page_count;  /* of each group */
-    const char *kernels; /* see cpu_share */
-    struct turn *turn;   /* see box_params */
+    int rank_count;            /* 0: 1 */
+    const char *plan;          /* NULL: static tensor parallelism */
+    struct expert_type packed; /* of a plan with ":int4"; see struct weights_share */
+    bool keeps_both;           /* see struct weights_share */
+    int64_t spare_count;       /* the same */
+    int thread_count;          /* 0: one for each core */
+    int64_t token_max;         /* of a pass */
+    int64_t segment_max;       /* 0: 16 */
+    int64_t page_count;        /* of each group */
+    const char *kernels;       /* see cpu_share */
+    struct turn *turn;         /* see box_params */
     double patience_seconds;
 };
 
@@ -37,6 +38,7 @@ struct model_runner {
     struct exec *exec;
     struct kv_cache cache;
     struct weight_types types;
+    struct expert_type packed;
     bool keeps_both;
     int64_t spare_count;
     bool taken[COMM_RANKS_MAX][RUNNER_PAGES_MAX]; /* pages of each group */

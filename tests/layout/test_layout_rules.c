@@ -299,7 +299,37 @@ static const struct {
     {"dp8|tp2ep4>ep8", "in decode: 60 experts cannot be dealt evenly to 8 groups"},
     {"dp8|ep8>tp8", "in prefill: 60 experts cannot be dealt evenly to 8 groups"},
     {"dp8|ep8", "60 experts cannot be dealt evenly to 8 groups"},
+    {"tp4|tp4>tp4:int4", ""},
 };
+
+/* Of packed decode. */
+Test(layout_rules, int4_needs_experts_that_can_be)
+{
+    static const struct {
+        int64_t experts, width, hidden;
+        const char *reason;
+    } rows[] = {
+        {8, 128, 64, ""},
+        {0, 0, 64, ":int4 is of routed experts, and this model has none"},
+        {8, 24, 64, "experts of 24 x 64 cannot be INT4 (:int4): both must be multiples of 16"},
+        {8, 128, 40, "experts of 128 x 40 cannot be INT4 (:int4): both must be multiples of 16"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct model_shape shape = {.head_count = 8,
+                                    .kv_head_count = 8,
+                                    .hidden_dim = rows[i].hidden,
+                                    .expert_count = rows[i].experts,
+                                    .expert_dim = rows[i].width};
+        struct plan_layouts plan;
+        struct error err = {.message = ""};
+        cr_assert_eq(plan_layouts_parse(&plan, "tp1|tp1>tp1:int4", 0, &err), STATUS_OK);
+        cr_assert_eq(plan_layouts_check(&plan, &shape, &err),
+                     rows[i].reason[0] == 0 ? STATUS_OK : STATUS_UNSUPPORTED);
+        cr_assert_str_eq(err.message, rows[i].reason);
+        plan.decode_is_packed = false;
+        cr_assert_eq(plan_layouts_check(&plan, &shape, &err), STATUS_OK);
+    }
+}
 
 Test(layout_rules, both_layouts_of_a_plan_are_legal)
 {

@@ -213,6 +213,12 @@ static const struct {
     {"dp4|ep4>tp1ep4", 4, "dp4|ep4", "dp4|ep4", false, "dp4|ep4"},
     {"tp1|tp1>ep1", 1, "tp1|tp1", "tp1|tp1", false, "tp1|tp1"},
     {"tp4|tp4", 4, "tp4|tp4", "tp4|tp4", false, ""},
+    {"dp4|ep4>tp4:int4", 4, "dp4|ep4", "dp4|tp4", true, ""},
+    {"tp4|tp4>tp4:int4", 4, "tp4|tp4", "tp4|tp4", true, ""},
+    {"tp1|tp1>tp1:int4", 1, "tp1|tp1", "tp1|tp1", true, ""},
+    {"tp16dp4:rep|tp4ep16>tp16ep4:int4", 64, "tp16dp4:rep|tp4ep16", "tp16dp4:rep|tp16ep4", true,
+     ""},
+    {"dp4|tp1ep4>tp4ep1:int4", 4, "dp4|ep4", "dp4|tp4", true, "dp4|ep4>tp4:int4"},
 };
 
 Test(layout_text, plans_have_a_layout_for_each_phase)
@@ -232,10 +238,12 @@ Test(layout_text, plans_have_a_layout_for_each_phase)
                 cr_assert(layouts_equal(&plan.of[phase], &expected[phase]), "%s", plans[i].text);
         }
         cr_assert_eq(plan_layouts_differ(&plan), plans[i].differs);
+        cr_assert_eq(plan.decode_is_packed, strstr(plans[i].text, ":int4") != NULL);
         plan_layouts_format(text, &plan);
         cr_assert_str_eq(text, canonical);
         cr_assert_eq(plan_layouts_parse(&again, text, 0, &err), STATUS_OK, "%s", text);
         cr_assert(layouts_equal(&again.of[PHASE_DECODE], &plan.of[PHASE_DECODE]), "%s", text);
+        cr_assert_eq(again.decode_is_packed, plan.decode_is_packed, "%s", text);
         bool is_one = strchr(plans[i].text, '>') == NULL;
         if (!is_one)
             check_refused(plans[i].text, 0, STATUS_INVALID_ARGUMENT, "one for both is expected");
@@ -265,8 +273,8 @@ static const struct {
     {"dp4|ep4>tp4", 8, STATUS_INVALID_ARGUMENT, "both must lie over 8"},
     {"dp4|ep4>tp2:int4", 4, STATUS_INVALID_ARGUMENT, "experts over 2"},
     {"tp65|ep65>tp65", 0, STATUS_INVALID_ARGUMENT, "is for 65 devices"},
-    {"dp4|ep4>tp4:int4", 4, STATUS_UNSUPPORTED, "leave :int4 out"},
-    {"tp4|tp4>tp4:int4", 0, STATUS_UNSUPPORTED, "decodes on packed weights (:int4)"},
+    {"dp4|ep4>:int4", 4, STATUS_INVALID_ARGUMENT, "or dp4|ep4>tp4:int4"},
+    {"tp4|tp4:int4", 4, STATUS_INVALID_ARGUMENT, "ATTENTION|EXPERTS>EXPERTS"},
 };
 
 Test(layout_text, what_is_no_plan_is_refused)
@@ -325,14 +333,14 @@ static bool check_mutant(const char *text, int ranks, uint64_t seed)
     char canonical[LAYOUT_TEXT_BYTES];
     enum status status = plan_layouts_parse(&plan, text, ranks, &err);
     if (status != STATUS_OK) {
-        cr_assert(status == STATUS_INVALID_ARGUMENT ||
-                      (status == STATUS_UNSUPPORTED && strstr(text, ":int4") != NULL),
-                  "%s (seed %llu)", text, (unsigned long long)seed);
+        cr_assert_eq(status, STATUS_INVALID_ARGUMENT, "%s (seed %llu)", text,
+                     (unsigned long long)seed);
         cr_assert_str_not_empty(err.message);
         return false;
     }
     plan_layouts_format(canonical, &plan);
     cr_assert_eq(plan_layouts_parse(&again, canonical, 0, &err), STATUS_OK, "%s", canonical);
+    cr_assert_eq(again.decode_is_packed, plan.decode_is_packed, "%s", canonical);
     for (int phase = 0; phase < PHASE_COUNT; phase++) {
         const struct layout *layout = &plan.of[phase];
         cr_assert_eq(layout->rank_count, ranks);

@@ -23,14 +23,18 @@ static const struct {
     bool keeps_both;
     int64_t blocks; /* of all slots together */
 } cases[] = {
-    {"dp4|ep4", false, 3 * 16},           {"dp4|ep4", true, 3 * 16},
+    {"dp4|ep4", false, 3 * 16},
+    {"dp4|ep4", true, 3 * 16},
     {"dp4|ep4>tp4", false, 4 * 16}, /* all slices have a quarter of the blocks */
-    {"dp4|ep4>tp4", true, 3 * (16 + 16)}, {"tp1|tp1>tp1", false, 3 * 64},
+    {"dp4|ep4>tp4", true, 3 * (16 + 16)},
+    {"tp1|tp1>tp1", false, 3 * 64},
     {"dp8|tp2ep4>tp8", false, 4 * 8},
+    {"tp4|tp4>tp4:int4", false, 4 * 16}, /* in place: native slots */
 };
 
 static struct expert_type types[] = {
     {.dtype = DTYPE_F32}, {.dtype = DTYPE_BF16}, {DTYPE_INT4, 32, false}};
+static struct expert_type packed = {DTYPE_INT4, 16, true}; /* scales fill 64 bytes, and minima */
 
 static struct device *device_open(void)
 {
@@ -50,7 +54,7 @@ static void params_of(struct expert_slots_params *out, struct plan_layouts *layo
         .shape = &shape,
         .layouts = layouts,
         .rank = layouts->of[0].rank_count - 1,
-        .type = type,
+        .types = {type, layouts->decode_is_packed ? packed : type},
         .keeps_both = cases[index].keeps_both,
         .has_experts = has_experts,
     };
@@ -189,6 +193,7 @@ Test(expert_slots, a_layer_has_one_whole_slice)
     check_changes(2);
     check_changes(3);
     check_changes(5);
+    check_changes(6);
 }
 
 /* As many layers as there are spares can be written before one changes; each to a slot of its own,
@@ -229,4 +234,33 @@ Test(expert_slots, spares_are_for_as_many_layers)
         expert_slots_deinit(&slots);
         device_destroy(device);
     }
+}
+
+/* Native slots and packed ones; in place the packed slice lies in a native slot. */
+Test(expert_slots, of_packed_decode)
+{
+    struct device *device = device_open();
+    for (int keeps_both = 0; keeps_both <= 1; keeps_both++) {
+        struct expert_slots_params params;
+        struct plan_layouts layouts;
+        struct expert_slots slots;
+        struct error err;
+        params_of(&params, &layouts, 6, types[1]);
+        params.keeps_both = keeps_both;
+        int64_t native = 16 * expert_block_bytes(&shape, types[1]);
+        int64_t small = 16 * expert_block_bytes(&shape, packed);
+        cr_assert_lt(small, native / 2);
+        cr_assert_eq(expert_slots_init(&slots, device, &params, &err), STATUS_OK);
+        cr_assert_eq((int64_t)slots.bytes, keeps_both ? 3 * (native + small) : 4 * native);
+        cr_assert_eq(slots.bytes, expert_slots_bytes(&params));
+        cr_assert(expert_slots_reserve(&slots, 2, PHASE_DECODE));
+        check_target(&slots, 2, PHASE_DECODE);
+        cr_assert_eq(slots.layers[2].weights->down.dtype, DTYPE_BF16);
+        expert_slots_swap(&slots, 2, PHASE_DECODE);
+        check_views(&slots);
+        cr_assert_eq(slots.layers[2].weights->down.dtype, DTYPE_INT4);
+        cr_assert_not_null(slots.layers[2].weights->down.minima);
+        expert_slots_deinit(&slots);
+    }
+    device_destroy(device);
 }

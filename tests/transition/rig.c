@@ -23,12 +23,18 @@ struct model_shape rig_shape(const char *model)
     return shape;
 }
 
-static void runner_open(struct model_runner *out, const struct rig_params *params, const char *plan)
+static const char *dir_of(const struct rig_params *params)
+{
+    return params->dir != NULL ? params->dir : scenario_checkpoint(params->model, params->dtype);
+}
+
+static void runner_open(struct model_runner *out, const struct rig_params *params, const char *plan,
+                        struct expert_type packed)
 {
     model_runner_open(
         out, &(struct runner_params){
-                 .dir = params->dir != NULL ? params->dir
-                                            : scenario_checkpoint(params->model, params->dtype),
+                 .dir = dir_of(params),
+                 .packed = packed,
                  .dtype = params->dtype,
                  .has_int4_experts = params->has_int4_experts,
                  .rank_count = params->rank_count,
@@ -44,17 +50,25 @@ static void runner_open(struct model_runner *out, const struct rig_params *param
              });
 }
 
+bool rig_is_packed(const struct rig_params *params)
+{
+    return strstr(params->plan, ":int4") != NULL;
+}
+
 bool rig_can(const struct rig_params *params, enum way way)
 {
+    if (rig_is_packed(params))
+        return way == WAY_KEEP || way == WAY_UPLOAD;
     return way != WAY_UPLOAD || !params->has_int4_experts;
 }
 
 static void backup_get(struct rig *rig, const struct rig_params *params)
 {
-    const struct checkpoint *checkpoint = rig->runner.checkpoint;
+    struct checkpoint *checkpoint;
     struct backup_write_params write = {.path = rig->backup_path, .settings = params->settings};
     struct backup_report report;
     struct error err;
+    check(checkpoint_open(&checkpoint, dir_of(params), &err), &err);
     if (write.settings.scheme == BACKUP_PER_GROUP && write.settings.group == 0)
         write.settings.group = BACKUP_GROUP_DEFAULT;
     snprintf(rig->backup_path, sizeof rig->backup_path, "%s/%d-%lld-%d-%d.backup",
@@ -63,14 +77,20 @@ static void backup_get(struct rig *rig, const struct rig_params *params)
              write.settings.has_zstd);
     check(backup_write(&report, checkpoint, &write, &err), &err);
     check(backup_open(&rig->backup, rig->backup_path, &err), &err);
+    checkpoint_close(checkpoint);
 }
 
 void rig_load(struct rig *out, const struct rig_params *params)
 {
+    struct expert_type packed = {.dtype = DTYPE_INT4};
     memset(out, 0, sizeof *out);
-    runner_open(&out->runner, params, params->plan);
-    if (params->has_backup || (!params->is_auto && params->way == WAY_UPLOAD))
+    if (params->has_backup || rig_is_packed(params) ||
+        (!params->is_auto && params->way == WAY_UPLOAD))
         backup_get(out, params);
+    if (rig_is_packed(params))
+        packed = backup_expert_type(&backup_form(out->backup)->settings,
+                                    backup_form(out->backup)->hidden_dim);
+    runner_open(&out->runner, params, params->plan, packed);
     out->shape = weights_shape(out->runner.config);
     for (int r = 0; r < params->rank_count; r++)
         out->slots[r] = &out->runner.weights[r].experts;
@@ -120,7 +140,7 @@ void cold_open(struct cold *out, const struct rig_params *params)
     for (int phase = 0; phase < PHASE_COUNT; phase++) {
         char text[LAYOUT_TEXT_BYTES];
         layout_format(text, &layouts.of[phase]);
-        runner_open(&out->of[phase], &alone, text);
+        runner_open(&out->of[phase], &alone, text, (struct expert_type){.dtype = DTYPE_INT4});
     }
 }
 
@@ -214,10 +234,26 @@ static void reference_matrix(void *out, enum dtype dtype, const struct backup_fo
     }
 }
 
-/* A layer's slice for decode on a rank as the reference has it, into a place of that form. */
-static void reference_slice(char *out, const struct rig *rig, int64_t layer, int rank)
+/* A granule's arrays as they are, at its blocks in a packed slice. */
+static void reference_copy(char *out, const struct expert_form *to, const struct backup_form *form,
+                           const char *content, int64_t expert, int64_t block)
 {
-    const struct expert_form *to = &rig->slots[rank]->forms[PHASE_DECODE];
+    for (int m = 0; m < BACKUP_MATRICES; m++) {
+        enum backup_matrix which = (enum backup_matrix)m;
+        const struct range ranges[] = {backup_nibbles(form, which), backup_scales(form, which),
+                                       backup_minima(form, which)};
+        int arrays = form->settings.is_asymmetric ? 3 : 2;
+        cr_assert_eq(to->array_count, BACKUP_MATRICES * arrays);
+        for (int i = 0; i < arrays; i++)
+            memcpy(out + expert_form_offset(to, m * arrays + i, expert, block),
+                   content + ranges[i].first, (size_t)ranges[i].count);
+    }
+}
+
+/* A layer's slice for decode on a rank as the reference has it, into a place of the form `to`. */
+static void reference_slice(char *out, const struct expert_form *to, const struct rig *rig,
+                            int64_t layer)
+{
     const struct expert_slice *slice = &to->slice;
     const struct backup_form *form = backup_form(rig->backup);
     int64_t moe_layer = backup_moe_layer(rig->runner.config, layer);
@@ -233,7 +269,9 @@ static void reference_slice(char *out, const struct rig *rig, int64_t layer, int
                                       backup_granule(form, moe_layer, e, block / blocks), bytes,
                                       scratch, &err),
                   &err);
-            for (int m = 0; m < BACKUP_MATRICES; m++)
+            if (to->type.dtype == DTYPE_INT4)
+                reference_copy(out, to, form, content, e, block);
+            for (int m = 0; m < BACKUP_MATRICES && to->type.dtype != DTYPE_INT4; m++)
                 reference_matrix(out + expert_form_offset(to, m, e, block), to->type.dtype, form,
                                  content, (enum backup_matrix)m);
         }
@@ -246,7 +284,7 @@ static bool slice_is_reference(const struct rig *rig, int64_t layer, int rank)
 {
     const struct expert_form *form = &rig->slots[rank]->forms[PHASE_DECODE];
     char *expected = memory_alloc((size_t)expert_form_bytes(form), 1);
-    reference_slice(expected, rig, layer, rank);
+    reference_slice(expected, form, rig, layer);
     bool equal = slices_equal(form, expert_slots_now(rig->slots[rank], layer), expected);
     memory_free(expected);
     return equal;
@@ -256,8 +294,10 @@ void rig_dequantize(struct model_runner *cold, const struct rig *rig)
 {
     for (int64_t layer = 0; layer < rig->shape.layer_count; layer++) {
         for (int r = 0; r < rig->runner.layout.rank_count; r++) {
-            if (expert_slots_has(rig->slots[r], layer))
-                reference_slice(expert_slots_now(&cold->weights[r].experts, layer), rig, layer, r);
+            const struct expert_slots *slots = &cold->weights[r].experts;
+            if (expert_slots_has(slots, layer))
+                reference_slice(expert_slots_now(slots, layer), &slots->forms[PHASE_DECODE], rig,
+                                layer);
         }
     }
 }
@@ -283,7 +323,7 @@ int64_t rig_check(const struct rig *rig, const struct cold *cold, enum phase pha
             cr_assert_eq(rig->slots[r]->layers[layer].is_int4, is_int4);
             cr_assert(!is_int4 || has == PHASE_DECODE, "%s: layer %lld", label, (long long)layer);
             cr_assert(is_right, "%s: layer %lld of rank %d is not as a cold start has it%s", label,
-                      (long long)layer, r, is_int4 ? ", dequantized" : "");
+                      (long long)layer, r, is_int4 ? ", from the backup" : "");
         }
     }
     return found;
@@ -295,9 +335,10 @@ uint64_t rig_memory_said(const struct rig *rig, int rank)
     struct weights_share share = model_runner_share(runner, rank);
     struct weights_bytes weights;
     struct device *device = box_device(runner->box, rank);
-    uint64_t staging = rig->backup == NULL ? 0
-                                           : (uint64_t)(device->ops->host_workers(device) *
-                                                        backup_form(rig->backup)->content_bytes);
+    bool is_staged = rig->backup != NULL && !runner->layouts.decode_is_packed;
+    uint64_t staging = !is_staged ? 0
+                                  : (uint64_t)(device->ops->host_workers(device) *
+                                               backup_form(rig->backup)->content_bytes);
     weights_bytes(&weights, runner->config, &share);
     return weights.resident + weights.experts + staging +
            exec_bytes(runner->config, &runner->layouts,

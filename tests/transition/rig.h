@@ -12,17 +12,17 @@ struct rig_params {
     enum dtype dtype;
     bool has_int4_experts;
     int rank_count;
-    const char *plan; /* "a|p>d" */
+    const char *plan; /* "a|p>d", "a|p>d:int4" */
     bool is_auto;
     enum way way; /* without is_auto. WAY_KEEP: both layouts are resident */
     bool keeps_both;
     int64_t spare_count; /* without; see struct expert_slots_params */
-    bool leaves_freed; /* slots that are freed are not poisoned */
+    bool leaves_freed;   /* slots that are freed are not poisoned */
     double patience_seconds;
     struct turn *turn;
     struct log_sink log;
     const char *dir;                 /* of the checkpoint; NULL: scenario_checkpoint */
-    bool has_backup;                 /* also without WAY_UPLOAD; then: */
+    bool has_backup;                 /* also without WAY_UPLOAD and ":int4"; then: */
     struct backup_settings settings; /* of it; group 0: groups of 64 */
 };
 
@@ -35,7 +35,11 @@ struct rig {
     struct backup *backup; /* or NULL */
 };
 
-/* Whether the way can be taken at all: int4 experts are not made native. */
+/* Decode is on packed weights. */
+bool rig_is_packed(const struct rig_params *params);
+
+/* Whether the way can be taken at all: int4 experts are not made native, and packed slices come
+ * from a backup. */
 bool rig_can(const struct rig_params *params, enum way way);
 
 struct model_shape rig_shape(const char *model);
@@ -63,7 +67,8 @@ void cold_close(struct cold *cold);
 void rig_dequantize(struct model_runner *cold, const struct rig *rig);
 
 /* Whether each layer has a whole slice on every rank, in one layout on all, with the bytes of a
- * cold start, or of the reference's dequantization where it has the backup's; fails the test.
+ * cold start, or of the reference's dequantization where it has the backup's, or the backup's own
+ * where decode is packed; fails the test.
  * Returns how many layers with experts have that of `phase`. */
 int64_t rig_check(const struct rig *rig, const struct cold *cold, enum phase phase,
                   const char *label);

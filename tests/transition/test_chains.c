@@ -24,6 +24,12 @@ static const struct rig_params cases[] = {
      .has_int4_experts = true,
      .rank_count = 4,
      .plan = "dp4|ep4>tp4"},
+    {.model = "qwen3moe", .dtype = DTYPE_BF16, .rank_count = 4, .plan = "dp4|ep4>tp4:int4"},
+    {.model = "mixtral",
+     .dtype = DTYPE_F32,
+     .rank_count = 2,
+     .plan = "tp2|tp2>tp2:int4",
+     .settings = {.group = 32, .is_asymmetric = true}},
 };
 #define CASE_COUNT (sizeof cases / sizeof *cases)
 
@@ -37,8 +43,8 @@ struct expected {
     struct scenario_result of[PHASE_COUNT], int4;
 };
 
-/* One phase after another, some twice, some steps with a pass behind them. Native weights are made
- * of the backup's by reload alone, so upload's transition goes back. */
+/* One phase after another, some twice, some steps with a pass behind them. In place native weights
+ * are made of the backup's by reload alone, so upload's transition goes back. */
 static void check_chain(struct rig *rig, struct transition *const by_way[WAY_COUNT],
                         const struct cold *cold, const struct expected *expected, const char *label)
 {
@@ -53,13 +59,14 @@ static void check_chain(struct rig *rig, struct transition *const by_way[WAY_COU
         do
             way = (enum way)random_below(&random, WAY_COUNT);
         while (by_way[way] == NULL);
-        if (is_int4)
+        if (is_int4 && by_way[WAY_UPLOAD] != NULL)
             way = WAY_UPLOAD;
         phase = (enum phase)random_below(&random, PHASE_COUNT);
         cr_assert_eq(rig_move(rig, by_way[way], phase, random_below(&random, 2) > 0, &err),
                      STATUS_OK, "%s: %s", label, err.message);
         if (phase != before)
-            is_int4 = phase == PHASE_DECODE && way == WAY_UPLOAD;
+            is_int4 = phase == PHASE_DECODE &&
+                      (way == WAY_UPLOAD || rig->runner.layouts.decode_is_packed);
         if (step + 1 < CHAIN_LENGTH && random_below(&random, 3) > 0)
             continue;
         const struct scenario_result *now = is_int4 ? &expected->int4 : &expected->of[phase];
@@ -72,13 +79,28 @@ static void check_chain(struct rig *rig, struct transition *const by_way[WAY_COU
     cr_assert_eq(rig_check(rig, cold, phase, label), rig_moe_layers(rig));
 }
 
+/* On packed slices that nothing has moved. */
+static void expect_packed(struct scenario_result *out, const struct rig_params *params)
+{
+    struct rig_params resident = *params;
+    struct rig rig;
+    struct error err;
+    resident.way = WAY_KEEP;
+    rig_open(&rig, &resident);
+    cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err), STATUS_OK);
+    scenario_run(out, &rig.runner, &scenarios[0]);
+    rig_close(&rig);
+}
+
 /* Of cold starts: the checkpoint's weights; the backup's. */
 static void expect(struct expected *out, struct cold *cold, const struct rig_params *params,
                    const struct rig *rig)
 {
     for (int phase = 0; phase < PHASE_COUNT; phase++)
         scenario_run(&out->of[phase], &cold->of[phase], &scenarios[0]);
-    if (rig->backup == NULL)
+    if (rig_is_packed(params))
+        expect_packed(&out->int4, params);
+    if (rig->backup == NULL || rig_is_packed(params))
         return;
     struct cold dequantized;
     cold_open(&dequantized, params);

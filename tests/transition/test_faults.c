@@ -119,7 +119,7 @@ struct reads {
 static void reads_open(struct reads *out, const struct rig_params *base, enum way way, bool is_auto)
 {
     struct rig_params params = *base;
-    *out = (struct reads){.way = way, .is_auto = is_auto};
+    *out = (struct reads){.way = way, .is_auto = is_auto && !rig_is_packed(base)};
     params.is_auto = is_auto;
     params.way = way;
     params.has_backup = way == WAY_UPLOAD;
@@ -239,6 +239,49 @@ Test(transition_faults, A11_A24_any_read_of_an_upload_may_fail_or_lie, .timeout 
         reads_fail(&cases[i], WAY_UPLOAD, READ_FAULT_COUNT, sweep_step(i == 0 ? 7 : 31));
 }
 
+/* Packed slices have no other way: it is said, and may be tried again. */
+Test(transition_faults, A11_A24_any_read_of_packed_slices_may_fail_or_lie, .timeout = 3000)
+{
+    struct rig_params params = cases[0];
+    params.plan = "dp4|ep4>tp4:int4";
+    reads_fail(&params, WAY_UPLOAD, READ_FAULT_COUNT, sweep_step(7));
+}
+
+/* Nor where they are filled when a model is opened: nothing is kept. */
+Test(transition_faults, A11_A24_any_read_at_the_start_may_fail_or_lie, .timeout = 3000)
+{
+    struct rig_params params = cases[0];
+    struct cold cold;
+    struct rig rig;
+    struct error err;
+    uint64_t step = sweep_step(7), n = sweep_first(step), live;
+    bool failed = true;
+    params.plan = "tp4|tp4>tp4:int4";
+    params.way = WAY_KEEP;
+    cold_open(&cold, &params);
+    rig_load(&rig, &params);
+    live = memory_counters_get().live_count;
+    for (; failed; n += step) {
+        bool is_damage = n / step % 2 == 0;
+        atomic_store(&reads_are_damaged, is_damage);
+        atomic_store(&reads_left, (int64_t)n);
+        enum status status = rig_start(&rig, &params, &err);
+        failed = atomic_exchange(&reads_left, INT64_MAX) <= 0;
+        cr_assert_eq(status, !failed ? STATUS_OK : is_damage ? STATUS_FORMAT : STATUS_IO);
+        if (failed) {
+            cr_assert_not_null(strstr(err.message, "its experts for decode by upload: rank "), "%s",
+                               err.message);
+            cr_assert_not_null(strstr(err.message, ".backup"), "%s", err.message);
+            cr_assert_eq(memory_counters_get().live_count, live);
+        }
+    }
+    cr_assert_gt(n, 50);
+    cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err), STATUS_OK);
+    cr_assert_eq(rig_check(&rig, &cold, PHASE_DECODE, "opened again"), rig_moe_layers(&rig));
+    rig_close(&rig);
+    cold_close(&cold);
+}
+
 /* ---- Allocations that fail ------------------------------------------------------------------- */
 
 /* What cannot be had is said before anything moves, and nothing is kept; a choice of ways that
@@ -294,6 +337,13 @@ Test(transition_faults, A26_any_allocation_may_fail)
     choice.is_auto = true;
     choice.has_backup = true;
     allocations_fail(&choice, &cold);
+    for (int way = 0; way < WAY_COUNT; way++) {
+        struct rig_params packed = cases[1];
+        packed.plan = "tp2|tp2>ep2:int4";
+        packed.way = (enum way)way;
+        if (rig_can(&packed, packed.way))
+            allocations_fail(&packed, &cold);
+    }
     cold_close(&cold);
 }
 

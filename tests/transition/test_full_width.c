@@ -90,6 +90,12 @@ static void check_model(const char *preset, int64_t layers)
             params.way = (enum way)way;
             check_way(&params, &cold, preset);
         }
+        strcat(plan, ":int4");
+        for (int way = 0; way < WAY_COUNT; way++) {
+            params.way = (enum way)way;
+            if (rig_can(&params, params.way))
+                check_way(&params, &cold, preset);
+        }
         cold_close(&cold);
     }
     snprintf(command, sizeof command, "rm -rf '%s'", dir);

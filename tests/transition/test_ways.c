@@ -19,18 +19,21 @@ struct pair {
 
 #define PAIRS_MAX 32
 
-static int pairs_of(struct pair *out, const char *model)
+/* Of packed decode also those in which the format alone differs. */
+static int pairs_of(struct pair *out, const char *model, bool is_packed)
 {
-    static const int rank_counts[] = {2, 4, 8};
+    static const int rank_counts[] = {1, 2, 4, 8};
     struct model_shape shape = rig_shape(model);
     int count = 0;
     for (size_t n = 0; n < sizeof rank_counts / sizeof *rank_counts; n++) {
         int ranks = rank_counts[n];
         for (int a = 1; a <= ranks; a *= 2) {
             for (int b = 1; b <= ranks; b *= 2) {
-                struct plan_layouts plan = {{{ranks, {1, ranks, false}, {a, ranks / a}},
-                                             {ranks, {1, ranks, false}, {b, ranks / b}}}};
-                if (a == b || plan_layouts_check(&plan, &shape, NULL) != STATUS_OK)
+                struct plan_layouts plan = {.of = {{ranks, {1, ranks, false}, {a, ranks / a}},
+                                                   {ranks, {1, ranks, false}, {b, ranks / b}}},
+                                            .decode_is_packed = is_packed};
+                if (!plan_layouts_differ(&plan) ||
+                    plan_layouts_check(&plan, &shape, NULL) != STATUS_OK)
                     continue;
                 cr_assert_lt(count, PAIRS_MAX);
                 out[count].rank_count = ranks;
@@ -83,7 +86,8 @@ static void check_way(const struct rig_params *params, const struct cold *cold)
             enum way way = params->way;
             if (way == WAY_UPLOAD && phase == PHASE_PREFILL)
                 way = WAY_RELOAD;
-            cr_assert_eq(origin.is_int4, origin.has_experts && way == WAY_UPLOAD);
+            bool is_packed = phase == PHASE_DECODE && rig_is_packed(params);
+            cr_assert_eq(origin.is_int4, origin.has_experts && (way == WAY_UPLOAD || is_packed));
             if (expert_slots_has(rig.slots[0], layer))
                 cr_assert(!origin.is_loaded && origin.way == way && origin.phase == phase);
             else
@@ -98,19 +102,32 @@ static void check_way(const struct rig_params *params, const struct cold *cold)
     rig_close(&rig);
 }
 
-static void check_pairs(const char *model, enum dtype dtype, bool has_int4, uint64_t quick_step)
+/* Of each kind; those with zstd are read through another buffer. */
+static const struct backup_settings settings[] = {
+    {BACKUP_PER_GROUP, false, false, 64},  {BACKUP_PER_GROUP, true, false, 32},
+    {BACKUP_PER_CHANNEL, false, false, 0}, {BACKUP_PER_GROUP, true, true, 16},
+    {BACKUP_PER_TENSOR, true, false, 0},
+};
+
+enum experts { EXPERTS_NATIVE, EXPERTS_INT4, EXPERTS_PACKED };
+static const char *const experts_names[] = {"", " with int4 experts", " with packed decode"};
+
+static void check_pairs(const char *model, enum dtype dtype, enum experts experts,
+                        uint64_t quick_step)
 {
     struct pair pairs[PAIRS_MAX];
-    int count = pairs_of(pairs, model), tested = 0;
+    int count = pairs_of(pairs, model, experts == EXPERTS_PACKED), tested = 0;
     double start = system_seconds();
     uint64_t step = sweep_step(quick_step);
     for (uint64_t i = sweep_first(step) - 1; i < (uint64_t)count; i += step) {
         struct rig_params params = {.model = model,
                                     .dtype = dtype,
-                                    .has_int4_experts = has_int4,
+                                    .has_int4_experts = experts == EXPERTS_INT4,
                                     .rank_count = pairs[i].rank_count,
                                     .spare_count = 1 + (int64_t)i % 3,
                                     .plan = pairs[i].plan};
+        if (experts == EXPERTS_PACKED)
+            params.settings = settings[i % (sizeof settings / sizeof *settings)];
         struct cold cold;
         uint64_t live = memory_counters_get().live_count;
         cold_open(&cold, &params);
@@ -125,7 +142,7 @@ static void check_pairs(const char *model, enum dtype dtype, bool has_int4, uint
         cr_assert_eq(memory_counters_get().live_count, live);
     }
     printf("%s, %s%s: %d ways between layouts, %d legal pairs, %.1f s\n", model, dtype_name(dtype),
-           has_int4 ? " with int4 experts" : "", tested, count, system_seconds() - start);
+           experts_names[experts], tested, count, system_seconds() - start);
     cr_assert_gt(tested, 0);
 }
 
@@ -133,26 +150,34 @@ TestSuite(ways, .fini = scenario_checkpoints_remove);
 
 Test(ways, mixtral)
 {
-    check_pairs("mixtral", DTYPE_BF16, false, 1);
-    check_pairs("mixtral", DTYPE_F32, false, 4);
+    check_pairs("mixtral", DTYPE_BF16, EXPERTS_NATIVE, 1);
+    check_pairs("mixtral", DTYPE_F32, EXPERTS_NATIVE, 4);
 }
 
 Test(ways, qwen2moe)
 {
-    check_pairs("qwen2moe", DTYPE_BF16, false, 1);
-    check_pairs("qwen2moe", DTYPE_F32, false, 4);
+    check_pairs("qwen2moe", DTYPE_BF16, EXPERTS_NATIVE, 1);
+    check_pairs("qwen2moe", DTYPE_F32, EXPERTS_NATIVE, 4);
 }
 
 Test(ways, qwen3moe)
 {
-    check_pairs("qwen3moe", DTYPE_BF16, false, 1);
-    check_pairs("qwen3moe", DTYPE_F32, false, 4);
+    check_pairs("qwen3moe", DTYPE_BF16, EXPERTS_NATIVE, 1);
+    check_pairs("qwen3moe", DTYPE_F32, EXPERTS_NATIVE, 4);
 }
 
 /* Rounded as they load and as they are read again, and moved with their scales. */
 Test(ways, int4_experts)
 {
-    check_pairs("mixtral", DTYPE_BF16, true, 4);
-    check_pairs("qwen2moe", DTYPE_F32, true, 4);
-    check_pairs("qwen3moe", DTYPE_BF16, true, 4);
+    check_pairs("mixtral", DTYPE_BF16, EXPERTS_INT4, 4);
+    check_pairs("qwen2moe", DTYPE_F32, EXPERTS_INT4, 4);
+    check_pairs("qwen3moe", DTYPE_BF16, EXPERTS_INT4, 4);
+}
+
+/* The arrays of the backup, in slots of their own or in native ones. */
+Test(ways, packed_decode)
+{
+    check_pairs("mixtral", DTYPE_BF16, EXPERTS_PACKED, 4);
+    check_pairs("qwen2moe", DTYPE_F32, EXPERTS_PACKED, 4);
+    check_pairs("qwen3moe", DTYPE_BF16, EXPERTS_PACKED, 4);
 }
