@@ -544,6 +544,27 @@ Test(waves, packed_decode_is_the_same_by_each_way)
     }
 }
 
+/* Both slots of each layer where there is room, and no weights move; else one, in which they do. */
+Test(waves, auto_keeps_packed_slices_beside_where_there_is_room)
+{
+    setenv("PHASOR_CACHE", tools_path(tools_folder(), "cache"), 1);
+    for (int is_narrow = 0; is_narrow <= 1; is_narrow++) {
+        struct engine_params params = {.model = MODEL,
+                                       .dtype = DTYPE_F32,
+                                       .plan = "tp2|tp2>tp2:int4",
+                                       .transition_is_auto = true,
+                                       .memory_bytes = is_narrow ? 48 << 20 : 0};
+        struct engine *engine;
+        struct error err;
+        check(engine_open(&engine, &params, &err), &err);
+        enum way way = transition_way(engine_transition(engine));
+        cr_assert_eq(way, is_narrow ? WAY_UPLOAD : WAY_KEEP);
+        cr_assert_eq(engine_moves_weights(engine), is_narrow);
+        cr_assert_not_null(engine_backup(engine));
+        engine_close(engine);
+    }
+}
+
 Test(waves, packed_decode_is_refused_where_it_cannot_be)
 {
     struct phasor_model_params packed =
