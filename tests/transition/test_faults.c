@@ -393,21 +393,29 @@ static bool operation_fails(const struct rig_params *base, enum way way, enum fa
     return failed;
 }
 
+static void sweep_way(const struct rig_params *base, enum way way, enum fault_kind kind,
+                      bool is_beside, uint64_t quick_step, const struct cold *cold)
+{
+    uint64_t step = sweep_step(quick_step), n = sweep_first(step);
+    uint64_t live = memory_counters_get().live_count;
+    while (operation_fails(base, way, kind, is_beside, (int64_t)n, cold)) {
+        cr_assert_eq(memory_counters_get().live_count, live);
+        n += step;
+    }
+    cr_assert_gt(n, 2);
+}
+
 static void sweep(enum fault_kind kind, bool is_beside, uint64_t quick_step)
 {
     static const enum way in_place[] = {WAY_RESHARD, WAY_RELOAD, WAY_UPLOAD};
     for (size_t i = 0; i < 2; i++) {
         struct cold cold;
         cold_open(&cold, &cases[i]);
-        for (size_t w = 0; w < sizeof in_place / sizeof *in_place; w++) {
-            uint64_t step = sweep_step(quick_step), n = sweep_first(step);
-            uint64_t live = memory_counters_get().live_count;
-            while (operation_fails(&cases[i], in_place[w], kind, is_beside, (int64_t)n, &cold)) {
-                cr_assert_eq(memory_counters_get().live_count, live);
-                n += step;
-            }
-            cr_assert_gt(n, 2);
-        }
+        for (size_t w = 0; w < sizeof in_place / sizeof *in_place; w++)
+            sweep_way(&cases[i], in_place[w], kind, is_beside, quick_step, &cold);
+        struct rig_params packed = cases[i];
+        packed.plan = i == 0 ? "dp4|ep4>tp4:int4" : "tp2|tp2>ep2:int4";
+        sweep_way(&packed, WAY_UPLOAD, kind, is_beside, 7 * quick_step, &cold);
         cold_close(&cold);
     }
 }
