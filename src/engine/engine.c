@@ -183,9 +183,10 @@ static const char *types_name(const struct weight_types *types)
     return is_f32 ? "float32 with int4 experts" : "bfloat16 with int4 experts";
 }
 
-static const char *int4_advice(const struct weight_types *types)
+static const char *int4_advice(const struct engine *engine, const struct weight_types *types)
 {
-    return types->experts == DTYPE_INT4 ? "" : ", or hold the experts in --expert-dtype int4";
+    bool cannot = types->experts == DTYPE_INT4 || engine->layouts.decode_is_packed;
+    return cannot ? "" : ", or hold the experts in --expert-dtype int4";
 }
 
 /* Of all ranks. */
@@ -271,14 +272,14 @@ static enum status check_memory(const struct engine *engine, const struct weight
             err, STATUS_NO_MEMORY,
             "the weights need %s as %s, and --memory is %s; raise it, or use a smaller model%s%s",
             SIZE_TEXT(total), types_name(types), SIZE_TEXT(engine->memory_bytes),
-            int4_advice(types), keep);
+            int4_advice(engine, types), keep);
     if (total <= available)
         return STATUS_OK;
     return error_set(err, STATUS_NO_MEMORY,
                      "the weights need %s as %s, and %s of memory are available; use a smaller "
                      "model or free memory%s%s",
-                     SIZE_TEXT(total), types_name(types), SIZE_TEXT(available), int4_advice(types),
-                     keep);
+                     SIZE_TEXT(total), types_name(types), SIZE_TEXT(available),
+                     int4_advice(engine, types), keep);
 }
 
 static void weights_drop(struct engine *engine)
@@ -536,12 +537,14 @@ const struct weight_types *engine_types(const struct engine *engine)
 
 void engine_decode_weights(char out[ENGINE_DECODE_WEIGHTS_BYTES], const struct engine *engine)
 {
-    if (engine->transition == NULL || transition_way(engine->transition) != WAY_UPLOAD) {
+    bool is_packed = engine->layouts.decode_is_packed;
+    bool uploads = engine->transition != NULL && transition_way(engine->transition) == WAY_UPLOAD;
+    if (!is_packed && !uploads) {
         snprintf(out, ENGINE_DECODE_WEIGHTS_BYTES, "native");
         return;
     }
     const struct backup_settings *settings = &backup_form(engine->backup)->settings;
-    snprintf(out, ENGINE_DECODE_WEIGHTS_BYTES, "int4 %s %lld%s",
+    snprintf(out, ENGINE_DECODE_WEIGHTS_BYTES, "%sint4 %s %lld%s", is_packed ? "packed " : "",
              backup_scheme_names[settings->scheme], (long long)settings->group,
              settings->is_asymmetric ? " asymmetric" : "");
 }

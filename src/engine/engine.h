@@ -62,8 +62,9 @@ const struct weight_types *engine_types(const struct engine *engine); /* in memo
 /* What computes: "cpu (avx512)". Last bits of results depend on it. */
 const char *engine_kernels(const struct engine *engine);
 
-/* What decode computes with: "native", or of which INT4 backup, "int4 group 64". As the model
- * was opened: that a way was left for another is told by a warning. */
+/* What decode computes with: "native", or of which INT4 backup, "int4 group 64" dequantized,
+ * "packed int4 group 64" as it is. As the model was opened: that a way was left for another is told
+ * by a warning. */
 #define ENGINE_DECODE_WEIGHTS_BYTES 48
 void engine_decode_weights(char out[ENGINE_DECODE_WEIGHTS_BYTES], const struct engine *engine);
 

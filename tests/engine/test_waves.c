@@ -419,10 +419,11 @@ static json_t *rows_of(const struct phasor_model_params *params)
     return choices;
 }
 
-/* Behind a run by upload. */
-static void check_resume_wants_the_same_weights(void)
+/* Behind a run that decoded on those of a backup, which the sentence names. */
+static void check_resume_wants_the_same_weights(const char *plan, enum phasor_transition transition,
+                                                const char *sentence)
 {
-    struct phasor_model_params params = params_of(MODEL, "dp2|ep2>tp2", PHASOR_TRANSITION_RESHARD);
+    struct phasor_model_params params = params_of(MODEL, plan, transition);
     struct phasor_batch_params batch = batch_of();
     struct phasor_batch_result result;
     struct phasor_model *model;
@@ -430,7 +431,7 @@ static void check_resume_wants_the_same_weights(void)
     batch.resume = true;
     cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_OK, "%s", err.message);
     cr_assert_eq(phasor_batch_run(model, &batch, &result, &err), PHASOR_INVALID_ARGUMENT);
-    cr_assert_not_null(strstr(err.message, "then int4 group 64, now native"), "%s", err.message);
+    cr_assert_not_null(strstr(err.message, sentence), "%s", err.message);
     phasor_model_close(model);
 }
 
@@ -465,7 +466,10 @@ Test(waves, upload_makes_the_backup_once)
     }
     json_decref(root);
     free(text);
-    check_resume_wants_the_same_weights();
+    check_resume_wants_the_same_weights("dp2|ep2>tp2", PHASOR_TRANSITION_RESHARD,
+                                        "then int4 group 64, now native");
+    check_resume_wants_the_same_weights("dp2|ep2>tp2:int4", PHASOR_TRANSITION_AUTO,
+                                        "then int4 group 64, now packed int4 group 64");
 
     quantize.model = MODEL;
     cr_assert_eq(phasor_backup_path(&path, &quantize, &err), PHASOR_OK, "%s", err.message);
@@ -537,6 +541,8 @@ Test(waves, packed_decode_is_the_same_by_each_way)
                 cr_assert_str_eq(text_of(json_array_get(layers, i), "provenance"), "int4");
             json_decref(root);
             free(text);
+            check_resume_wants_the_same_weights("dp2|ep2>tp2", PHASOR_TRANSITION_RESHARD,
+                                                "then packed int4 group 64, now native");
         }
         cr_assert(json_equal(by_way[0], by_way[1]), "%s", plans[p]);
         json_decref(by_way[0]);
