@@ -57,7 +57,7 @@ enum status layout_check(const struct layout *layout, const struct model_shape *
 
 static enum status check_packed(const struct model_shape *shape, struct error *reason)
 {
-    if (shape->expert_count == 0)
+    if (shape->moe_layer_count == 0)
         return error_set(reason, STATUS_UNSUPPORTED,
                          ":int4 is of routed experts, and this model has none");
     if (shape->expert_dim % PACK_BLOCK != 0 || shape->hidden_dim % PACK_BLOCK != 0)

@@ -306,18 +306,20 @@ static const struct {
 Test(layout_rules, int4_needs_experts_that_can_be)
 {
     static const struct {
-        int64_t experts, width, hidden;
+        int64_t layers, experts, width, hidden;
         const char *reason;
     } rows[] = {
-        {8, 128, 64, ""},
-        {0, 0, 64, ":int4 is of routed experts, and this model has none"},
-        {8, 24, 64, "experts of 24 x 64 cannot be INT4 (:int4): both must be multiples of 16"},
-        {8, 128, 40, "experts of 128 x 40 cannot be INT4 (:int4): both must be multiples of 16"},
+        {2, 8, 128, 64, ""},
+        {0, 0, 0, 64, ":int4 is of routed experts, and this model has none"},
+        {0, 8, 128, 64, ":int4 is of routed experts, and this model has none"}, /* all are dense */
+        {2, 8, 24, 64, "experts of 24 x 64 cannot be INT4 (:int4): both must be multiples of 16"},
+        {2, 8, 128, 40, "experts of 128 x 40 cannot be INT4 (:int4): both must be multiples of 16"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct model_shape shape = {.head_count = 8,
                                     .kv_head_count = 8,
                                     .hidden_dim = rows[i].hidden,
+                                    .moe_layer_count = rows[i].layers,
                                     .expert_count = rows[i].experts,
                                     .expert_dim = rows[i].width};
         struct plan_layouts plan;
