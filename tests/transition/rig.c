@@ -348,6 +348,17 @@ uint64_t rig_memory_said(const struct rig *rig, int rank)
                kv_page_bytes(runner->config, &runner->layout, runner->types.matrices);
 }
 
+void rig_check_memory(const struct rig *rig, const char *label)
+{
+    for (int r = 0; r < rig->runner.layout.rank_count; r++) {
+        struct device *device = box_device(rig->runner.box, r);
+        uint64_t said = rig_memory_said(rig, r);
+        uint64_t peak = device->ops->memory_use(device).peak_bytes;
+        cr_assert_eq(peak, said, "%s, rank %d: %llu bytes at the peak, not %llu", label, r,
+                     (unsigned long long)peak, (unsigned long long)said);
+    }
+}
+
 void rig_bytes(int64_t bytes[COMM_RANKS_MAX], const struct rig *rig)
 {
     for (int r = 0; r < rig->runner.layout.rank_count; r++)

@@ -76,6 +76,9 @@ int64_t rig_check(const struct rig *rig, const struct cold *cold, enum phase pha
 /* What a rank's device holds, as the formulas say: weights, executor, cache. */
 uint64_t rig_memory_said(const struct rig *rig, int rank);
 
+/* Whether that is all that each rank's device has held at most; fails the test. */
+void rig_check_memory(const struct rig *rig, const char *label);
+
 /* Bytes that have left each rank as transitions' so far. */
 void rig_bytes(int64_t bytes[COMM_RANKS_MAX], const struct rig *rig);
 

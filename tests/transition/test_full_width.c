@@ -1,15 +1,22 @@
 /* The published shapes, cut to one or two layers, from static EP to static TP and back by each way,
- * on 4 and 8 ranks: the bytes of a cold start, and how fast they came. The full tier takes them at
- * full width; the quick tier divides the widths, so that the numbers of heads and experts still
- * give each model its own rules. */
+ * on 4 and 8 ranks: the bytes of a cold start, and how fast they came; then with packed decode, and
+ * its numbers. The full tier takes them at full width; the quick tier divides the widths, so that
+ * the numbers of heads and experts still give each model its own rules. */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/system.h"
 #include "model/synth.h"
 #include "rig.h"
+
+/* Of packed decode: the dequantized weights are rounded to bf16, packed ones are not. The first as
+ * in tests/exec/test_full_width.c. */
+#define ERROR_BOUND 0x1p-6
+#define NLL_BOUND   1e-4
 
 static bool is_full(void)
 {
@@ -45,7 +52,24 @@ static bool plan_of(char plan[LAYOUT_TEXT_BYTES], const char *dir, int rank_coun
     return plan_layouts_differ(&layouts);
 }
 
-static void check_way(const struct rig_params *params, const struct cold *cold, const char *preset)
+/* Passes on packed weights against passes on the same, dequantized, which the cold start has from
+ * then on. */
+static void check_packed(struct rig *rig, struct cold *cold, const char *label)
+{
+    struct model_runner *alone = &cold->of[PHASE_DECODE];
+    struct scenario_result found, expected;
+    scenario_run(&found, &rig->runner, &scenarios[0]);
+    rig_dequantize(alone, rig);
+    scenario_run(&expected, alone, &scenarios[0]);
+    double error = scenario_mean(&found, &expected), nll = fabs(found.nll / expected.nll - 1);
+    printf("%s: logits off by %.2e of their spread, NLL by %.2e\n", label, error, nll);
+    cr_assert(error <= ERROR_BOUND && nll <= NLL_BOUND, "%s: off by %.2e, NLL by %.2e", label,
+              error, nll);
+    memory_free(found.logits);
+    memory_free(expected.logits);
+}
+
+static void check_way(const struct rig_params *params, struct cold *cold, const char *preset)
 {
     struct rig rig;
     struct error err;
@@ -67,6 +91,8 @@ static void check_way(const struct rig_params *params, const struct cold *cold, 
         printf("%s, %s to %s by %s: %.3f s, %.1f MiB between ranks\n", preset, params->plan,
                step == 0 ? "decode" : "prefill", way_names[params->way], seconds,
                (double)sent / 0x1p20);
+        if (rig_is_packed(params) && phase == PHASE_DECODE)
+            check_packed(&rig, cold, preset);
     }
     rig_close(&rig);
 }

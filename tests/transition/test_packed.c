@@ -121,3 +121,37 @@ Test(packed, decode_reads_a_quarter_of_bf16)
         rig_close(&rig);
     }
 }
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+static void allocations_at_decode(void *context, int pass)
+{
+    if (pass == 2)
+        *(uint64_t *)context = memory_counters_get().alloc_count;
+}
+
+/* No weight is widened outside registers: the executor has what it has for native weights, devices
+ * hold what is said and no more, and passes of decode allocate nothing. */
+Test(packed, decode_takes_no_memory_to_widen_weights)
+{
+    for (size_t i = 0; i < CASE_COUNT; i++) {
+        struct rig_params params = cases[i];
+        struct scenario_result result;
+        struct rig rig;
+        struct error err;
+        uint64_t allocations;
+        params.dtype = DTYPE_BF16;
+        params.way = WAY_KEEP;
+        rig_open(&rig, &params);
+        struct plan_layouts native = rig.runner.layouts;
+        native.decode_is_packed = false;
+        cr_assert_eq(exec_bytes(rig.runner.config, &rig.runner.layouts, 64, 8),
+                     exec_bytes(rig.runner.config, &native, 64, 8));
+        cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err), STATUS_OK);
+        scenario_run_with(&result, &rig.runner, &scenarios[0], allocations_at_decode, &allocations);
+        cr_assert_eq(memory_counters_get().alloc_count, allocations, "%s", params.plan);
+        rig_check_memory(&rig, params.plan);
+        memory_free(result.logits);
+        rig_close(&rig);
+    }
+}

@@ -44,18 +44,6 @@ static int pairs_of(struct pair *out, const char *model, bool is_packed)
     return count;
 }
 
-/* All that a rank's device held at most. */
-static void check_memory(const struct rig *rig, const char *label)
-{
-    for (int r = 0; r < rig->runner.layout.rank_count; r++) {
-        struct device *device = box_device(rig->runner.box, r);
-        uint64_t said = rig_memory_said(rig, r);
-        uint64_t peak = device->ops->memory_use(device).peak_bytes;
-        cr_assert_eq(peak, said, "%s, rank %d: %llu bytes at the peak, not %llu", label, r,
-                     (unsigned long long)peak, (unsigned long long)said);
-    }
-}
-
 /* There and back twice, between passes and beside them. What only reshard sends is sent by it
  * alone, and is what was said. */
 static void check_way(const struct rig_params *params, const struct cold *cold)
@@ -98,7 +86,7 @@ static void check_way(const struct rig_params *params, const struct cold *cold)
     }
     cr_assert_eq(transition_counters_get(rig.transition).transition_count, 4);
     cr_assert_eq(transition_counters_get(rig.transition).layer_count, 4 * rig_moe_layers(&rig));
-    check_memory(&rig, label);
+    rig_check_memory(&rig, label);
     rig_close(&rig);
 }
 
