@@ -2,10 +2,10 @@
  *
  * A slot is device memory for a layer's slice. With one form for both phases each layer has one
  * slot. With two (other layouts, or other numbers), in place: all slots have the size of the larger
- * slice, there is a spare, or some,
- * and a layer changes its layout by being written to a spare, which it then keeps; its old slot is
- * a spare from then on. So with more spares more layers can be written before they change. Or both
- * resident: each layer has a slot for each layout, and a change is only which of them is used.
+ * slice, there is a spare, or some, and a layer changes its layout by being written to a spare,
+ * which it then keeps; its old slot is a spare from then on. So with more spares more layers can be
+ * written before they change. Or both resident: each layer has a slot for each layout, and a change
+ * is only which of them is used.
  *
  * exec reads what each layer has; who changes it writes a target, then swaps. So a layer always has
  * a whole slice, in one layout or the other, and layers may differ. */
