@@ -33,6 +33,7 @@ struct engine {
     struct backup *backup;         /* NULL: none is used */
     struct transition *transition; /* NULL: the plan has one layout, or no layer has experts */
     bool has_let_go;               /* the last pass let go of layers */
+    bool has_awaited;              /* the last pass waited for layers that changed beside it */
 };
 
 static enum dtype choose_dtype(const struct engine_params *params,
@@ -421,7 +422,8 @@ enum status engine_enter(struct engine *engine, const struct generator_pass *pas
     bool is_prefill = pass->phase == PHASE_PREFILL;
     bool is_under_way = transition_is_under_way(transition);
     hooks->context = transition;
-    if (!is_prefill && is_under_way && engine->has_let_go) {
+    engine->has_awaited = !is_prefill && is_under_way && engine->has_let_go;
+    if (engine->has_awaited) {
         hooks->experts_await = experts_await;
         return STATUS_OK;
     }
@@ -435,6 +437,16 @@ enum status engine_enter(struct engine *engine, const struct generator_pass *pas
     if (engine->has_let_go)
         hooks->experts_done = experts_done;
     return STATUS_OK;
+}
+
+bool engine_was_whole(const struct engine *engine)
+{
+    for (int64_t layer = 0; engine->has_awaited && layer < engine->shape.layer_count; layer++) {
+        struct transition_origin origin = transition_layer(engine->transition, layer);
+        if (origin.has_experts && origin.phase != PHASE_DECODE)
+            return false;
+    }
+    return true;
 }
 
 void engine_watch(struct engine *engine, const struct watch *watch)

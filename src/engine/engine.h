@@ -89,6 +89,10 @@ const char *engine_room_advice(const struct engine *engine);
 enum status engine_enter(struct engine *engine, const struct generator_pass *pass,
                          struct exec_hooks *hooks, struct error *err) MUST_CHECK;
 
+/* Behind it: whether the experts were where its phase has them. They were not where a change that
+ * the pass waited for ended before its last layer; engine_enter then has the reason. */
+bool engine_was_whole(const struct engine *engine);
+
 /* Who is asked between two layers that move, from now on: its failure is engine_enter's. */
 void engine_watch(struct engine *engine, const struct watch *watch);
 

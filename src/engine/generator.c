@@ -304,6 +304,26 @@ static enum status pass_enter(struct generator *generator, struct error *err)
     return STATUS_OK;
 }
 
+/* A pass that is run again writes the same places of the cache. `*seconds` are without what comes
+ * between passes. */
+static enum status pass_run(double *seconds, struct generator *generator, enum layer_form form,
+                            int64_t segment_count, struct error *err)
+{
+    const struct generator_params *params = &generator->params;
+    bool is_prefill = generator->pass.phase == PHASE_PREFILL, is_done;
+    *seconds = 0;
+    do {
+        TRY(pass_enter(generator, err));
+        double start = system_seconds(), begin = trace_begin();
+        TRY(exec_forward(generator->exec, &generator->cache, form, generator->segments,
+                         segment_count, err));
+        trace_add(begin, is_prefill ? "prefill pass" : "decode pass", 0);
+        *seconds += system_seconds() - start;
+        is_done = params->enter == NULL || params->was_whole(params->enter_context);
+    } while (!is_done);
+    return STATUS_OK;
+}
+
 enum status generator_step(struct generator *generator, struct error *err)
 {
     bool is_prefill;
@@ -318,18 +338,15 @@ enum status generator_step(struct generator *generator, struct error *err)
     };
     generator->wave_is_closed =
         generator->params.in_waves && (!is_prefill || generator->pass.is_last);
-    TRY(pass_enter(generator, err));
+    double seconds;
+    TRY(pass_run(&seconds, generator, form, segment_count, err));
     double start = system_seconds(), begin = trace_begin();
-    TRY(exec_forward(generator->exec, &generator->cache, form, generator->segments, segment_count,
-                     err));
-    trace_add(begin, is_prefill ? "prefill pass" : "decode pass", 0);
-    begin = trace_begin();
     int64_t wanted_count = generator_collect_wanted(generator, segment_count);
     int64_t tokens = generator_advance(generator, segment_count);
     TRY(generator_use_logits(generator, wanted_count, err));
     end_scored(generator, segment_count);
     trace_add(begin, "logits and sampling", 0);
-    count_step(generator, is_prefill, tokens, system_seconds() - start);
+    count_step(generator, is_prefill, tokens, seconds + system_seconds() - start);
     generator_sweep_ended(generator);
     return STATUS_OK;
 }

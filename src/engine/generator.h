@@ -116,6 +116,9 @@ struct generator_params {
      * to be by the hooks that it sets, which are none before. */
     enum status (*enter)(void *context, const struct generator_pass *pass, struct exec_hooks *hooks,
                          struct error *err);
+    /* Called behind each pass where `enter` is: whether they were as the phase has them on all its
+     * way. A pass where they were not is entered and run again: nothing of it is given out. */
+    bool (*was_whole)(void *context);
     void *enter_context;
 };
 

@@ -84,6 +84,11 @@ static enum status enter(void *context, const struct generator_pass *pass, struc
     return engine_enter(context, pass, hooks, err);
 }
 
+static bool was_whole(void *context)
+{
+    return engine_was_whole(context);
+}
+
 static enum status generator_open(struct session *session, const struct session_params *params,
                                   struct engine *engine, struct error *err)
 {
@@ -94,6 +99,7 @@ static enum status generator_open(struct session *session, const struct session_
         .shares_prefixes = params->shares_prefixes,
         .in_waves = engine_moves_weights(engine),
         .enter = enter,
+        .was_whole = was_whole,
         .enter_context = engine,
     };
     uint64_t kv_bytes = params->kv_bytes, left;

@@ -1,0 +1,160 @@
+/* Runs that end in the midst of a change of layout, because a file is gone or they are stopped:
+ * what is done stays, and they are resumed. */
+#include <criterion/criterion.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "engine/engine.h"
+#include "layout/expert_form.h"
+#include "wave_tools.h"
+
+/* ---- A file that is gone --------------------------------------------------------------------- */
+
+static void copy(const char *name, const char *to)
+{
+    char path[256];
+    size_t length;
+    snprintf(path, sizeof path, "%s/%s", WAVE_MODEL, name);
+    char *bytes = tools_read_file(path, &length);
+    tools_write_file(to, bytes, length);
+    free(bytes);
+}
+
+/* Once the run has begun. */
+static int cut(void *context, const struct phasor_batch_progress *progress)
+{
+    (void)progress;
+    cr_assert_eq(truncate(context, 1 << 20), 0);
+    return PHASOR_GO_ON;
+}
+
+/* A copy of the model in the test's folder; returns its weights' file. */
+static const char *copy_model(void)
+{
+    static const char *const files[] = {"config.json", "tokenizer.json", "tokenizer_config.json",
+                                        "model.safetensors"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        copy(files[i], tools_path(tools_folder(), files[i]));
+    return tools_path(tools_folder(), "model.safetensors");
+}
+
+static enum phasor_status run_copy(const struct phasor_batch_params *batch,
+                                   struct phasor_batch_result *result, struct phasor_error *err)
+{
+    struct phasor_model_params params =
+        wave_model(tools_folder(), "dp2|ep2>tp2", PHASOR_TRANSITION_RELOAD);
+    struct phasor_model *model;
+    cr_assert_eq(phasor_model_open(&model, &params, err), PHASOR_OK, "%s", err->message);
+    enum phasor_status status = phasor_batch_run(model, batch, result, err);
+    phasor_model_close(model);
+    return status;
+}
+
+/* To its end, each row once. */
+static void resume(struct phasor_batch_params batch)
+{
+    struct phasor_batch_result result;
+    struct phasor_error err;
+    batch.progress = NULL;
+    batch.resume = true;
+    cr_assert_eq(run_copy(&batch, &result, &err), PHASOR_OK, "%s", err.message);
+    cr_assert_eq(result.completed + result.completed_before, 5);
+    json_t *all = tools_read_rows(batch.output_path);
+    cr_assert_eq(json_array_size(all), 5);
+    json_decref(all);
+}
+
+/* The checkpoint shrinks while a run reloads from it: the run ends with one sentence, and what was
+ * finished stays; when the file is whole again the run is resumed to its end. */
+Test(wave_stops, a_run_that_cannot_reload_is_resumed)
+{
+    char weights[256];
+    struct phasor_batch_result result;
+    struct phasor_error err;
+    snprintf(weights, sizeof weights, "%s", copy_model());
+    struct phasor_batch_params batch = wave_batch(wave_rows);
+    batch.progress = cut;
+    batch.progress_context = weights;
+    cr_assert_eq(run_copy(&batch, &result, &err), PHASOR_FORMAT);
+    cr_assert_not_null(strstr(err.message, "changing the layout of its experts by reload: rank "),
+                       "%s", err.message);
+    cr_assert_not_null(strstr(err.message, weights), "%s", err.message);
+    cr_assert_lt(result.completed, 5);
+    copy("model.safetensors", weights);
+    resume(batch);
+}
+
+/* ---- A stop in the middle of a change ---------------------------------------------------------
+ */
+
+static atomic_bool is_slow; /* each read takes READ_NS */
+#define READ_NS 10000000
+
+/* In place of the C library's. */
+ssize_t pread(int fd, void *out, size_t bytes, off_t offset);
+ssize_t pread(int fd, void *out, size_t bytes, off_t offset)
+{
+    if (atomic_load(&is_slow))
+        nanosleep(&(struct timespec){.tv_nsec = READ_NS}, NULL);
+    return syscall(SYS_pread64, fd, out, bytes, offset);
+}
+
+/* Behind the first pass, in the change of layout that it begins or before it. */
+static int drain(void *context, const struct phasor_batch_progress *progress)
+{
+    (void)context;
+    atomic_store(&is_slow, true);
+    return progress->prompt_tokens > 0 ? PHASOR_DRAIN : PHASOR_GO_ON;
+}
+
+Test(wave_stops, a_stop_does_not_wait_for_all_layers)
+{
+    struct phasor_batch_result result;
+    struct phasor_error err;
+    size_t length;
+    copy_model();
+    struct phasor_batch_params batch = wave_batch(wave_rows);
+    batch.progress = drain;
+    batch.drain_seconds = 0.1;
+    batch.summary_path = tools_path(tools_folder(), "summary");
+    cr_assert_eq(run_copy(&batch, &result, &err), PHASOR_CANCELLED);
+    atomic_store(&is_slow, false);
+    cr_assert_not_null(strstr(err.message, "the run was stopped; 0 of 5 rows are done"), "%s",
+                       err.message);
+    char *text = tools_read_file(batch.summary_path, &length);
+    json_t *root = json_loads(text, 0, NULL);
+    const json_t *layers = json_object_get(root, "expert_layers");
+    size_t moved = 0;
+    for (size_t i = 0; i < WAVE_LAYERS; i++)
+        moved += strcmp(wave_text(json_array_get(layers, i), "layout"), "tp2") == 0;
+    printf("%zu of %d layers had moved\n", moved, WAVE_LAYERS);
+    cr_assert_lt(moved, WAVE_LAYERS);
+    json_decref(root);
+    free(text);
+    batch.summary_path = NULL;
+    resume(batch);
+}
+
+/* What decode computes over layers that did not come is no answer: rows of two tokens, the second
+ * of which would be theirs. */
+Test(wave_stops, what_a_stopped_change_leaves_decodes_nothing)
+{
+    static const char two[] = WAVE_ROW("a", "2") WAVE_ROW("b", "2") WAVE_ROW("c", "2")
+        WAVE_ROW("d", "2") WAVE_ROW("e", "2");
+    struct phasor_batch_result result;
+    struct phasor_error err;
+    copy_model();
+    struct phasor_batch_params batch = wave_batch(two);
+    batch.progress = drain;
+    batch.drain_seconds = 0.1;
+    cr_assert_eq(run_copy(&batch, &result, &err), PHASOR_CANCELLED);
+    atomic_store(&is_slow, false);
+    cr_assert_eq(result.completed, 0);
+    resume(batch);
+}
