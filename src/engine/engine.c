@@ -32,6 +32,7 @@ struct engine {
     struct model_shape shape;
     struct backup *backup;         /* NULL: none is used */
     struct transition *transition; /* NULL: the plan has one layout, or no layer has experts */
+    enum phase goal;               /* of what was started last beside passes */
     bool has_let_go;               /* the last pass let go of layers */
     bool has_awaited;              /* the last pass waited for layers that changed beside it */
 };
@@ -410,9 +411,15 @@ static enum status experts_await(void *context, int rank, int64_t layer, struct 
     return transition_await(context, rank, layer, err);
 }
 
+static void start(struct engine *engine, enum phase goal)
+{
+    engine->goal = goal;
+    transition_start(engine->transition, goal);
+}
+
 /* With prefill, what decode needs begins to come, where there is room; the last pass lets each
- * layer go as it leaves it, and decode waits for a layer when it comes to it. The way back is
- * between passes. */
+ * layer go as it leaves it, and decode waits for a layer when it comes to it. In the tail of decode
+ * what prefill needs begins to come, where there is room; the rest comes between passes. */
 enum status engine_enter(struct engine *engine, const struct generator_pass *pass,
                          struct exec_hooks *hooks, struct error *err)
 {
@@ -427,13 +434,15 @@ enum status engine_enter(struct engine *engine, const struct generator_pass *pas
         hooks->experts_await = experts_await;
         return STATUS_OK;
     }
-    /* What is under way has moved nothing as long as no layer was let go: with more of prefill it
-     * goes on; decode, if it should come now, lets go of all. */
-    if (!is_prefill || !is_under_way || engine->has_let_go)
+    /* What is under way has moved nothing as long as no layer was let go: with more of the same
+     * phase it goes on; the other phase, if it should come now, lets go of all. */
+    if (!is_under_way || engine->has_let_go || engine->goal == pass->phase)
         TRY(transition_run(transition, pass->phase, err));
-    engine->has_let_go = is_prefill && pass->is_last;
-    if (is_prefill && engine_moves_weights(engine))
-        transition_start(transition, PHASE_DECODE);
+    engine->has_let_go = pass->is_last;
+    if (engine_moves_weights(engine) && is_prefill)
+        start(engine, PHASE_DECODE);
+    else if (engine_moves_weights(engine) && pass->is_tail)
+        start(engine, PHASE_PREFILL);
     if (engine->has_let_go)
         hooks->experts_done = experts_done;
     return STATUS_OK;

@@ -95,12 +95,16 @@ struct exec;
 struct exec_hooks;
 struct generator;
 
+#define GENERATOR_TAIL 32
+
 /* A pass to come. */
 struct generator_pass {
     enum phase phase;
     /* In waves, of prefill: the next pass will be of decode, unless each of the sequences should
      * end with its first token. Nobody joins the wave any more. */
     bool is_last;
+    /* In waves, of decode: all who run end within GENERATOR_TAIL passes, and others wait. */
+    bool is_tail;
 };
 
 struct generator_params {

@@ -99,6 +99,22 @@ static int64_t tokens_left(const struct generator *generator, int64_t segment_co
     return left;
 }
 
+static bool has_others(const struct generator *generator)
+{
+    return generator->counters.waiting > 0 && !generator->is_closed;
+}
+
+bool generator_is_tail(const struct generator *generator)
+{
+    int64_t most = 0;
+    for (int64_t i = 0; i < generator->counters.running; i++) {
+        const struct sequence *sequence = generator->running[i];
+        int64_t left = sequence->request.token_count_max - sequence->token_count;
+        most = left > most ? left : most;
+    }
+    return generator->params.in_waves && most <= GENERATOR_TAIL && has_others(generator);
+}
+
 /* No prompt is left, and somebody will decode; nor will who surely ends with its prompt leave its
  * room to one that waits. */
 bool generator_is_last_prefill(const struct generator *generator, int64_t segment_count)
@@ -109,8 +125,7 @@ bool generator_is_last_prefill(const struct generator *generator, int64_t segmen
     for (int64_t i = 0; i < generator->counters.running; i++)
         decoding += generator->running[i]->request.token_count_max > 1;
     ending = generator->counters.running - decoding;
-    bool has_others = generator->counters.waiting > 0 && !generator->is_closed;
-    return decoding > 0 && (ending == 0 || !has_others);
+    return decoding > 0 && (ending == 0 || !has_others(generator));
 }
 
 /* The last token of a whole context, and every prompt token but the last when the prompt is scored.

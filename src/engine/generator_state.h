@@ -77,6 +77,9 @@ int64_t generator_collect(struct generator *generator, bool *is_prefill);
 /* Whether the pass of these segments is the last of prefill in its wave. */
 bool generator_is_last_prefill(const struct generator *generator, int64_t segment_count);
 
+/* Whether decode is in the tail of its wave, with another wave behind it. */
+bool generator_is_tail(const struct generator *generator);
+
 /* Fills `wanted` with the rows of the pass whose logits are needed; returns how many. */
 int64_t generator_collect_wanted(struct generator *generator, int64_t segment_count);
 

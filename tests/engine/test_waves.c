@@ -30,6 +30,7 @@ struct passes {
     int64_t early_count;     /* layers that moved while a pass ran */
     int64_t prefills, decodes;
     int64_t turns; /* from prefill to decode */
+    int64_t backs; /* ways back that had begun while decode ran */
     enum phase last;
 };
 
@@ -61,11 +62,16 @@ static enum status enter(void *context, const struct generator_pass *pass, struc
                          struct error *err)
 {
     struct passes *passes = context;
-    passes->turns += pass->phase == PHASE_DECODE && passes->last == PHASE_PREFILL;
+    enum phase before = passes->last;
+    passes->turns += pass->phase == PHASE_DECODE && before == PHASE_PREFILL;
     ++*(pass->phase == PHASE_DECODE ? &passes->decodes : &passes->prefills);
     passes->last = pass->phase;
     struct generator_pass seen = *pass;
     seen.is_last &= !passes->are_apart;
+    seen.is_tail &= !passes->are_apart;
+    const struct transition *transition = engine_transition(passes->engine);
+    passes->backs += before == PHASE_DECODE && pass->phase == PHASE_PREFILL && transition != NULL &&
+                     transition_is_under_way(transition);
     TRY(engine_enter(passes->engine, &seen, hooks, err));
     passes->hooks = *hooks;
     if (hooks->experts_done != NULL) {
@@ -211,7 +217,8 @@ Test(waves, prefill_together_and_decode_together)
 }
 
 /* Tokens and likelihoods are to the bit those of transitions between passes; and with each turn the
- * first layer, at least, moves while prefill computes. */
+ * first layer, at least, moves while prefill computes, and the way back begins while decode does.
+ */
 Test(waves, layers_move_while_prefill_computes)
 {
     static const struct wave_case cases[] = {
@@ -220,6 +227,7 @@ Test(waves, layers_move_while_prefill_computes)
         {"tp2|tp2>ep2", WAY_RESHARD, true, 2, 4, {8, 2, 2, 8}, 2, false},
         {"dp2|ep2>tp2", WAY_UPLOAD, true, 2, 6, {8, 2, 2, 8, 1, 7}, 3, false},
         {"dp4|ep4>tp2ep2", WAY_RESHARD, true, 4, 8, {1, 1, 5, 1, 1, 5, 1, 1}, 1, false},
+        {"tp2|tp2>tp2:int4", WAY_UPLOAD, true, 2, 6, {8, 2, 2, 8, 1, 7}, 3, false},
     };
     setenv("PHASOR_CACHE", tools_folder(), 1);
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -227,11 +235,14 @@ Test(waves, layers_move_while_prefill_computes)
         struct passes passes;
         run(apart, &passes, &cases[c], true);
         cr_assert_eq(passes.early_count, 0, "case %zu", c);
+        cr_assert_eq(passes.backs, 0);
         run(beside, &passes, &cases[c], false);
         cr_assert_eq(passes.turns, cases[c].turns, "case %zu: %lld turns", c,
                      (long long)passes.turns);
         cr_assert_geq(passes.early_count, passes.turns, "case %zu: %lld", c,
                       (long long)passes.early_count);
+        cr_assert_eq(passes.backs, passes.turns - 1, "case %zu: %lld ways back beside decode", c,
+                     (long long)passes.backs);
         cr_assert_arr_eq(beside, apart, sizeof beside, "case %zu", c);
     }
 }
