@@ -1,12 +1,20 @@
 /* A kernel's io_uring as tests want it: each call may fail, and completions come late, out of
- * order, short, twice or never. Bytes are read only when a completion is given out: who looks at a
- * buffer before that finds nothing. */
+ * order, short, twice, damaged or never. Bytes are read only when a completion is given out: who
+ * looks at a buffer before that finds nothing. Rings of several threads share the faults. */
 #ifndef TESTS_IO_FAKE_URING_H
 #define TESTS_IO_FAKE_URING_H
 
 #include "io/uring_calls.h"
 
-enum fake_call { FAKE_SETUP, FAKE_FILES, FAKE_BUFFERS, FAKE_READ, FAKE_NEXT, FAKE_RESULT };
+enum fake_call {
+    FAKE_SETUP,
+    FAKE_FILES,
+    FAKE_BUFFERS,
+    FAKE_READ,
+    FAKE_NEXT,
+    FAKE_RESULT,
+    FAKE_BYTES /* "fails": a bit of what was read is wrong */
+};
 
 struct fake {
     /* The n-th call (1 is the first) fails; with is_sticky all later ones, too. 0: none. */
@@ -24,14 +32,8 @@ struct fake {
     bool hangs;          /* no completion comes */
     double delay;        /* seconds before each */
 
-    struct read_request flying[64];
-    int files[64];
-    int flying_count;
-    struct read_result again[64]; /* to be given out a second and a third time */
-    int again_count;
-    int fds[2];
-    bool has_files, has_buffers;
-    int ring_count; /* set up and not exited */
+    int ring_count;   /* set up and not exited */
+    int flying_count; /* reads, in all of them */
     uint64_t draw;
 };
 extern struct fake fake;

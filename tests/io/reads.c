@@ -164,10 +164,10 @@ bool uring_works(void)
     return fd >= 0 && uring_calls_system() != NULL;
 }
 
-bool direct_works(void)
+bool direct_works(const char *path)
 {
     void *page = NULL;
-    int fd = open(file_path, O_RDONLY | O_CLOEXEC | O_DIRECT);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
     cr_assert_eq(posix_memalign(&page, READ_ALIGNMENT, READ_ALIGNMENT), 0);
     bool works = fd >= 0 && pread(fd, page, READ_ALIGNMENT, READ_ALIGNMENT) == READ_ALIGNMENT;
     free(page);

@@ -37,9 +37,9 @@ struct resources {
 struct resources resources_now(void);
 void expect_resources(const char *label, struct resources before);
 
-/* Whether the build has io_uring and the system lets this process use it, and the test's folder
- * O_DIRECT: asked of the system itself. */
+/* Whether the build has io_uring and the system lets this process use it, and a file of more than a
+ * page O_DIRECT: asked of the system itself. */
 bool uring_works(void);
-bool direct_works(void);
+bool direct_works(const char *path);
 
 #endif

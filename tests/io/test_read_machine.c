@@ -134,7 +134,7 @@ Test(read_machine, A21_little_memory_may_be_locked)
     struct read_queue *queue = reads_queue(&params);
     struct read_queue_use use = read_queue_use_get(queue);
     cr_assert(!use.is_registered);
-    cr_assert_eq(use.is_direct, direct_works());
+    cr_assert_eq(use.is_direct, direct_works(file_path));
     cr_assert_not_null(strstr(use.note, "(512 KiB, Cannot allocate memory): the limit of locked "
                                         "memory is 64 KiB"),
                        "%s", use.note);

@@ -79,7 +79,7 @@ static void one_way(enum read_backend backend, bool avoids_cache, enum ring ring
         return;
     }
     struct read_queue_use use = reads_expect(label, &params, 300);
-    bool is_direct = avoids_cache && direct_works();
+    bool is_direct = avoids_cache && direct_works(file_path);
     bool is_registered = backend == READ_URING && ring != RING_UNREGISTERED;
     cr_assert_eq(use.backend, backend, "%s", label);
     cr_assert_eq(use.is_direct, is_direct, "%s", label);
@@ -149,7 +149,7 @@ Test(read_queue, what_avoids_the_cache_is_not_in_it)
         cr_skip_test("/tmp is the page cache itself");
     cr_assert_eq(fdatasync(file_fd), 0);
     for (int backend = 0; backend <= READ_THREADS; backend++) {
-        if (!direct_works() || (backend == READ_URING && !uring_works()))
+        if (!direct_works(file_path) || (backend == READ_URING && !uring_works()))
             continue; /* the_same_bytes_by_each_way has shown what is used instead */
         cr_assert_geq(cached_pages_after((enum read_backend)backend, false), 640);
         cr_assert_lt(cached_pages_after((enum read_backend)backend, true), 40);
