@@ -142,12 +142,23 @@ static void write_layers(struct json_writer *json, const struct batch_snapshot *
     json_write_close(json, ']');
 }
 
+static void write_backup_source(struct json_writer *json, const struct transition *transition)
+{
+    char source[TRANSITION_SOURCE_BYTES];
+    if (transition_way(transition) != WAY_UPLOAD)
+        return;
+    transition_source(source, transition);
+    json_write_key(json, "backup_source");
+    json_write_string(json, source);
+}
+
 static void write_transitions(struct json_writer *json, const struct batch_snapshot *now)
 {
     if (now->transition == NULL)
         return;
     json_write_key(json, "transition");
     json_write_string(json, way_names[transition_way(now->transition)]);
+    write_backup_source(json, now->transition);
     write_int(json, "transitions", now->result->transitions);
     write_number(json, "transition_s", now->result->transition_seconds);
     write_layers(json, now);

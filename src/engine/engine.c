@@ -10,6 +10,7 @@
 #include "base/system.h"
 #include "base/trace.h"
 #include "comm/box.h"
+#include "device/thread_team.h"
 #include "engine/engine_backup.h"
 #include "engine/run_limits.h"
 #include "exec/exec.h"
@@ -263,11 +264,25 @@ const char *engine_room_advice(const struct engine *engine)
                                             : ", or change the layout by --transition reshard";
 }
 
-/* A sentence now rather than the kernel's killer later. */
-static enum status check_memory(const struct engine *engine, const struct weight_types *types,
-                                struct error *err)
+/* What upload has in memory on all ranks, the copy of a backup for which there is room aside. */
+static uint64_t upload_total(const struct engine *engine, const struct engine_params *params)
 {
-    uint64_t total = weights_total(engine, types), available = system_memory_available();
+    int ranks = engine_layout(engine)->rank_count;
+    int threads = params->thread_count > 0 ? params->thread_count : thread_team_cpu_count();
+    bool is_choice = params->transition_is_auto && !engine->layouts.decode_is_packed;
+    if (engine->backup == NULL || engine->keeps_both || is_choice)
+        return 0;
+    struct upload_bytes bytes = transition_upload_bytes(
+        engine->backup, (threads + ranks - 1) / ranks, engine->layouts.decode_is_packed);
+    return (uint64_t)ranks * (bytes.device + bytes.host);
+}
+
+/* A sentence now rather than the kernel's killer later. */
+static enum status check_memory(const struct engine *engine, const struct engine_params *params,
+                                const struct weight_types *types, struct error *err)
+{
+    uint64_t total = weights_total(engine, types) + upload_total(engine, params);
+    uint64_t available = system_memory_available();
     const char *keep = engine_room_advice(engine);
     if (engine->memory_bytes > 0 && total > engine->memory_bytes)
         return error_set(
@@ -296,7 +311,7 @@ static void weights_drop(struct engine *engine)
 
 static enum status weights_read(struct engine *engine, struct loading *loading, struct error *err)
 {
-    TRY(check_memory(engine, &loading->types, err));
+    TRY(check_memory(engine, loading->params, &loading->types, err));
     TRY(box_open(&engine->box,
                  &(struct box_params){
                      .rank_count = engine_layout(engine)->rank_count,
@@ -347,6 +362,31 @@ static bool changes_layout(const struct engine *engine)
     return plan_layouts_differ(&engine->layouts) && engine->shape.moe_layer_count > 0;
 }
 
+/* What a copy of the backup may take: what is left when runs have what they ask for, and half of it
+ * where that is not known, since a KV cache then takes half of what it finds. */
+static uint64_t room_for_backup(const struct engine *engine, const struct engine_params *params)
+{
+    uint64_t there = system_memory_available(), needed = runs_bytes(engine, params);
+    uint64_t held = memory_counters_get().live_bytes;
+    if (engine->memory_bytes > 0) {
+        uint64_t left = engine->memory_bytes > held ? engine->memory_bytes - held : 0;
+        there = left < there ? left : there;
+    }
+    uint64_t left = there > needed ? there - needed : 0;
+    return params->kv_bytes > 0 ? left : left / 2;
+}
+
+/* That a choice of ways fell on other weights. */
+static void tell_of_upload(const struct engine *engine, const struct engine_params *params)
+{
+    char source[TRANSITION_SOURCE_BYTES];
+    transition_source(source, engine->transition);
+    log_write(&params->log, LOG_INFO,
+              "decode runs on the experts of the INT4 backup %s, read from: %s; --policy exact "
+              "forbids it",
+              backup_path(engine->backup), source);
+}
+
 static enum status transition_get(struct engine *engine, const struct engine_params *params,
                                   struct error *err)
 {
@@ -365,14 +405,14 @@ static enum status transition_get(struct engine *engine, const struct engine_par
                               .slots = slots,
                               .is_auto = params->transition_is_auto,
                               .way = params->transition,
+                              .memory_available = room_for_backup(engine, params),
+                              .memory_lockable = system_memory_lockable(),
                               .log = params->log,
                           },
                           err));
     if (params->transition_is_auto && !engine->layouts.decode_is_packed &&
         transition_way(engine->transition) == WAY_UPLOAD)
-        log_write(&params->log, LOG_INFO,
-                  "decode runs on the experts of the INT4 backup %s; --policy exact forbids it",
-                  backup_path(engine->backup));
+        tell_of_upload(engine, params);
     return STATUS_OK;
 }
 

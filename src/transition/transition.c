@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "base/system.h"
+#include "transition/granule_reader.h"
 #include "transition/transition_state.h"
 
 /* ---- Move lists ------------------------------------------------------------------------------ */
@@ -281,6 +282,13 @@ enum way transition_way(const struct transition *transition)
     enum way way = transition->way[PHASE_DECODE];
     transition_unlock(transition);
     return way;
+}
+
+void transition_source(char out[TRANSITION_SOURCE_BYTES], const struct transition *transition)
+{
+    out[0] = 0;
+    if (transition->granules != NULL)
+        granule_readers_source(out, transition->granules);
 }
 
 struct transition_counters transition_counters_get(const struct transition *transition)

@@ -28,6 +28,8 @@
 #include "quant/backup_file.h"
 #include "store/expert_slots.h"
 
+struct uring_calls;
+
 enum way {
     WAY_KEEP,    /* both layouts are resident, and the other one is used */
     WAY_RESHARD, /* ranks send one another what the receiver lacks */
@@ -48,11 +50,15 @@ struct transition_params {
     const struct plan_layouts *layouts; /* that differ */
     struct expert_slots *const *slots;  /* [rank_count], loaded; keeps_both alike on all. The array
                                          * is read by transition_create alone */
-    bool is_auto;       /* keep where both are resident, else what a probe finds faster, or upload
-                         * where decode is packed */
-    enum way way;       /* without is_auto; of packed decode keep or upload. WAY_KEEP and resident
-                         * slots go together */
-    bool poisons_freed; /* tests: slots that nobody needs are filled with 0xff */
+    bool is_auto; /* keep where both are resident, else what a probe finds faster, or upload
+                   * where decode is packed */
+    enum way way; /* without is_auto; of packed decode keep or upload. WAY_KEEP and resident
+                   * slots go together */
+    /* For a copy of the backup, or the system's cache of it: what is left beside all that the run
+     * takes, and what of that may be locked. See read_tier_facts. */
+    uint64_t memory_available, memory_lockable;
+    bool poisons_freed;              /* tests: slots that nobody needs are filled with 0xff */
+    const struct uring_calls *uring; /* tests: see read_queue_params; else NULL */
     struct log_sink log;
 };
 
@@ -108,6 +114,19 @@ struct transition_origin {
 struct transition_origin transition_layer(const struct transition *transition, int64_t layer);
 
 enum way transition_way(const struct transition *transition); /* of the next one to decode */
+
+/* Where upload reads the backup, as it was found to be possible: "disk, by io_uring, O_DIRECT".
+ * "": there is no upload. */
+#define TRANSITION_SOURCE_BYTES 64
+void transition_source(char out[TRANSITION_SOURCE_BYTES], const struct transition *transition);
+
+/* Memory that upload takes on a rank with so many workers beside its slots, a copy of the backup
+ * aside. */
+struct upload_bytes {
+    uint64_t device, host;
+};
+struct upload_bytes transition_upload_bytes(const struct backup *backup, int worker_count,
+                                            bool is_packed);
 
 struct transition_counters {
     int64_t transition_count; /* of which a layer was to move */

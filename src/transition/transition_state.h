@@ -66,9 +66,10 @@ extern const struct way_ops way_keep, way_reshard, way_reload, way_upload;
 struct transition {
     struct transition_params params;
     int rank_count;
-    struct transition_rank *ranks; /* [rank_count] */
-    bool is_open[WAY_COUNT];       /* has all that it needs */
-    struct thread_team *hosts;     /* beside the box's own */
+    struct transition_rank *ranks;    /* [rank_count] */
+    bool is_open[WAY_COUNT];          /* has all that it needs */
+    struct granule_readers *granules; /* way_upload.c */
+    struct thread_team *hosts;        /* beside the box's own */
 
     /* What they work at. */
     enum way work_way;

@@ -1,39 +1,53 @@
-/* Upload: the slice for decode comes whole from the INT4 backup. A piece is a granule: read,
- * checked, copied to the device, and dequantized there into the target; or, where decode runs on
- * packed weights, copied to it array by array as it is. Ranks need nothing of one another. A file
- * that cannot be read or is damaged is no failure of the box: another way may go on. What prefill
+/* Upload: the slice for decode comes whole from the INT4 backup. A piece is a granule: read ahead
+ * of all that follows (granule_reader.h), checked, copied to the device, and dequantized there into
+ * the target; or, where decode runs on packed weights, copied to it array by array as it is.
+ * Granules are placed as they come, in any order. Ranks need nothing of one another. A file that
+ * cannot be read or is damaged is no failure of the box: another way may go on. What prefill
  * computes with is never from here. */
 #include <stdatomic.h>
 
-#include "base/file.h"
 #include "base/memory.h"
+#include "transition/granule_reader.h"
 #include "transition/transition_state.h"
 
-/* A granule on its way. */
-struct upload_buffer {
-    char *bytes;   /* host memory [backup_granule_bytes_max] */
-    char *scratch; /* host memory [content_bytes]; NULL without zstd */
-    char *staging; /* device memory [content_bytes]; NULL where nothing is dequantized */
+/* Granules that are worked at together: one for each worker that checks them, and as many small
+ * ones as take longer to dequantize than threads to wake each other; but no more than this. */
+#define BATCH_MAX   8
+#define BATCH_BYTES ((int64_t)2 << 20)
+
+/* A granule on its way from the ring to the target. */
+struct upload_granule {
+    struct granule granule;
     const void *content;
     enum status status;
     struct error error;
 };
 
+/* Memory for one granule of a batch. */
+struct upload_buffer {
+    char *scratch; /* host memory [content_bytes]; NULL without zstd */
+    char *staging; /* device memory [content_bytes]; NULL where nothing is dequantized */
+};
+
 /* What the workers are at; the rank's, as that of way_reload.c. */
 struct upload_job {
     struct transition_rank *rank;
-    int64_t moe_layer;
     char *target;
-    struct range pieces; /* as many as there are buffers, at most */
-    atomic_llong next;   /* of them */
+    atomic_int next; /* of the batch that is worked at */
 };
 
 struct upload_rank {
-    struct move_list list;         /* to decode: one move for each expert, all of one length */
-    int64_t parts;                 /* granules of a move */
-    int64_t granule_blocks;        /* of a granule */
-    int buffer_count;              /* one for each worker */
-    struct upload_buffer *buffers; /* [buffer_count] */
+    struct move_list list;  /* to decode: one move for each expert, all of one length */
+    int64_t parts;          /* granules of a move */
+    int64_t granule_blocks; /* of a granule */
+    int64_t *numbers;       /* [list.count * parts] granules of the first layer with experts */
+    struct granule_reader *reader;
+    int batch_max;
+    struct upload_buffer *buffers;           /* [batch_max] */
+    struct upload_granule placed[BATCH_MAX]; /* checked and put on the stream together */
+    int placed_count;
+    struct granule got[BATCH_MAX]; /* have been read meanwhile */
+    int got_count;
     struct upload_job job;
 };
 
@@ -67,12 +81,9 @@ static enum status check_slice(const struct transition_rank *rank, struct error 
 static enum status buffer_get(struct upload_buffer *buffer, const struct transition_rank *rank,
                               struct error *err)
 {
-    const struct backup *backup = rank->transition->params.backup;
-    const struct backup_form *form = backup_form(backup);
+    const struct backup_form *form = backup_form(rank->transition->params.backup);
     const char *what = "the experts' backup";
     size_t content = (size_t)form->content_bytes;
-    TRY(rank->ops->host_memory_get(rank->device, (void **)&buffer->bytes,
-                                   (size_t)backup_granule_bytes_max(backup), what, err));
     if (form->settings.has_zstd)
         TRY(rank->ops->host_memory_get(rank->device, (void **)&buffer->scratch, content, what,
                                        err));
@@ -81,10 +92,79 @@ static enum status buffer_get(struct upload_buffer *buffer, const struct transit
     return rank->ops->memory_get(rank->device, (void **)&buffer->staging, content, what, err);
 }
 
+static int batch_max_of(const struct backup *backup, int worker_count)
+{
+    int64_t small = BATCH_BYTES / backup_form(backup)->content_bytes;
+    int64_t count = small > worker_count ? small : worker_count;
+    return count < BATCH_MAX ? (int)count : BATCH_MAX;
+}
+
+/* One batch is worked at while the next is gathered. */
+static int hold_count_of(const struct backup *backup, int worker_count)
+{
+    return 2 * batch_max_of(backup, worker_count);
+}
+
+struct upload_bytes transition_upload_bytes(const struct backup *backup, int worker_count,
+                                            bool is_packed)
+{
+    const struct backup_form *form = backup_form(backup);
+    uint64_t buffers = (uint64_t)batch_max_of(backup, worker_count) * (uint64_t)form->content_bytes;
+    return (struct upload_bytes){
+        .device = is_packed ? 0 : buffers,
+        .host = granule_reader_bytes(backup, hold_count_of(backup, worker_count)) +
+                (form->settings.has_zstd ? buffers : 0),
+    };
+}
+
+/* Of all ranks, by the first; it has as many workers as any. */
+static enum status readers_get(struct transition *transition, int worker_count, struct error *err)
+{
+    const struct transition_params *params = &transition->params;
+    bool is_choice = params->is_auto && !params->layouts->decode_is_packed;
+    if (transition->granules != NULL)
+        return STATUS_OK;
+    return granule_readers_open(
+        &transition->granules,
+        &(struct granule_reader_params){
+            .box = params->box,
+            .backup = params->backup,
+            .hold_count = hold_count_of(params->backup, worker_count),
+            .memory_available = params->memory_available,
+            .memory_lockable = params->memory_lockable,
+            .is_sure = !is_choice && !transition->ranks[0].slots->keeps_both,
+            .uring = params->uring,
+            .log = params->log,
+        },
+        err);
+}
+
+/* Where a piece lies in the expert. */
+static int64_t first_block(const struct upload_rank *upload, int64_t piece)
+{
+    const struct move *move = &upload->list.moves[piece / upload->parts];
+    return move->blocks.first + piece % upload->parts * upload->granule_blocks;
+}
+
+static enum status numbers_get(struct transition_rank *rank, struct error *err)
+{
+    struct upload_rank *upload = rank->upload;
+    int64_t count = upload->list.count * upload->parts;
+    TRY(memory_get((void **)&upload->numbers, (size_t)count, sizeof *upload->numbers,
+                   "the transition", err));
+    for (int64_t piece = 0; piece < count; piece++)
+        upload->numbers[piece] =
+            backup_granule(backup_form(rank->transition->params.backup), 0,
+                           upload->list.moves[piece / upload->parts].expert,
+                           first_block(upload, piece) / upload->granule_blocks);
+    return STATUS_OK;
+}
+
 static enum status upload_open(struct transition_rank *rank, struct error *err)
 {
     struct upload_rank *upload;
     const struct move_rules rules = {.uses_here = false, .elsewhere = MOVE_BACKUP};
+    int worker_count = rank->ops->host_workers(rank->device);
     TRY(check_slice(rank, err));
     TRY(memory_get((void **)&upload, 1, sizeof *upload, "the transition", err));
     rank->upload = upload;
@@ -92,11 +172,14 @@ static enum status upload_open(struct transition_rank *rank, struct error *err)
     upload->granule_blocks =
         backup_form(rank->transition->params.backup)->granule_width / PACK_BLOCK;
     upload->parts = rank->slots->forms[PHASE_DECODE].slice.blocks.count / upload->granule_blocks;
-    upload->buffer_count = rank->ops->host_workers(rank->device);
-    TRY(memory_get((void **)&upload->buffers, (size_t)upload->buffer_count, sizeof *upload->buffers,
+    TRY(numbers_get(rank, err));
+    upload->batch_max = batch_max_of(rank->transition->params.backup, worker_count);
+    TRY(memory_get((void **)&upload->buffers, (size_t)upload->batch_max, sizeof *upload->buffers,
                    "the transition", err));
-    for (int b = 0; b < upload->buffer_count; b++)
+    for (int b = 0; b < upload->batch_max; b++)
         TRY(buffer_get(&upload->buffers[b], rank, err));
+    TRY(readers_get(rank->transition, worker_count, err));
+    upload->reader = granule_reader_of(rank->transition->granules, rank->index);
     return STATUS_OK;
 }
 
@@ -105,12 +188,14 @@ static void upload_close(struct transition_rank *rank)
     struct upload_rank *upload = rank->upload;
     if (upload == NULL)
         return;
-    for (int b = 0; upload->buffers != NULL && b < upload->buffer_count; b++) {
-        rank->ops->host_memory_free(rank->device, upload->buffers[b].bytes);
+    granule_readers_close(rank->transition->granules);
+    rank->transition->granules = NULL;
+    for (int b = 0; upload->buffers != NULL && b < upload->batch_max; b++) {
         rank->ops->host_memory_free(rank->device, upload->buffers[b].scratch);
         rank->ops->memory_free(rank->device, upload->buffers[b].staging);
     }
     memory_free(upload->buffers);
+    memory_free(upload->numbers);
     move_list_deinit(&upload->list);
     memory_free(upload);
     rank->upload = NULL;
@@ -126,43 +211,44 @@ static int64_t upload_piece_count(const struct transition_rank *rank, int64_t la
     return rank->upload->list.count * rank->upload->parts;
 }
 
-/* Where a piece lies in the expert. */
-static int64_t first_block(const struct upload_rank *upload, int64_t piece)
+static bool has_failed(const struct transition_rank *rank)
 {
-    const struct move *move = &upload->list.moves[piece / upload->parts];
-    return move->blocks.first + piece % upload->parts * upload->granule_blocks;
+    return rank->refusal != STATUS_OK ||
+           comm_domain_failure(box_domain(rank->transition->params.box), NULL) != STATUS_OK;
 }
 
-static int64_t granule_of(const struct upload_job *job, int64_t piece)
+/* Gathers what has been read, `most` at most, and one at least: it is waited for. None where the
+ * rank refuses, or the box has failed. */
+static void batch_gather(struct transition_rank *rank, int most)
 {
-    const struct upload_rank *upload = job->rank->upload;
-    const struct move *move = &upload->list.moves[piece / upload->parts];
-    return backup_granule(backup_form(job->rank->transition->params.backup), job->moe_layer,
-                          move->expert, first_block(upload, piece) / upload->granule_blocks);
-}
-
-/* The bytes of a granule. */
-static enum status granule_read(struct upload_buffer *buffer, const struct backup *backup,
-                                int64_t number, struct error *err)
-{
-    return file_read_at(backup_fd(backup), backup_path(backup),
-                        backup_granule_offset(backup, number), buffer->bytes,
-                        (size_t)backup_granule_bytes(backup, number), err);
+    struct upload_rank *upload = rank->upload;
+    double moment = comm_domain_poll_seconds(box_domain(rank->transition->params.box));
+    struct error cause;
+    bool has = true;
+    upload->got_count = 0;
+    while ((has || upload->got_count == 0) && upload->got_count < most && !has_failed(rank)) {
+        enum status status = granule_reader_next(upload->reader, &upload->got[upload->got_count],
+                                                 &has, upload->got_count == 0 ? moment : 0, &cause);
+        if (status != STATUS_OK) {
+            way_refuse(rank, status, &cause);
+        } else if (has) {
+            upload->got_count++;
+            rank_moved(rank);
+        }
+    }
 }
 
 static void upload_work(void *context, int worker)
 {
     struct upload_job *job = context;
-    const struct backup *backup = job->rank->transition->params.backup;
-    int64_t i;
+    struct upload_rank *upload = job->rank->upload;
+    int i;
     (void)worker;
-    while ((i = atomic_fetch_add(&job->next, 1)) < job->pieces.count) {
-        struct upload_buffer *buffer = &job->rank->upload->buffers[i];
-        int64_t number = granule_of(job, job->pieces.first + i);
-        buffer->status = granule_read(buffer, backup, number, &buffer->error);
-        if (buffer->status == STATUS_OK)
-            buffer->status = backup_granule_check(&buffer->content, backup, number, buffer->bytes,
-                                                  buffer->scratch, &buffer->error);
+    while ((i = atomic_fetch_add(&job->next, 1)) < upload->placed_count) {
+        struct upload_granule *granule = &upload->placed[i];
+        granule->status = backup_granule_check(
+            &granule->content, job->rank->transition->params.backup, granule->granule.number,
+            granule->granule.bytes, upload->buffers[i].scratch, &granule->error);
         rank_moved(job->rank);
     }
 }
@@ -175,19 +261,20 @@ static enum status upload_call(void *argument, struct error *err)
     return STATUS_OK;
 }
 
-/* By all workers where the stream is lent. Returns when they are there, or it is known why not. */
-static enum status granules_get(struct upload_job *job, struct error *err)
+/* By all workers where the stream is lent. Returns when it is known whether they are sound. */
+static enum status batch_check(struct upload_job *job, struct error *err)
 {
     struct transition_rank *rank = job->rank;
-    if (!rank->is_lent)
-        rank->ops->call(rank->stream, upload_call, &job, sizeof job);
-    TRY(rank->ops->synchronize(rank->stream, err));
+    atomic_store(&job->next, 0);
     if (rank->is_lent)
         rank->ops->host_run(rank->device, upload_work, job);
-    for (int64_t i = 0; i < job->pieces.count; i++) {
-        const struct upload_buffer *buffer = &rank->upload->buffers[i];
-        if (buffer->status != STATUS_OK)
-            way_refuse(rank, buffer->status, &buffer->error);
+    else
+        rank->ops->call(rank->stream, upload_call, &job, sizeof job);
+    TRY(rank->ops->synchronize(rank->stream, err));
+    for (int i = 0; i < rank->upload->placed_count; i++) {
+        const struct upload_granule *granule = &rank->upload->placed[i];
+        if (granule->status != STATUS_OK)
+            way_refuse(rank, granule->status, &granule->error);
     }
     return STATUS_OK;
 }
@@ -213,58 +300,88 @@ static void granule_copy(const struct transition_rank *rank, char *target, const
     }
 }
 
-static void granule_place(const struct upload_job *job, const struct upload_buffer *buffer,
-                          int64_t piece)
+static void granule_place(const struct upload_job *job, int i)
 {
     const struct transition_rank *rank = job->rank;
+    const struct upload_rank *upload = rank->upload;
+    const struct upload_granule *granule = &upload->placed[i];
     const struct expert_form *to = &rank->slots->forms[PHASE_DECODE];
     const struct backup_form *form = backup_form(rank->transition->params.backup);
-    int64_t expert = rank->upload->list.moves[piece / rank->upload->parts].expert;
-    int64_t block = first_block(rank->upload, piece);
+    int64_t expert = upload->list.moves[granule->granule.i / upload->parts].expert;
+    int64_t block = first_block(upload, granule->granule.i);
+    char *staging = upload->buffers[i].staging;
     if (is_packed(rank)) {
-        granule_copy(rank, job->target, buffer->content, expert, block);
+        granule_copy(rank, job->target, granule->content, expert, block);
         return;
     }
     rank->ops->copy(rank->stream,
-                    &(struct op_copy){buffer->staging, buffer->content, form->content_bytes});
+                    &(struct op_copy){staging, granule->content, form->content_bytes});
     for (int m = 0; m < BACKUP_MATRICES; m++)
         rank->ops->dequantize(
-            rank->stream,
-            &(struct op_dequantize){
-                .out = job->target + expert_form_offset(to, m, expert, block),
-                .dtype = to->type.dtype,
-                .in = backup_granule_matrix(form, buffer->staging, (enum backup_matrix)m)});
+            rank->stream, &(struct op_dequantize){
+                              .out = job->target + expert_form_offset(to, m, expert, block),
+                              .dtype = to->type.dtype,
+                              .in = backup_granule_matrix(form, staging, (enum backup_matrix)m)});
 }
 
-static enum status upload_some(struct upload_job *job, struct error *err)
+/* What was on the stream is in the target, and its buffers are read into again; but nothing more is
+ * read once something has failed. */
+static enum status batch_end(struct transition_rank *rank, struct error *err)
 {
-    struct transition_rank *rank = job->rank;
-    TRY(granules_get(job, err));
-    if (rank->refusal != STATUS_OK)
-        return STATUS_OK;
-    for (int64_t i = 0; i < job->pieces.count; i++)
-        granule_place(job, &rank->upload->buffers[i], job->pieces.first + i);
-    return rank->ops->synchronize(rank->stream, err);
+    struct upload_rank *upload = rank->upload;
+    TRY(rank->ops->synchronize(rank->stream, err));
+    for (int i = 0; i < upload->placed_count && !has_failed(rank); i++)
+        granule_reader_release(upload->reader, &upload->placed[i].granule);
+    upload->placed_count = 0;
+    return STATUS_OK;
 }
 
+/* Gathers some while others are worked at, and puts them on the stream behind those. */
+static enum status batch_move(struct transition_rank *rank, int64_t most, struct error *err)
+{
+    struct upload_rank *upload = rank->upload;
+    batch_gather(rank, most < upload->batch_max ? (int)most : upload->batch_max);
+    TRY(batch_end(rank, err));
+    for (int i = 0; i < upload->got_count; i++)
+        upload->placed[i].granule = upload->got[i];
+    upload->placed_count = upload->got_count;
+    TRY(batch_check(&upload->job, err));
+    for (int i = 0; i < upload->placed_count && rank->refusal == STATUS_OK; i++)
+        granule_place(&upload->job, i);
+    return STATUS_OK;
+}
+
+static enum status batches_move(struct transition_rank *rank, int64_t left, struct error *err)
+{
+    for (; left > 0 && !has_failed(rank); left -= rank->upload->got_count)
+        TRY(batch_move(rank, left, err));
+    return batch_end(rank, err);
+}
+
+/* As many granules as there are pieces to be moved, of those that the layer has left. */
 static enum status upload_move(struct transition_rank *rank, int64_t layer, enum phase phase,
                                struct range pieces, struct error *err)
 {
-    const struct model_config *config = checkpoint_config(rank->transition->params.checkpoint);
-    const struct comm_domain *domain = box_domain(rank->transition->params.box);
-    int64_t most = rank->upload->buffer_count, end = pieces.first + pieces.count;
-    for (int64_t first = pieces.first; first < end && rank->refusal == STATUS_OK &&
-                                       comm_domain_failure(domain, NULL) == STATUS_OK;
-         first += most) {
-        rank->upload->job = (struct upload_job){
-            .rank = rank,
-            .moe_layer = backup_moe_layer(config, layer),
-            .target = expert_slots_target(rank->slots, layer, phase),
-            .pieces = {first, end - first < most ? end - first : most},
-        };
-        TRY(upload_some(&rank->upload->job, err));
+    const struct backup_form *form = backup_form(rank->transition->params.backup);
+    struct upload_rank *upload = rank->upload;
+    int64_t moe_layer =
+        backup_moe_layer(checkpoint_config(rank->transition->params.checkpoint), layer);
+    struct error cause;
+    enum status status = STATUS_OK;
+    upload->job.rank = rank;
+    upload->job.target = expert_slots_target(rank->slots, layer, phase);
+    if (pieces.first == 0) {
+        upload->placed_count = 0;
+        status = granule_reader_begin(upload->reader, upload->numbers,
+                                      upload->list.count * upload->parts,
+                                      backup_granule(form, moe_layer, 0, 0), &cause);
+        if (status != STATUS_OK)
+            way_refuse(rank, status, &cause);
     }
-    return STATUS_OK;
+    status = batches_move(rank, pieces.count, err);
+    if (status != STATUS_OK || has_failed(rank))
+        granule_reader_stop(upload->reader);
+    return status;
 }
 
 const struct way_ops way_upload = {

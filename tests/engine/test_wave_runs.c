@@ -127,7 +127,7 @@ Test(wave_runs, a_plan_of_one_layout_says_nothing_of_it)
 /* ---- The INT4 backup ------------------------------------------------------------------------- */
 
 struct notes {
-    int made, others;
+    int made, read, others; /* backups that are made; that are read, and from where */
     char last[512];
 };
 
@@ -136,6 +136,11 @@ static void note(void *context, enum phasor_log_level level, const char *message
     struct notes *notes = context;
     if (level == PHASOR_LOG_DEBUG)
         return;
+    if (strstr(message, "upload reads the INT4 backup from: ") != NULL ||
+        strstr(message, "reading the INT4 backup into locked memory") != NULL) {
+        notes->read++;
+        return;
+    }
     *(strstr(message, "making the INT4 backup") != NULL ? &notes->made : &notes->others) += 1;
     snprintf(notes->last, sizeof notes->last, "%s", message);
 }
@@ -185,7 +190,7 @@ Test(wave_runs, upload_makes_the_backup_once)
     struct phasor_quantize_params quantize = phasor_quantize_params_default();
     struct phasor_model_params params =
         wave_model(WAVE_MODEL, "dp2|ep2>tp2", PHASOR_TRANSITION_UPLOAD);
-    struct notes notes = {0, 0, ""};
+    struct notes notes = {0, 0, 0, ""};
     struct phasor_error err;
     size_t length;
     char *path;
@@ -203,6 +208,7 @@ Test(wave_runs, upload_makes_the_backup_once)
     json_t *root = json_loads(text, 0, NULL);
     const json_t *layers = json_object_get(root, "expert_layers");
     cr_assert_str_eq(wave_text(root, "transition"), "upload");
+    cr_assert_not_null(json_object_get(root, "backup_source"));
     for (size_t i = 0; i < WAVE_LAYERS; i++) {
         cr_assert_str_eq(wave_text(json_array_get(layers, i), "by"), "upload");
         cr_assert_str_eq(wave_text(json_array_get(layers, i), "provenance"), "int4");
@@ -221,6 +227,7 @@ Test(wave_runs, upload_makes_the_backup_once)
     json_t *third = rows_of(&params);
     cr_assert(json_equal(first, second) && json_equal(first, third));
     cr_assert_eq(notes.made + notes.others, 1);
+    cr_assert_eq(notes.read, 3);
     phasor_text_free(path);
     json_decref(first);
     json_decref(second);
@@ -269,18 +276,20 @@ Test(wave_runs, packed_decode_is_the_same_by_each_way)
         for (int w = 0; w < 2; w++) {
             struct phasor_model_params params = wave_model(
                 WAVE_MODEL, plans[p], w == 0 ? PHASOR_TRANSITION_AUTO : PHASOR_TRANSITION_UPLOAD);
-            struct notes notes = {0, 0, ""};
+            struct notes notes = {0, 0, 0, ""};
             size_t length;
             params.log = note;
             params.log_context = &notes;
             by_way[w] = rows_of(&params);
             cr_assert_eq(notes.made, p + (size_t)w == 0);
+            cr_assert_eq(notes.read, w);
             cr_assert_eq(notes.others, 0, "%s", notes.last);
             char *text = tools_read_file(tools_path(tools_folder(), "summary"), &length);
             json_t *root = json_loads(text, 0, NULL);
             const json_t *layers = json_object_get(root, "expert_layers");
             cr_assert_str_eq(wave_text(root, "plan"), plans[p]);
             cr_assert_str_eq(wave_text(root, "transition"), w == 0 ? "keep" : "upload");
+            cr_assert_eq(json_object_get(root, "backup_source") != NULL, w == 1);
             for (size_t i = 0; i < WAVE_LAYERS; i++)
                 cr_assert_str_eq(wave_text(json_array_get(layers, i), "provenance"), "int4");
             json_decref(root);

@@ -1,12 +1,38 @@
 #include "rig.h"
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/system.h"
 #include "layout/moves.h"
 #include "model/config.h"
+
+static int refuse_setup(struct uring_ring **out, unsigned entries)
+{
+    (void)out, (void)entries;
+    return -ENOSYS;
+}
+
+const struct uring_calls rig_no_uring = {.setup = refuse_setup};
+
+static void hear(void *context, enum log_level level, const char *message)
+{
+    struct warnings *heard = context;
+    if (level != LOG_WARNING)
+        return;
+    heard->count++;
+    heard->at = system_seconds();
+    snprintf(heard->last, sizeof heard->last, "%s", message);
+}
+
+struct log_sink rig_hear(struct warnings *heard)
+{
+    *heard = (struct warnings){0};
+    return (struct log_sink){hear, heard};
+}
 
 static void check(enum status status, const struct error *err)
 {
@@ -108,7 +134,10 @@ enum status rig_start(struct rig *rig, const struct rig_params *params, struct e
                                  .slots = rig->slots,
                                  .is_auto = params->is_auto,
                                  .way = params->way,
+                                 .memory_available = params->memory_available,
+                                 .memory_lockable = params->memory_lockable,
                                  .poisons_freed = !params->leaves_freed,
+                                 .uring = params->uring,
                                  .log = params->log,
                              },
                              err);
@@ -329,18 +358,28 @@ int64_t rig_check(const struct rig *rig, const struct cold *cold, enum phase pha
     return found;
 }
 
+/* {0} where there is no backup. */
+static struct upload_bytes upload_said(const struct rig *rig, int rank)
+{
+    const struct device *device = box_device(rig->runner.box, rank);
+    if (rig->backup == NULL)
+        return (struct upload_bytes){0, 0};
+    return transition_upload_bytes(rig->backup, device->ops->host_workers(device),
+                                   rig->runner.layouts.decode_is_packed);
+}
+
+uint64_t rig_host_memory_said(const struct rig *rig, int rank)
+{
+    return upload_said(rig, rank).host;
+}
+
 uint64_t rig_memory_said(const struct rig *rig, int rank)
 {
     const struct model_runner *runner = &rig->runner;
     struct weights_share share = model_runner_share(runner, rank);
     struct weights_bytes weights;
-    struct device *device = box_device(runner->box, rank);
-    bool is_staged = rig->backup != NULL && !runner->layouts.decode_is_packed;
-    uint64_t staging = !is_staged ? 0
-                                  : (uint64_t)(device->ops->host_workers(device) *
-                                               backup_form(rig->backup)->content_bytes);
     weights_bytes(&weights, runner->config, &share);
-    return weights.resident + weights.experts + staging +
+    return weights.resident + weights.experts + upload_said(rig, rank).device +
            exec_bytes(runner->config, &runner->layouts,
                       scenario_token_max(&scenarios[0], runner->layout.rank_count),
                       SCENARIO_SEQUENCES_MAX) +

@@ -4,6 +4,7 @@
 #define PHASOR_TESTS_TRANSITION_RIG_H
 
 #include "exec/scenarios.h"
+#include "io/uring_calls.h"
 #include "quant/backup_write.h"
 #include "transition/transition.h"
 
@@ -24,7 +25,21 @@ struct rig_params {
     const char *dir;                 /* of the checkpoint; NULL: scenario_checkpoint */
     bool has_backup;                 /* also without WAY_UPLOAD and ":int4"; then: */
     struct backup_settings settings; /* of it; group 0: groups of 64 */
+    /* How it is read; see struct transition_params. Without: from the disk, as the system can. */
+    uint64_t memory_available, memory_lockable;
+    const struct uring_calls *uring;
 };
+
+/* A kernel without io_uring: what is read comes by threads. */
+extern const struct uring_calls rig_no_uring;
+
+/* Warnings alone. */
+struct warnings {
+    int count;
+    double at; /* of the last */
+    char last[512];
+};
+struct log_sink rig_hear(struct warnings *heard);
 
 struct rig {
     struct model_runner runner;
@@ -75,6 +90,8 @@ int64_t rig_check(const struct rig *rig, const struct cold *cold, enum phase pha
 
 /* What a rank's device holds, as the formulas say: weights, executor, cache. */
 uint64_t rig_memory_said(const struct rig *rig, int rank);
+/* And the host for it, where there is a backup. */
+uint64_t rig_host_memory_said(const struct rig *rig, int rank);
 
 /* Whether that is all that each rank's device has held at most; fails the test. */
 void rig_check_memory(const struct rig *rig, const char *label);

@@ -12,6 +12,7 @@
 
 #include "base/memory.h"
 #include "base/system.h"
+#include "fake_uring.h"
 #include "faulty_device.h"
 #include "rig.h"
 #include "sweep.h"
@@ -54,23 +55,6 @@ static const struct rig_params cases[] = {
 };
 #define CASE_COUNT (sizeof cases / sizeof *cases)
 
-/* Warnings alone. */
-struct heard {
-    int count;
-    double at; /* of the last */
-    char last[512];
-};
-
-static void hear(void *context, enum log_level level, const char *message)
-{
-    struct heard *heard = context;
-    if (level != LOG_WARNING)
-        return;
-    heard->count++;
-    heard->at = system_seconds();
-    snprintf(heard->last, sizeof heard->last, "%s", message);
-}
-
 /* A pass over layers of both layouts, as one rank alone computes it. */
 static void check_pass(struct rig *rig, const struct scenario_result *expected, const char *label)
 {
@@ -112,26 +96,56 @@ struct reads {
     struct rig rig;
     enum way way;
     bool is_auto;
-    struct heard heard;
+    bool is_fake; /* by a fake kernel, late and out of order; else by pread */
+    struct warnings heard;
     char label[160];
 };
 
 static void reads_open(struct reads *out, const struct rig_params *base, enum way way, bool is_auto)
 {
     struct rig_params params = *base;
-    *out = (struct reads){.way = way, .is_auto = is_auto && !rig_is_packed(base)};
+    *out = (struct reads){.way = way,
+                          .is_auto = is_auto && !rig_is_packed(base),
+                          .is_fake = base->uring == &fake_uring};
     params.is_auto = is_auto;
     params.way = way;
     params.has_backup = way == WAY_UPLOAD;
-    params.log = (struct log_sink){hear, &out->heard};
+    params.log = rig_hear(&out->heard);
+    if (!out->is_fake)
+        params.uring = &rig_no_uring;
     rig_open(&out->rig, &params);
+}
+
+static bool is_damage(enum read_fault fault)
+{
+    return fault == READ_DAMAGES || fault == READ_DAMAGES_BESIDE;
+}
+
+static void fault_arm(const struct reads *reads, enum read_fault fault, int64_t n)
+{
+    fake.count = 0;
+    fake.error = EIO;
+    fake.call = is_damage(fault) ? FAKE_BYTES : FAKE_RESULT;
+    fake.is_sticky = fault == READ_STAYS_BESIDE;
+    fake.n = reads->is_fake ? (int)n : 0;
+    atomic_store(&reads_stay_broken, fault == READ_STAYS_BESIDE);
+    atomic_store(&reads_are_damaged, is_damage(fault));
+    atomic_store(&reads_left, reads->is_fake ? INT64_MAX : n);
+}
+
+/* Whether it has come. */
+static bool fault_disarm(const struct reads *reads)
+{
+    bool has_come = reads->is_fake && fake.count >= fake.n;
+    fake.n = 0;
+    return atomic_exchange(&reads_left, INT64_MAX) <= 0 || has_come;
 }
 
 /* By another way, with one warning; or by the same at another try. */
 static void went_on(struct reads *reads, const struct cold *cold, const struct error *err,
                     enum status status, bool is_warned)
 {
-    const struct heard *heard = &reads->heard;
+    const struct warnings *heard = &reads->heard;
     char by[32];
     snprintf(by, sizeof by, "by %s", way_names[reads->way]);
     cr_assert_eq(status, STATUS_OK, "%s: %s", reads->label, err->message);
@@ -145,19 +159,19 @@ static void went_on(struct reads *reads, const struct cold *cold, const struct e
 }
 
 static void said_so(struct reads *reads, const struct cold *cold, const struct error *err,
-                    bool is_damage, const struct scenario_result *expected)
+                    bool is_damaged, const struct scenario_result *expected)
 {
     struct rig *rig = &reads->rig;
     struct error again;
     char by[32];
     snprintf(by, sizeof by, "by %s: rank ", way_names[reads->way]);
-    cr_assert_eq(err->status, is_damage ? STATUS_FORMAT : STATUS_IO, "%s: %s", reads->label,
+    cr_assert_eq(err->status, is_damaged ? STATUS_FORMAT : STATUS_IO, "%s: %s", reads->label,
                  err->message);
     cr_assert_not_null(strstr(err->message, by), "%s", err->message);
     cr_assert_not_null(
         strstr(err->message, reads->way == WAY_UPLOAD ? ".backup" : "model.safetensors"), "%s",
         err->message);
-    cr_assert_eq(strstr(err->message, "is damaged") != NULL, is_damage, "%s", err->message);
+    cr_assert_eq(strstr(err->message, "is damaged") != NULL, is_damaged, "%s", err->message);
     cr_assert_lt(rig_check(rig, cold, PHASE_DECODE, reads->label), rig_moe_layers(rig), "%s",
                  reads->label);
     if (expected != NULL)
@@ -170,7 +184,6 @@ static void said_so(struct reads *reads, const struct cold *cold, const struct e
 static bool read_fails(struct reads *reads, enum read_fault fault, int64_t n,
                        const struct cold *cold, const struct scenario_result *expected)
 {
-    bool is_damage = fault == READ_DAMAGES || fault == READ_DAMAGES_BESIDE;
     bool is_beside = fault != READ_ONCE && fault != READ_DAMAGES;
     bool is_mended = reads->is_auto || fault == READ_ONCE_BESIDE || fault == READ_DAMAGES_BESIDE;
     struct rig *rig = &reads->rig;
@@ -179,15 +192,13 @@ static bool read_fails(struct reads *reads, enum read_fault fault, int64_t n,
              (long long)n, (int)fault, reads->is_auto ? ", auto" : "");
     reads->heard.count = 0;
     rig->transition->way[PHASE_DECODE] = reads->way; /* whatever the probe found */
-    atomic_store(&reads_stay_broken, fault == READ_STAYS_BESIDE);
-    atomic_store(&reads_are_damaged, is_damage);
-    atomic_store(&reads_left, n);
+    fault_arm(reads, fault, n);
     enum status status = rig_move(rig, rig->transition, PHASE_DECODE, is_beside, &err);
-    bool failed = atomic_exchange(&reads_left, INT64_MAX) <= 0;
+    bool failed = fault_disarm(reads);
     if (!failed || is_mended)
         went_on(reads, cold, &err, status, failed && reads->is_auto);
     else
-        said_so(reads, cold, &err, is_damage, expected);
+        said_so(reads, cold, &err, is_damage(fault), expected);
     if (expected != NULL)
         check_pass(rig, expected, reads->label);
     /* Whatever layers have come from where: back to the checkpoint's own. */
@@ -239,6 +250,17 @@ Test(transition_faults, A11_A24_any_read_of_an_upload_may_fail_or_lie, .timeout 
         reads_fail(&cases[i], WAY_UPLOAD, READ_FAULT_COUNT, sweep_step(i == 0 ? 7 : 31));
 }
 
+/* The same of completions, late and out of order, some of them short. */
+Test(transition_faults, A11_A23_A24_any_completion_may_fail_or_lie, .timeout = 3000)
+{
+    fake.is_shuffled = fake.is_doubled = fake.is_short = true;
+    for (size_t i = 0; i < CASE_COUNT; i++) {
+        struct rig_params params = cases[i];
+        params.uring = &fake_uring;
+        reads_fail(&params, WAY_UPLOAD, READ_FAULT_COUNT, sweep_step(i == 0 ? 11 : 61));
+    }
+}
+
 /* Packed slices have no other way: it is said, and may be tried again. */
 Test(transition_faults, A11_A24_any_read_of_packed_slices_may_fail_or_lie, .timeout = 3000)
 {
@@ -258,13 +280,14 @@ Test(transition_faults, A11_A24_any_read_at_the_start_may_fail_or_lie, .timeout 
     bool failed = true;
     params.plan = "tp4|tp4>tp4:int4";
     params.way = WAY_KEEP;
+    params.uring = &rig_no_uring;
     cold_open(&cold, &params);
     rig_load(&rig, &params);
     live = memory_counters_get().live_count;
     for (; failed; n += step) {
         bool is_damage = n / step % 2 == 0;
         atomic_store(&reads_are_damaged, is_damage);
-        atomic_store(&reads_left, (int64_t)n);
+        atomic_store(&reads_left, (int64_t)n + params.rank_count); /* each tries its queue before */
         enum status status = rig_start(&rig, &params, &err);
         failed = atomic_exchange(&reads_left, INT64_MAX) <= 0;
         cr_assert_eq(status, !failed ? STATUS_OK : is_damage ? STATUS_FORMAT : STATUS_IO);
@@ -286,12 +309,16 @@ Test(transition_faults, A11_A24_any_read_at_the_start_may_fail_or_lie, .timeout 
 
 /* What cannot be had is said before anything moves, and nothing is kept; a choice of ways that
  * lacks the room for one makes do with the other. A transition itself allocates nothing. */
-static void allocations_fail(const struct rig_params *params, const struct cold *cold)
+static void allocations_fail(const struct rig_params *base, const struct cold *cold)
 {
+    struct rig_params with_threads = *base, *params = &with_threads;
     struct rig rig;
     struct error err;
     int64_t refused = 0, went_on = 0;
+    with_threads.uring = &rig_no_uring; /* a ring without memory would be no failure */
     rig_load(&rig, params);
+    for (int r = 0; r < params->rank_count; r++)
+        test_device_warm(box_device(rig.runner.box, r));
     uint64_t before = memory_counters_get().alloc_count;
     uint64_t live = memory_counters_get().live_count;
     cr_assert_eq(rig_start(&rig, params, &err), STATUS_OK);
@@ -462,23 +489,25 @@ Test(transition_faults, A29_a_read_that_hangs)
 {
     static const struct {
         enum way way;
-        int64_t hanging; /* reads: one; all workers' */
-        int64_t behind;  /* at most: what is left of the pieces that hung */
+        int64_t hanging; /* reads: one; all workers', or all threads' */
+        int64_t behind;  /* at most: what is left of the pieces that hung, or of that layer */
     } hangs[] = {
-        {WAY_RELOAD, 1, 8}, {WAY_RELOAD, 2 * 4, 8}, {WAY_UPLOAD, 1, 0}, {WAY_UPLOAD, 2 * 4, 0}};
+        {WAY_RELOAD, 1, 8}, {WAY_RELOAD, 2 * 4, 8}, {WAY_UPLOAD, 1, 64}, {WAY_UPLOAD, 8 * 4, 64}};
     struct cold cold;
     cold_open(&cold, &cases[0]);
     for (size_t h = 0; h < sizeof hangs / sizeof *hangs; h++) {
         char by[32];
-        struct heard heard = {0};
+        struct warnings heard = {0};
         struct rig_params params = cases[0];
         struct rig rig;
         struct error err;
         params.way = hangs[h].way;
         params.patience_seconds = 0.5;
-        params.log = (struct log_sink){hear, &heard};
+        params.log = rig_hear(&heard);
+        params.uring = &rig_no_uring;
         snprintf(by, sizeof by, "by %s: rank ", way_names[params.way]);
         rig_open(&rig, &params);
+        heard.count = 0; /* that there is no io_uring */
         double start = system_seconds();
         atomic_store(&hung_count, 0);
         atomic_store(&reads_behind, 0);
@@ -509,13 +538,13 @@ Test(transition_faults, A29_a_read_that_hangs)
 /* A disk that is slow, but moves, is waited for, far beyond the patience. */
 Test(transition_faults, A29_slow_reads_are_waited_for)
 {
-    struct heard heard = {0};
+    struct warnings heard = {0};
     struct rig_params params = cases[1];
     struct rig rig;
     struct error err;
     params.way = WAY_RELOAD;
     params.patience_seconds = 0.8;
-    params.log = (struct log_sink){hear, &heard};
+    params.log = rig_hear(&heard);
     rig_open(&rig, &params);
     double start = system_seconds();
     atomic_store(&hanging_ms, 2);

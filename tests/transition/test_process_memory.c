@@ -38,7 +38,7 @@ static uint64_t bytes_said(const struct rig *rig)
 {
     uint64_t said = 0;
     for (int r = 0; r < rig->runner.layout.rank_count; r++)
-        said += rig_memory_said(rig, r);
+        said += rig_memory_said(rig, r) + rig_host_memory_said(rig, r);
     return said;
 }
 
@@ -86,4 +86,10 @@ Test(process_memory, reshard)
 Test(process_memory, reload)
 {
     check_way(WAY_RELOAD);
+}
+
+/* With its ring of granules. */
+Test(process_memory, upload)
+{
+    check_way(WAY_UPLOAD);
 }
