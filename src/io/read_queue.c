@@ -24,6 +24,11 @@ static const struct read_backend_ops *const backends[READ_BACKEND_COUNT] = {
 /* What the system puts off is asked for again after so long. */
 #define PAUSE_SECONDS 1e-3
 
+/* Between two looks at the backend at most so much of the patience passes: the process may have
+ * been stopped, or the machine asleep, or the caller away. */
+#define LOOKS_OF_PATIENCE 10
+#define LOOK_SECONDS_MAX  1.0
+
 enum slot_state {
     SLOT_FREE,    /* the buffer is the caller's */
     SLOT_WAITING, /* a request is to begin */
@@ -39,8 +44,8 @@ struct slot {
     int failure;    /* errno; 0: none */
     bool has_ended; /* the file, before the read */
     bool is_direct; /* the request, now */
-    /* system_seconds: when something last came of the read, or it was first put off after that;
-     * before when it does not go on (0: it was not put off). */
+    /* By the queue's clock: when something last came of the read, or it was first put off after
+     * that. By system_seconds: before when it does not go on (0: it was not put off). */
     double since, not_before;
 };
 
@@ -54,10 +59,17 @@ struct read_queue {
     struct slot *slots; /* [buffer_count + 1]: the last is that of the first page */
     int slot_count;
     uint64_t next_ticket;
-    bool is_broken; /* the backend tells of no more requests */
+    bool is_broken;   /* the backend tells of no more requests */
+    double clock;     /* seconds in which somebody looked: what patience is counted in */
+    double looked_at; /* system_seconds */
     struct read_queue_use use;
     struct read_queue *next_abandoned;
 };
+
+static double least(double a, double b)
+{
+    return a < b ? a : b;
+}
 
 /* ---- Requests -------------------------------------------------------------------------------- */
 
@@ -87,11 +99,10 @@ static bool may_be_direct(const struct read_queue *queue, const struct read_requ
 
 static void put_off(struct read_queue *queue, struct slot *slot)
 {
-    double now = system_seconds();
     if (slot->not_before == 0)
-        slot->since = now;
+        slot->since = queue->clock;
     slot->state = SLOT_WAITING;
-    slot->not_before = now + PAUSE_SECONDS;
+    slot->not_before = system_seconds() + PAUSE_SECONDS;
     queue->use.again_count++;
 }
 
@@ -128,11 +139,8 @@ static void begin(struct read_queue *queue, int s)
 
 static void submit(struct read_queue *queue, int s, uint64_t id, uint64_t offset, size_t bytes)
 {
-    queue->slots[s] = (struct slot){.state = SLOT_WAITING,
-                                    .id = id,
-                                    .offset = offset,
-                                    .bytes = bytes,
-                                    .since = system_seconds()};
+    queue->slots[s] = (struct slot){
+        .state = SLOT_WAITING, .id = id, .offset = offset, .bytes = bytes, .since = queue->clock};
     begin(queue, s);
 }
 
@@ -176,7 +184,7 @@ static void advance(struct read_queue *queue, struct slot *slot, int count)
     bool is_sound = count > 0 && (size_t)count <= slot->bytes - slot->got;
     if (is_sound) {
         slot->got += (size_t)count;
-        slot->since = system_seconds();
+        slot->since = queue->clock;
         slot->not_before = 0;
     } else {
         slot->has_ended = count == 0;
@@ -237,21 +245,31 @@ static int find_oldest(const struct read_queue *queue)
     return oldest;
 }
 
-static double least(double a, double b)
-{
-    return a < b ? a : b;
-}
-
 static void sleep_for(double seconds)
 {
     nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * seconds)}, NULL);
 }
 
-/* Takes the next result of the backend: 1; 0 when there is none within `seconds`; -errno. */
+static double look_seconds(const struct read_queue *queue)
+{
+    return least(queue->params.patience_seconds / LOOKS_OF_PATIENCE, LOOK_SECONDS_MAX);
+}
+
+static void tick(struct read_queue *queue)
+{
+    double now = system_seconds();
+    queue->clock += least(now - queue->looked_at, look_seconds(queue));
+    queue->looked_at = now;
+}
+
+/* Takes the next result of the backend: 1; 0 when there is none within `seconds`, or a while;
+ * -errno.
+ */
 static int look(struct read_queue *queue, double seconds)
 {
     struct read_result result;
-    int count = queue->ops->next(queue->backend, &result, seconds);
+    int count = queue->ops->next(queue->backend, &result, least(seconds, look_seconds(queue)));
+    tick(queue);
     if (count == -EINTR || count == -EAGAIN)
         return 0;
     if (count > 0)
@@ -269,10 +287,12 @@ static int step(struct read_queue *queue, double seconds)
         return 1;
     if (find(queue, SLOT_WAITING) >= 0)
         seconds = least(seconds, PAUSE_SECONDS);
-    if (is_flying)
+    if (is_flying) {
         count = look(queue, seconds);
-    else
+    } else {
         sleep_for(seconds);
+        tick(queue);
+    }
     begin_waiting(queue);
     return count;
 }
@@ -331,17 +351,15 @@ enum status read_queue_wait(struct read_queue *queue, struct read_done *out, dou
         if (oldest < 0)
             return STATUS_OK;
         const struct slot *slot = &queue->slots[oldest];
-        double left = least(end, slot->since + patience) - system_seconds();
+        double left = least(end - system_seconds(), slot->since + patience - queue->clock);
         int count = step(queue, left > 0 ? left : 0);
         if (count < 0)
             return error_set_errno(err, -count, "cannot wait for reads of %s", queue->params.path);
-        /* Only now: the caller may have been away for longer than the patience. */
         if (count == 0 && find(queue, SLOT_DONE) < 0) {
-            double now = system_seconds();
             out->id = slot->id;
-            if (now - slot->since >= patience)
+            if (queue->clock - slot->since >= patience)
                 return is_stuck(queue, slot, err);
-            if (now >= end)
+            if (system_seconds() >= end)
                 return STATUS_OK;
         }
     }
@@ -354,18 +372,17 @@ enum status read_queue_wait(struct read_queue *queue, struct read_done *out, dou
 bool read_queue_cancel(struct read_queue *queue)
 {
     double patience = queue->params.patience_seconds;
-    for (double end = system_seconds() + patience;;) {
+    for (double end = queue->clock + patience;;) {
         for (int s = 0; s < queue->slot_count; s++) {
             if (queue->slots[s].state != SLOT_FLYING)
                 queue->slots[s].state = SLOT_FREE;
         }
         if (find(queue, SLOT_FLYING) < 0)
             return true;
-        double now = system_seconds();
-        if (queue->is_broken || now >= end)
+        if (queue->is_broken || queue->clock >= end)
             return false;
-        if (look(queue, end - now) > 0)
-            end = system_seconds() + patience;
+        if (look(queue, end - queue->clock) > 0)
+            end = queue->clock + patience;
     }
 }
 
@@ -479,6 +496,7 @@ enum status read_queue_create(struct read_queue **out, const struct read_queue_p
     queue->ops = backends[params->backend];
     queue->target.fd = queue->target.direct_fd = -1;
     queue->slot_count = params->buffer_count + 1;
+    queue->looked_at = system_seconds();
     queue->use = (struct read_queue_use){.backend = params->backend, .note = queue->target.note};
     TRY_GOTO(memory_get((void **)&queue->slots, (size_t)queue->slot_count, sizeof *queue->slots,
                         "a queue of reads", err),

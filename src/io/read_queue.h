@@ -49,7 +49,9 @@ struct read_queue_params {
     bool avoids_cache; /* read past the page cache, where the file system allows it */
     int thread_count;  /* of READ_THREADS, >= 1: reads that wait for the disk at a time. They
                         * run on the CPUs that the creating thread may use */
-    double patience_seconds; /* a read of which nothing comes for so long has failed */
+    double patience_seconds; /* a read of which nothing comes for so long has failed: seconds in
+                              * which somebody waited, not those in which the process was stopped or
+                              * the machine asleep */
 
     const struct locked_file *locked; /* READ_LOCKED, which reads nothing else and has no buffers of
                                        * its own; borrowed; else NULL */

@@ -4,10 +4,12 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/disk.h"
@@ -403,6 +405,7 @@ struct disk_fault {
     atomic_int count; /* of reads */
     bool is_sticky, is_short;
     pthread_mutex_t *hangs_on; /* NULL: not */
+    bool stops_process;        /* once, and the read comes a moment after it goes on */
 };
 
 static int before(void *context, enum disk_op op, size_t *length)
@@ -414,6 +417,11 @@ static int before(void *context, enum disk_op op, size_t *length)
     if (fault->hangs_on != NULL) {
         pthread_mutex_lock(fault->hangs_on);
         pthread_mutex_unlock(fault->hangs_on);
+    }
+    if (fault->stops_process) {
+        fault->stops_process = false;
+        kill(getpid(), SIGSTOP);
+        usleep(20 * 1000);
     }
     if (fault->is_short && *length > 1)
         *length = 1 + *length / 3;
@@ -487,4 +495,33 @@ Test(read_faults, a_thread_that_hangs)
     pthread_mutex_unlock(&gate); /* the thread reads, into memory that is there, and ends */
     usleep(100 * 1000);
     cr_assert_eq(fault.count, 1, "a read was begun that had been given up");
+}
+
+/* A process that was stopped for longer than the patience has not waited. */
+static int read_stopped(void)
+{
+    struct disk_fault fault = {.stops_process = true};
+    struct read_queue_params params = params_of(READ_THREADS);
+    struct read_done done;
+    struct error err;
+    params.patience_seconds = 0.2;
+    struct read_queue *queue = reads_queue(&params);
+    see(&fault);
+    read_queue_submit(queue, 77, 3, 8192, BUFFER_BYTES);
+    enum status status = read_queue_wait(queue, &done, 100, &err);
+    return status == STATUS_OK && done.id == 77 && read_queue_destroy(queue) ? 0 : 1;
+}
+
+Test(read_faults, a_process_that_was_stopped)
+{
+    int status;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(read_stopped());
+    cr_assert_eq(waitpid(child, &status, WUNTRACED), child);
+    cr_assert(WIFSTOPPED(status));
+    usleep(600 * 1000);
+    cr_assert_eq(kill(child, SIGCONT), 0);
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
