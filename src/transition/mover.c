@@ -187,6 +187,23 @@ static enum status layers_move(struct transition *transition, enum phase phase, 
     return status;
 }
 
+/* What fails while passes run would fail beside each of them: it is told once, and left to who
+ * waits between them. Under the lock. */
+static void give_up_beside(struct transition *transition, enum phase phase,
+                           const struct error *cause)
+{
+    if (!transition->needs_release || box_has_failed(transition))
+        return;
+    transition->is_given_up[phase] = true;
+    transition_unlock(transition);
+    log_write(
+        &transition->params.log, LOG_WARNING,
+        "experts could not change their layout beside passes (%s); it is tried once more between "
+        "them",
+        cause->message);
+    transition_lock(transition);
+}
+
 static void *mover_main(void *context)
 {
     struct transition *transition = context;
@@ -202,6 +219,8 @@ static void *mover_main(void *context)
         struct error error = {.message = ""};
         enum status status = layers_move(transition, phase, &error);
         transition_lock(transition);
+        if (status != STATUS_OK)
+            give_up_beside(transition, phase, &error);
         transition->status = status;
         transition->error = error;
         transition->is_moving = false;
@@ -324,6 +343,7 @@ enum status transition_run(struct transition *transition, enum phase phase, stru
     transition->status = STATUS_OK;
     bool has_any = layer_next(transition, 0, phase) < transition->params.shape->layer_count;
     enum status status = has_any ? ask(transition, err) : STATUS_OK;
+    transition->is_given_up[phase] = false;
     if (transition->is_moving)
         transition->needs_release = false;
     else if (status == STATUS_OK)
@@ -353,7 +373,7 @@ void transition_start(struct transition *transition, enum phase phase)
 {
     transition_lock(transition);
     ASSERT(!transition->is_moving || transition->phase == phase);
-    if (!transition->is_moving)
+    if (!transition->is_moving && !transition->is_given_up[phase])
         begin(transition, phase, true);
     transition_unlock(transition);
 }

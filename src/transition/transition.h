@@ -82,7 +82,8 @@ enum status transition_run(struct transition *transition, enum phase phase,
 
 /* Begins to bring all layers to the layout of `phase`, while passes run that need each as it is
  * until it is released, and returns at once. Not while one to the other phase is under way. What
- * cannot be moved stays for transition_run, which then has the reason. */
+ * cannot be moved is told by one warning and stays for transition_run, which then has the reason;
+ * until that was called nothing more is started. */
 void transition_start(struct transition *transition, enum phase phase);
 
 /* Whether that has not ended yet. */

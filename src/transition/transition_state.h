@@ -85,11 +85,12 @@ struct transition {
     bool is_moving;         /* under way; the mover's to end */
     bool is_stopping;       /* is to end before its next layer */
     bool is_quitting;
-    bool needs_release; /* of a layer by all ranks, before it is swapped */
-    enum phase phase;   /* to whose layout */
-    bool has_moved;     /* a layer */
-    int *released;      /* [layer_count] ranks that have */
-    enum status status; /* how it ended */
+    bool needs_release;            /* of a layer by all ranks, before it is swapped */
+    enum phase phase;              /* to whose layout */
+    bool has_moved;                /* a layer */
+    bool is_given_up[PHASE_COUNT]; /* beside passes, until it has been tried between them */
+    int *released;                 /* [layer_count] ranks that have */
+    enum status status;            /* how it ended */
     struct error error;
     enum way *filled_by; /* [layer_count] of those that are not swapped yet; the mover's */
 

@@ -141,7 +141,7 @@ static bool fault_disarm(const struct reads *reads)
     return atomic_exchange(&reads_left, INT64_MAX) <= 0 || has_come;
 }
 
-/* By another way, with one warning; or by the same at another try. */
+/* By another way, or by the same between passes, with one warning; or by that at another try. */
 static void went_on(struct reads *reads, const struct cold *cold, const struct error *err,
                     enum status status, bool is_warned)
 {
@@ -151,10 +151,11 @@ static void went_on(struct reads *reads, const struct cold *cold, const struct e
     cr_assert_eq(status, STATUS_OK, "%s: %s", reads->label, err->message);
     cr_assert_eq(rig_check(&reads->rig, cold, PHASE_DECODE, reads->label),
                  rig_moe_layers(&reads->rig), "%s", reads->label);
-    cr_assert_eq(heard->count, is_warned, "%s", reads->label);
+    cr_assert_eq(heard->count, is_warned, "%s: %s", reads->label, heard->last);
     if (is_warned) {
+        const char *then = reads->is_auto ? "going on by reshard" : "it is tried once more";
         cr_assert_not_null(strstr(heard->last, by), "%s", heard->last);
-        cr_assert_not_null(strstr(heard->last, "going on by reshard"), "%s", heard->last);
+        cr_assert_not_null(strstr(heard->last, then), "%s", heard->last);
     }
 }
 
@@ -196,7 +197,7 @@ static bool read_fails(struct reads *reads, enum read_fault fault, int64_t n,
     enum status status = rig_move(rig, rig->transition, PHASE_DECODE, is_beside, &err);
     bool failed = fault_disarm(reads);
     if (!failed || is_mended)
-        went_on(reads, cold, &err, status, failed && reads->is_auto);
+        went_on(reads, cold, &err, status, failed && (reads->is_auto || is_beside));
     else
         said_so(reads, cold, &err, is_damage(fault), expected);
     if (expected != NULL)
@@ -303,6 +304,49 @@ Test(transition_faults, A11_A24_any_read_at_the_start_may_fail_or_lie, .timeout 
     cr_assert_eq(rig_check(&rig, &cold, PHASE_DECODE, "opened again"), rig_moe_layers(&rig));
     rig_close(&rig);
     cold_close(&cold);
+}
+
+/* What fails beside passes is told once, and not read again until somebody waits for it. */
+Test(transition_faults, what_fails_beside_a_pass_is_not_tried_beside_the_next)
+{
+    static const enum way read_ways[] = {WAY_RELOAD, WAY_UPLOAD};
+    for (int w = 0; w < 2; w++) {
+        struct rig_params params = cases[0];
+        struct warnings heard;
+        struct cold cold;
+        struct rig rig;
+        struct error err;
+        params.way = read_ways[w];
+        params.uring = &rig_no_uring;
+        params.log = rig_hear(&heard);
+        cold_open(&cold, &params);
+        rig_open(&rig, &params);
+        heard.count = 0; /* that there is no io_uring */
+        for (int wave = 1; wave <= 2; wave++) {
+            int64_t left = 0;
+            atomic_store(&reads_stay_broken, true);
+            atomic_store(&reads_are_damaged, false);
+            atomic_store(&reads_left, 1);
+            for (int pass = 0; pass < 3; pass++) {
+                cr_assert_eq(transition_run(rig.transition, PHASE_PREFILL, &err), STATUS_OK);
+                transition_start(rig.transition, PHASE_DECODE);
+                while (transition_is_under_way(rig.transition))
+                    continue;
+                cr_assert(pass == 0 || atomic_load(&reads_left) == left);
+                left = atomic_load(&reads_left);
+                cr_assert_lt(left, 1);
+            }
+            cr_assert_eq(heard.count, wave, "%s", heard.last);
+            cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err), STATUS_IO);
+            atomic_store(&reads_left, INT64_MAX);
+            cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err), STATUS_OK);
+            cr_assert_eq(rig_check(&rig, &cold, PHASE_DECODE, "after all"), rig_moe_layers(&rig));
+            cr_assert_eq(transition_run(rig.transition, PHASE_PREFILL, &err), STATUS_OK);
+            cr_assert_eq(heard.count, wave);
+        }
+        rig_close(&rig);
+        cold_close(&cold);
+    }
 }
 
 /* ---- Allocations that fail ------------------------------------------------------------------- */
