@@ -72,7 +72,11 @@ static enum status open_file(struct backup_part *part, struct error *err)
     if (answer > 0)
         return STATUS_OK;
     if (answer < 0 && errno == EWOULDBLOCK)
-        return error_set(err, STATUS_IO, "another phasor is writing %s", part->name);
+        return error_set(
+            err, STATUS_IO,
+            "another phasor is writing %s; wait until it has finished, then the backup "
+            "is there",
+            part->name);
     return error_set_errno(err, answer == 0 ? EBUSY : errno, "cannot create %s", part->name);
 }
 

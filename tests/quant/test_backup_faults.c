@@ -351,7 +351,8 @@ Test(backup_faults, two_at_a_time_are_refused)
                                   &bench.fingerprint, &err),
                  STATUS_OK);
     cr_assert_eq(backup_part_open(&part, bench.path, &form, &err), STATUS_OK);
-    expect_failure("locked", bench_try(&bench, &params, &err), &err, STATUS_IO, "another phasor");
+    expect_failure("locked", bench_try(&bench, &params, &err), &err, STATUS_IO,
+                   "wait until it has finished");
     backup_part_close(&part);
     expect_goes_on("unlocked");
 }
