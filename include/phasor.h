@@ -118,8 +118,9 @@ struct phasor_model_params {
                               * parallelism */
     phasor_log_fn *log;      /* or NULL */
     void *log_context;
-    /* Bytes of weights read so far, of those of all devices together; or NULL. Comes from threads
-     * of the library, one call at a time. */
+    /* Bytes of weights read so far, of those of all devices together; before that, where an INT4
+     * backup is made, of the weights that go into it. Or NULL. Comes from threads of the library,
+     * one call at a time. */
     void (*load_progress)(void *context, uint64_t bytes_done, uint64_t bytes_total);
     void *load_context;
     enum phasor_transition transition; /* between the layouts of a plan that has two */

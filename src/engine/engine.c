@@ -523,6 +523,8 @@ static enum status engine_load(struct engine *engine, const struct engine_params
     if (changes_layout(engine))
         TRY(engine_backup_open(&engine->backup, engine->checkpoint, params,
                                engine->layouts.decode_is_packed, err));
+    else
+        engine_backup_pass_over(params, engine->shape.moe_layer_count > 0);
     TRY(weights_get(engine, params, err));
     return transition_get(engine, params, err);
 }

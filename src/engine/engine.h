@@ -39,7 +39,8 @@ struct engine_params {
     uint64_t kv_bytes;
     int64_t max_num_seqs, max_num_batched_tokens;
     struct log_sink log;
-    /* Loading: bytes read of all bytes; may be NULL. */
+    /* Loading: bytes read of all bytes; before that the same of weights that go into a backup,
+     * where one is made. May be NULL. */
     void (*load_progress)(void *context, uint64_t bytes_done, uint64_t bytes_total);
     void *load_context;
 };

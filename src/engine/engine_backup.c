@@ -1,5 +1,6 @@
 #include "engine/engine_backup.h"
 
+#include <stdint.h>
 #include <unistd.h>
 
 #include "base/memory.h"
@@ -73,12 +74,24 @@ static enum status open_own(struct backup **out, const char *path,
     return status;
 }
 
+static enum status tell_progress(void *context, uint64_t bytes_done, uint64_t bytes_total)
+{
+    const struct engine_params *params = context;
+    params->load_progress(params->load_context, bytes_done, bytes_total);
+    return STATUS_OK;
+}
+
 static enum status make(const char *path, const struct checkpoint *checkpoint,
                         const struct engine_params *params, struct error *err)
 {
     struct backup_report report;
     struct backup_write_params write = {
-        .path = path, .settings = engine_backup_settings, .thread_count = params->thread_count};
+        .path = path,
+        .settings = engine_backup_settings,
+        .thread_count = params->thread_count,
+        .progress = params->load_progress == NULL ? NULL : tell_progress,
+        .progress_context = (void *)(uintptr_t)params, /* to look at alone */
+    };
     log_write(&params->log, LOG_INFO,
               "making the INT4 backup of the experts, once for all runs: %s", path);
     TRY(backup_path_make_folder(path, err));
@@ -122,4 +135,19 @@ enum status engine_backup_open(struct backup **out, const struct checkpoint *che
     status = open_in_cache(out, path, checkpoint, &wish, err);
     memory_free(path);
     return status;
+}
+
+void engine_backup_pass_over(const struct engine_params *params, bool has_experts)
+{
+    bool has_path = params->backup_path != NULL;
+    if (!has_path && !params->is_exact)
+        return;
+    log_write(&params->log, LOG_WARNING, "%s without effect: %s",
+              has_path && params->is_exact ? "--backup and --policy exact are"
+              : has_path                   ? "--backup is"
+                                           : "--policy exact is",
+              has_experts
+                  ? "the plan has one layout for prefill and decode, so all weights are the "
+                    "checkpoint's; two, as in dp2|ep2>tp2, or :int4 make use of a backup"
+                  : "the model has no routed experts");
 }

@@ -17,4 +17,8 @@ enum status engine_backup_open(struct backup **out, const struct checkpoint *che
                                const struct engine_params *params, bool is_packed,
                                struct error *err) MUST_CHECK;
 
+/* Where experts never change their layout: one warning, if what `params` says of a backup is
+ * without effect. */
+void engine_backup_pass_over(const struct engine_params *params, bool has_experts);
+
 #endif

@@ -182,6 +182,20 @@ static void check_resume_wants_the_same_weights(const char *plan, enum phasor_tr
     phasor_model_close(model);
 }
 
+/* Of weights that go into the backup, and then of all that are loaded. */
+struct load_seen {
+    uint64_t total; /* of what is under way */
+    int begun;
+};
+
+static void see_load(void *context, uint64_t bytes_done, uint64_t bytes_total)
+{
+    struct load_seen *seen = context;
+    seen->begun += bytes_total != seen->total;
+    seen->total = bytes_total;
+    cr_assert_leq(bytes_done, bytes_total);
+}
+
 /* Made in the cache by the first run, found by the next, the same when it is named; and what it was
  * used for is said. */
 Test(wave_runs, upload_makes_the_backup_once)
@@ -194,15 +208,20 @@ Test(wave_runs, upload_makes_the_backup_once)
     struct phasor_error err;
     size_t length;
     char *path;
+    struct load_seen seen = {0, 0};
     params.log = note;
     params.log_context = &notes;
+    params.load_progress = see_load;
+    params.load_context = &seen;
     snprintf(cache, sizeof cache, "%s", tools_path(tools_folder(), "cache"));
     setenv("PHASOR_CACHE", cache, 1);
     json_t *first = rows_of(&params);
+    cr_assert_eq(seen.begun, 2);
     cr_assert_eq(notes.made, 1);
     cr_assert_not_null(strstr(notes.last, cache), "%s", notes.last);
     json_t *second = rows_of(&params);
     cr_assert_eq(notes.made, 1);
+    cr_assert_eq(seen.begun, 2); /* only loaded: as many bytes as before */
 
     char *text = tools_read_file(tools_path(tools_folder(), "summary"), &length);
     json_t *root = json_loads(text, 0, NULL);
@@ -263,6 +282,33 @@ Test(wave_runs, backups_that_cannot_be_used_are_refused)
     check_refused(&params, "--backup is for --transition upload or auto");
     /* Nothing was made for any of them. */
     cr_assert_neq(access(getenv("PHASOR_CACHE"), F_OK), 0);
+}
+
+/* Nothing is read from a backup that nobody needs; who named one is told. */
+Test(wave_runs, a_backup_is_for_plans_that_change_the_layout)
+{
+    static const struct {
+        bool has_path, is_exact;
+        const char *words;
+    } cases[] = {{true, false, "--backup is without effect: the plan has one layout"},
+                 {false, true, "--policy exact is without effect"},
+                 {true, true, "--backup and --policy exact are without effect"},
+                 {false, false, ""}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct phasor_model_params params =
+            wave_model(WAVE_MODEL, "tp2|tp2", PHASOR_TRANSITION_AUTO);
+        struct notes notes = {0, 0, 0, ""};
+        struct phasor_model *model;
+        struct phasor_error err;
+        params.log = note;
+        params.log_context = &notes;
+        params.backup_path = cases[i].has_path ? "/nowhere/at/all" : NULL;
+        params.policy = cases[i].is_exact ? PHASOR_POLICY_EXACT : PHASOR_POLICY_INT4_DECODE;
+        cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_OK, "%s", err.message);
+        phasor_model_close(model);
+        cr_assert_eq(notes.others, cases[i].words[0] != 0, "%s", notes.last);
+        cr_assert_not_null(strstr(notes.last, cases[i].words), "%s", notes.last);
+    }
 }
 
 /* The backup is made for it, too. Both ways decode on the same weights; by keep, what was started
