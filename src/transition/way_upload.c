@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "base/memory.h"
+#include "base/trace.h"
 #include "transition/granule_reader.h"
 #include "transition/transition_state.h"
 
@@ -244,11 +245,14 @@ static void upload_work(void *context, int worker)
     struct upload_rank *upload = job->rank->upload;
     int i;
     (void)worker;
+    trace_name("check");
     while ((i = atomic_fetch_add(&job->next, 1)) < upload->placed_count) {
         struct upload_granule *granule = &upload->placed[i];
         granule->status = backup_granule_check(
             &granule->content, job->rank->transition->params.backup, granule->granule.number,
             granule->granule.bytes, upload->buffers[i].scratch, &granule->error);
+        trace_bytes((uint64_t)backup_granule_bytes(job->rank->transition->params.backup,
+                                                   granule->granule.number));
         rank_moved(job->rank);
     }
 }
