@@ -89,8 +89,9 @@ enum phasor_transition {
     PHASOR_TRANSITION_KEEP,    /* both layouts stay in memory */
     PHASOR_TRANSITION_RESHARD, /* ranks send one another what they lack */
     PHASOR_TRANSITION_RELOAD,  /* what a rank lacks is read from the checkpoint again */
-    PHASOR_TRANSITION_UPLOAD   /* decode gets the weights of the INT4 backup, and prefill its own again
+    PHASOR_TRANSITION_UPLOAD,  /* decode gets the weights of the INT4 backup, and prefill its own again
                                 * by reload; answers differ a little */
+    PHASOR_TRANSITION_MIXED    /* some experts as by RESHARD, the others as by RELOAD, at the same time */
 };
 
 /* Which weights decode may have, where a backup is at hand. */

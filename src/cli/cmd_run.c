@@ -100,8 +100,9 @@ static const struct cli_option options[] = {
      "weights (default: static tensor parallelism)",
      0, 0, NULL},
     {"transition", 0, OPTION_WORD, AT(transition), "WAY",
-     "how experts come from one layout to the other: auto, keep, reshard, reload, upload (auto)", 0,
-     0, transition_words},
+     "how experts come from one layout to the other: auto, keep, reshard, reload, upload, mixed "
+     "(auto)",
+     0, 0, transition_words},
     {"backup", 0, OPTION_FILE, AT(backup), "FILE",
      "the INT4 backup for --transition upload or auto, or a plan with :int4 (the one in "
      "$PHASOR_CACHE or ~/.cache/phasor, which upload and :int4 make)",

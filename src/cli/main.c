@@ -21,9 +21,13 @@ const struct option_word expert_dtype_words[] = {
 };
 
 const struct option_word transition_words[] = {
-    {"auto", PHASOR_TRANSITION_AUTO, NULL},       {"keep", PHASOR_TRANSITION_KEEP, NULL},
-    {"reshard", PHASOR_TRANSITION_RESHARD, NULL}, {"reload", PHASOR_TRANSITION_RELOAD, NULL},
-    {"upload", PHASOR_TRANSITION_UPLOAD, NULL},   {NULL, 0, NULL},
+    {"auto", PHASOR_TRANSITION_AUTO, NULL},
+    {"keep", PHASOR_TRANSITION_KEEP, NULL},
+    {"reshard", PHASOR_TRANSITION_RESHARD, NULL},
+    {"reload", PHASOR_TRANSITION_RELOAD, NULL},
+    {"upload", PHASOR_TRANSITION_UPLOAD, NULL},
+    {"mixed", PHASOR_TRANSITION_MIXED, NULL},
+    {NULL, 0, NULL},
 };
 
 const struct option_word policy_words[] = {

@@ -30,6 +30,7 @@ MIRRORS(PHASOR_TRANSITION_KEEP - 1, WAY_KEEP);
 MIRRORS(PHASOR_TRANSITION_RESHARD - 1, WAY_RESHARD);
 MIRRORS(PHASOR_TRANSITION_RELOAD - 1, WAY_RELOAD);
 MIRRORS(PHASOR_TRANSITION_UPLOAD - 1, WAY_UPLOAD);
+MIRRORS(PHASOR_TRANSITION_MIXED - 1, WAY_MIXED);
 MIRRORS(PHASOR_LOG_DEBUG, LOG_DEBUG);
 MIRRORS(PHASOR_LOG_INFO, LOG_INFO);
 MIRRORS(PHASOR_LOG_WARNING, LOG_WARNING);
@@ -128,7 +129,7 @@ static enum status open_model(struct phasor_model *model, const struct phasor_mo
     if (params->thread_count < 0)
         return error_set(err, STATUS_INVALID_ARGUMENT, "--threads must not be negative, found %d",
                          params->thread_count);
-    if ((int)params->transition < 0 || params->transition > PHASOR_TRANSITION_UPLOAD)
+    if ((int)params->transition < 0 || params->transition > PHASOR_TRANSITION_MIXED)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "transition: %d is none of enum phasor_transition",
                          (int)params->transition);

@@ -239,7 +239,8 @@ static void room_choose(struct engine *engine, const struct engine_params *param
     uint64_t there = system_memory_available();
     bool is_read = params->transition_is_auto
                        ? engine->layouts.decode_is_packed
-                       : params->transition == WAY_RELOAD || params->transition == WAY_UPLOAD;
+                       : params->transition == WAY_RELOAD || params->transition == WAY_UPLOAD ||
+                             params->transition == WAY_MIXED;
     if (!plan_layouts_differ(&engine->layouts))
         return;
     if (engine->memory_bytes > 0 && engine->memory_bytes < there)

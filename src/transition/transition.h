@@ -36,10 +36,11 @@ enum way {
     WAY_RELOAD,  /* what a rank lacks is read from the checkpoint */
     WAY_UPLOAD,  /* to decode: read from the INT4 backup, and dequantized unless decode is packed;
                   * back by reload, for prefill always has the checkpoint's own weights */
+    WAY_MIXED,   /* of some experts as by reshard, of the others as by reload, at the same time */
     WAY_COUNT
 };
 
-/* "keep", "reshard", "reload", "upload". */
+/* "keep", "reshard", "reload", "upload", "mixed". */
 extern const char *const way_names[WAY_COUNT];
 
 struct transition_params {

@@ -1,6 +1,6 @@
-/* What the transition's own sources share. transition.c: life and the choice of a way; layers.c: a
- * layer on all ranks, by way after way; mover.c: the layers in turn, between passes or beside them;
- * ways.c: the table; way_*.c: how bytes come. */
+/* What the transition's own sources share. transition.c: life; choice.c: the choice of a way;
+ * layers.c: a layer on all ranks, by way after way; mover.c: the layers in turn, between passes or
+ * beside them; ways.c: the table; way_*.c: how bytes come. */
 #ifndef PHASOR_TRANSITION_TRANSITION_STATE_H
 #define PHASOR_TRANSITION_TRANSITION_STATE_H
 
@@ -15,6 +15,13 @@ struct move_list {
     struct move *moves; /* [count] */
     int64_t count;
 };
+
+/* Some of the experts of each layer, spread evenly: `of_16` of 16 of them, or the others. */
+struct expert_part {
+    int of_16;
+    bool is_of_others;
+};
+#define ALL_EXPERTS ((struct expert_part){16, false})
 
 /* Of `awaits`: no layer, or all. */
 #define AWAITS_NONE (-1)
@@ -31,6 +38,8 @@ struct transition_rank {
     struct reshard_rank *reshard; /* way_reshard.c */
     struct reload_rank *reload;   /* way_reload.c */
     struct upload_rank *upload;   /* way_upload.c */
+    struct mixed_rank *mixed;     /* way_mixed.c */
+    struct expert_part part;      /* that it moves: all, but for the doubles of way_mixed.c */
     struct stream *beside;        /* of low priority */
     /* For the pieces that are moved now: device->stream, with all workers, or the one beside. */
     struct stream *stream;
@@ -61,13 +70,18 @@ struct way_ops {
 };
 extern const struct way_ops *const ways[WAY_COUNT];
 
-extern const struct way_ops way_keep, way_reshard, way_reload, way_upload;
+extern const struct way_ops way_keep, way_reshard, way_reload, way_upload, way_mixed;
+
+/* way_reshard.c: puts a round of the rank's messages on rank->stream, which has to be synchronized
+ * before the next. */
+void reshard_put(struct transition_rank *rank, int64_t layer, enum phase phase, int64_t round);
 
 struct transition {
     struct transition_params params;
     int rank_count;
     struct transition_rank *ranks;    /* [rank_count] */
     bool is_open[WAY_COUNT];          /* has all that it needs */
+    int mixed_part;                   /* of 16 experts, those that mixed sends */
     struct granule_readers *granules; /* way_upload.c */
     struct thread_team *hosts;        /* beside the box's own */
 
@@ -106,6 +120,12 @@ struct transition {
 void transition_lock(const struct transition *transition);
 void transition_unlock(const struct transition *transition);
 
+/* choice.c. Opens the ways that may be needed, without those that a trial decides about. */
+enum status ways_open(struct transition *transition, struct error *err) MUST_CHECK;
+/* With spares that have been written to: sets the way to each phase, and fills the second layout of
+ * resident slots. */
+enum status way_choose(struct transition *transition, struct error *err) MUST_CHECK;
+
 /* layers.c. The layer's slices are in their targets on all ranks, or `*has_refused`: on some they
  * are not, and `err` says why. */
 enum status layer_fill(struct transition *transition, enum way way, int64_t layer, enum phase phase,
@@ -131,10 +151,11 @@ void mover_deinit(struct transition *transition); /* where it was not begun, too
 /* Lends the streams of all ranks, or takes them back; nothing is under way. */
 void mover_lend_all(struct transition *transition, bool are_lent);
 
-/* The move list of a rank to the layout of `phase`, in memory that move_list_deinit releases. */
+/* The move list of a rank to the layout of `phase`, of some experts, in memory that
+ * move_list_deinit releases. */
 enum status move_list_init(struct move_list *out, const struct transition *transition,
                            enum phase phase, int rank, struct move_rules rules,
-                           struct error *err) MUST_CHECK;
+                           struct expert_part part, struct error *err) MUST_CHECK;
 void move_list_deinit(struct move_list *list); /* {0} is allowed */
 
 /* The layout from which a layer goes to that of a phase. */

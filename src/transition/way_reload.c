@@ -81,7 +81,7 @@ static enum status lists_init(struct transition_rank *rank, struct reload_rank *
         struct move_list *list = &reload->lists[phase][i % 2];
         if (phase == PHASE_DECODE && rank->transition->params.layouts->decode_is_packed)
             continue; /* that is the backup's alone */
-        TRY(move_list_init(list, rank->transition, phase, rank->index, rules, err));
+        TRY(move_list_init(list, rank->transition, phase, rank->index, rules, rank->part, err));
         for (int64_t p = 0; p < list->count * EXPERT_MATRICES; p++) {
             struct packed_block block = packed_of(rank, &list->moves[p / EXPERT_MATRICES], phase, 0,
                                                   (int)(p % EXPERT_MATRICES), NULL);

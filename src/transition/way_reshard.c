@@ -9,7 +9,7 @@
 
 /* What a rank receives in a round: at least a move. */
 #define ROUND_BYTES ((int64_t)4 << 20)
-#define ROUND_MOVES 64
+#define ROUND_MOVES 4
 
 struct reshard_rank {
     struct move_list lists[PHASE_COUNT][COMM_RANKS_MAX]; /* of all ranks, to each layout */
@@ -50,7 +50,7 @@ static enum status reshard_open(struct transition_rank *rank, struct error *err)
     for (int phase = 0; phase < PHASE_COUNT; phase++) {
         for (int r = 0; r < transition->rank_count; r++)
             TRY(move_list_init(&reshard->lists[phase][r], transition, (enum phase)phase, r,
-                               moves_between_ranks(), err));
+                               moves_between_ranks(), rank->part, err));
         rounds_find(reshard, rank, (enum phase)phase);
     }
     size_t messages = ROUND_MOVES * EXPERT_ARRAYS_MAX;
@@ -99,8 +99,7 @@ static struct range round_of(const struct move_list *list, int64_t round_moves, 
     return (struct range){first, left < round_moves ? left : round_moves};
 }
 
-static enum status round_run(struct transition_rank *rank, int64_t layer, enum phase phase,
-                             int64_t round, struct error *err)
+void reshard_put(struct transition_rank *rank, int64_t layer, enum phase phase, int64_t round)
 {
     const struct reshard_rank *reshard = rank->reshard;
     const struct expert_slots *slots = rank->slots;
@@ -121,7 +120,6 @@ static enum status round_run(struct transition_rank *rank, int64_t layer, enum p
         }
     }
     comm_exchange(rank->world, rank->stream, &exchange);
-    return rank->ops->synchronize(rank->stream, err);
 }
 
 /* Of rounds. */
@@ -135,8 +133,10 @@ static int64_t reshard_piece_count(const struct transition_rank *rank, int64_t l
 static enum status reshard_move(struct transition_rank *rank, int64_t layer, enum phase phase,
                                 struct range rounds, struct error *err)
 {
-    for (int64_t round = rounds.first; round < rounds.first + rounds.count; round++)
-        TRY(round_run(rank, layer, phase, round, err));
+    for (int64_t round = rounds.first; round < rounds.first + rounds.count; round++) {
+        reshard_put(rank, layer, phase, round);
+        TRY(rank->ops->synchronize(rank->stream, err));
+    }
     return STATUS_OK;
 }
 

@@ -169,7 +169,8 @@ static enum status upload_open(struct transition_rank *rank, struct error *err)
     TRY(check_slice(rank, err));
     TRY(memory_get((void **)&upload, 1, sizeof *upload, "the transition", err));
     rank->upload = upload;
-    TRY(move_list_init(&upload->list, rank->transition, PHASE_DECODE, rank->index, rules, err));
+    TRY(move_list_init(&upload->list, rank->transition, PHASE_DECODE, rank->index, rules,
+                       rank->part, err));
     upload->granule_blocks =
         backup_form(rank->transition->params.backup)->granule_width / PACK_BLOCK;
     upload->parts = rank->slots->forms[PHASE_DECODE].slice.blocks.count / upload->granule_blocks;

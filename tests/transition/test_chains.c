@@ -112,7 +112,7 @@ static void expect(struct expected *out, struct cold *cold, const struct rig_par
 
 static void check_case(size_t index)
 {
-    static const enum way in_place[] = {WAY_RESHARD, WAY_RELOAD, WAY_UPLOAD};
+    static const enum way in_place[] = {WAY_RESHARD, WAY_RELOAD, WAY_UPLOAD, WAY_MIXED};
     struct transition *by_way[WAY_COUNT] = {NULL};
     struct expected expected = {.int4 = {.logits = NULL}};
     struct rig_params params = cases[index];

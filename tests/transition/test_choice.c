@@ -44,15 +44,19 @@ Test(choice, is_keep_where_both_are_resident_else_the_faster)
         if (keeps_both) {
             cr_assert_eq(way, WAY_KEEP);
         } else {
-            double reshard, reload;
+            double reshard, reload, upload, mixed;
+            enum way best;
             printf("%s\n", heard.probe);
             cr_assert_eq(sscanf(heard.probe,
                                 "a layer's experts change their layout there and back in %lf s by "
-                                "reshard, in %lf s by reload",
-                                &reshard, &reload),
-                         2, "%s", heard.probe);
-            cr_assert(reshard > 0 && reload > 0);
-            cr_assert_eq(way, reload < reshard ? WAY_RELOAD : WAY_RESHARD, "%s", heard.probe);
+                                "reshard, in %lf s by reload, in %lf s by upload and reload, in "
+                                "%lf s by mixed",
+                                &reshard, &reload, &upload, &mixed),
+                         4, "%s", heard.probe);
+            cr_assert(reshard > 0 && reload > 0 && upload < 0 && mixed > 0);
+            best = reload < reshard ? WAY_RELOAD : WAY_RESHARD;
+            best = mixed < reshard && mixed < reload ? WAY_MIXED : best;
+            cr_assert_eq(way, best, "%s", heard.probe);
         }
         cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err), STATUS_OK);
         cr_assert_eq(rig_check(&rig, &cold, PHASE_DECODE, "moved"), rig_moe_layers(&rig));

@@ -114,6 +114,13 @@ static void reads_open(struct reads *out, const struct rig_params *base, enum wa
     if (!out->is_fake)
         params.uring = &rig_no_uring;
     rig_open(&out->rig, &params);
+    /* Whatever the probe found. */
+    struct transition *transition = out->rig.transition;
+    for (int r = 0; r < params.rank_count && !transition->is_open[way]; r++) {
+        struct error err;
+        cr_assert_eq(ways[way]->open(&transition->ranks[r], &err), STATUS_OK, "%s", err.message);
+    }
+    transition->is_open[way] = true;
 }
 
 static bool is_damage(enum read_fault fault)
@@ -192,7 +199,7 @@ static bool read_fails(struct reads *reads, enum read_fault fault, int64_t n,
     snprintf(reads->label, sizeof reads->label, "%s, read %lld, fault %d%s", way_names[reads->way],
              (long long)n, (int)fault, reads->is_auto ? ", auto" : "");
     reads->heard.count = 0;
-    rig->transition->way[PHASE_DECODE] = reads->way; /* whatever the probe found */
+    rig->transition->way[PHASE_DECODE] = reads->way;
     fault_arm(reads, fault, n);
     enum status status = rig_move(rig, rig->transition, PHASE_DECODE, is_beside, &err);
     bool failed = fault_disarm(reads);
@@ -242,6 +249,13 @@ Test(transition_faults, A24_any_read_of_a_reload_may_fail, .timeout = 3000)
 {
     for (size_t i = 0; i < CASE_COUNT; i++)
         reads_fail(&cases[i], WAY_RELOAD, READ_DAMAGES, sweep_step(i == 0 ? 131 : 1009));
+}
+
+/* Whoever cannot read still sends what the others wait for. */
+Test(transition_faults, A24_any_read_of_a_mixed_change_may_fail, .timeout = 3000)
+{
+    for (size_t i = 0; i < CASE_COUNT; i++)
+        reads_fail(&cases[i], WAY_MIXED, READ_DAMAGES, sweep_step(i == 0 ? 131 : 1009));
 }
 
 /* A layer with native weights goes on by reshard; no other is made of what is damaged. */
@@ -478,7 +492,7 @@ static void sweep_way(const struct rig_params *base, enum way way, enum fault_ki
 
 static void sweep(enum fault_kind kind, bool is_beside, uint64_t quick_step)
 {
-    static const enum way in_place[] = {WAY_RESHARD, WAY_RELOAD, WAY_UPLOAD};
+    static const enum way in_place[] = {WAY_RESHARD, WAY_RELOAD, WAY_UPLOAD, WAY_MIXED};
     for (size_t i = 0; i < 2; i++) {
         struct cold cold;
         cold_open(&cold, &cases[i]);

@@ -27,8 +27,8 @@ static const struct rig_params cases[] = {
 };
 #define CASE_COUNT (sizeof cases / sizeof *cases)
 
-static const enum way in_place[] = {WAY_RESHARD, WAY_RELOAD, WAY_UPLOAD};
-#define WAY_COUNT_IN_PLACE 3
+static const enum way in_place[] = {WAY_RESHARD, WAY_RELOAD, WAY_UPLOAD, WAY_MIXED};
+#define WAY_COUNT_IN_PLACE 4
 
 /* ---- Passes with a transition between or beside them ------------------------------------------
  */
@@ -465,7 +465,8 @@ Test(overlap, with_random_delays, .timeout = 3600)
         struct rig_params params = cases[i];
         struct scenario_result expected, found;
         struct rig rig;
-        params.way = in_place[i % WAY_COUNT_IN_PLACE];
+        for (size_t w = i; !rig_can(&params, params.way = in_place[w % WAY_COUNT_IN_PLACE]); w++)
+            continue;
         params.spare_count = 1 + (int64_t)i % 3;
         params.uring = &rig_no_uring; /* whose writes no sanitizer would see */
         rig_open(&rig, &params);
