@@ -98,9 +98,11 @@ struct trace_lane *trace_lane_add(struct trace *trace, int rank, const char *nam
 
 /* ---- Spans ----------------------------------------------------------------------------------- */
 
-void trace_lane_use(struct trace_lane *lane)
+struct trace_lane *trace_lane_use(struct trace_lane *lane)
 {
+    struct trace_lane *before = own;
     own = lane;
+    return before;
 }
 
 double trace_begin(void)

@@ -37,7 +37,8 @@ struct trace_lane *trace_lane_add(struct trace *trace, int rank, const char *nam
 /* ---- For a thread that works -----------------------------------------------------------------
  */
 
-void trace_lane_use(struct trace_lane *lane); /* the thread's, from here on; NULL: none */
+/* The thread's, from here on (NULL: none); returns the one before. */
+struct trace_lane *trace_lane_use(struct trace_lane *lane);
 
 /* When a span begins; 0 where none is kept. */
 double trace_begin(void);

@@ -95,10 +95,13 @@ static enum status rank_fill(void *context, int index, struct error *err)
 {
     struct transition *transition = context;
     struct transition_rank *rank = &transition->ranks[index];
+    struct trace_lane *before = trace_lane_use(rank->lane);
+    trace_layer(transition->work_layer);
     rank->refusal = STATUS_OK;
     set_filling(rank, true);
     enum status status = pieces_move(rank, transition->work_layer, transition->work_phase, err);
     set_filling(rank, false);
+    trace_lane_use(before);
     return status;
 }
 

@@ -1,6 +1,7 @@
 #include "transition/transition.h"
 
 #include "base/memory.h"
+#include "base/trace.h"
 #include "transition/granule_reader.h"
 #include "transition/transition_state.h"
 
@@ -50,13 +51,15 @@ static enum status ranks_create(struct transition *transition, struct error *err
     for (int r = 0; r < transition->rank_count; r++) {
         struct device *device = box_device(params->box, r);
         ASSERT(params->slots[r]->keeps_both == params->slots[0]->keeps_both);
-        transition->ranks[r] = (struct transition_rank){.transition = transition,
-                                                        .index = r,
-                                                        .device = device,
-                                                        .ops = device->ops,
-                                                        .slots = params->slots[r],
-                                                        .part = ALL_EXPERTS,
-                                                        .awaits = AWAITS_ALL};
+        transition->ranks[r] =
+            (struct transition_rank){.transition = transition,
+                                     .index = r,
+                                     .device = device,
+                                     .ops = device->ops,
+                                     .slots = params->slots[r],
+                                     .part = ALL_EXPERTS,
+                                     .lane = trace_lane_add(box_trace(params->box), r, "reads"),
+                                     .awaits = AWAITS_ALL};
         members[r] = r;
         TRY(device->ops->stream_create(device, &transition->ranks[r].beside, STREAM_LOW, err));
     }

@@ -41,6 +41,7 @@ struct transition_rank {
     struct mixed_rank *mixed;     /* way_mixed.c */
     struct expert_part part;      /* that it moves: all, but for the doubles of way_mixed.c */
     struct stream *beside;        /* of low priority */
+    struct trace_lane *lane;      /* of the thread that works on it */
     /* For the pieces that are moved now: device->stream, with all workers, or the one beside. */
     struct stream *stream;
     bool is_lent; /* it is device->stream */

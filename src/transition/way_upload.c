@@ -224,6 +224,9 @@ static bool has_failed(const struct transition_rank *rank)
 static void batch_gather(struct transition_rank *rank, int most)
 {
     struct upload_rank *upload = rank->upload;
+    const struct backup *backup = rank->transition->params.backup;
+    double begin = trace_begin();
+    uint64_t bytes = 0;
     double moment = comm_domain_poll_seconds(box_domain(rank->transition->params.box));
     struct error cause;
     bool has = true;
@@ -234,10 +237,12 @@ static void batch_gather(struct transition_rank *rank, int most)
         if (status != STATUS_OK) {
             way_refuse(rank, status, &cause);
         } else if (has) {
+            bytes += (uint64_t)backup_granule_bytes(backup, upload->got[upload->got_count].number);
             upload->got_count++;
             rank_moved(rank);
         }
     }
+    trace_add(begin, "read", bytes);
 }
 
 static void upload_work(void *context, int worker)

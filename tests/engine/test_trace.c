@@ -24,6 +24,7 @@ static json_t *trace_of(const char *plan, enum phasor_transition transition,
     struct phasor_model *model;
     struct phasor_error err;
     size_t length;
+    setenv("PHASOR_CACHE", tools_path(folder, "cache"), 1);
     tools_write_file(tools_path(folder, "in"), rows, sizeof rows - 1);
     struct phasor_model_params params = phasor_model_params_default();
     params.model = MODEL;
@@ -166,6 +167,8 @@ static const struct trace_case cases[] = {
     {"dp2|ep2>tp2", PHASOR_TRANSITION_KEEP, NULL},
     {"dp2|ep2>tp2", PHASOR_TRANSITION_RELOAD, "read again"},
     {"dp2|ep2>tp2", PHASOR_TRANSITION_RESHARD, "transition"},
+    {"dp2|ep2>tp2", PHASOR_TRANSITION_MIXED, "read again"},
+    {"dp2|ep2>tp2", PHASOR_TRANSITION_UPLOAD, "check"},
     {"dp2|ep2>tp2", PHASOR_TRANSITION_UPLOAD, "check"},
 };
 
@@ -187,6 +190,11 @@ static void expect_run(const json_t *root, const struct trace_case *of,
         cr_expect_eq(spans_of(root, r, "operation", "call"), 0, "work without a name");
         if (of->moves != NULL)
             cr_expect_gt(spans_of(root, r, "operation", of->moves), 0);
+    }
+    bool is_upload = of->transition == PHASOR_TRANSITION_UPLOAD;
+    for (int r = 0; r < RANKS; r++) {
+        cr_expect_eq(bytes_of(root, r, "read") > 0, is_upload);
+        cr_expect_geq(bytes_of(root, r, "check"), bytes_of(root, r, "read"));
     }
     int64_t waits = spans_of(root, -2, "operation", "wait for the others");
     cr_expect_gt(waits, 0);
