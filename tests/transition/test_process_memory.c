@@ -93,3 +93,9 @@ Test(process_memory, upload)
 {
     check_way(WAY_UPLOAD);
 }
+
+/* With the staging of its part that reads. */
+Test(process_memory, mixed)
+{
+    check_way(WAY_MIXED);
+}
