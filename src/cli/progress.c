@@ -108,6 +108,9 @@ static double bounded_fraction(double done, double total)
 void progress_bytes(struct progress *progress, const char *label, uint64_t done, uint64_t total)
 {
     char rest[96];
+    if (done < progress->done) /* of something else: a backup is made, and then weights are read */
+        progress_begin(progress);
+    progress->done = done;
     if (!is_time(progress))
         return;
     double elapsed = progress->drawn_at - progress->started_at;

@@ -16,6 +16,7 @@ struct progress {
     bool is_drawn; /* a line stands on the terminal and has to be erased */
     double drawn_at;
     double started_at; /* of the present phase */
+    uint64_t done;     /* bytes in it, as they were told last */
 };
 
 void progress_init(struct progress *progress, bool is_quiet, bool is_verbose);

@@ -205,18 +205,6 @@ static uint64_t weights_total(const struct engine *engine, const struct weight_t
     return total;
 }
 
-/* A spare for each layer, so that what is read from a file can come while prefill computes: where
- * that adds little to what caches and activations are to have. */
-static int64_t spares_choose(struct engine *engine, const struct weight_types *types,
-                             uint64_t there)
-{
-    int64_t most = engine->shape.moe_layer_count;
-    uint64_t with_one = weights_total(engine, types);
-    engine->spare_count = most;
-    uint64_t with_most = weights_total(engine, types);
-    return with_most <= there / 2 && with_most - with_one <= there / 8 ? most : 1;
-}
-
 /* What the runs to come are known to take. */
 static uint64_t runs_bytes(const struct engine *engine, const struct engine_params *params)
 {
@@ -228,6 +216,22 @@ static uint64_t runs_bytes(const struct engine *engine, const struct engine_para
         return params->kv_bytes;
     return params->kv_bytes + run_table_bytes(sequences, tokens, config->vocab_count) +
            exec_bytes(config, &engine->layouts, tokens, sequences) * (uint64_t)layout->rank_count;
+}
+
+/* A spare for each layer, so that what is read from a file can come while prefill computes: where
+ * that adds little to what caches and activations are to have, and leaves what runs ask for. */
+static int64_t spares_choose(struct engine *engine, const struct engine_params *params,
+                             const struct weight_types *types, uint64_t there)
+{
+    int64_t most = engine->shape.moe_layer_count;
+    uint64_t with_one = weights_total(engine, types);
+    engine->spare_count = most;
+    uint64_t with_most = weights_total(engine, types);
+    uint64_t held = memory_counters_get().live_bytes;
+    bool has_room = with_most <= there / 2 && with_most - with_one <= there / 8 &&
+                    params->kv_bytes <= there &&
+                    held + with_most + runs_bytes(engine, params) <= there;
+    return has_room ? most : 1;
 }
 
 /* Both layouts stay resident where that was asked for; or where nobody says, and they take at most
@@ -254,7 +258,7 @@ static void room_choose(struct engine *engine, const struct engine_params *param
         engine->keeps_both = params->transition == WAY_KEEP;
     }
     if (is_read && !engine->keeps_both)
-        engine->spare_count = spares_choose(engine, types, there);
+        engine->spare_count = spares_choose(engine, params, types, there);
 }
 
 const char *engine_room_advice(const struct engine *engine)
@@ -364,7 +368,7 @@ static bool changes_layout(const struct engine *engine)
 }
 
 /* What a copy of the backup may take: what is left when runs have what they ask for, and half of it
- * where that is not known, since a KV cache then takes half of what it finds. */
+ * where that is not known: a KV cache then takes half of what it finds, and passes want theirs. */
 static uint64_t room_for_backup(const struct engine *engine, const struct engine_params *params)
 {
     uint64_t there = system_memory_available(), needed = runs_bytes(engine, params);
@@ -374,7 +378,7 @@ static uint64_t room_for_backup(const struct engine *engine, const struct engine
         there = left < there ? left : there;
     }
     uint64_t left = there > needed ? there - needed : 0;
-    return params->kv_bytes > 0 ? left : left / 2;
+    return params->kv_bytes > 0 && params->max_num_seqs > 0 ? left : left / 2;
 }
 
 /* That a choice of ways fell on other weights. */

@@ -27,8 +27,11 @@ static enum status way_open(struct transition *transition, enum way way, struct 
 /* One that is not needed, only there to choose from: it may want what is not there. */
 static enum status way_offer(struct transition *transition, enum way way, struct error *err)
 {
-    enum status status = way_open(transition, way, err);
-    return status == STATUS_NO_MEMORY || status == STATUS_UNSUPPORTED ? STATUS_OK : status;
+    struct error cause;
+    if (way_open(transition, way, &cause) != STATUS_OK)
+        log_write(&transition->params.log, LOG_DEBUG,
+                  "experts cannot change their layout by %s: %s", way_names[way], cause.message);
+    return comm_domain_failure(box_domain(transition->params.box), err);
 }
 
 /* ---- By trial --------------------------------------------------------------------------------
@@ -64,11 +67,14 @@ static enum status way_probe(double *seconds, struct transition *transition, enu
     return has_refused ? STATUS_OK : status;
 }
 
-/* What the two parts of mixed need time for in the same measure, so that they end together. */
-static int part_of_mixed(double reshard, double reload)
+/* What the two parts of mixed need time for in the same measure, so that they end together; an
+ * expert in each, at least, where there are two. */
+static int part_of_mixed(const struct transition *transition, double reshard, double reload)
 {
+    int64_t experts = transition->params.shape->expert_count;
+    int least = experts < 16 ? (int)ceil_div(16, experts) : 1;
     int part = (int)(16 * reload / (reshard + reload) + 0.5);
-    return part < 1 ? 1 : part > 15 ? 15 : part;
+    return part < least ? least : part > 16 - least ? 16 - least : part;
 }
 
 /* Seconds of a layer by each way that is open; negative: it cannot be had so. */
@@ -90,7 +96,7 @@ static enum status mixed_offer(double seconds[WAY_COUNT], struct transition *tra
 {
     if (seconds[WAY_RESHARD] < 0 || seconds[WAY_RELOAD] < 0)
         return STATUS_OK;
-    transition->mixed_part = part_of_mixed(seconds[WAY_RESHARD], seconds[WAY_RELOAD]);
+    transition->mixed_part = part_of_mixed(transition, seconds[WAY_RESHARD], seconds[WAY_RELOAD]);
     TRY(way_offer(transition, WAY_MIXED, err));
     if (!transition->is_open[WAY_MIXED])
         return STATUS_OK;
@@ -101,28 +107,26 @@ static enum status mixed_offer(double seconds[WAY_COUNT], struct transition *tra
  * weights a reload reads more. */
 static enum status way_try(struct transition *transition, struct error *err)
 {
-    double seconds[WAY_COUNT], back[WAY_COUNT], least = -1;
+    double seconds[WAY_COUNT], both[WAY_COUNT];
     enum way way = WAY_RESHARD;
     TRY(ways_probe(seconds, transition, err));
     TRY(mixed_offer(seconds, transition, err));
     for (int w = WAY_RESHARD; w < WAY_COUNT; w++) {
-        back[w] = seconds[w == WAY_UPLOAD ? WAY_RELOAD : w];
-        if (seconds[w] < 0 || back[w] < 0)
-            continue;
-        if (least < 0 || seconds[w] + back[w] < least) {
-            least = seconds[w] + back[w];
+        double back = seconds[w == WAY_UPLOAD ? WAY_RELOAD : w];
+        both[w] = seconds[w] < 0 || back < 0 ? -1 : seconds[w] + back;
+        if (both[w] >= 0 && (both[way] < 0 || both[w] < both[way]))
             way = (enum way)w;
-        }
     }
     transition_ways_set(transition, way);
-    if (way != WAY_MIXED)
-        way_close(transition, WAY_MIXED);
+    for (int w = WAY_RELOAD; w < WAY_COUNT; w++) {
+        if (w != (int)transition->way[PHASE_DECODE] && w != (int)transition->way[PHASE_PREFILL])
+            way_close(transition, (enum way)w);
+    }
     log_write(&transition->params.log, LOG_DEBUG,
               "a layer's experts change their layout there and back in %.6f s by reshard, in %.6f "
               "s by reload, in %.6f s by upload and reload, in %.6f s by mixed (below 0: not "
               "possible): %s",
-              seconds[WAY_RESHARD] + back[WAY_RESHARD], seconds[WAY_RELOAD] + back[WAY_RELOAD],
-              seconds[WAY_UPLOAD] + back[WAY_UPLOAD], seconds[WAY_MIXED] + back[WAY_MIXED],
+              both[WAY_RESHARD], both[WAY_RELOAD], both[WAY_UPLOAD], both[WAY_MIXED],
               way_names[way]);
     return STATUS_OK;
 }
@@ -192,7 +196,7 @@ static enum status mixed_take(struct transition *transition, struct error *err)
     way_close(transition, WAY_RELOAD);
     bool is_known = seconds[WAY_RESHARD] >= 0 && seconds[WAY_RELOAD] >= 0;
     transition->mixed_part =
-        is_known ? part_of_mixed(seconds[WAY_RESHARD], seconds[WAY_RELOAD]) : 8;
+        is_known ? part_of_mixed(transition, seconds[WAY_RESHARD], seconds[WAY_RELOAD]) : 8;
     return way_open(transition, WAY_MIXED, err);
 }
 

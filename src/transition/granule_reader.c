@@ -192,8 +192,8 @@ static enum status queues_open_alike(struct granule_readers *readers, struct err
         return queues_open(readers, READ_LOCKED, err);
     enum status status = queues_open(readers, READ_URING, &cause);
     if (status == STATUS_UNSUPPORTED) {
-        log_write(&readers->params.log, LOG_WARNING, "%s; the INT4 backup is read by threads",
-                  cause.message);
+        log_write(&readers->params.log, readers->params.is_sure ? LOG_WARNING : LOG_DEBUG,
+                  "%s; the INT4 backup is read by threads", cause.message);
         return queues_open(readers, READ_THREADS, err);
     }
     if (status != STATUS_OK && err != NULL)
@@ -234,7 +234,8 @@ static void tell(const struct granule_readers *readers)
     const char *reason = readers->tier_reason;
     struct read_queue_use use = granule_readers_use(readers);
     if (use.note[0] != 0)
-        log_write(&readers->params.log, LOG_WARNING, "reading the INT4 backup: %s", use.note);
+        log_write(&readers->params.log, readers->params.is_sure ? LOG_WARNING : LOG_DEBUG,
+                  "reading the INT4 backup: %s", use.note);
     if (readers->tier == TIER_LOCKED)
         return; /* it was told before it was read */
     log_write(&readers->params.log, readers->params.is_sure ? LOG_INFO : LOG_DEBUG,

@@ -52,13 +52,17 @@ static void stream_abort(const struct transition_rank *rank, const struct error 
         return;
 }
 
-/* What follows on the stream is for the layer. */
-static enum status layer_note(void *argument, struct error *err)
+static enum status note_run(void *argument, struct error *err)
 {
     (void)err;
     trace_layer(*(int64_t *)argument);
     trace_name("");
     return STATUS_OK;
+}
+
+void stream_note_layer(const struct transition_rank *rank, int64_t layer)
+{
+    rank->ops->call(rank->stream, note_run, &layer, sizeof layer);
 }
 
 /* Piece by piece, or all that are left at once where the stream is lent: it is until the layer is
@@ -72,7 +76,7 @@ static enum status pieces_move(struct transition_rank *rank, int64_t layer, enum
     enum status status = STATUS_OK;
     while (status == STATUS_OK && rank->refusal == STATUS_OK && pieces.first < count) {
         stream_take(rank);
-        rank->ops->call(rank->stream, layer_note, &layer, sizeof layer);
+        stream_note_layer(rank, layer);
         pieces.count = rank->is_lent ? count - pieces.first : 1;
         status = way->move(rank, layer, phase, pieces, err);
         if (status != STATUS_OK)

@@ -165,6 +165,9 @@ static inline enum phase phase_other(enum phase phase)
     return phase == PHASE_PREFILL ? PHASE_DECODE : PHASE_PREFILL;
 }
 
+/* What follows on rank->stream is for the layer; for the trace. */
+void stream_note_layer(const struct transition_rank *rank, int64_t layer);
+
 /* The rank goes on with its part, for whoever looks whether anybody does. */
 void rank_moved(const struct transition_rank *rank);
 

@@ -49,17 +49,11 @@ static void mixed_close(struct transition_rank *rank)
 
 /* ---- Pieces ---------------------------------------------------------------------------------- */
 
-static int64_t round_count(const struct mixed_rank *mixed, int64_t layer, enum phase phase)
-{
-    return way_reshard.piece_count(&mixed->sent, layer, phase);
-}
-
-/* Rounds are as many on all ranks; where none is sent, one piece reads all. */
+/* Rounds are as many on all ranks, one at least. */
 static int64_t mixed_piece_count(const struct transition_rank *rank, int64_t layer,
                                  enum phase phase)
 {
-    int64_t rounds = round_count(rank->mixed, layer, phase);
-    return rounds > 0 ? rounds : 1;
+    return way_reshard.piece_count(&rank->mixed->sent, layer, phase);
 }
 
 /* The pieces of reload that go with some of mixed. */
@@ -72,27 +66,14 @@ static struct range reads_of(const struct transition_rank *rank, int64_t layer, 
     return (struct range){first, all * (pieces.first + pieces.count) / of - first};
 }
 
-/* Rounds without reads, too: the others wait for this rank in each. */
-static enum status rounds_run(struct mixed_rank *mixed, int64_t layer, enum phase phase,
-                              struct range rounds, struct error *err)
-{
-    if (rounds.first >= round_count(mixed, layer, phase))
-        return STATUS_OK;
-    return way_reshard.move(&mixed->sent, layer, phase, rounds, err);
-}
-
 static enum status piece_move(struct transition_rank *rank, int64_t layer, enum phase phase,
                               int64_t piece, struct error *err)
 {
     struct mixed_rank *mixed = rank->mixed;
     struct range one = {piece, 1};
-    bool is_sent = piece < round_count(mixed, layer, phase);
-    if (is_sent)
-        reshard_put(&mixed->sent, layer, phase, piece);
+    reshard_put(&mixed->sent, layer, phase, piece);
     enum status status =
         way_reload.move(&mixed->read, layer, phase, reads_of(rank, layer, phase, one), err);
-    if (!is_sent)
-        return status;
     /* What is on the stream ends before its messages may be written again, whatever happened. */
     struct error failure;
     enum status sent = rank->ops->synchronize(mixed->sent.stream, &failure);
@@ -110,12 +91,14 @@ static enum status mixed_move(struct transition_rank *rank, int64_t layer, enum 
     mixed->read.stream = rank->stream;
     mixed->sent.stream = rank->is_lent ? mixed->normal : mixed->low;
     mixed->read.refusal = STATUS_OK;
+    stream_note_layer(&mixed->sent, layer);
     for (; piece < pieces.first + pieces.count && mixed->read.refusal == STATUS_OK; piece++)
         TRY(piece_move(rank, layer, phase, piece, err));
     if (mixed->read.refusal == STATUS_OK)
         return STATUS_OK;
     way_refuse(rank, mixed->read.refusal, &mixed->read.refusal_error);
-    return rounds_run(mixed, layer, phase, (struct range){piece, count - piece}, err);
+    /* Without reads: the others wait for this rank in each. */
+    return way_reshard.move(&mixed->sent, layer, phase, (struct range){piece, count - piece}, err);
 }
 
 const struct way_ops way_mixed = {

@@ -143,8 +143,10 @@ static const struct move *move_of(const struct reload_job *job, int64_t piece)
 
 static void bytes_read(void *context, uint64_t bytes)
 {
-    trace_bytes(bytes);
-    rank_moved(context);
+    struct transition_rank *rank = context;
+    if (!rank->is_lent || rank->reload->worker_count == 1) /* else it is a part of them */
+        trace_bytes(bytes);
+    rank_moved(rank);
 }
 
 static void reload_work(void *context, int index)

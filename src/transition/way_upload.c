@@ -250,15 +250,15 @@ static void upload_work(void *context, int worker)
     struct upload_job *job = context;
     struct upload_rank *upload = job->rank->upload;
     int i;
-    (void)worker;
     trace_name("check");
+    for (i = 0; worker == 0 && i < upload->placed_count; i++)
+        trace_bytes((uint64_t)backup_granule_bytes(job->rank->transition->params.backup,
+                                                   upload->placed[i].granule.number));
     while ((i = atomic_fetch_add(&job->next, 1)) < upload->placed_count) {
         struct upload_granule *granule = &upload->placed[i];
         granule->status = backup_granule_check(
             &granule->content, job->rank->transition->params.backup, granule->granule.number,
             granule->granule.bytes, upload->buffers[i].scratch, &granule->error);
-        trace_bytes((uint64_t)backup_granule_bytes(job->rank->transition->params.backup,
-                                                   granule->granule.number));
         rank_moved(job->rank);
     }
 }

@@ -9,6 +9,7 @@
 #include "base/system.h"
 #include "layout/moves.h"
 #include "model/config.h"
+#include "transition/transition_state.h"
 
 static int refuse_setup(struct uring_ring **out, unsigned entries)
 {
@@ -155,6 +156,22 @@ void rig_close(struct rig *rig)
     transition_destroy(rig->transition);
     model_runner_close(&rig->runner);
     backup_close(rig->backup);
+}
+
+static void way_reopen(struct transition *transition, enum way way)
+{
+    struct error err;
+    for (int r = 0; r < transition->rank_count && !transition->is_open[way]; r++)
+        check(ways[way]->open(&transition->ranks[r], &err), &err);
+    transition->is_open[way] = true;
+}
+
+void rig_take_way(const struct rig *rig, enum way way)
+{
+    way_reopen(rig->transition, way);
+    if (way == WAY_UPLOAD)
+        way_reopen(rig->transition, WAY_RELOAD);
+    rig->transition->way[PHASE_DECODE] = way;
 }
 
 void cold_open(struct cold *out, const struct rig_params *params)

@@ -66,6 +66,9 @@ enum status rig_start(struct rig *rig, const struct rig_params *params, struct e
 void rig_open(struct rig *out, const struct rig_params *params); /* both; fails the test */
 void rig_close(struct rig *rig);
 
+/* Goes to decode by that way from here on, whatever a trial found (and closed). */
+void rig_take_way(const struct rig *rig, enum way way);
+
 /* The same change of phase, between passes; or beside two: in the first each rank lets go of layer
  * after layer, in the second it waits for each, and what is left is moved behind them. */
 enum status rig_move(const struct rig *rig, struct transition *transition, enum phase phase,

@@ -114,13 +114,7 @@ static void reads_open(struct reads *out, const struct rig_params *base, enum wa
     if (!out->is_fake)
         params.uring = &rig_no_uring;
     rig_open(&out->rig, &params);
-    /* Whatever the probe found. */
-    struct transition *transition = out->rig.transition;
-    for (int r = 0; r < params.rank_count && !transition->is_open[way]; r++) {
-        struct error err;
-        cr_assert_eq(ways[way]->open(&transition->ranks[r], &err), STATUS_OK, "%s", err.message);
-    }
-    transition->is_open[way] = true;
+    rig_take_way(&out->rig, way);
 }
 
 static bool is_damage(enum read_fault fault)
@@ -199,7 +193,7 @@ static bool read_fails(struct reads *reads, enum read_fault fault, int64_t n,
     snprintf(reads->label, sizeof reads->label, "%s, read %lld, fault %d%s", way_names[reads->way],
              (long long)n, (int)fault, reads->is_auto ? ", auto" : "");
     reads->heard.count = 0;
-    rig->transition->way[PHASE_DECODE] = reads->way;
+    rig_take_way(rig, reads->way);
     fault_arm(reads, fault, n);
     enum status status = rig_move(rig, rig->transition, PHASE_DECODE, is_beside, &err);
     bool failed = fault_disarm(reads);
@@ -404,7 +398,8 @@ static void allocations_fail(const struct rig_params *base, const struct cold *c
                      (unsigned long long)n);
     }
     cr_assert_gt(refused, 4);
-    cr_assert_eq(went_on > 0, params->is_auto);
+    cr_assert_eq(went_on > 0, params->is_auto, "%s: %lld went on",
+                 params->is_auto ? "auto" : way_names[params->way], (long long)went_on);
     rig.transition = NULL;
     rig_close(&rig);
 }

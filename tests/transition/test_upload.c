@@ -328,7 +328,7 @@ static void check_cut(const struct reading *reading, bool is_auto, const struct 
     params.has_backup = true;
     params.log = rig_hear(&heard);
     rig_open(&rig, &params);
-    rig.transition->way[PHASE_DECODE] = WAY_UPLOAD; /* whatever the probe found */
+    rig_take_way(&rig, WAY_UPLOAD);
     heard.count = 0;
     cut_off(&cut, &rig);
     enum status status = transition_run(rig.transition, PHASE_DECODE, &err);
