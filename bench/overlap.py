@@ -10,7 +10,8 @@ A run prefills one wave in one pass and decodes one token of each prompt. Its ex
 
 where all three are from --summary-file, and the share is of the last. The ranks own all cores, so
 what the transition takes from prefill counts. The backup is put out of the page cache before each
-run. Loading is outside. Needs nothing but Python.
+run, and may not be locked in memory (by root setpriv sees to it): what is not read in time is waited
+for. Loading is outside. Needs nothing but Python.
 """
 import argparse
 import json
@@ -52,9 +53,15 @@ def write_rows(path, tokens, vocab_count):
     return count
 
 
+def unlocked():
+    """What makes locked memory impossible: a limit, and for root no right to pass over it."""
+    words = ["prlimit", "--memlock=65536:65536"]
+    return words + (["setpriv", "--bounding-set=-ipc_lock"] if os.geteuid() == 0 else [])
+
+
 def run(args, plan, folder, tokens, count, options):
     make_cold(args.backup)
-    command = [args.phasor, "run", args.model, "-i", folder / "rows", "-o", folder / "out",
+    command = unlocked() + [args.phasor, "run", args.model, "-i", folder / "rows", "-o", folder / "out",
                "--overwrite", "-q", "--devices", args.devices, "--plan", plan,
                "--max-num-batched-tokens", tokens, "--max-num-seqs", count,
                "--max-model-len", 2 * PROMPT_TOKENS, "--kv-memory", "%dK" % args.kv_kib(tokens),
@@ -62,7 +69,10 @@ def run(args, plan, folder, tokens, count, options):
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit("%s\n%s" % (" ".join(map(str, command)), done.stderr))
-    return json.loads((folder / "summary").read_text())
+    told = json.loads((folder / "summary").read_text())
+    if "backup_source" in told:
+        args.source = told["backup_source"]
+    return told
 
 
 def measure(args, folder, tokens):
@@ -117,6 +127,7 @@ def main():
     parser.add_argument("--tokens", default=TOKENS, help="of the wave's prompts (%s)" % TOKENS)
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
+    args.source = "nowhere"
     config = json.loads((Path(args.model) / "config.json").read_text())
     heads = config["num_attention_heads"]
     kv_values = 2 * config["num_hidden_layers"] * config.get("num_key_value_heads", heads) * (
@@ -134,6 +145,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="phasor-overlap-") as folder:
         for tokens in map(int, args.tokens.split(",")):
             print(line(tokens, measure(args, Path(folder), tokens)), flush=True)
+    print("# the backup was read from: %s, cold" % args.source)
 
 
 main()
