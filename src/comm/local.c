@@ -43,7 +43,7 @@ static void copy_from(const struct collective *call, int from, void *out, const 
 /* Where ranks run one at a time with the memory of the others closed, copying opens it. */
 static void open_peers(const struct collective *call)
 {
-    struct turn *turn = device_cpu_turn(group_device(call->comm));
+    struct turn *turn = group_device(call->comm)->turn;
     if (turn != NULL)
         turn->open_all(turn, group_device(call->comm));
     perturb();
@@ -51,7 +51,7 @@ static void open_peers(const struct collective *call)
 
 static void close_peers(const struct collective *call)
 {
-    struct turn *turn = device_cpu_turn(group_device(call->comm));
+    struct turn *turn = group_device(call->comm)->turn;
     if (turn != NULL)
         turn->close_others(turn, group_device(call->comm));
     perturb();

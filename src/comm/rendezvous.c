@@ -89,14 +89,14 @@ static bool is_last(struct comm_group *group)
 /* A rank that waits lets others run, where they run one at a time (struct turn). */
 static void turn_give(const struct comm *comm)
 {
-    struct turn *turn = device_cpu_turn(group_device(comm));
+    struct turn *turn = group_device(comm)->turn;
     if (turn != NULL)
         turn->give(turn, group_device(comm));
 }
 
 static void turn_take(const struct comm *comm)
 {
-    struct turn *turn = device_cpu_turn(group_device(comm));
+    struct turn *turn = group_device(comm)->turn;
     if (turn != NULL)
         turn->take(turn, group_device(comm));
 }

@@ -128,6 +128,7 @@ struct device_ops {
 struct device {
     const struct device_ops *ops;
     struct stream *stream; /* where the passes run; of normal priority */
+    struct turn *turn;     /* of the CPU; NULL: none. For who blocks on a stream's thread, too */
 };
 
 /* Who may run, where ranks are to run one at a time with the memory of all others closed: a test's
@@ -161,9 +162,6 @@ enum status device_cpu_create(struct device **out, const struct cpu_share *share
 
 /* Opens or closes (any access is a fault) all memory that a CPU device has from memory_get. */
 void device_cpu_protect(struct device *device, bool closed);
-
-/* The turn of a CPU device, NULL where there is none: for who blocks on a stream's thread. */
-struct turn *device_cpu_turn(const struct device *device);
 
 static inline void device_destroy(struct device *device)
 {

@@ -43,7 +43,7 @@ static struct device *open_with(struct test_turn *turn)
     struct error err;
     struct cpu_share share = {.thread_count = 1, .first_cpu = -1, .turn = &turn->turn};
     cr_assert_eq(device_cpu_create(&device, &share, &err), STATUS_OK);
-    cr_assert_eq(device_cpu_turn(device), &turn->turn);
+    cr_assert_eq(device->turn, &turn->turn);
     return device;
 }
 
@@ -152,6 +152,6 @@ Test(turn, a_wait_that_comes_first_does_not_block)
 Test(turn, there_may_be_none)
 {
     struct device *device = device_open(1);
-    cr_assert_null(device_cpu_turn(device));
+    cr_assert_null(device->turn);
     device_destroy(device);
 }

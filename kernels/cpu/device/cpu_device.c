@@ -1,8 +1,8 @@
 /* The CPU as a device: its streams, its team of threads, its memory. */
 #include "base/memory.h"
+#include "device/command_event.h"
 #include "device/device.h"
 #include "device/thread_team.h"
-#include "kernels/cpu/device/cpu_event.h"
 #include "kernels/cpu/device/cpu_launch.h"
 #include "kernels/cpu/device/cpu_pool.h"
 #include "kernels/cpu/device/cpu_stream.h"
@@ -40,11 +40,28 @@ static void cpu_stream_destroy_beside(struct device *device, struct stream *stre
     cpu_of(device)->stream_count--;
 }
 
+static enum status cpu_event_create(struct device *device, struct event **out, struct error *err)
+{
+    (void)device;
+    TRY(memory_get((void **)out, 1, sizeof **out, "an event", err));
+    command_event_init(*out, NULL);
+    return STATUS_OK;
+}
+
+static void cpu_event_destroy(struct device *device, struct event *event)
+{
+    (void)device;
+    if (event == NULL)
+        return;
+    command_event_deinit(event);
+    memory_free(event);
+}
+
 static void cpu_on_failure(struct device *device,
                            void (*handler)(void *context, const struct error *err), void *context)
 {
-    cpu_of(device)->common.on_failure = handler;
-    cpu_of(device)->common.on_failure_context = context;
+    cpu_of(device)->common.owner.on_failure = handler;
+    cpu_of(device)->common.owner.on_failure_context = context;
 }
 
 static enum status cpu_memory_get(struct device *device, void **out, size_t bytes, const char *what,
@@ -79,7 +96,7 @@ static void cpu_host_memory_free(struct device *device, void *memory)
 static void cpu_host_run(struct device *device, void (*work)(void *context, int worker),
                          void *context)
 {
-    cpu_stream_host_run(device->stream, work, context);
+    command_stream_host_run(device->stream, cpu_of(device)->team, work, context);
 }
 
 static int cpu_host_workers(const struct device *device)
@@ -114,8 +131,8 @@ static const struct device_ops cpu_ops = {
     .gather = cpu_gather,
     .dequantize = cpu_dequantize,
     .copy = cpu_copy,
-    .call = cpu_stream_call,
-    .synchronize = cpu_stream_synchronize,
+    .call = command_stream_call,
+    .synchronize = command_stream_synchronize,
     .progress = cpu_stream_progress,
     .stage = cpu_stream_stage,
     .stage_totals = cpu_stream_stage_totals,
@@ -123,9 +140,9 @@ static const struct device_ops cpu_ops = {
     .stream_destroy = cpu_stream_destroy_beside,
     .event_create = cpu_event_create,
     .event_destroy = cpu_event_destroy,
-    .event_record = cpu_event_record,
-    .event_wait = cpu_event_wait,
-    .event_synchronize = cpu_event_synchronize,
+    .event_record = command_event_record,
+    .event_wait = command_event_wait,
+    .event_synchronize = command_event_synchronize,
     .on_failure = cpu_on_failure,
     .memory_get = cpu_memory_get,
     .memory_free = cpu_memory_free,
@@ -146,12 +163,10 @@ enum status device_cpu_create_with(struct device **out, const struct cpu_share *
     cpu->ops = cpu_ops;
     cpu->ops.name = kernels->name;
     cpu->device.ops = &cpu->ops;
+    cpu->device.turn = share->turn;
     cpu->common = (struct cpu_common){
-        .device = &cpu->device,
+        .owner = {.device = &cpu->device, .trace = share->trace, .rank = share->rank},
         .kernels = kernels,
-        .turn = share->turn,
-        .trace = share->trace,
-        .rank = share->rank,
     };
     cpu_pool_init(&cpu->pool);
     TRY_GOTO(thread_team_create(&cpu->team, share->thread_count, share->first_cpu, err), failed);
@@ -182,9 +197,4 @@ enum status device_cpu_create(struct device **out, const struct cpu_share *share
 void device_cpu_protect(struct device *device, bool closed)
 {
     cpu_pool_protect(&cpu_of(device)->pool, closed);
-}
-
-struct turn *device_cpu_turn(const struct device *device)
-{
-    return cpu_of(device)->common.turn;
 }

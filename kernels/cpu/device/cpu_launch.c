@@ -17,7 +17,7 @@
     }                                                                                              \
     void cpu_##name(struct stream *stream, const struct op_##name *op)                             \
     {                                                                                              \
-        cpu_stream_put(stream, COMMAND_SKIP, #name, name##_run, op, sizeof *op);                   \
+        command_stream_put(stream, COMMAND_SKIP, #name, name##_run, op, sizeof *op);               \
     }
 
 #define DEFINE_SHARED(name) DEFINE_SHARED_WEIGHTED(name, no_weights)
@@ -31,7 +31,7 @@
     }                                                                                              \
     void cpu_##name(struct stream *stream, const struct op_##name *op)                             \
     {                                                                                              \
-        cpu_stream_put(stream, COMMAND_SKIP, #name, name##_run, op, sizeof *op);                   \
+        command_stream_put(stream, COMMAND_SKIP, #name, name##_run, op, sizeof *op);               \
     }
 
 static uint64_t no_weights(const void *op)

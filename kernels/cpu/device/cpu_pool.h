@@ -3,19 +3,16 @@
 #define PHASOR_KERNELS_CPU_DEVICE_CPU_POOL_H
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 #include "base/status.h"
 #include "device/device.h"
+#include "device/memory_list.h"
 
 struct cpu_pool {
     pthread_mutex_t lock; /* of all below: a turn closes from other threads than those that get */
-    struct cpu_region *regions;
-    size_t region_count, region_capacity;
-    struct device_memory use;
+    struct memory_list list;
     bool closed;
 };
 
