@@ -1,0 +1,84 @@
+/* The launchers of the CUDA kernels: cuda_NAME puts the work of op_NAME (device/ops.h holds its
+ * contract) on launch->stream and returns what the launch said: cudaGetLastError() behind it, or
+ * the first error of several. None waits, allocates, or copies from the host. An operation that has
+ * nothing to do launches nothing and is cudaSuccess.
+ *
+ * All pointers in an operation are to memory of the device. Where ops.h says host memory (segments
+ * and their pages, the groups of a feed-forward network), the device has made a copy and put the
+ * copy's address in its place: a launcher never reads through them. What it must know of them on
+ * the host is an argument of its own.
+ *
+ * Matrices are packed as layout/packing.h says, in the order of the CPU. Values are f32 as on the
+ * CPU; results obey the same rules (a row's result depends on that row alone, in a fixed order).
+ */
+#ifndef PHASOR_KERNELS_CUDA_LAUNCH_H
+#define PHASOR_KERNELS_CUDA_LAUNCH_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "device/ops.h"
+
+/* Where a launch goes, and what it may use. */
+struct cuda_launch {
+    cudaStream_t stream;
+    int multiprocessors;  /* for grids that loop over their work */
+    int capability;       /* 10 x major + minor: 75, 80, 90 */
+    int shared_bytes_max; /* of a block that opts in (cudaFuncAttributeMaxDynamicSharedMemorySize)
+                           */
+    void *scratch;        /* device, aligned to 256, at least what cuda_NAME_scratch asked for; what
+                           * stands in it is lost between launches */
+    size_t scratch_bytes;
+};
+
+/* What the host knows of the segments of an operation (all token_count > 0). */
+struct cuda_segments {
+    int64_t token_count;   /* of all */
+    int64_t tokens_max;    /* of one */
+    int64_t positions_max; /* first_position + token_count of one */
+};
+
+/* Whether products with bf16 weights round their inputs to bf16, on every path (device/ops.h). */
+#define CUDA_TAKES_PAIRS true
+
+cudaError_t cuda_embed(const struct cuda_launch *launch, const struct op_embed *op);
+cudaError_t cuda_rms_norm(const struct cuda_launch *launch, const struct op_rms_norm *op);
+cudaError_t cuda_add(const struct cuda_launch *launch, const struct op_add *op);
+cudaError_t cuda_matmul(const struct cuda_launch *launch, const struct op_matmul *op);
+
+/* op->segments and their pages are the device's copies. */
+cudaError_t cuda_rope_append(const struct cuda_launch *launch, const struct op_rope_append *op,
+                             const struct cuda_segments *segments);
+cudaError_t cuda_attention(const struct cuda_launch *launch, const struct op_attention *op,
+                           const struct cuda_segments *segments);
+size_t cuda_attention_scratch(const struct cuda_launch *launch, const struct op_attention *op,
+                              const struct cuda_segments *segments);
+
+cudaError_t cuda_route(const struct cuda_launch *launch, const struct op_route *op);
+cudaError_t cuda_dispatch(const struct cuda_launch *launch, const struct op_dispatch *op);
+cudaError_t cuda_group(const struct cuda_launch *launch, const struct op_group *op);
+
+/* op->groups is the device's copy; `first` is groups[0] on the host, whose shape, number type and
+ * group size all have. How many rows there are, only op->offsets knows, on the device. */
+cudaError_t cuda_ffn_up(const struct cuda_launch *launch, const struct op_ffn_up *op,
+                        const struct ffn_weights *first);
+cudaError_t cuda_ffn_down(const struct cuda_launch *launch, const struct op_ffn_down *op,
+                          const struct ffn_weights *first);
+
+cudaError_t cuda_combine(const struct cuda_launch *launch, const struct op_combine *op);
+cudaError_t cuda_shared_add(const struct cuda_launch *launch, const struct op_shared_add *op);
+cudaError_t cuda_gather(const struct cuda_launch *launch, const struct op_gather *op);
+cudaError_t cuda_dequantize(const struct cuda_launch *launch, const struct op_dequantize *op);
+
+/* op_copy is the driver's: cudaMemcpyAsync. */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,59 @@
+/* What a test says to the emulated GPU: tests/simt runs CUDA sources on the host.
+ *
+ * simt.h gives a .cu source a host meaning, simt_engine.cpp runs each thread of a block as a fiber,
+ * blocks one after another, and simt_runtime.cpp stands in for the CUDA runtime: a stream is a
+ * queue that runs when somebody waits, so that a missing event becomes a wrong result for some
+ * seed. Device memory is the host's, filled with 0xff.
+ *
+ * What is undefined on a GPU ends the process, with a sentence, file and line on standard error: a
+ * barrier that not all threads of the block reach or that they reach at different places, a warp
+ * operation whose lanes disagree or are not there, threads that wait for each other for ever. The
+ * address sanitizer finds what is read and written out of bounds.
+ *
+ * Not emulated: PTX, mma, cp.async; blocks that wait for other blocks; the default stream.
+ */
+#ifndef PHASOR_TESTS_SIMT_SIMT_CONTROL_H
+#define PHASOR_TESTS_SIMT_SIMT_CONTROL_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* In which order the threads of a block, and the blocks of a grid, come to run. */
+enum simt_order { SIMT_FORWARD, SIMT_REVERSE, SIMT_RANDOM };
+
+/* At the start SIMT_FORWARD; the seed is that of SIMT_RANDOM. */
+void simt_order_set(enum simt_order order, uint64_t seed);
+
+/* Which of the streams that have something to do comes next. 0, as at the start: nothing runs
+ * before somebody waits, and then the oldest stream first; otherwise some of it runs at once, and
+ * the streams are drawn. */
+void simt_stream_seed_set(uint64_t seed);
+
+/* The n-th call of the runtime from here on, launches included, returns `error` and does nothing
+ * (but what is freed or destroyed is gone); 0: none. */
+void simt_fail_at(uint64_t n, cudaError_t error);
+
+/* The n-th kernel that runs from here on breaks its device: this and every later call returns
+ * `error` (as after an access to memory that is not there); 0: none, and the device is whole again.
+ */
+void simt_fail_kernel_at(uint64_t n, cudaError_t error);
+
+/* How many GPUs there are, 1 at the start; with 0 every call returns cudaErrorNoDevice. */
+void simt_device_count_set(int count);
+
+/* Since the start of the process. */
+uint64_t simt_kernel_count(void);
+
+/* Allocations of device and pinned memory, streams and events that are there now. */
+uint64_t simt_live_count(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

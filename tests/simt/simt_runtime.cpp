@@ -1,0 +1,442 @@
+/* A stand-in for the CUDA runtime: those calls that kernels/cuda makes, with the host's memory. A
+ * call that is missing does not link. */
+#include "simt_control.h"
+#include "simt_engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+/* Recorded and reached are counted, as records of one event may be on several streams. */
+struct CUevent_st {
+    uint64_t recorded, reached;
+    std::chrono::steady_clock::time_point when;
+};
+
+namespace {
+
+/* Work, or where `event` is given the wait for its record of that number. */
+struct item {
+    std::function<void()> work;
+    CUevent_st *event;
+    uint64_t number;
+    bool always; /* also on a device that is broken */
+};
+
+} // namespace
+
+struct CUstream_st {
+    std::deque<item> queue;
+};
+
+namespace {
+
+/* A GPU of the smallest kind that is meant. */
+#define CAPABILITY_MAJOR   7
+#define CAPABILITY_MINOR   5
+#define MULTIPROCESSORS    4
+#define SHARED_BYTES       (48 << 10)
+#define SHARED_OPTIN_BYTES (64 << 10)
+#define BLOCK_THREADS_MAX  1024
+#define GLOBAL_BYTES       ((size_t)16 << 30)
+
+std::mutex lock; /* of all below, and of the engine */
+std::vector<CUstream_st *> streams;
+std::map<const void *, size_t> shared_allowed;
+uint64_t stream_seed, random_state = simt::random_start(0);
+int device_count = 1;
+uint64_t kernel_count, live_count;
+uint64_t fail_in, fail_kernel_in; /* calls, kernels until then; 0: never */
+cudaError_t failure, kernel_failure, broken;
+thread_local cudaError_t last_error;
+
+cudaError_t answer(cudaError_t error)
+{
+    if (error != cudaSuccess)
+        last_error = error;
+    return error;
+}
+
+/* What a call has to say before it does anything. */
+cudaError_t call_begin()
+{
+    if (device_count == 0)
+        return cudaErrorNoDevice;
+    if (fail_in > 0 && --fail_in == 0)
+        return failure;
+    return broken;
+}
+
+/* ---- Streams --------------------------------------------------------------------------------- */
+
+bool is_ready(const CUstream_st *stream)
+{
+    if (stream->queue.empty())
+        return false;
+    const item &next = stream->queue.front();
+    return next.event == nullptr || next.event->reached >= next.number;
+}
+
+/* Runs what is next on one of the streams that can go on; false: none can. */
+bool step()
+{
+    std::vector<CUstream_st *> ready;
+    std::copy_if(streams.begin(), streams.end(), std::back_inserter(ready), is_ready);
+    if (ready.empty())
+        return false;
+    CUstream_st *stream =
+        ready[stream_seed == 0 ? 0 : simt::random_next(random_state) % ready.size()];
+    item next = std::move(stream->queue.front());
+    stream->queue.pop_front();
+    if (next.work && (next.always || broken == cudaSuccess))
+        next.work();
+    return true;
+}
+
+void enqueue(CUstream_st *stream, item next)
+{
+    if (std::find(streams.begin(), streams.end(), stream) == streams.end()) {
+        std::fprintf(stderr, "simt: no such stream (the default stream is not used)\n");
+        std::abort();
+    }
+    stream->queue.push_back(std::move(next));
+    if (stream_seed == 0)
+        return;
+    for (uint64_t n = simt::random_next(random_state) % 3; n > 0 && step(); n--)
+        ;
+}
+
+/* Runs streams until `done`; what was put on them can always be run. */
+template <class Done> cudaError_t run_until(Done done)
+{
+    while (!done()) {
+        if (!step()) {
+            std::fprintf(stderr, "simt: streams wait for each other for ever\n");
+            std::abort();
+        }
+    }
+    return broken;
+}
+
+bool all_are_empty()
+{
+    return std::all_of(streams.begin(), streams.end(),
+                       [](const CUstream_st *stream) { return stream->queue.empty(); });
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+cudaError_t memory_get(void **out, size_t bytes)
+{
+    std::lock_guard<std::mutex> guard(lock);
+    cudaError_t error = call_begin();
+    if (error != cudaSuccess)
+        return answer(error);
+    void *memory;
+    if (bytes > (size_t)1 << 40 || posix_memalign(&memory, 256, std::max<size_t>(bytes, 1)) != 0)
+        return answer(cudaErrorMemoryAllocation);
+    std::memset(memory, 0xFF, bytes);
+    live_count++;
+    *out = memory;
+    return cudaSuccess;
+}
+
+/* Of either kind: the GPU has nothing to do when it returns. */
+cudaError_t memory_free(void *memory)
+{
+    std::lock_guard<std::mutex> guard(lock);
+    if (memory == nullptr)
+        return cudaSuccess;
+    cudaError_t error = call_begin();
+    run_until(all_are_empty);
+    std::free(memory);
+    live_count--;
+    return answer(error);
+}
+
+} // namespace
+
+/* ---- Launches -------------------------------------------------------------------------------- */
+
+namespace simt {
+
+static cudaError_t launch_check(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes)
+{
+    uint64_t threads = (uint64_t)block.x * block.y * block.z;
+    size_t allowed = SHARED_BYTES;
+    if (shared_allowed.count(kernel) != 0)
+        allowed = std::max(allowed, shared_allowed[kernel]);
+    if (threads == 0 || threads > BLOCK_THREADS_MAX || block.z > 64 || grid.x == 0 ||
+        grid.x > INT32_MAX || grid.y == 0 || grid.y > UINT16_MAX || grid.z == 0 ||
+        grid.z > UINT16_MAX)
+        return cudaErrorInvalidConfiguration;
+    return shared_bytes > allowed ? cudaErrorInvalidValue : cudaSuccess;
+}
+
+void launch_grid(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes,
+                 cudaStream_t stream, std::function<void()> thread)
+{
+    std::lock_guard<std::mutex> guard(lock);
+    cudaError_t error = call_begin();
+    if (error == cudaSuccess)
+        error = launch_check(kernel, grid, block, shared_bytes);
+    if (answer(error) != cudaSuccess)
+        return;
+    auto work = [=] {
+        kernel_count++;
+        run_grid(grid, block, shared_bytes, thread);
+        if (fail_kernel_in > 0 && --fail_kernel_in == 0)
+            broken = kernel_failure;
+    };
+    enqueue(stream, {work, nullptr, 0, false});
+}
+
+} // namespace simt
+
+/* ---- The runtime's calls --------------------------------------------------------------------- */
+
+#define GUARDED()                                                                                  \
+    std::lock_guard<std::mutex> guard(lock);                                                       \
+    cudaError_t begun = call_begin();                                                              \
+    if (begun != cudaSuccess)                                                                      \
+        return answer(begun);
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    GUARDED()
+    *count = device_count;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    GUARDED()
+    return answer(device >= 0 && device < device_count ? cudaSuccess : cudaErrorInvalidDevice);
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device)
+{
+    GUARDED()
+    if (device < 0 || device >= device_count)
+        return answer(cudaErrorInvalidDevice);
+    *out = {};
+    std::strcpy(out->name, "emulated GPU");
+    out->major = CAPABILITY_MAJOR;
+    out->minor = CAPABILITY_MINOR;
+    out->multiProcessorCount = MULTIPROCESSORS;
+    out->totalGlobalMem = GLOBAL_BYTES;
+    out->concurrentManagedAccess = 1;
+    out->sharedMemPerBlockOptin = SHARED_OPTIN_BYTES;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value)
+{
+    GUARDED()
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
+        value > SHARED_OPTIN_BYTES)
+        return answer(cudaErrorInvalidValue);
+    shared_allowed[kernel] = (size_t)value;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **out, size_t bytes)
+{
+    return memory_get(out, bytes);
+}
+
+cudaError_t cudaMallocManaged(void **out, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    return memory_get(out, bytes);
+}
+
+cudaError_t cudaMallocHost(void **out, size_t bytes)
+{
+    return memory_get(out, bytes);
+}
+
+cudaError_t cudaFree(void *memory)
+{
+    return memory_free(memory);
+}
+
+cudaError_t cudaFreeHost(void *memory)
+{
+    return memory_free(memory);
+}
+
+cudaError_t cudaMemcpyAsync(void *out, const void *in, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream)
+{
+    (void)kind;
+    GUARDED()
+    enqueue(stream, {[=] { std::memcpy(out, in, bytes); }, nullptr, 0, false});
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    GUARDED()
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority)
+{
+    GUARDED()
+    if (flags != cudaStreamNonBlocking || priority > 0 || priority < -5)
+        return answer(cudaErrorInvalidValue);
+    *out = new CUstream_st{};
+    streams.push_back(*out);
+    live_count++;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    GUARDED()
+    return answer(run_until([=] { return stream->queue.empty(); }));
+}
+
+/* What is on it runs before it goes; that of a broken device is dropped. */
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    std::lock_guard<std::mutex> guard(lock);
+    cudaError_t error = call_begin();
+    run_until([=] { return stream->queue.empty(); });
+    streams.erase(std::find(streams.begin(), streams.end(), stream));
+    delete stream;
+    live_count--;
+    return answer(error);
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
+{
+    (void)flags;
+    GUARDED()
+    *out = new CUevent_st{};
+    live_count++;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    std::lock_guard<std::mutex> guard(lock);
+    cudaError_t error = call_begin();
+    run_until(all_are_empty); /* queues still name it */
+    delete event;
+    live_count--;
+    return answer(error);
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    GUARDED()
+    uint64_t number = ++event->recorded;
+    auto work = [=] {
+        event->reached = std::max(event->reached, number);
+        event->when = std::chrono::steady_clock::now();
+    };
+    enqueue(stream, {work, nullptr, 0, true});
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
+{
+    (void)flags;
+    GUARDED()
+    enqueue(stream, {nullptr, event, event->recorded, false});
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    GUARDED()
+    uint64_t number = event->recorded;
+    return answer(run_until([=] { return event->reached >= number; }));
+}
+
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to)
+{
+    GUARDED()
+    if (from->recorded == 0 || to->recorded == 0)
+        return answer(cudaErrorInvalidResourceHandle);
+    if (from->reached < from->recorded || to->reached < to->recorded)
+        return answer(cudaErrorNotReady);
+    *milliseconds = std::chrono::duration<float, std::milli>(to->when - from->when).count();
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError()
+{
+    return std::exchange(last_error, cudaSuccess);
+}
+
+const char *cudaGetErrorName(cudaError_t error)
+{
+    return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation"
+           : error == cudaErrorNoDevice       ? "cudaErrorNoDevice"
+           : error == cudaErrorIllegalAddress ? "cudaErrorIllegalAddress"
+                                              : "an emulated error";
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+    return error == cudaErrorMemoryAllocation ? "out of memory"
+           : error == cudaErrorNoDevice       ? "no CUDA-capable device is detected"
+           : error == cudaErrorIllegalAddress ? "an illegal memory access was encountered"
+                                              : "emulated";
+}
+
+/* ---- For tests ------------------------------------------------------------------------------- */
+
+void simt_stream_seed_set(uint64_t seed)
+{
+    std::lock_guard<std::mutex> guard(lock);
+    stream_seed = seed;
+    random_state = simt::random_start(seed);
+}
+
+void simt_fail_at(uint64_t n, cudaError_t error)
+{
+    std::lock_guard<std::mutex> guard(lock);
+    fail_in = n;
+    failure = error;
+}
+
+void simt_fail_kernel_at(uint64_t n, cudaError_t error)
+{
+    std::lock_guard<std::mutex> guard(lock);
+    fail_kernel_in = n;
+    kernel_failure = error;
+    if (n == 0)
+        broken = cudaSuccess;
+}
+
+void simt_device_count_set(int count)
+{
+    std::lock_guard<std::mutex> guard(lock);
+    device_count = count;
+}
+
+uint64_t simt_kernel_count()
+{
+    std::lock_guard<std::mutex> guard(lock);
+    return kernel_count;
+}
+
+uint64_t simt_live_count()
+{
+    std::lock_guard<std::mutex> guard(lock);
+    return live_count;
+}
