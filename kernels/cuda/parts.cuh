@@ -1,0 +1,124 @@
+/* What kernels of several families share: conversions, vector loads, sums over warps and blocks. */
+#ifndef PHASOR_KERNELS_CUDA_PARTS_CUH
+#define PHASOR_KERNELS_CUDA_PARTS_CUH
+
+#include <math.h>
+#include <stdint.h>
+
+#include "kernels/cuda/kernel.cuh"
+
+#define WARP      32
+#define ALL_LANES 0xFFFFFFFFu
+
+/* ops.h and packing.h are C: their inline functions are for the host. */
+__device__ inline int64_t device_ceil_div(int64_t value, int64_t unit)
+{
+    return (value + unit - 1) / unit;
+}
+
+__device__ inline int64_t device_round_up(int64_t value, int64_t unit)
+{
+    return device_ceil_div(value, unit) * unit;
+}
+
+__device__ inline int lane_id()
+{
+    return (int)(threadIdx.x % WARP);
+}
+
+__device__ inline int warp_id()
+{
+    return (int)(threadIdx.x / WARP);
+}
+
+__device__ inline float bf16_widen(uint16_t bits)
+{
+    return __uint_as_float((uint32_t)bits << 16);
+}
+
+/* To nearest, ties to even; NaN stays NaN. One instruction from sm_80 on. */
+__device__ inline uint16_t bf16_round(float value)
+{
+    return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+}
+
+__device__ inline uint32_t bf16_pair(float low, float high)
+{
+    return (uint32_t)bf16_round(low) | (uint32_t)bf16_round(high) << 16;
+}
+
+/* The first and the second value of a pair of bf16. */
+__device__ inline float pair_low(uint32_t pair)
+{
+    return __uint_as_float(pair << 16);
+}
+
+__device__ inline float pair_high(uint32_t pair)
+{
+    return __uint_as_float(pair & 0xFFFF0000u);
+}
+
+/* Value `index` of an array of f32 or bf16. */
+template <bool BF16> __device__ inline float value_load(const void *from, int64_t index)
+{
+    return BF16 ? bf16_widen(((const uint16_t *)from)[index]) : ((const float *)from)[index];
+}
+
+template <bool BF16> __device__ inline void value_store(void *to, int64_t index, float value)
+{
+    if (BF16)
+        ((uint16_t *)to)[index] = bf16_round(value);
+    else
+        ((float *)to)[index] = value;
+}
+
+/* Sums over all lanes, in an order of their own. */
+__device__ inline float warp_sum(float value)
+{
+    for (int step = WARP / 2; step > 0; step /= 2)
+        value += __shfl_xor_sync(ALL_LANES, value, step);
+    return value;
+}
+
+__device__ inline float warp_max(float value)
+{
+    for (int step = WARP / 2; step > 0; step /= 2)
+        value = fmaxf(value, __shfl_xor_sync(ALL_LANES, value, step));
+    return value;
+}
+
+/* Over a block of whole warps; every thread gets it. `kept` is [WARP] of shared memory, that the
+ * block has no other use for before its next barrier. */
+__device__ inline float block_sum(float value, float *kept)
+{
+    value = warp_sum(value);
+    if (lane_id() == 0)
+        kept[warp_id()] = value;
+    __syncthreads();
+    return warp_sum(lane_id() < (int)(blockDim.x / WARP) ? kept[lane_id()] : 0.0f);
+}
+
+/* Sum over lanes 0 .. this one. */
+__device__ inline int warp_prefix(int value)
+{
+    for (int step = 1; step < WARP; step *= 2) {
+        int before = __shfl_up_sync(ALL_LANES, value, step);
+        if (lane_id() >= step)
+            value += before;
+    }
+    return value;
+}
+
+/* x / (1 + e^-x), with the accurate exponential. */
+__device__ inline float silu(float x)
+{
+    return x / (1.0f + expf(-x));
+}
+
+/* Blocks for `count` pieces of work. */
+static inline unsigned grid_for(int64_t count, int64_t per_block)
+{
+    return (unsigned)ceil_div(count, per_block);
+}
+
+#endif
