@@ -55,10 +55,10 @@ __global__ void __launch_bounds__(THREADS)
             scales_load(next_scale, next_minimum, &in, scales + column + 1, false);
 #pragma unroll
         for (int r = 0; r < 4; r++)
-            made[r] = bf16_pair(weight_of(word[r], column % 8, scale[r], minimum[r]),
-                                weight_of(word[r], column % 8 + 1,
-                                          BY_OUTPUT ? scale[r] : next_scale[r],
-                                          BY_OUTPUT ? minimum[r] : next_minimum[r]));
+            made[r] =
+                bf16_pair(weight_of(word[r], column % 8, scale[r], minimum[r]),
+                          weight_of(word[r], column % 8 + 1, BY_OUTPUT ? scale[r] : next_scale[r],
+                                    BY_OUTPUT ? minimum[r] : next_minimum[r]));
     } else {
 #pragma unroll
         for (int r = 0; r < 4; r++)

@@ -45,12 +45,11 @@ template <int MATS> struct panel_part {
 
 template <enum product_kind KIND, int MATS>
 __device__ static struct panel_part<MATS> panel_part_of(const struct product &p, int group,
-                                                        int panel, int part)
-{
+                                                        int panel, int part) {
     struct panel_part<MATS> of;
     for (int m = 0; m < MATS; m++)
         of.matrix[m] = product_matrix<KIND>(p, group, m);
-    of.first_tile = product_tile<KIND>(p, panel, part * PART_TILES);
+    of.first_tile = product_tile<KIND>(p, panel, part *PART_TILES);
     of.tile_step = product_tile<KIND>(p, panel, 1) - product_tile<KIND>(p, panel, 0);
     of.panel = panel;
     of.part = part;
@@ -60,13 +59,15 @@ __device__ static struct panel_part<MATS> panel_part_of(const struct product &p,
 
 /* ---- bf16 and f32 ---------------------------------------------------------------------------- */
 
-__device__ static float4 round_bf16(float4 v)
+__device__ static float4
+round_bf16(float4 v)
 {
     return make_float4(bf16_widen(bf16_round(v.x)), bf16_widen(bf16_round(v.y)),
                        bf16_widen(bf16_round(v.z)), bf16_widen(bf16_round(v.w)));
 }
 
-/* The weights of four neighbouring columns: words 4q .. of a tile's column of f32, 2q .. of pairs. */
+/* The weights of four neighbouring columns: words 4q .. of a tile's column of f32, 2q .. of pairs.
+ */
 template <bool BF16> __device__ static float4 four_weights(const uint32_t *words, int q)
 {
     if (BF16)
@@ -84,8 +85,8 @@ __device__ static float four_products(float sum, float4 a, float4 b)
     return fmaf(a.w, b.w, sum);
 }
 
-/* sum[m][r] = the part's sum of one output of matrix m, this lane's, and row r. in[r] are the inputs
- * at the part's first column; ROUND: they are to be rounded to bf16. */
+/* sum[m][r] = the part's sum of one output of matrix m, this lane's, and row r. in[r] are the
+ * inputs at the part's first column; ROUND: they are to be rounded to bf16. */
 template <bool BF16, int MATS, int ROWS, bool ROUND>
 __device__ static void part_sum(float sum[MATS][ROWS], const struct panel_part<MATS> &of,
                                 const float *const in[ROWS])
@@ -145,8 +146,7 @@ template <bool BY_OUTPUT>
 __device__ static void factors_load(struct tile_factors *out, const struct product &p,
                                     const struct matrix &matrix, int panel, int tile)
 {
-    int64_t at =
-        ((int64_t)tile * p.scale_group_count + panel / p.scale_group_tiles) * PACK_BLOCK;
+    int64_t at = ((int64_t)tile * p.scale_group_count + panel / p.scale_group_tiles) * PACK_BLOCK;
 #pragma unroll
     for (int c = 0; c < PACK_BLOCK; c++) {
         out->scale[c] = BY_OUTPUT ? 1.0f : bf16_widen(matrix.scales[at + c]);
@@ -167,8 +167,8 @@ __device__ static uint32_t unit_most(uint32_t value, int tile, int start, bool b
 {
     uint32_t most = 0;
     for (int i = 0; i < UNIT_TILES; i++) {
-        uint32_t other = __shfl_sync(team_mask(), value, team_lane() / UNIT_TILES * UNIT_TILES + i,
-                                     TEAM);
+        uint32_t other =
+            __shfl_sync(team_mask(), value, team_lane() / UNIT_TILES * UNIT_TILES + i, TEAM);
         int of = tile / UNIT_TILES * UNIT_TILES + i;
         if (unit_start(of, by_output, scale_group_tiles) == start)
             most = max(most, other);
@@ -211,8 +211,8 @@ __device__ static void fixed_row(struct fixed_part<ROWS> *out, int r, const stru
 /* As part_sum; `kept` is the team's. in[r] are the inputs at the part's first column. */
 template <bool BY_OUTPUT, int MATS, int ROWS>
 __device__ static void part_sum_int4(float sum[MATS][ROWS], const struct product &p,
-                                     const struct panel_part<MATS> &of,
-                                     const float *const in[ROWS], struct fixed_part<ROWS> *kept)
+                                     const struct panel_part<MATS> &of, const float *const in[ROWS],
+                                     struct fixed_part<ROWS> *kept)
 {
     int first = of.part * PART_TILES;
     struct fixed_sum whole[MATS][ROWS] = {};
@@ -235,8 +235,8 @@ __device__ static void part_sum_int4(float sum[MATS][ROWS], const struct product
             const struct matrix &matrix = of.matrix[m];
             float scale = 1, offset = 1;
             if (BY_OUTPUT) {
-                int64_t group = (int64_t)of.panel * p.scale_group_count +
-                                (first + k) / p.scale_group_tiles;
+                int64_t group =
+                    (int64_t)of.panel * p.scale_group_count + (first + k) / p.scale_group_tiles;
                 scale = bf16_widen(matrix.scales[group * PACK_BLOCK + team_lane()]);
                 if (matrix.minima != NULL)
                     offset = offset_of(matrix, group * PACK_BLOCK + team_lane());
@@ -303,8 +303,8 @@ __device__ static void flat(const struct product &p, int group, struct product_r
         in[r] = product_input<KIND>(p, rows.first + min(r, rows.count - 1));
     for (int pair = team_id(); pair < panel_count * p.part_count; pair += TEAMS) {
         int part = pair % p.part_count;
-        struct panel_part<mats> of = panel_part_of<KIND, mats>(
-            p, group, first_panel + pair / p.part_count, part);
+        struct panel_part<mats> of =
+            panel_part_of<KIND, mats>(p, group, first_panel + pair / p.part_count, part);
         const float *from[ROWS];
         float sum[mats][ROWS];
         for (int r = 0; r < ROWS; r++)
@@ -322,8 +322,9 @@ __device__ static void flat(const struct product &p, int group, struct product_r
         float total[2] = {0, 0};
         for (int part = 0; part < p.part_count; part++) {
             for (int m = 0; m < mats; m++)
-                total[m] += sums[(((panel * p.part_count + part) * mats + m) * ROWS + r) *
-                                     PACK_BLOCK + output];
+                total[m] +=
+                    sums[(((panel * p.part_count + part) * mats + m) * ROWS + r) * PACK_BLOCK +
+                         output];
         }
         product_write<KIND>(p, rows.first + r, (first_panel + panel) * PACK_BLOCK + output,
                             total[0], total[1]);
@@ -339,7 +340,8 @@ template <enum dtype DTYPE> __host__ __device__ constexpr size_t tall_bytes()
                                : TALL_ROWS * PART_COLUMNS * sizeof(float);
 }
 
-/* The inputs of a part to shared memory, [TALL_ROWS][PART_COLUMNS], rounded where they are to be. */
+/* The inputs of a part to shared memory, [TALL_ROWS][PART_COLUMNS], rounded where they are to be.
+ */
 template <enum product_kind KIND, bool ROUND>
 __device__ static void inputs_stage(float *out, const struct product &p, struct product_rows rows,
                                     int part)
@@ -465,8 +467,8 @@ static cudaError_t product_launch(const struct cuda_launch *launch, const struct
 {
     const int mats = KIND == PRODUCT_UP ? 2 : 1;
     size_t pairs = (size_t)flat_panels(p->part_count) * (size_t)p->part_count;
-    size_t bytes = flat_kept_bytes<DTYPE, FLAT_ROWS>() +
-                   pairs * mats * FLAT_ROWS * PACK_BLOCK * sizeof(float);
+    size_t bytes =
+        flat_kept_bytes<DTYPE, FLAT_ROWS>() + pairs * mats * FLAT_ROWS * PACK_BLOCK * sizeof(float);
     bytes = bytes > tall_bytes<DTYPE>() ? bytes : tall_bytes<DTYPE>();
     if (bytes > 48 * 1024) {
         cudaError_t failure =

@@ -94,8 +94,8 @@ __device__ inline struct matrix product_matrix(const struct product &p, int grou
 template <enum product_kind KIND>
 __device__ inline int64_t product_tile(const struct product &p, int panel, int k)
 {
-    bool by_input = KIND == PRODUCT_DOWN ||
-                    (KIND == PRODUCT_MATMUL && p.weight.packing == PACK_INPUT);
+    bool by_input =
+        KIND == PRODUCT_DOWN || (KIND == PRODUCT_MATMUL && p.weight.packing == PACK_INPUT);
     return by_input ? (int64_t)k * p.panel_count + panel : (int64_t)panel * p.tile_count + k;
 }
 

@@ -1,7 +1,8 @@
 /* Rotary position embedding, query and key norms, and the append to the KV cache. */
 #include "kernels/cuda/segments.cuh"
 
-#define ROPE_WARPS 4
+#define ROPE_WARPS   4
+#define ROPE_THREADS (ROPE_WARPS * WARP)
 
 /* Where the key and the value of a head of one token go. */
 struct kv_place {
@@ -114,8 +115,8 @@ cudaError_t cuda_rope_append(const struct cuda_launch *launch, const struct op_r
         return cudaSuccess;
     dim3 grid((unsigned)segments->token_count, grid_for(heads, ROPE_WARPS));
     if (op->kv.dtype == DTYPE_BF16)
-        KERNEL_LAUNCH((rope_append_kernel<true>), grid, ROPE_WARPS *WARP, 0, launch->stream, *op);
+        KERNEL_LAUNCH((rope_append_kernel<true>), grid, ROPE_THREADS, 0, launch->stream, *op);
     else
-        KERNEL_LAUNCH((rope_append_kernel<false>), grid, ROPE_WARPS *WARP, 0, launch->stream, *op);
+        KERNEL_LAUNCH((rope_append_kernel<false>), grid, ROPE_THREADS, 0, launch->stream, *op);
     return cudaGetLastError();
 }

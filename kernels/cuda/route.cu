@@ -3,7 +3,8 @@
 
 /* ---- Softmax and the likeliest experts ------------------------------------------------------- */
 
-#define ROUTE_WARPS 4
+#define ROUTE_WARPS   4
+#define ROUTE_THREADS (ROUTE_WARPS * WARP)
 
 /* A candidate for the next choice; id -1: none. */
 struct candidate {
@@ -87,12 +88,13 @@ cudaError_t cuda_route(const struct cuda_launch *launch, const struct op_route *
 {
     if (op->token_count == 0)
         return cudaSuccess;
-    KERNEL_LAUNCH((route_kernel), grid_for(op->token_count, ROUTE_WARPS), ROUTE_WARPS *WARP, 0,
+    KERNEL_LAUNCH((route_kernel), grid_for(op->token_count, ROUTE_WARPS), ROUTE_THREADS, 0,
                   launch->stream, *op);
     return cudaGetLastError();
 }
 
-/* ---- Lists, in the order of what is listed ---------------------------------------------------- */
+/* ---- Lists, in the order of what is listed ----------------------------------------------------
+ */
 
 /* A list of what goes to one place stands behind those of all places before it. Each block makes
  * one list, alone: it counts what goes to the places before, then goes over everything a second

@@ -7,9 +7,9 @@
 /* Pieces of segments are counted through, segment by segment. Finds the segment of piece `index`,
  * and which of its own pieces that is; a segment has ceil(tokens x rows / rows_per_piece) of them.
  * False behind the last. All lanes of a warp call it, with the same arguments. */
-__device__ inline bool segment_find(int64_t *segment, int64_t *piece, const struct segment *segments,
-                                    int64_t count, int64_t index, int64_t rows,
-                                    int64_t rows_per_piece)
+__device__ inline bool segment_find(int64_t *segment, int64_t *piece,
+                                    const struct segment *segments, int64_t count, int64_t index,
+                                    int64_t rows, int64_t rows_per_piece)
 {
     for (int64_t first = 0; first < count; first += WARP) {
         int64_t s = first + lane_id();

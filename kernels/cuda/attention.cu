@@ -1,0 +1,355 @@
+/* Causal attention over paged keys and values on any GPU: no matrix instructions. One kernel is for
+ * many rows (prefill) and for few (decode): see attention.cuh. Bytes: keys and values once for each
+ * ROWS rows of a segment and kv head; in decode those are the query heads of a kv head. */
+#include "kernels/cuda/attention.cuh"
+
+#define ROWS       16
+#define THREADS    128
+#define SCORE_ROWS (ROWS * KV_PAGE_TOKENS / THREADS) /* of a thread: it has one token */
+#define ROW_STRIDE                                                                                 \
+    (ROWS + 4) /* of scores: [token][row], 16 bytes aligned, fewer bank conflicts                  \
+                */
+#define HEAD_DIM_MAX 512
+
+/* A thread's part of the output: COLUMNS dimensions, THREADS apart, of `rows` rows. */
+template <int DIM> struct out_shape {
+    static const int threads = DIM < THREADS ? DIM : THREADS; /* that have a dimension each */
+    static const int columns = DIM / threads;
+    static const int rows = ROWS * threads / THREADS;
+};
+
+struct shared_rows {
+    float scores[KV_PAGE_TOKENS * ROW_STRIDE]; /* then weights */
+    float scale[ROWS];                         /* what the page does to the output before */
+    struct row_sums chunk[ROWS];               /* of the chunk so far */
+    struct row_sums total[ROWS];               /* of the chunks before */
+    struct row_factors factors[ROWS];
+};
+
+/* Queries, scaled, [head_dim][ROWS]; rows that are none are zero. */
+__device__ static void queries_stage(float *out, const struct op_attention &op,
+                                     const struct row_block &block)
+{
+    const struct qkv &qkv = op.qkv;
+    float scale = 1.0f / sqrtf((float)qkv.head_dim);
+    for (int64_t i = threadIdx.x; i < ROWS * qkv.head_dim; i += THREADS) {
+        int row = (int)(i / qkv.head_dim);
+        int64_t d = i % qkv.head_dim;
+        float value = 0;
+        if (row < block.row_count) {
+            int64_t token = block.segment.first_row + row_token(block, row);
+            value = qkv.values[token * qkv.stride + row_head(block, row) * qkv.head_dim + d];
+        }
+        out[d * ROWS + row] = value * scale;
+    }
+}
+
+/* Scores of one token of the page and SCORE_ROWS rows. Neighbouring threads read neighbouring
+ * tokens. */
+template <bool BF16>
+__device__ static void page_scores(struct shared_rows *shared, const float *queries,
+                                   const struct op_attention &op, int64_t page)
+{
+    int token = (int)threadIdx.x % KV_PAGE_TOKENS;
+    int first = (int)threadIdx.x / KV_PAGE_TOKENS * SCORE_ROWS;
+    float sum[SCORE_ROWS] = {};
+    int dim = (int)op.kv.head_dim;
+#pragma unroll 8
+    for (int d = 0; d < dim; d++) {
+        float key = value_load<BF16>(op.kv.keys, page + d * KV_PAGE_TOKENS + token);
+        const float4 *q = (const float4 *)(queries + d * ROWS + first);
+#pragma unroll
+        for (int r = 0; r < SCORE_ROWS; r += 4) {
+            float4 four = q[r / 4];
+            sum[r] = fmaf(four.x, key, sum[r]);
+            sum[r + 1] = fmaf(four.y, key, sum[r + 1]);
+            sum[r + 2] = fmaf(four.z, key, sum[r + 2]);
+            sum[r + 3] = fmaf(four.w, key, sum[r + 3]);
+        }
+    }
+    float4 *to = (float4 *)(shared->scores + token * ROW_STRIDE + first);
+#pragma unroll
+    for (int r = 0; r < SCORE_ROWS; r += 4)
+        to[r / 4] = make_float4(sum[r], sum[r + 1], sum[r + 2], sum[r + 3]);
+}
+
+/* Scores to weights. A warp has a row at a time, a lane two of its tokens. */
+__device__ static void page_softmax(struct shared_rows *shared, const struct op_attention &op,
+                                    const struct row_block &block, int64_t page_first)
+{
+    for (int row = warp_id(); row < ROWS; row += THREADS / WARP) {
+        int64_t position = row_position(block, min(row, block.row_count - 1));
+        int64_t first = window_first(position, op.window) - page_first;
+        struct row_sums sums = shared->chunk[row];
+        float most = -INFINITY, base, sum = 0;
+        for (int token = lane_id(); token < KV_PAGE_TOKENS; token += WARP) {
+            if (token >= first && token <= position - page_first)
+                most = fmaxf(most, shared->scores[token * ROW_STRIDE + row]);
+        }
+        float scale = row_page_begin(&sums, &base, warp_max(most));
+        for (int token = lane_id(); token < KV_PAGE_TOKENS; token += WARP) {
+            float *score = &shared->scores[token * ROW_STRIDE + row], weight = 0;
+            if (token >= first && token <= position - page_first)
+                weight = expf(*score - base);
+            *score = weight;
+            sum += weight;
+        }
+        sums.sum += warp_sum(sum);
+        if (lane_id() == 0) {
+            shared->chunk[row] = sums;
+            shared->scale[row] = scale;
+        }
+    }
+}
+
+/* out = out x scale + weights x values of `count` tokens. What lies behind them may not even be
+ * finite. */
+template <bool BF16, int DIM>
+__device__ static void page_values(float out[][out_shape<DIM>::rows],
+                                   const struct shared_rows *shared, const struct op_attention &op,
+                                   int64_t page, int count)
+{
+    using shape = out_shape<DIM>;
+    int d = (int)threadIdx.x % shape::threads,
+        dim_stride = (int)device_round_up(op.kv.head_dim, 16);
+    int first = (int)threadIdx.x / shape::threads * shape::rows;
+#pragma unroll
+    for (int r = 0; r < shape::rows; r++) {
+#pragma unroll
+        for (int c = 0; c < shape::columns; c++)
+            out[c][r] *= shared->scale[first + r];
+    }
+#pragma unroll 4
+    for (int t = 0; t < count; t++) {
+        float value[shape::columns];
+#pragma unroll
+        for (int c = 0; c < shape::columns; c++) {
+            int column = d + c * THREADS;
+            value[c] = column < dim_stride
+                           ? value_load<BF16>(op.kv.values, page + t * dim_stride + column)
+                           : 0.0f;
+        }
+#pragma unroll
+        for (int r = 0; r < shape::rows; r += 4) {
+            float4 weight = *(const float4 *)(shared->scores + t * ROW_STRIDE + first + r);
+#pragma unroll
+            for (int c = 0; c < shape::columns; c++) {
+                out[c][r] = fmaf(weight.x, value[c], out[c][r]);
+                out[c][r + 1] = fmaf(weight.y, value[c], out[c][r + 1]);
+                out[c][r + 2] = fmaf(weight.z, value[c], out[c][r + 2]);
+                out[c][r + 3] = fmaf(weight.w, value[c], out[c][r + 3]);
+            }
+        }
+    }
+}
+
+/* The pages [first, end) of one chunk, to `out` and shared->chunk. */
+template <bool BF16, int DIM>
+__device__ static void chunk_run(float out[][out_shape<DIM>::rows], struct shared_rows *shared,
+                                 const float *queries, const struct op_attention &op,
+                                 const struct row_block &block, int64_t first, int64_t end)
+{
+    int64_t last = row_position(block, block.row_count - 1);
+    for (int c = 0; c < out_shape<DIM>::columns; c++) {
+        for (int r = 0; r < out_shape<DIM>::rows; r++)
+            out[c][r] = 0;
+    }
+    for (int row = (int)threadIdx.x; row < ROWS; row += THREADS) {
+        struct row_sums none = {-INFINITY, 0};
+        shared->chunk[row] = none;
+    }
+    for (int64_t page = first; page < end; page++) {
+        int64_t offset = page_offset(op, block, page), page_first = page * KV_PAGE_TOKENS;
+        __syncthreads(); /* the queries are there; all have used the weights before */
+        page_scores<BF16>(shared, queries, op, offset);
+        __syncthreads();
+        page_softmax(shared, op, block, page_first);
+        __syncthreads();
+        page_values<BF16, DIM>(out, shared, op, offset,
+                               (int)min(last + 1 - page_first, (int64_t)KV_PAGE_TOKENS));
+    }
+}
+
+/* What a chunk has, where it has a block of its own. */
+template <int DIM>
+__device__ static void chunk_write(const struct chunk_results &results,
+                                   const float out[][out_shape<DIM>::rows],
+                                   const struct shared_rows *shared, const struct op_attention &op,
+                                   const struct row_block &block, int64_t segment, int64_t chunk)
+{
+    using shape = out_shape<DIM>;
+    int first = (int)threadIdx.x / shape::threads * shape::rows;
+    for (int r = 0; r < shape::rows; r++) {
+        int row = first + r;
+        if (row >= block.row_count)
+            continue;
+        int64_t at = chunk_index(results, op, segment, row_head(block, row), chunk);
+        for (int c = 0; c < shape::columns; c++) {
+            int d = (int)threadIdx.x % shape::threads + c * THREADS;
+            if (d < op.kv.head_dim)
+                results.out[at * results.out_stride + d] = out[c][r];
+        }
+        if (threadIdx.x % shape::threads == 0)
+            results.sums[at] = shared->chunk[row];
+    }
+}
+
+template <int DIM>
+__device__ static void rows_write(const struct op_attention &op,
+                                  const float out[][out_shape<DIM>::rows],
+                                  const struct shared_rows *shared, const struct row_block &block)
+{
+    using shape = out_shape<DIM>;
+    int first = (int)threadIdx.x / shape::threads * shape::rows;
+    for (int r = 0; r < shape::rows; r++) {
+        int row = first + r;
+        if (row >= block.row_count)
+            continue;
+        int64_t token = block.segment.first_row + row_token(block, row);
+        float *to = op.out + token * op.out_stride + row_head(block, row) * op.kv.head_dim;
+        float scale = 1.0f / shared->total[row].sum;
+        for (int c = 0; c < shape::columns; c++) {
+            int d = (int)threadIdx.x % shape::threads + c * THREADS;
+            if (d < op.kv.head_dim)
+                to[d] = out[c][r] * scale;
+        }
+    }
+}
+
+/* Adds a chunk to what was before. */
+template <int DIM>
+__device__ static void chunk_add(float total[][out_shape<DIM>::rows],
+                                 const float out[][out_shape<DIM>::rows],
+                                 struct shared_rows *shared)
+{
+    using shape = out_shape<DIM>;
+    int first = (int)threadIdx.x / shape::threads * shape::rows;
+    __syncthreads(); /* the last page's sums are there */
+    for (int row = (int)threadIdx.x; row < ROWS; row += THREADS)
+        shared->factors[row] = row_sums_add(&shared->total[row], shared->chunk[row]);
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < shape::rows; r++) {
+#pragma unroll
+        for (int c = 0; c < shape::columns; c++)
+            total[c][r] = row_out_add(total[c][r], out[c][r], shared->factors[first + r]);
+    }
+}
+
+/* Blocks [blocks of rows][kv heads][chunks, or 1]; dynamic shared memory: queries,
+ * [head_dim][ROWS]. Blocks of later rows, which see more, come first. */
+template <bool BF16, int DIM>
+__global__ void __launch_bounds__(THREADS, DIM > 256 ? 2 : 4)
+    attention_kernel(const struct op_attention op, const struct chunk_results results)
+{
+    KERNEL_SHARED(float, queries);
+    __shared__ __align__(16) struct shared_rows shared;
+    struct row_block block;
+    int64_t index = gridDim.x - 1 - blockIdx.x;
+    if (!row_block_find<ROWS>(&block, op, index, blockIdx.y))
+        return;
+    int64_t first = window_first(row_position(block, 0), op.window) / KV_PAGE_TOKENS;
+    int64_t end = row_position(block, block.row_count - 1) / KV_PAGE_TOKENS + 1;
+    float out[out_shape<DIM>::columns][out_shape<DIM>::rows];
+    if (results.sums != NULL) {
+        int64_t chunk = blockIdx.z;
+        first = max(first, chunk * CHUNK_PAGES);
+        end = min(end, (chunk + 1) * CHUNK_PAGES);
+        if (first >= end)
+            return;
+        queries_stage(queries, op, block);
+        chunk_run<BF16, DIM>(out, &shared, queries, op, block, first, end);
+        int64_t segment = index / device_ceil_div(block.group, ROWS);
+        __syncthreads(); /* the last page's sums are there */
+        chunk_write<DIM>(results, out, &shared, op, block, segment, chunk);
+        return;
+    }
+    float total[out_shape<DIM>::columns][out_shape<DIM>::rows] = {};
+    for (int row = (int)threadIdx.x; row < ROWS; row += THREADS) {
+        struct row_sums none = {-INFINITY, 0};
+        shared.total[row] = none;
+    }
+    queries_stage(queries, op, block);
+    while (first < end) {
+        int64_t chunk_end = min(end, (first / CHUNK_PAGES + 1) * CHUNK_PAGES);
+        chunk_run<BF16, DIM>(out, &shared, queries, op, block, first, chunk_end);
+        chunk_add<DIM>(total, out, &shared);
+        first = chunk_end;
+    }
+    rows_write<DIM>(op, total, &shared, block);
+}
+
+/* Adds up the chunks of one query head of a segment, in their order. Blocks [segments][heads]. */
+__global__ void chunks_add_kernel(const struct op_attention op, const struct chunk_results results)
+{
+    const struct segment *segment = &op.segments[blockIdx.x];
+    int64_t head = blockIdx.y, position = segment->first_position;
+    int64_t first = window_first(position, op.window) / CHUNK_TOKENS;
+    float *to = op.out + segment->first_row * op.out_stride + head * op.kv.head_dim;
+    for (int64_t d = threadIdx.x; d < op.kv.head_dim; d += blockDim.x) {
+        struct row_sums total = {-INFINITY, 0};
+        float out = 0;
+        for (int64_t chunk = first; chunk <= position / CHUNK_TOKENS; chunk++) {
+            int64_t at = chunk_index(results, op, blockIdx.x, head, chunk);
+            struct row_factors factors = row_sums_add(&total, results.sums[at]);
+            out = row_out_add(out, results.out[at * results.out_stride + d], factors);
+        }
+        to[d] = out * (1.0f / total.sum);
+    }
+}
+
+size_t cuda_attention_scratch(const struct cuda_launch *launch, const struct op_attention *op,
+                              const struct cuda_segments *segments)
+{
+    size_t bytes;
+    chunk_results_in(launch, op, segments, &bytes);
+    return bytes;
+}
+
+template <bool BF16, int DIM>
+static cudaError_t attention_launch(const struct cuda_launch *launch, const struct op_attention *op,
+                                    const struct cuda_segments *segments)
+{
+    size_t scratch_bytes;
+    struct chunk_results results = chunk_results_in(launch, op, segments, &scratch_bytes);
+    int64_t group = op->qkv.head_count / op->qkv.kv_head_count;
+    bool is_split = results.sums != NULL;
+    int64_t blocks = is_split ? segments->token_count * ceil_div(group, ROWS)
+                              : segments->token_count * group / ROWS + op->segment_count;
+    dim3 grid((unsigned)blocks, (unsigned)op->kv.kv_head_count,
+              is_split ? (unsigned)results.chunk_count : 1);
+    size_t bytes = (size_t)op->kv.head_dim * ROWS * sizeof(float);
+    KERNEL_LAUNCH((attention_kernel<BF16, DIM>), grid, THREADS, bytes, launch->stream, *op,
+                  results);
+    cudaError_t failure = cudaGetLastError();
+    if (!is_split || failure != cudaSuccess)
+        return failure;
+    dim3 heads((unsigned)segments->token_count, (unsigned)op->qkv.head_count);
+    KERNEL_LAUNCH((chunks_add_kernel), heads, THREADS, 0, launch->stream, *op, results);
+    return cudaGetLastError();
+}
+
+template <bool BF16>
+static cudaError_t attention_run(const struct cuda_launch *launch, const struct op_attention *op,
+                                 const struct cuda_segments *segments)
+{
+    if (op->kv.head_dim <= 64)
+        return attention_launch<BF16, 64>(launch, op, segments);
+    if (op->kv.head_dim <= 128)
+        return attention_launch<BF16, 128>(launch, op, segments);
+    if (op->kv.head_dim <= 256)
+        return attention_launch<BF16, 256>(launch, op, segments);
+    if (op->kv.head_dim <= HEAD_DIM_MAX)
+        return attention_launch<BF16, HEAD_DIM_MAX>(launch, op, segments);
+    return cudaErrorInvalidValue;
+}
+
+cudaError_t cuda_attention(const struct cuda_launch *launch, const struct op_attention *op,
+                           const struct cuda_segments *segments)
+{
+    if (segments->token_count == 0)
+        return cudaSuccess;
+    if (op->kv.dtype == DTYPE_BF16)
+        return attention_run<true>(launch, op, segments);
+    return attention_run<false>(launch, op, segments);
+}

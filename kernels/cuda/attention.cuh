@@ -1,0 +1,157 @@
+/* What the paths of attention share: rows, chunks of the context, and how their results are put
+ * together.
+ *
+ * The rows of a segment and kv head are its (token, query head) pairs, token by token, over the
+ * query heads that share the kv head. A row's context is cut into chunks of CHUNK_PAGES pages,
+ * counted from position 0. Within a chunk softmax is online (Milakov and Gimelshein, "Online
+ * normalizer calculation for softmax", 2018), page by page; then chunks are added up in their
+ * order. So one block may go through all chunks of its rows (prefill), or each chunk may have a
+ * block of its own, whose results a second kernel adds up (decode): a row's bits are the same. */
+#ifndef PHASOR_KERNELS_CUDA_ATTENTION_CUH
+#define PHASOR_KERNELS_CUDA_ATTENTION_CUH
+
+#include "kernels/cuda/segments.cuh"
+
+#define CHUNK_PAGES  8
+#define CHUNK_TOKENS (CHUNK_PAGES * KV_PAGE_TOKENS)
+
+/* What one row has of some positions: beside the sum of exp(score - most) x value, the largest
+ * score and the sum of the exponentials. Where no position is seen that is -infinity and 0; where
+ * no score is a number, -infinity and NaN. */
+struct row_sums {
+    float most, sum;
+};
+
+/* The factors by which the two sides' outputs (and sums) are multiplied before they are added. */
+struct row_factors {
+    float before, after;
+};
+
+/* Puts the sums of what comes after to those of what was before. */
+__device__ inline struct row_factors row_sums_add(struct row_sums *before, struct row_sums after)
+{
+    struct row_factors factors = {1, 0};
+    if (after.most == -INFINITY && after.sum == 0)
+        return factors;
+    float most = fmaxf(before->most, after.most);
+    factors.before = before->most == -INFINITY ? 0.0f : expf(before->most - most);
+    factors.after = expf(after.most - most);
+    before->sum = fmaf(before->sum, factors.before, after.sum * factors.after);
+    before->most = most;
+    return factors;
+}
+
+/* The output before and after, with the factors of row_sums_add. */
+__device__ inline float row_out_add(float before, float after, struct row_factors factors)
+{
+    return fmaf(before, factors.before, after * factors.after);
+}
+
+/* What a row has of a page: the largest of its scores there, -infinity where it sees none. Returns
+ * by what everything before is multiplied; *base is what scores are reduced by. */
+__device__ inline float row_page_begin(struct row_sums *row, float *base, float page_most)
+{
+    float most = fmaxf(row->most, page_most);
+    float scale = row->most == -INFINITY ? 0.0f : expf(row->most - most);
+    *base = most == -INFINITY ? 0.0f : most; /* all scores damaged: let that be seen */
+    row->most = most;
+    row->sum *= scale;
+    return scale;
+}
+
+/* ---- Which rows, which pages ----------------------------------------------------------------- */
+
+/* Some neighbouring rows of a segment and kv head. */
+struct row_block {
+    struct segment segment;
+    int64_t kv_head;
+    int64_t first_row; /* among those of the segment and kv head */
+    int row_count;
+    int group; /* query heads of a kv head */
+};
+
+__device__ inline int64_t row_token(const struct row_block &block, int row)
+{
+    return (block.first_row + row) / block.group;
+}
+
+__device__ inline int64_t row_position(const struct row_block &block, int row)
+{
+    return block.segment.first_position + row_token(block, row);
+}
+
+__device__ inline int64_t row_head(const struct row_block &block, int row)
+{
+    return block.kv_head * block.group + (block.first_row + row) % block.group;
+}
+
+/* The first position that a row at `position` sees. */
+__device__ inline int64_t window_first(int64_t position, int64_t window)
+{
+    return window > 0 && position >= window ? position - window + 1 : 0;
+}
+
+/* Block `index` of ROWS rows. False behind the last; all lanes of a warp call it. */
+template <int ROWS>
+__device__ inline bool row_block_find(struct row_block *block, const struct op_attention &op,
+                                      int64_t index, int64_t kv_head)
+{
+    int64_t segment, piece, group = op.qkv.head_count / op.qkv.kv_head_count;
+    if (!segment_find(&segment, &piece, op.segments, op.segment_count, index, group, ROWS))
+        return false;
+    block->segment = op.segments[segment];
+    block->kv_head = kv_head;
+    block->first_row = piece * ROWS;
+    block->group = (int)group;
+    block->row_count =
+        (int)min(block->segment.token_count * group - block->first_row, (int64_t)ROWS);
+    return true;
+}
+
+/* A page of a kv head, in values. */
+__device__ inline int64_t page_offset(const struct op_attention &op, const struct row_block &block,
+                                      int64_t page)
+{
+    int64_t dim_stride = device_round_up(op.kv.head_dim, PACK_BLOCK);
+    return (block.segment.pages[page] * op.kv.kv_head_count + block.kv_head) * dim_stride *
+           KV_PAGE_TOKENS;
+}
+
+/* ---- Chunks that have a block each ------------------------------------------------------------
+ */
+
+/* Where their results stand: of query head h of segment s (which has one token) and chunk c, at
+ * (s x head_count + h) x chunk_count + c. */
+struct chunk_results {
+    struct row_sums *sums; /* NULL: blocks go through all chunks */
+    float *out;            /* [..][out_stride] */
+    int64_t chunk_count;   /* at most */
+    int64_t out_stride;    /* dim_stride of the cache */
+};
+
+__device__ inline int64_t chunk_index(const struct chunk_results &results,
+                                      const struct op_attention &op, int64_t segment, int64_t head,
+                                      int64_t chunk)
+{
+    return (segment * op.qkv.head_count + head) * results.chunk_count + chunk;
+}
+
+/* Whether chunks are given to blocks: where each segment has one token, and one a long context. */
+static inline struct chunk_results chunk_results_in(const struct cuda_launch *launch,
+                                                    const struct op_attention *op,
+                                                    const struct cuda_segments *segments,
+                                                    size_t *bytes)
+{
+    struct chunk_results results = {NULL, NULL, ceil_div(segments->positions_max, CHUNK_TOKENS),
+                                    round_up(op->kv.head_dim, PACK_BLOCK)};
+    *bytes = 0;
+    if (segments->tokens_max != 1 || results.chunk_count < 2)
+        return results;
+    int64_t count = segments->token_count * op->qkv.head_count * results.chunk_count;
+    results.out = (float *)launch->scratch;
+    results.sums = (struct row_sums *)(results.out + count * results.out_stride);
+    *bytes = (size_t)count * ((size_t)results.out_stride * sizeof(float) + sizeof(struct row_sums));
+    return results;
+}
+
+#endif
