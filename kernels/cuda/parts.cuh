@@ -44,7 +44,8 @@ __device__ inline uint16_t bf16_round(float value)
 
 __device__ inline uint32_t bf16_pair(float low, float high)
 {
-    return (uint32_t)bf16_round(low) | (uint32_t)bf16_round(high) << 16;
+    __nv_bfloat162_raw pair = __floats2bfloat162_rn(low, high);
+    return (uint32_t)pair.x | (uint32_t)pair.y << 16;
 }
 
 /* The first and the second value of a pair of bf16. */

@@ -1,4 +1,5 @@
-/* Products of activations with weights, on any GPU: no matrix instructions.
+/* Products of activations with weights on any GPU, without matrix instructions; and the launchers,
+ * which give those that product_mma.cu takes to it.
  *
  * A team is half a warp: 16 lanes, one for each output of a panel, that go down the panel's tiles
  * with 64 neighbouring bytes at a time, each weight read once by the block. Where a group has few
@@ -415,34 +416,13 @@ __device__ static int group_pieces(const struct product &p, int row_count)
     return (int)(device_ceil_div(row_count, TALL_ROWS) * device_ceil_div(p.panel_count, WARPS));
 }
 
-/* The group of piece `index`, and which of its own that is; false behind the last. All lanes of a
- * warp call it. */
-template <enum product_kind KIND>
-__device__ static bool piece_find(int *group, int *piece, const struct product &p, int64_t index)
-{
-    for (int first = 0; first < p.group_count; first += WARP) {
-        int g = first + lane_id(), pieces = 0;
-        if (g < p.group_count)
-            pieces = group_pieces(p, product_rows_of<KIND>(p, g).count);
-        int end = warp_prefix(pieces);
-        unsigned behind = __ballot_sync(ALL_LANES, index < end);
-        if (behind != 0) {
-            int owner = __ffs((int)behind) - 1;
-            *group = first + owner;
-            *piece = (int)index - __shfl_sync(ALL_LANES, end - pieces, owner);
-            return true;
-        }
-        index -= __shfl_sync(ALL_LANES, end, WARP - 1);
-    }
-    return false;
-}
-
 template <enum product_kind KIND, enum dtype DTYPE>
-__global__ void __launch_bounds__(THREADS) product_kernel(const struct product p)
+__global__ void __launch_bounds__(THREADS, DTYPE == DTYPE_BF16 ? 4 : 2)
+    product_kernel(const struct product p)
 {
     KERNEL_SHARED(unsigned char, shared);
     int group, piece;
-    for (int64_t index = blockIdx.x; piece_find<KIND>(&group, &piece, p, index);
+    for (int64_t index = blockIdx.x; piece_find<KIND>(&group, &piece, p, index, group_pieces);
          index += gridDim.x) {
         struct product_rows rows = product_rows_of<KIND>(p, group);
         if (rows.count <= FLAT_ROWS) {
@@ -489,11 +469,30 @@ static cudaError_t product_launch(const struct cuda_launch *launch, const struct
 template <enum product_kind KIND>
 static cudaError_t product_run(const struct cuda_launch *launch, const struct product *p)
 {
+    if (product_mma_takes(launch, p))
+        return product_mma(launch, p, KIND);
     if (p->weight.dtype == DTYPE_BF16)
         return product_launch<KIND, DTYPE_BF16>(launch, p);
     if (p->weight.dtype == DTYPE_INT4)
         return product_launch<KIND, DTYPE_INT4>(launch, p);
     return product_launch<KIND, DTYPE_F32>(launch, p);
+}
+
+static struct product product_shape(const struct matrix *weight)
+{
+    struct product p = {};
+    p.weight = *weight;
+    p.group_count = 1;
+    p.panel_count = (int)ceil_div(weight->rows, PACK_BLOCK);
+    p.tile_count = (int)ceil_div(weight->columns, PACK_BLOCK);
+    p.part_count = (int)ceil_div(p.tile_count, PART_TILES);
+    if (weight->dtype == DTYPE_INT4) {
+        bool by_output = weight->packing == PACK_OUTPUT;
+        p.scale_group_tiles = (int)(weight->group / PACK_BLOCK);
+        p.scale_group_count =
+            (int)ceil_div(by_output ? p.tile_count : p.panel_count, p.scale_group_tiles);
+    }
+    return p;
 }
 
 cudaError_t cuda_matmul(const struct cuda_launch *launch, const struct op_matmul *op)

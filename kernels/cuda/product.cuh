@@ -37,23 +37,6 @@ struct product {
     int scale_group_tiles, scale_group_count; /* int4: of the side that scales have groups along */
 };
 
-static struct product product_shape(const struct matrix *weight)
-{
-    struct product p = {};
-    p.weight = *weight;
-    p.group_count = 1;
-    p.panel_count = (int)ceil_div(weight->rows, PACK_BLOCK);
-    p.tile_count = (int)ceil_div(weight->columns, PACK_BLOCK);
-    p.part_count = (int)ceil_div(p.tile_count, PART_TILES);
-    if (weight->dtype == DTYPE_INT4) {
-        bool by_output = weight->packing == PACK_OUTPUT;
-        p.scale_group_tiles = (int)(weight->group / PACK_BLOCK);
-        p.scale_group_count =
-            (int)ceil_div(by_output ? p.tile_count : p.panel_count, p.scale_group_tiles);
-    }
-    return p;
-}
-
 /* Rows of a group: positions first .. first + count - 1. */
 struct product_rows {
     int64_t first;
@@ -111,5 +94,34 @@ __device__ inline void product_write(const struct product &p, int64_t position, 
         value += p.bias[output];
     p.out[position * p.out_stride + output] = value;
 }
+
+/* Work on a group of `row_count` rows is cut into pieces_of(p, row_count) pieces. Finds the group
+ * of piece `index` of all, and which of its own that is; false behind the last. All lanes of a warp
+ * call it. */
+template <enum product_kind KIND>
+__device__ inline bool piece_find(int *group, int *piece, const struct product &p, int64_t index,
+                                  int (*pieces_of)(const struct product &p, int row_count))
+{
+    for (int first = 0; first < p.group_count; first += WARP) {
+        int g = first + lane_id(), pieces = 0;
+        if (g < p.group_count)
+            pieces = pieces_of(p, product_rows_of<KIND>(p, g).count);
+        int end = warp_prefix(pieces);
+        unsigned behind = __ballot_sync(ALL_LANES, index < end);
+        if (behind != 0) {
+            int owner = __ffs((int)behind) - 1;
+            *group = first + owner;
+            *piece = (int)index - __shfl_sync(ALL_LANES, end - pieces, owner);
+            return true;
+        }
+        index -= __shfl_sync(ALL_LANES, end, WARP - 1);
+    }
+    return false;
+}
+
+/* Products with matrix instructions (product_mma.cu): bf16 weights, from sm_80 on. */
+bool product_mma_takes(const struct cuda_launch *launch, const struct product *p);
+cudaError_t product_mma(const struct cuda_launch *launch, const struct product *p,
+                        enum product_kind kind);
 
 #endif

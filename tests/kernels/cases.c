@@ -61,6 +61,7 @@ static const struct kernel_case matmul_cases[] = {
     {.dtype = DTYPE_F32, .token_count = 200, .rows = 600, .columns = 130},
     {.dtype = DTYPE_BF16, .token_count = 400, .rows = 300, .columns = 270},
     {.dtype = DTYPE_BF16, .token_count = 2, .rows = 48, .columns = 13000}, /* many depths */
+    {.dtype = DTYPE_BF16, .token_count = 70, .rows = 16, .columns = 1060},
     {FOR_BENCH, DTYPE_BF16, .token_count = 1, .rows = 4096, .columns = 4096},
     {FOR_BENCH, DTYPE_BF16, .token_count = 4, .rows = 4096, .columns = 4096},
     {FOR_BENCH, DTYPE_BF16, .token_count = 16, .rows = 4096, .columns = 4096},
