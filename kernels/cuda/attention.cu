@@ -298,6 +298,15 @@ __global__ void chunks_add_kernel(const struct op_attention op, const struct chu
     }
 }
 
+cudaError_t attention_chunks_add(const struct cuda_launch *launch, const struct op_attention *op,
+                                 const struct cuda_segments *segments,
+                                 const struct chunk_results *results)
+{
+    dim3 heads((unsigned)segments->token_count, (unsigned)op->qkv.head_count);
+    KERNEL_LAUNCH((chunks_add_kernel), heads, THREADS, 0, launch->stream, *op, *results);
+    return cudaGetLastError();
+}
+
 size_t cuda_attention_scratch(const struct cuda_launch *launch, const struct op_attention *op,
                               const struct cuda_segments *segments)
 {
@@ -324,9 +333,7 @@ static cudaError_t attention_launch(const struct cuda_launch *launch, const stru
     cudaError_t failure = cudaGetLastError();
     if (!is_split || failure != cudaSuccess)
         return failure;
-    dim3 heads((unsigned)segments->token_count, (unsigned)op->qkv.head_count);
-    KERNEL_LAUNCH((chunks_add_kernel), heads, THREADS, 0, launch->stream, *op, results);
-    return cudaGetLastError();
+    return attention_chunks_add(launch, op, segments, &results);
 }
 
 template <bool BF16>
@@ -349,6 +356,8 @@ cudaError_t cuda_attention(const struct cuda_launch *launch, const struct op_att
 {
     if (segments->token_count == 0)
         return cudaSuccess;
+    if (attention_mma_takes(launch, op))
+        return attention_mma(launch, op, segments);
     if (op->kv.dtype == DTYPE_BF16)
         return attention_run<true>(launch, op, segments);
     return attention_run<false>(launch, op, segments);

@@ -154,4 +154,14 @@ static inline struct chunk_results chunk_results_in(const struct cuda_launch *la
     return results;
 }
 
+/* Adds the chunks up (attention.cu). */
+cudaError_t attention_chunks_add(const struct cuda_launch *launch, const struct op_attention *op,
+                                 const struct cuda_segments *segments,
+                                 const struct chunk_results *results);
+
+/* With matrix instructions (attention_mma.cu): a cache of bf16, from sm_80 on. */
+bool attention_mma_takes(const struct cuda_launch *launch, const struct op_attention *op);
+cudaError_t attention_mma(const struct cuda_launch *launch, const struct op_attention *op,
+                          const struct cuda_segments *segments);
+
 #endif

@@ -116,6 +116,7 @@ struct op_rope_append {
 
 /* Causal attention with grouped query heads: out = softmax(q k / sqrt(head_dim)) v over the
  * positions p of the sequence with position - window < p <= position (window 0: all p <= position).
+ * Where the cache is bf16 a device may round queries to bf16, and the exponentials of the softmax.
  * Bytes: keys and values that are seen, once per segment. */
 struct op_attention {
     float *out; /* [token][out_stride], heads one after another */
