@@ -5,15 +5,6 @@
 
 #include "base/system.h"
 
-struct device *device_open(int thread_count)
-{
-    struct device *device;
-    struct error err;
-    struct cpu_share share = {.thread_count = thread_count, .first_cpu = -1};
-    cr_assert_eq(device_cpu_create(&device, &share, &err), STATUS_OK, "%s", err.message);
-    return device;
-}
-
 struct stream *stream_open(struct device *device, enum stream_priority priority)
 {
     struct stream *stream;

@@ -9,7 +9,9 @@
 /* Longer than the ring of a stream, so that the host has to wait for it. */
 #define MANY_CALLS 2000
 
-struct device *device_open(int thread_count); /* not pinned, without a turn */
+/* open_cpu.c: of so many threads, not pinned, without a turn; tests/cuda has another, which runs
+ * the tests of streams and events, too. */
+struct device *device_open(int thread_count);
 struct stream *stream_open(struct device *device, enum stream_priority priority);
 struct event *event_open(struct device *device);
 void synchronize_ok(struct device *device, struct stream *stream);

@@ -3,17 +3,12 @@
 
 #include "base/memory.h"
 #include "checks.h"
-#include "reference_parts.h"
 
 void check_attention(struct workload *w, struct device *device, const char *name)
 {
     const struct op_attention *op = &w->attention;
-    bool rounds = w->rounds_attention && op->kv.dtype == DTYPE_BF16;
-    struct op_attention taken = *op;
     struct reference expected;
-    if (rounds)
-        taken.qkv.values = workload_rounded(w, op->qkv.values, w->row_count, op->qkv.stride);
-    reference_attention(&expected, &taken, rounds ? U_BF16 : 0);
+    reference_attention(&expected, op);
     workload_launch(w, device);
     check_values(&expected, op->out, expected.columns, op->out_stride, name);
     check_guard(op->out, expected.rows, op->out_stride, name);

@@ -51,11 +51,6 @@ const float *workload_factors(struct workload *workload, const float *in, int64_
 {
     if (!workload->takes_pairs || workload->from->dtype != DTYPE_BF16)
         return in;
-    return workload_rounded(workload, in, rows, stride);
-}
-
-float *workload_rounded(struct workload *workload, const float *in, int64_t rows, int64_t stride)
-{
     float *rounded = own(workload, (size_t)(rows * stride), sizeof *rounded);
     for (int64_t i = 0; i < rows * stride; i++)
         rounded[i] = bf16_to_f32(bf16_from_f32(in[i]));
