@@ -8,6 +8,9 @@ set(phasor_dependencies phasor::jansson phasor::pcre2 phasor::utf8proc phasor::x
 if(PHASOR_URING)
     list(APPEND phasor_dependencies phasor::uring)
 endif()
+if(PHASOR_CUDA)
+    list(APPEND phasor_dependencies CUDA::cudart_static)
+endif()
 
 # An archive has no version script, so its objects are joined into one, in which what is hidden
 # becomes local.
@@ -34,6 +37,16 @@ if(NOT PHASOR_STATIC_DEPS)
     target_link_options(phasor_shared PRIVATE -Wl,--version-script=${map})
     if(NOT PHASOR_SANITIZE)
         target_link_options(phasor_shared PRIVATE -Wl,--no-undefined)
+    endif()
+endif()
+
+# What nvcc makes needs some words of C++.
+if(PHASOR_CUDA)
+    execute_process(COMMAND ${CMAKE_C_COMPILER} -print-file-name=libstdc++.a
+                    OUTPUT_VARIABLE cxx_archive OUTPUT_STRIP_TRAILING_WHITESPACE)
+    target_link_libraries(phasor_static PRIVATE ${cxx_archive})
+    if(TARGET phasor_shared)
+        target_link_libraries(phasor_shared PRIVATE stdc++)
     endif()
 endif()
 

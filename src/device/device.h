@@ -163,6 +163,17 @@ enum status device_cpu_create(struct device **out, const struct cpu_share *share
 /* Opens or closes (any access is a fault) all memory that a CPU device has from memory_get. */
 void device_cpu_protect(struct device *device, bool closed);
 
+struct gpu_share {
+    int ordinal;         /* as CUDA counts: cuda:0 is the first */
+    struct trace *trace; /* has a lane for each stream; borrowed; NULL: none */
+    int rank;            /* whose lanes they are */
+};
+
+/* A GPU as a device. STATUS_UNSUPPORTED, with the cure, where the build has no CUDA, and where the
+ * machine has no such GPU or no driver for it. kernels/cuda/device */
+enum status device_cuda_create(struct device **out, const struct gpu_share *share,
+                               struct error *err) MUST_CHECK;
+
 static inline void device_destroy(struct device *device)
 {
     if (device != NULL)

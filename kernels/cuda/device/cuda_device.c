@@ -1,0 +1,209 @@
+/* A GPU as a device: its streams and its memory. */
+#include <stdio.h>
+
+#include "base/memory.h"
+#include "device/device.h"
+#include "device/thread_team.h"
+#include "kernels/cuda/device/cuda_error.h"
+#include "kernels/cuda/device/cuda_operations.h"
+#include "kernels/cuda/device/cuda_pool.h"
+#include "kernels/cuda/device/cuda_stream.h"
+
+struct cuda_device {
+    struct device device;
+    struct device_ops ops; /* the table with the name of this GPU */
+    struct cuda_common common;
+    struct thread_team *team; /* of host_run */
+    struct cuda_pool pool;
+    int stream_count; /* beside device.stream */
+    char name[320];
+};
+
+static struct cuda_device *cuda_of(const struct device *device)
+{
+    return (struct cuda_device *)device;
+}
+
+/* ---- Streams --------------------------------------------------------------------------------- */
+
+static enum status stream_create_beside(struct device *device, struct stream **out,
+                                        enum stream_priority priority, struct error *err)
+{
+    struct cuda_device *cuda = cuda_of(device);
+    TRY(cuda_stream_create(out, &cuda->common, priority, err));
+    cuda->stream_count++;
+    return STATUS_OK;
+}
+
+static void stream_destroy_beside(struct device *device, struct stream *stream)
+{
+    if (stream == NULL)
+        return;
+    cuda_stream_destroy(stream);
+    cuda_of(device)->stream_count--;
+}
+
+static void on_failure(struct device *device,
+                       void (*handler)(void *context, const struct error *err), void *context)
+{
+    cuda_of(device)->common.owner.on_failure = handler;
+    cuda_of(device)->common.owner.on_failure_context = context;
+}
+
+/* ---- Memory and host work -------------------------------------------------------------------- */
+
+static enum status pool_get(struct device *device, void **out, size_t bytes, const char *what,
+                            struct error *err)
+{
+    return cuda_pool_get(&cuda_of(device)->pool, out, bytes, what, err);
+}
+
+static void pool_free(struct device *device, void *memory)
+{
+    cuda_pool_free(&cuda_of(device)->pool, memory);
+}
+
+static struct device_memory pool_use(const struct device *device)
+{
+    return cuda_pool_use(&cuda_of(device)->pool);
+}
+
+static enum status pinned_get(struct device *device, void **out, size_t bytes, const char *what,
+                              struct error *err)
+{
+    return cuda_pinned_get(cuda_of(device)->common.ordinal, out, bytes, what, err);
+}
+
+static void pinned_free(struct device *device, void *memory)
+{
+    cuda_pinned_free(cuda_of(device)->common.ordinal, memory);
+}
+
+static void host_run(struct device *device, void (*work)(void *context, int worker), void *context)
+{
+    command_stream_host_run(device->stream, cuda_of(device)->team, work, context);
+}
+
+static int host_workers(const struct device *device)
+{
+    return thread_team_size(cuda_of(device)->team);
+}
+
+/* ---- Life ------------------------------------------------------------------------------------ */
+
+static void cuda_destroy(struct device *device)
+{
+    struct cuda_device *cuda = cuda_of(device);
+    ASSERT(cuda->stream_count == 0);
+    cuda_stream_destroy(device->stream);
+    thread_team_destroy(cuda->team);
+    cuda_pool_deinit(&cuda->pool);
+    memory_free(cuda);
+}
+
+static const struct device_ops cuda_ops = {
+    .embed = cuda_put_embed,
+    .rms_norm = cuda_put_rms_norm,
+    .add = cuda_put_add,
+    .matmul = cuda_put_matmul,
+    .rope_append = cuda_put_rope_append,
+    .attention = cuda_put_attention,
+    .route = cuda_put_route,
+    .dispatch = cuda_put_dispatch,
+    .group = cuda_put_group,
+    .ffn_up = cuda_put_ffn_up,
+    .ffn_down = cuda_put_ffn_down,
+    .combine = cuda_put_combine,
+    .shared_add = cuda_put_shared_add,
+    .gather = cuda_put_gather,
+    .dequantize = cuda_put_dequantize,
+    .copy = cuda_put_copy,
+    .call = command_stream_call,
+    .synchronize = command_stream_synchronize,
+    .progress = command_stream_progress,
+    .stage = cuda_stream_stage,
+    .stage_totals = cuda_stream_stage_totals,
+    .stream_create = stream_create_beside,
+    .stream_destroy = stream_destroy_beside,
+    .event_create = cuda_event_create,
+    .event_destroy = cuda_event_destroy,
+    .event_record = command_event_record,
+    .event_wait = command_event_wait,
+    .event_synchronize = cuda_event_synchronize,
+    .on_failure = on_failure,
+    .memory_get = pool_get,
+    .memory_free = pool_free,
+    .memory_use = pool_use,
+    .host_memory_get = pinned_get,
+    .host_memory_free = pinned_free,
+    .host_run = host_run,
+    .host_workers = host_workers,
+    .destroy = cuda_destroy,
+};
+
+/* The driver is missing, too old, or sees no GPU; or not that many. */
+static enum status gpu_find(int ordinal, struct error *err)
+{
+    int count = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess) {
+        (void)cudaGetLastError();
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "cuda:%d cannot be used: %s; it needs an NVIDIA GPU and its driver "
+                         "(nvidia-smi shows them), of version 525 or newer for CUDA 12, 580 for 13",
+                         ordinal, cudaGetErrorString(error));
+    }
+    if (ordinal < 0 || ordinal >= count)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "there is no cuda:%d: this machine has %d GPUs, counted from 0 "
+                         "(CUDA_VISIBLE_DEVICES may hide some)",
+                         ordinal, count);
+    return STATUS_OK;
+}
+
+/* What launches must know of the GPU, and its name. */
+static enum status gpu_describe(struct cuda_device *cuda, int ordinal, struct error *err)
+{
+    struct cudaDeviceProp properties;
+    CUDA_TRY(ordinal, cudaGetDeviceProperties(&properties, ordinal), err);
+    if (!properties.concurrentManagedAccess)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "cuda:%d (%s) cannot be used: host and GPU cannot use its memory at the "
+                         "same time there (Linux, and not under Windows, is where they can)",
+                         ordinal, properties.name);
+    cuda->pool.limit_bytes = properties.totalGlobalMem;
+    cuda->common.launch = (struct cuda_launch){
+        .multiprocessors = properties.multiProcessorCount,
+        .capability = 10 * properties.major + properties.minor,
+        .shared_bytes_max = (int)properties.sharedMemPerBlockOptin,
+    };
+    snprintf(cuda->name, sizeof cuda->name, "cuda:%d (%s, sm_%d)", ordinal, properties.name,
+             cuda->common.launch.capability);
+    return STATUS_OK;
+}
+
+enum status device_cuda_create(struct device **out, const struct gpu_share *share,
+                               struct error *err)
+{
+    struct cuda_device *cuda;
+    enum status status;
+    int ordinal = share->ordinal;
+    TRY(gpu_find(ordinal, err));
+    TRY(memory_get((void **)&cuda, 1, sizeof *cuda, "the CUDA device", err));
+    cuda->ops = cuda_ops;
+    cuda->ops.name = cuda->name;
+    cuda->device.ops = &cuda->ops;
+    cuda->common.owner =
+        (struct stream_owner){.device = &cuda->device, .trace = share->trace, .rank = share->rank};
+    cuda->common.ordinal = ordinal;
+    cuda_pool_init(&cuda->pool, ordinal, 0);
+    TRY_GOTO(gpu_describe(cuda, ordinal, err), failed);
+    TRY_GOTO(thread_team_create(&cuda->team, thread_team_cpu_count(), -1, err), failed);
+    TRY_GOTO(cuda_stream_create(&cuda->device.stream, &cuda->common, STREAM_NORMAL, err), failed);
+    *out = &cuda->device;
+    return STATUS_OK;
+
+failed:
+    cuda_destroy(&cuda->device);
+    return status;
+}

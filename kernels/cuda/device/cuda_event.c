@@ -1,0 +1,79 @@
+/* An event of a CUDA device: one of the runtime, and how far the streams' threads have come with
+ * it. A wait is put on the GPU's stream once the record is on its own: the host's counter says
+ * when. */
+#include "base/memory.h"
+#include "kernels/cuda/device/cuda_error.h"
+#include "kernels/cuda/device/cuda_stream.h"
+
+struct cuda_event {
+    struct event base;
+    cudaEvent_t event;
+};
+
+static struct cuda_event *cuda_of(struct event *event)
+{
+    return (struct cuda_event *)event;
+}
+
+static void event_check(struct stream *stream, const char *call, cudaError_t error)
+{
+    struct error failure = {.message = ""};
+    int ordinal = cuda_stream_of(stream)->common->ordinal;
+    if (error != cudaSuccess)
+        cuda_stream_check(stream, cuda_error_set(&failure, ordinal, call, error), &failure);
+}
+
+static void event_record(struct stream *stream, struct event *event)
+{
+    event_check(stream, "cudaEventRecord",
+                cudaEventRecord(cuda_of(event)->event, cuda_stream_of(stream)->launch.stream));
+}
+
+static void event_follow(struct stream *stream, struct event *event)
+{
+    event_check(
+        stream, "cudaStreamWaitEvent",
+        cudaStreamWaitEvent(cuda_stream_of(stream)->launch.stream, cuda_of(event)->event, 0));
+}
+
+static const struct event_kind cuda_event_kind = {.record = event_record, .follow = event_follow};
+
+static enum status event_open(struct cuda_event *event, int ordinal, struct error *err)
+{
+    CUDA_TRY(ordinal, cudaSetDevice(ordinal), err);
+    CUDA_TRY(ordinal, cudaEventCreateWithFlags(&event->event, cudaEventDisableTiming), err);
+    return STATUS_OK;
+}
+
+enum status cuda_event_create(struct device *device, struct event **out, struct error *err)
+{
+    struct cuda_event *event;
+    TRY(memory_get((void **)&event, 1, sizeof *event, "an event", err));
+    enum status status = event_open(event, cuda_stream_of(device->stream)->common->ordinal, err);
+    if (status != STATUS_OK) {
+        memory_free(event);
+        return status;
+    }
+    command_event_init(&event->base, &cuda_event_kind);
+    *out = &event->base;
+    return STATUS_OK;
+}
+
+void cuda_event_destroy(struct device *device, struct event *event)
+{
+    (void)device;
+    if (event == NULL)
+        return;
+    command_event_deinit(event);
+    (void)cudaEventDestroy(cuda_of(event)->event);
+    (void)cudaGetLastError();
+    memory_free(event);
+}
+
+/* A broken GPU is told by its streams. */
+void cuda_event_synchronize(struct event *event)
+{
+    command_event_synchronize(event);
+    (void)cudaEventSynchronize(cuda_of(event)->event);
+    (void)cudaGetLastError();
+}

@@ -1,0 +1,32 @@
+/* The memory of a GPU, and the host's that its copies read and write. */
+#ifndef PHASOR_KERNELS_CUDA_DEVICE_CUDA_POOL_H
+#define PHASOR_KERNELS_CUDA_DEVICE_CUDA_POOL_H
+
+#include <pthread.h>
+
+#include "device/memory_list.h"
+
+struct cuda_pool {
+    int ordinal;
+    size_t limit_bytes;   /* the memory of the GPU */
+    pthread_mutex_t lock; /* of the list */
+    struct memory_list list;
+};
+
+void cuda_pool_init(struct cuda_pool *pool, int ordinal, size_t limit_bytes);
+void cuda_pool_deinit(struct cuda_pool *pool); /* everything was freed before */
+
+/* As memory_get and host_memory_get of device_ops; what is freed first waits for the GPU.
+ *
+ * The GPU's memory is managed: it lies where it was touched last, so that the host's threads can
+ * write weights into it, and collectives read it, as they do on the CPU. It stays within the GPU,
+ * and there it is as fast as other memory. When both go by copies it can be the GPU's alone. */
+enum status cuda_pool_get(struct cuda_pool *pool, void **out, size_t bytes, const char *what,
+                          struct error *err) MUST_CHECK;
+void cuda_pool_free(struct cuda_pool *pool, void *memory); /* NULL is allowed */
+struct device_memory cuda_pool_use(struct cuda_pool *pool);
+enum status cuda_pinned_get(int ordinal, void **out, size_t bytes, const char *what,
+                            struct error *err) MUST_CHECK;
+void cuda_pinned_free(int ordinal, void *memory); /* NULL is allowed */
+
+#endif

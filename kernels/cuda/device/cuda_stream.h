@@ -1,0 +1,66 @@
+/* A stream of a CUDA device: a command stream whose commands launch kernels on a stream of the CUDA
+ * runtime, and do not wait for them. Before the work of `call`, and for `synchronize`, it settles:
+ * it waits until they have run. Its low priority is one of the GPU's, and of its thread. */
+#ifndef PHASOR_KERNELS_CUDA_DEVICE_CUDA_STREAM_H
+#define PHASOR_KERNELS_CUDA_DEVICE_CUDA_STREAM_H
+
+#include "device/command_event.h"
+#include "device/command_stream.h"
+#include "kernels/cuda/device/cuda_ring.h"
+#include "kernels/cuda/device/cuda_stages.h"
+#include "kernels/cuda/launch.h"
+
+/* What all streams of a device share. */
+struct cuda_common {
+    struct stream_owner owner;
+    int ordinal;
+    struct cuda_launch launch; /* without stream and scratch */
+};
+
+struct cuda_stream {
+    struct stream base;
+    const struct cuda_common *common;
+    struct cuda_launch launch;
+    bool is_current; /* the GPU is its thread's */
+    struct cuda_ring ring;
+    struct cuda_stages stages;
+};
+
+static inline struct cuda_stream *cuda_stream_of(const struct stream *stream)
+{
+    return (struct cuda_stream *)stream;
+}
+
+enum status cuda_stream_create(struct stream **out, const struct cuda_common *common,
+                               enum stream_priority priority, struct error *err) MUST_CHECK;
+void cuda_stream_destroy(struct stream *stream); /* runs what is on it; NULL is allowed */
+
+void cuda_stream_stage(struct stream *stream, int stage, int64_t layer);
+void cuda_stream_stage_totals(const struct stream *stream,
+                              struct stage_total totals[DEVICE_STAGES]);
+
+/* ---- For commands, on the stream's thread ---------------------------------------------------- */
+
+/* The failure of a command is the stream's. */
+void cuda_stream_check(struct stream *stream, enum status status, struct error *failure);
+
+/* At least `bytes` of scratch memory in launch.scratch; larger memory is got when the stream has
+ * settled. */
+enum status cuda_stream_scratch(struct cuda_stream *cuda, size_t bytes,
+                                struct error *err) MUST_CHECK;
+
+/* Weights that an operation reads, for the stage that stands: as they are, or as
+ * cuda_stages_read. */
+void cuda_stream_count_weights(struct cuda_stream *cuda, uint64_t bytes);
+enum status cuda_stream_read_weights(struct cuda_stream *cuda, const int32_t *offsets,
+                                     int64_t group_count, uint64_t group_bytes,
+                                     struct error *err) MUST_CHECK;
+
+/* ---- Events: see device_ops ------------------------------------------------------------------ */
+
+enum status cuda_event_create(struct device *device, struct event **out,
+                              struct error *err) MUST_CHECK;
+void cuda_event_destroy(struct device *device, struct event *event);
+void cuda_event_synchronize(struct event *event);
+
+#endif
