@@ -112,7 +112,8 @@ struct phasor_model_params {
                               * cache. 0: as much as there is */
     int thread_count;        /* of all devices together; 0: one for each core the process may use */
     const char *devices;     /* "cpu:N": N ranks, each with its share of the cores and its own
-                              * memory; NULL: as many as the plan has, or one */
+                              * memory; "cuda:0": one rank, the first GPU; NULL: as many of the CPU
+                              * as the plan has, or one */
     const char *plan;        /* how weights lie over the ranks, "tp4|ep4", or in prefill and then in
                               * decode, "dp4|ep4>tp4", perhaps on packed INT4 weights,
                               * "tp4|tp4>tp4:int4" (docs/plans.md); NULL: static tensor

@@ -92,8 +92,9 @@ static const struct cli_option options[] = {
      "little)",
      0, 0, expert_dtype_words},
     {"devices", 0, OPTION_TEXT, AT(devices), "cpu:N",
-     "N ranks, each with its share of the cores and its own memory (as many as the plan has)", 0, 0,
-     NULL},
+     "N ranks, each with its share of the cores and its own memory (as many as the plan has); or "
+     "cuda:0, one rank on the first GPU",
+     0, 0, NULL},
     {"plan", 0, OPTION_TEXT, AT(plan), "PLAN",
      "how weights lie over the ranks, such as \"tp4|ep4\", or in prefill and then in decode, such "
      "as \"dp4|ep4>tp4\"; with \":int4\" behind that, decode runs on the INT4 backup's packed "

@@ -11,8 +11,16 @@ struct box {
     struct trace *trace;
 };
 
-static enum status devices_create(struct box *box, const struct box_params *params,
-                                  struct error *err)
+static enum status gpus_create(struct box *box, const struct box_params *params, struct error *err)
+{
+    for (int r = 0; r < params->rank_count; r++) {
+        struct gpu_share share = {.ordinal = r, .trace = params->trace, .rank = r};
+        TRY(device_cuda_create(&box->devices[r], &share, err));
+    }
+    return STATUS_OK;
+}
+
+static enum status cpus_create(struct box *box, const struct box_params *params, struct error *err)
 {
     int cpu_count = thread_team_cpu_count();
     int wanted = params->thread_count > 0 ? params->thread_count : cpu_count;
@@ -37,7 +45,7 @@ static enum status devices_create(struct box *box, const struct box_params *para
 
 static enum status box_fill(struct box *box, const struct box_params *params, struct error *err)
 {
-    TRY(devices_create(box, params, err));
+    TRY(params->cuda ? gpus_create(box, params, err) : cpus_create(box, params, err));
     struct comm_domain_params shared = {
         .devices = box->devices,
         .rank_count = params->rank_count,

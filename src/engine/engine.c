@@ -24,6 +24,7 @@ struct engine {
     struct tokenizer *tokenizer;
     struct plan_layouts layouts;
     uint64_t memory_bytes;
+    bool has_gpus; /* its ranks are GPUs, not shares of the CPU */
     struct trace *trace;
     struct trace_lane *lane; /* of who drives */
     struct box *box;
@@ -81,20 +82,25 @@ static enum status tokenizer_load(struct engine *engine, const struct engine_par
 
 /* ---- Devices and plan ------------------------------------------------------------------------ */
 
-enum status engine_devices_parse(int *rank_count, const char *devices, struct error *err)
+enum status engine_devices_parse(struct engine_devices *out, const char *devices, struct error *err)
 {
-    *rank_count = 1;
+    *out = (struct engine_devices){.rank_count = 1};
     if (devices == NULL || strcmp(devices, "cpu") == 0)
         return STATUS_OK;
+    if (strcmp(devices, "cuda:0") == 0) {
+        out->cuda = true;
+        return STATUS_OK;
+    }
     const char *digits = strncmp(devices, "cpu:", 4) == 0 ? devices + 4 : "";
     size_t length = strspn(digits, "0123456789");
     bool is_number = length >= 1 && length <= 2 && digits[0] != '0' && digits[length] == '\0';
     int count = is_number ? atoi(digits) : 0;
     if (count < 1 || count > COMM_RANKS_MAX)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--devices: expected cpu or cpu:N with N from 1 to %d, found \"%s\"",
+                         "--devices: expected cpu, cpu:N with N from 1 to %d, or cuda:0, found "
+                         "\"%s\"",
                          COMM_RANKS_MAX, devices);
-    *rank_count = count;
+    out->rank_count = count;
     return STATUS_OK;
 }
 
@@ -323,6 +329,7 @@ static enum status weights_read(struct engine *engine, struct loading *loading, 
                      .thread_count = loading->params->thread_count,
                      .tag_names = traffic_names,
                      .tag_count = TRAFFIC_KIND_COUNT,
+                     .cuda = engine->has_gpus,
                      .trace = engine->trace,
                  },
                  err));
@@ -514,15 +521,16 @@ void engine_watch(struct engine *engine, const struct watch *watch)
 static enum status engine_load(struct engine *engine, const struct engine_params *params,
                                struct error *err)
 {
-    int rank_count = 0; /* as many as the plan has */
+    struct engine_devices devices = {.rank_count = 0}; /* as many as the plan has */
     TRY(trace_create(&engine->trace, err));
     engine->lane = trace_lane_add(engine->trace, -1, "run");
     if (params->devices != NULL || params->plan == NULL)
-        TRY(engine_devices_parse(&rank_count, params->devices, err));
+        TRY(engine_devices_parse(&devices, params->devices, err));
+    engine->has_gpus = devices.cuda;
     TRY(hub_resolve(&engine->dir, params->model, params->revision, err));
     TRY(checkpoint_open(&engine->checkpoint, engine->dir, err));
     TRY(engine_plan_parse(&engine->layouts, params->plan, checkpoint_config(engine->checkpoint),
-                          rank_count, err));
+                          devices.rank_count, err));
     engine->shape = weights_shape(engine_config(engine));
     TRY(tokenizer_load(engine, params, err));
     if (changes_layout(engine))

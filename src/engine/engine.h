@@ -26,7 +26,7 @@ struct engine_params {
     enum dtype dtype;        /* DTYPE_F32 or DTYPE_BF16 otherwise */
     bool has_int4_experts;   /* routed experts are rounded to int4 while they load */
     int32_t thread_count;    /* of all ranks together; 0: one for each core the process may use */
-    const char *devices;     /* "cpu:N"; "cpu": one rank; NULL: as many as the plan has, or one */
+    const char *devices;     /* "cpu", "cpu:N" or "cuda:0"; NULL: as many as the plan has, or one */
     const char *plan;        /* see plan_layouts_parse; NULL: static tensor parallelism */
     bool transition_is_auto; /* between the layouts of a plan that has two */
     enum way transition;     /* without transition_is_auto */
@@ -97,8 +97,14 @@ bool engine_was_whole(const struct engine *engine);
 /* Who is asked between two layers that move, from now on: its failure is engine_enter's. */
 void engine_watch(struct engine *engine, const struct watch *watch);
 
-/* How many ranks "cpu:N" means; NULL means 1. */
-enum status engine_devices_parse(int *rank_count, const char *devices,
+/* What the ranks of an engine are. */
+struct engine_devices {
+    int rank_count;
+    bool cuda; /* see box_params */
+};
+
+/* "cpu", "cpu:N" or "cuda:0"; NULL means "cpu", one rank. */
+enum status engine_devices_parse(struct engine_devices *out, const char *devices,
                                  struct error *err) MUST_CHECK;
 
 /* The layouts that a plan's text means for this model on so many ranks (0: as many as it has); NULL

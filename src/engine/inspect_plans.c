@@ -173,8 +173,12 @@ static enum status check_params(int *rank_count, const struct inspect_plans_para
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--plan list needs to know for how many devices; give --devices cpu:N");
     *rank_count = 0;
-    return params->devices == NULL ? STATUS_OK
-                                   : engine_devices_parse(rank_count, params->devices, err);
+    if (params->devices == NULL)
+        return STATUS_OK;
+    struct engine_devices devices;
+    TRY(engine_devices_parse(&devices, params->devices, err));
+    *rank_count = devices.rank_count;
+    return STATUS_OK;
 }
 
 /* Every pair of degrees, the refused with their rule: what there is to choose from. */

@@ -109,6 +109,9 @@ has err "/dev/full" "a full disk"
 expect 1 "the input as output" "$phasor" run "$model" -i good -o good --overwrite
 lines good 2 "the input as output"
 
+expect 1 "a GPU" "$phasor" run "$model" -p x --devices cuda:0
+has err "cannot use cuda:0: it was configured without CUDA (cmake --preset cuda" "a GPU"
+
 # ---- metrics and summary
 expect 0 "--metrics-file" "$phasor" run "$model" -i good -o o8 --metrics-file m.prom --summary-file s.json \
     --devices cpu:2

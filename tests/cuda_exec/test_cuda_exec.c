@@ -1,0 +1,89 @@
+/* Whole passes on emulated GPUs answer as on the CPU: prompts in chunks, then single tokens, in one
+ * rank and in several, with the bytes that the formulas say. */
+#include <criterion/criterion.h>
+#include <criterion/parameterized.h>
+#include <math.h>
+
+#include "base/memory.h"
+#include "scenarios.h"
+#include "simt_control.h"
+
+TestSuite(cuda_exec, .timeout = 200, .fini = scenario_checkpoints_remove);
+
+#define LOGIT_BOUND 1e-4 /* of the spread; f32 */
+#define MEAN_BOUND                                                                                 \
+    0x1p-2 /* of the spread, in the mean square: inputs beside bf16 weights are                    \
+            * rounded, so that some tokens choose other experts */
+#define NLL_BOUND 1e-3
+
+struct run {
+    char model[16]; /* no pointer: the runner copies it */
+    enum dtype dtype;
+    int rank_count;
+    char plan[32];
+    int scenario;
+    enum simt_order order;
+    uint64_t stream_seed;
+};
+
+static void run_one(struct scenario_result *out, const struct run *run, bool cuda)
+{
+    struct model_runner runner;
+    struct layout layout;
+    struct error err;
+    const struct scenario *scenario = &scenarios[run->scenario];
+    cr_assert_eq(layout_parse(&layout, run->plan, run->rank_count, &err), STATUS_OK);
+    model_runner_open(&runner, &(struct runner_params){
+                                   .dir = scenario_checkpoint(run->model, run->dtype),
+                                   .dtype = run->dtype,
+                                   .rank_count = run->rank_count,
+                                   .plan = run->plan,
+                                   .token_max = scenario_token_max(scenario, layout.attention.dp),
+                                   .segment_max = SCENARIO_SEQUENCES_MAX,
+                                   .page_count = 2 * SCENARIO_SEQUENCES_MAX,
+                                   .thread_count = run->rank_count,
+                                   .patience_seconds = 100,
+                                   .cuda = cuda,
+                               });
+    scenario_run(out, &runner, scenario);
+    for (int r = 0; r < run->rank_count; r++) {
+        for (int kind = 0; kind < TRAFFIC_KIND_COUNT; kind++)
+            cr_assert_eq(comm_domain_bytes(box_domain(runner.box), r, kind),
+                         out->by_formula.bytes[r][kind]);
+    }
+    model_runner_close(&runner);
+}
+
+ParameterizedTestParameters(cuda_exec, answers_as_the_cpu)
+{
+    static struct run runs[] = {
+        {"mixtral", DTYPE_F32, 1, "tp1|tp1", 0, SIMT_FORWARD, 0},
+        {"qwen2moe", DTYPE_F32, 1, "tp1|tp1", 1, SIMT_REVERSE, 1},
+        {"qwen3moe", DTYPE_BF16, 1, "tp1|tp1", 0, SIMT_RANDOM, 2},
+        {"qwen2moe", DTYPE_F32, 2, "dp2|ep2", 0, SIMT_RANDOM, 3},
+        {"qwen3moe", DTYPE_F32, 4, "tp2dp2|tp2ep2", 2, SIMT_FORWARD, 4},
+    };
+    return cr_make_param_array(struct run, runs, sizeof runs / sizeof *runs);
+}
+
+ParameterizedTest(struct run *run, cuda_exec, answers_as_the_cpu)
+{
+    struct scenario_result expected, found;
+    uint64_t live = memory_counters_get().live_count;
+    simt_device_count_set(run->rank_count);
+    simt_order_set(run->order, 1);
+    simt_stream_seed_set(run->stream_seed);
+    run_one(&expected, run, false);
+    cr_assert_eq(simt_kernel_count(), 0);
+    run_one(&found, run, true);
+    double error = run->dtype == DTYPE_F32 ? scenario_worst(&found, &expected)
+                                           : scenario_mean(&found, &expected);
+    double nll = fabs(found.nll / expected.nll - 1);
+    cr_assert(error <= (run->dtype == DTYPE_F32 ? LOGIT_BOUND : MEAN_BOUND) && nll <= NLL_BOUND,
+              "%s, %s: logits off by %.2e, NLL by %.2e", run->model, run->plan, error, nll);
+    memory_free(found.logits);
+    cr_assert_gt(simt_kernel_count(), 100);
+    memory_free(expected.logits);
+    cr_assert_eq(memory_counters_get().live_count, live);
+    cr_assert_eq(simt_live_count(), 0);
+}
