@@ -15,8 +15,8 @@
  * expert's intermediate dimension into blocks of 16, and a tensor-parallel slice is one contiguous
  * range of blocks in each. What does not fill the last block is zero.
  *
- * On CUDA the order inside a block will be plain rows (docs/ARCHITECTURE.md); blocks and their
- * sizes are the same.
+ * Every device takes this order. A kernel of CUDA reads a tile's column of 16 rows as 64 bytes, which
+ * a warp loads whole.
  */
 #ifndef PHASOR_LAYOUT_PACKING_H
 #define PHASOR_LAYOUT_PACKING_H
