@@ -76,16 +76,14 @@ __host__ __device__ static int flat_panels(int tile_count)
 /* A column of the right operand: 16 inputs of one row, of which the lane has four. */
 __device__ static void inputs_load(uint32_t b[2], const float *in)
 {
-    b[0] = b[1] = 0;
-    if (in == NULL) /* no such row */
-        return;
     float2 low = *(const float2 *)(in + 2 * lane_in_group());
     float2 high = *(const float2 *)(in + 2 * lane_in_group() + 8);
     b[0] = bf16_pair(low.x, low.y);
     b[1] = bf16_pair(high.x, high.y);
 }
 
-/* One part of a panel for all rows. in[n] is row 8n + g, or NULL. */
+/* One part of a panel for all rows. in[n] is row 8n + g, or any other: what a column gives does not
+ * touch the others. */
 template <enum product_kind KIND, int MATS, int TILES>
 __device__ static void part_sum(float sum[MATS][TILES][4], const struct product &p, int group,
                                 int panel, int part, const float *const in[TILES])
@@ -116,7 +114,7 @@ __device__ static void part_sum(float sum[MATS][TILES][4], const struct product 
 #pragma unroll
             for (int n = 0; n < TILES; n++) {
                 uint32_t b[2];
-                inputs_load(b, in[n] == NULL ? NULL : in[n] + (first + k + i) * PACK_BLOCK);
+                inputs_load(b, in[n] + (first + k + i) * PACK_BLOCK);
 #pragma unroll
                 for (int m = 0; m < MATS; m++)
                     mma_bf16(sum[m][n], a[i][m], b);
@@ -136,8 +134,8 @@ __device__ static void flat(const struct product &p, int group, struct product_r
     int parts = mma_parts(p.tile_count);
     const float *in[TILES];
     for (int n = 0; n < TILES; n++) {
-        int row = n * MMA_ROWS + lane_group();
-        in[n] = row < rows.count ? product_input<KIND>(p, rows.first + row) : NULL;
+        int row = min(n * MMA_ROWS + lane_group(), rows.count - 1);
+        in[n] = product_input<KIND>(p, rows.first + row);
     }
     for (int pair = warp_id(); pair < panel_count * parts; pair += WARPS) {
         float sum[mats][TILES][4];

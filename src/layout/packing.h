@@ -15,8 +15,8 @@
  * expert's intermediate dimension into blocks of 16, and a tensor-parallel slice is one contiguous
  * range of blocks in each. What does not fill the last block is zero.
  *
- * Every device takes this order. A kernel of CUDA reads a tile's column of 16 rows as 64 bytes, which
- * a warp loads whole.
+ * A GPU takes the same bytes: a tile is the left operand of its matrix instruction as it lies
+ * (kernels/cuda/product_mma.cu).
  */
 #ifndef PHASOR_LAYOUT_PACKING_H
 #define PHASOR_LAYOUT_PACKING_H
