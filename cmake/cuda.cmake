@@ -38,5 +38,6 @@ endif()
 
 phasor_part(kernels_cuda kernels/cuda/device device CUDA::cudart_static)
 target_sources(lib_kernels_cuda PRIVATE $<TARGET_OBJECTS:kernels_cuda_gpu>)
+target_link_libraries(lib_kernels_cuda PUBLIC stdc++) # what nvcc makes needs some words of C++
 set_property(GLOBAL APPEND PROPERTY PHASOR_OBJECTS $<TARGET_OBJECTS:kernels_cuda_gpu>)
 set_property(GLOBAL APPEND PROPERTY PHASOR_OBJECT_TARGETS kernels_cuda_gpu)
