@@ -1,5 +1,5 @@
-# What a package of phasor holds: program, libraries, header, manual pages, and the files by which
-# pkg-config and CMake find it.
+# What a package of phasor holds: program, libraries, header, manual pages, box files, and the files by
+# which pkg-config and CMake find it.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/phasor)
@@ -17,9 +17,12 @@ install(FILES include/phasor.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
 file(GLOB man_pages CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/docs/man/*.1)
 install(FILES ${man_pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+file(GLOB box_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/boxes/*.json)
+install(FILES ${box_files} DESTINATION ${CMAKE_INSTALL_DATADIR}/phasor/boxes)
 install(FILES README.md LICENSE CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 if(EXISTS ${CMAKE_SOURCE_DIR}/docs/batch-format.md)
-    install(FILES docs/batch-format.md docs/backup-format.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+    install(FILES docs/batch-format.md docs/backup-format.md docs/box-format.md docs/boxes.md
+            DESTINATION ${CMAKE_INSTALL_DOCDIR})
 endif()
 
 # phasor.pc finds the prefix from its own place, so that an installed tree can be moved.

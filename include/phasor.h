@@ -83,9 +83,10 @@ enum phasor_dtype {
 /* How experts come from the one layout to the other, under a plan that has two. */
 enum phasor_transition {
     PHASOR_TRANSITION_AUTO,    /* keep where both take at most half of the memory, leave the runs to
-                                * come what they ask for, and can be had; else the faster of the
-                                * others, by a trial when the model is opened; one that fails is left
-                                * for another with a warning. With ":int4": else upload */
+                                * come what they ask for, and can be had; else that of the others for
+                                * which passes wait least, by a trial when the model is opened; one
+                                * that fails is left for another with a warning. With ":int4": else
+                                * upload */
     PHASOR_TRANSITION_KEEP,    /* both layouts stay in memory */
     PHASOR_TRANSITION_RESHARD, /* ranks send one another what they lack */
     PHASOR_TRANSITION_RELOAD,  /* what a rank lacks is read from the checkpoint again */
@@ -96,7 +97,7 @@ enum phasor_transition {
 
 /* Which weights decode may have, where a backup is at hand. */
 enum phasor_policy {
-    PHASOR_POLICY_INT4_DECODE, /* the backup's, where that is asked for, or AUTO finds it faster */
+    PHASOR_POLICY_INT4_DECODE, /* the backup's, where that is asked for, or AUTO chooses it */
     PHASOR_POLICY_EXACT        /* the checkpoint's alone */
 };
 
@@ -122,8 +123,9 @@ struct phasor_model_params {
     void *log_context;
     /* Bytes of weights read so far, of those of all devices together; before that, where an INT4
      * backup is made, of the weights that go into it. Or NULL. Comes from threads of the library,
-     * one call at a time. */
-    void (*load_progress)(void *context, uint64_t bytes_done, uint64_t bytes_total);
+     * one call at a time. An answer other than 0 stops (PHASOR_CANCELLED): nothing stays of what was
+     * loaded, and a backup is gone on with by who next makes it. */
+    int (*load_progress)(void *context, uint64_t bytes_done, uint64_t bytes_total);
     void *load_context;
     enum phasor_transition transition; /* between the layouts of a plan that has two */
     const char *backup_path; /* the INT4 backup for UPLOAD or AUTO, or a plan with ":int4"
@@ -135,6 +137,8 @@ struct phasor_model_params {
     uint64_t kv_bytes;
     int64_t max_num_seqs;
     int64_t max_num_batched_tokens;
+    bool records; /* runs may be recorded (record_path): the ranks work one at a time, and what they
+                   * take together is what they would if they had one core for all. Of the CPU */
 };
 PHASOR_API struct phasor_model_params phasor_model_params_default(void);
 
@@ -202,6 +206,9 @@ struct phasor_batch_params {
     const char *metrics_path; /* for Prometheus: every few seconds, and at the end */
     const char *summary_path; /* JSON: at the end, however the run ends, once it has begun */
     const char *trace_path;   /* what ran when, in Chrome's trace format (docs/trace.md); likewise */
+    const char *record_path;  /* what was computed, sent and read, and what waited for what, for
+                               * replay on other boxes; of a model that was opened with `records`.
+                               * At the end of a run that did all rows: else there is none */
 };
 PHASOR_API struct phasor_batch_params phasor_batch_params_default(void);
 
@@ -331,6 +338,33 @@ PHASOR_API enum phasor_status phasor_inspect(char **out_json,
                                              struct phasor_error *err) PHASOR_MUST_CHECK;
 PHASOR_API void phasor_text_free(char *text); /* NULL is allowed */
 
+/* ---- Choosing a plan ----------------------------------------------------------------------- */
+
+/* Sequences of one length each. */
+struct phasor_plan_params {
+    size_t size;
+    const char *model;       /* as in phasor_model_params, or DIR/config.json alone */
+    const char *revision;    /* of a cached model; NULL: main */
+    const char *box;         /* one that comes with phasor ("a6000x4"), or a box file
+                              * (docs/box-format.md) */
+    enum phasor_dtype dtype; /* of weights and KV cache; AUTO: as the checkpoint says */
+    int64_t sequences, prompt_tokens, output_tokens;
+    bool is_queue; /* more of the same come behind: the way back to prefill's layout is paid */
+    enum phasor_policy policy;
+    uint64_t memory_bytes;          /* of each device; 0: what the box says */
+    int64_t max_num_seqs;           /* sequences at a time; 0: part of the plan */
+    int64_t max_num_batched_tokens; /* tokens of a pass; 0: part of the plan */
+    double routing_deviation; /* how much the experts' shares of tokens differ from one another,
+                               * relative to the mean */
+};
+PHASOR_API struct phasor_plan_params phasor_plan_params_default(void);
+
+/* Prices every plan for the box and finds the one with the least time, without loading anything: a
+ * JSON object, documented in phasor(1), in memory that phasor_text_free releases. PHASOR_OK also
+ * where nothing fits: "best" is null then, and "why" says what would. */
+PHASOR_API enum phasor_status phasor_plan(char **out_json, const struct phasor_plan_params *params,
+                                          struct phasor_error *err) PHASOR_MUST_CHECK;
+
 /* ---- The INT4 backup ----------------------------------------------------------------------- */
 
 /* Which weights have a scale of their own. */
@@ -381,6 +415,63 @@ PHASOR_API enum phasor_status phasor_quantize(const struct phasor_quantize_param
 PHASOR_API enum phasor_status phasor_backup_path(char **out_path,
                                                  const struct phasor_quantize_params *params,
                                                  struct phasor_error *err) PHASOR_MUST_CHECK;
+
+/* ---- Replaying a run ------------------------------------------------------------------------ */
+
+struct phasor_replay_params {
+    size_t size;
+    const char *recording_path; /* of a run with a record_path */
+    const char *box;        /* the links and devices to replay on: a known name, or a file's, with a
+                             * '/' or a ".json" at its end; NULL: as it was recorded */
+    bool modelled;          /* computation as long as the box's devices would take, not as recorded */
+    bool scale;             /* links as much slower as the device that was recorded computes than the
+                             * box's: for prefill, times of decode are not valid then */
+    const char *trace_path; /* what ran when, in Chrome's trace format; NULL: none */
+};
+PHASOR_API struct phasor_replay_params phasor_replay_params_default(void);
+
+/* When everything in a recording would have happened on a box: a JSON object, documented in
+ * phasor(1), in memory that phasor_text_free releases. The same input gives the same output. */
+PHASOR_API enum phasor_status phasor_replay(char **out_json,
+                                            const struct phasor_replay_params *params,
+                                            struct phasor_error *err) PHASOR_MUST_CHECK;
+
+/* ---- The times of a box -------------------------------------------------------------------- */
+
+struct phasor_calibrate_params {
+    size_t size;
+    const char *devices;     /* "cpu" or "cpu:N": as they will be in a run; NULL: "cpu" */
+    const char *output_path; /* the profile */
+    int thread_count;        /* of all devices together; 0: one for each core the process may use */
+    bool overwrite;          /* measure anew where there is a profile */
+    uint64_t memory_bytes;   /* for what is measured; 0: what is enough (384 MiB a device or four
+                              * times the last cache), at most a quarter of what is free */
+    /* Before each point: how many there are at most, and a few words; or NULL. An answer other than
+     * 0 stops (PHASOR_CANCELLED). */
+    int (*progress)(void *context, uint64_t points_done, uint64_t points_total, const char *what);
+    void *progress_context;
+    phasor_log_fn *log; /* or NULL */
+    void *log_context;
+};
+PHASOR_API struct phasor_calibrate_params phasor_calibrate_params_default(void);
+
+struct phasor_calibrate_result {
+    char processor[128], kernels[128];
+    int rank_count, thread_count;
+    uint64_t points_measured, points_found; /* found: by a call that was stopped */
+    double spread_median; /* of all points: from the first quartile of its repeats to the third,
+                           * relative to the median */
+    double elapsed_seconds;
+};
+
+/* Measures how long operations, collectives and reads take on these devices and writes their
+ * profile (docs/profile-format.md). Takes minutes; nothing else should run meanwhile. What was
+ * measured lies in OUTPUT.partial until all is: a call that was stopped, or killed, is gone on with
+ * by the next one where box and version are the same. A profile that is there is refused without
+ * `overwrite`, any other file always. `*result` may be NULL. */
+PHASOR_API enum phasor_status phasor_calibrate(const struct phasor_calibrate_params *params,
+                                               struct phasor_calibrate_result *result,
+                                               struct phasor_error *err) PHASOR_MUST_CHECK;
 
 /* ---- Random checkpoints -------------------------------------------------------------------- */
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 /* The first unsigned number behind `format` in a file of lines; UINT64_MAX when there is none. */
 static uint64_t number_in_file(const char *path, const char *format)
@@ -59,6 +60,17 @@ uint64_t system_memory_lockable(void)
         return UINT64_MAX;
     uint64_t locked = locked_kib == UINT64_MAX ? 0 : locked_kib * 1024;
     return locked < limit.rlim_cur ? limit.rlim_cur - locked : 0;
+}
+
+uint64_t system_cache_bytes(void)
+{
+    long bytes = -1;
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+    bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (bytes <= 0)
+        bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    return bytes > 0 ? (uint64_t)bytes : 0;
 }
 
 double system_seconds(void)

@@ -12,6 +12,9 @@ uint64_t system_memory_available(void);
 /* Bytes that this process may still lock in memory (mlock): UINT64_MAX where nothing limits it. */
 uint64_t system_memory_lockable(void);
 
+/* Bytes of the last cache before memory, which all cores share; 0 when nothing tells. */
+uint64_t system_cache_bytes(void);
+
 /* Seconds on a clock that is never set back; only differences mean something. */
 double system_seconds(void);
 

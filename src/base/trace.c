@@ -1,40 +1,12 @@
 #include "base/trace.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-
 #include "base/memory.h"
 #include "base/system.h"
+#include "base/trace_lane.h"
 
 #define SPANS_FIRST 256
 
-struct trace_lane {
-    struct trace *trace;
-    struct trace_lane *next;
-    int rank;
-    const char *name;
-
-    pthread_mutex_t lock; /* of what follows */
-    struct trace_span *spans;
-    int64_t span_count, span_max;
-
-    /* Of the lane's thread alone. */
-    int stage;
-    int64_t layer;
-    const char *given_name; /* by trace_name; NULL: none */
-    uint64_t given_bytes;
-};
-
-struct trace {
-    atomic_bool is_on;
-    atomic_llong room;     /* spans that may still come */
-    atomic_llong left_out; /* did not */
-    pthread_mutex_t lock;  /* of what follows */
-    double left_out_since;
-    struct trace_lane *lanes; /* in order */
-};
-
-static _Thread_local struct trace_lane *own;
+_Thread_local struct trace_lane *trace_own;
 
 enum status trace_create(struct trace **out, struct error *err)
 {
@@ -51,6 +23,7 @@ void trace_destroy(struct trace *trace)
         next = lane->next;
         pthread_mutex_destroy(&lane->lock);
         memory_free(lane->spans);
+        record_lane_deinit(lane);
         memory_free(lane);
     }
     pthread_mutex_destroy(&trace->lock);
@@ -87,6 +60,7 @@ struct trace_lane *trace_lane_add(struct trace *trace, int rank, const char *nam
     *lane = (struct trace_lane){.trace = trace, .rank = rank, .name = name, .layer = -1};
     pthread_mutex_init(&lane->lock, NULL);
     pthread_mutex_lock(&trace->lock);
+    lane->number = ++trace->lane_count;
     struct trace_lane **place = &trace->lanes;
     while (*place != NULL && (*place)->rank <= rank)
         place = &(*place)->next;
@@ -100,14 +74,14 @@ struct trace_lane *trace_lane_add(struct trace *trace, int rank, const char *nam
 
 struct trace_lane *trace_lane_use(struct trace_lane *lane)
 {
-    struct trace_lane *before = own;
-    own = lane;
+    struct trace_lane *before = trace_own;
+    trace_own = lane;
     return before;
 }
 
 double trace_begin(void)
 {
-    if (own == NULL || !atomic_load_explicit(&own->trace->is_on, memory_order_relaxed))
+    if (trace_own == NULL || !atomic_load_explicit(&trace_own->trace->is_on, memory_order_relaxed))
         return 0;
     return system_seconds();
 }
@@ -137,9 +111,9 @@ static bool has_place(struct trace_lane *lane)
 
 void trace_add(double begin, const char *name, uint64_t bytes)
 {
-    if (begin == 0 || own == NULL)
+    if (begin == 0 || trace_own == NULL)
         return;
-    struct trace_lane *lane = own;
+    struct trace_lane *lane = trace_own;
     struct trace_span span = {.name = name,
                               .begin = begin,
                               .end = system_seconds(),
@@ -160,39 +134,39 @@ void trace_add(double begin, const char *name, uint64_t bytes)
 
 void trace_stage(int stage, int64_t layer)
 {
-    if (own == NULL)
+    if (trace_own == NULL)
         return;
-    own->stage = stage;
-    own->layer = layer;
+    trace_own->stage = stage;
+    trace_own->layer = layer;
 }
 
 void trace_layer(int64_t layer)
 {
-    if (own != NULL)
-        own->layer = layer;
+    if (trace_own != NULL)
+        trace_own->layer = layer;
 }
 
 void trace_name(const char *name)
 {
-    if (own != NULL)
-        own->given_name = name;
+    if (trace_own != NULL)
+        trace_own->given_name = name;
 }
 
 void trace_bytes(uint64_t more)
 {
-    if (own != NULL)
-        own->given_bytes += more;
+    if (trace_own != NULL)
+        trace_own->given_bytes += more;
 }
 
 void trace_add_named(double begin, const char *name)
 {
-    if (own == NULL)
+    if (trace_own == NULL)
         return;
-    const char *given = own->given_name != NULL ? own->given_name : name;
+    const char *given = trace_own->given_name != NULL ? trace_own->given_name : name;
     if (*given != 0)
-        trace_add(begin, given, own->given_bytes);
-    own->given_name = NULL;
-    own->given_bytes = 0;
+        trace_add(begin, given, trace_own->given_bytes);
+    trace_own->given_name = NULL;
+    trace_own->given_bytes = 0;
 }
 
 /* ---- Looking --------------------------------------------------------------------------------- */

@@ -13,7 +13,7 @@
 struct run_values {
     const char *model, *revision;
     const char *input, *output, *errors;
-    const char *metrics, *summary, *trace;
+    const char *metrics, *summary, *trace, *record;
     const char *chat_template;
     const char *prompt;
     int dtype, expert_dtype, transition, policy;
@@ -60,6 +60,10 @@ static const struct cli_option options[] = {
      "the summary as JSON, at the end, with the keys of vllm bench serve", 0, 0, NULL},
     {"trace", 0, OPTION_FILE, AT(trace), "FILE",
      "what ran when on each rank, for ui.perfetto.dev, at the end", 0, 0, NULL},
+    {"record", 0, OPTION_FILE, AT(record), "FILE",
+     "what was computed, sent and read and what waited for what, for replay on other boxes; the "
+     "ranks then work one at a time",
+     0, 0, NULL},
     {"overwrite", 0, OPTION_FLAG, AT(overwrite), NULL, "replace output files that are not empty", 0,
      0, NULL},
     {"resume", 0, OPTION_FLAG, AT(resume), NULL,
@@ -155,6 +159,7 @@ static int check_mode(const struct cli_command *command)
         {"--metrics-file", values.metrics != NULL, false},
         {"--summary-file", values.summary != NULL, false},
         {"--trace", values.trace != NULL, false},
+        {"--record", values.record != NULL, false},
         {"--strict", values.strict, false},
         {"--overwrite", values.overwrite, false},
         {"--resume", values.resume, false},
@@ -179,7 +184,8 @@ static int check_names(const struct cli_command *command)
         const char *flag, *path;
     } names[] = {{"--input-file", values.input},     {"--output-file", values.output},
                  {"--error-file", values.errors},    {"--metrics-file", values.metrics},
-                 {"--summary-file", values.summary}, {"--trace", values.trace}};
+                 {"--summary-file", values.summary}, {"--trace", values.trace},
+                 {"--record", values.record}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (names[i].path != NULL && *names[i].path == 0)
             return options_mistake(command, "%s needs the name of a file", names[i].flag);
@@ -225,14 +231,17 @@ static int check_files(void)
                                                .metrics = values.metrics,
                                                .summary = values.summary,
                                                .trace = values.trace,
+                                               .record = values.record,
                                                .keeps_output = values.overwrite || values.resume});
 }
 
 /* ---- Running ------------------------------------------------------------------------------- */
 
-static void on_load(void *context, uint64_t bytes_done, uint64_t bytes_total)
+/* A signal ends the program at once: nothing is half written, and a backup is gone on with. */
+static int on_load(void *context, uint64_t bytes_done, uint64_t bytes_total)
 {
     progress_bytes(context, "load", bytes_done, bytes_total);
+    return 0;
 }
 
 static enum phasor_status open_model(struct phasor_model **out, struct progress *progress,
@@ -252,6 +261,7 @@ static enum phasor_status open_model(struct phasor_model **out, struct progress 
     params.policy = (enum phasor_policy)values.policy;
     params.memory_bytes = values.memory;
     params.kv_bytes = values.kv_memory;
+    params.records = values.record != NULL;
     if (values.prompt == NULL) {
         params.max_num_seqs = values.max_num_seqs;
         params.max_num_batched_tokens = values.max_num_batched_tokens;
@@ -328,6 +338,7 @@ static int run_batch(const struct cli_command *command, struct phasor_model *mod
     params.metrics_path = values.metrics;
     params.summary_path = values.summary;
     params.trace_path = values.trace;
+    params.record_path = values.record;
     params.chat_template = values.chat_template;
     params.overwrite = values.overwrite;
     params.resume = values.resume;

@@ -133,6 +133,18 @@ static void format_time(char *out, size_t capacity, double seconds)
         snprintf(out, capacity, "%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
+/* What is left is not known: some points turn out not to be needed. */
+void progress_points(struct progress *progress, const char *label, uint64_t done, uint64_t total,
+                     const char *what)
+{
+    char rest[128], elapsed[32];
+    if (!is_time(progress))
+        return;
+    format_time(elapsed, sizeof elapsed, progress->drawn_at - progress->started_at);
+    snprintf(rest, sizeof rest, "[%s] %s", elapsed, what);
+    draw(progress, label, bounded_fraction((double)done, (double)total), rest);
+}
+
 void progress_rows(struct progress *progress, const struct phasor_batch_progress *now)
 {
     char elapsed[32], remaining[32], failed[40] = "", rest[256];

@@ -16,7 +16,7 @@ struct progress {
     bool is_drawn; /* a line stands on the terminal and has to be erased */
     double drawn_at;
     double started_at; /* of the present phase */
-    uint64_t done;     /* bytes in it, as they were told last */
+    uint64_t done;     /* bytes or points in it, as they were told last */
 };
 
 void progress_init(struct progress *progress, bool is_quiet, bool is_verbose);
@@ -24,8 +24,10 @@ void progress_init(struct progress *progress, bool is_quiet, bool is_verbose);
 /* A new phase begins: its clock starts. */
 void progress_begin(struct progress *progress);
 
-/* Both are cheap when it is not time to draw. */
+/* They are cheap when it is not time to draw. */
 void progress_bytes(struct progress *progress, const char *label, uint64_t done, uint64_t total);
+void progress_points(struct progress *progress, const char *label, uint64_t done, uint64_t total,
+                     const char *what);
 void progress_rows(struct progress *progress, const struct phasor_batch_progress *now);
 
 /* Takes the line off the terminal, so that something else can be written. */

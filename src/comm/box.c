@@ -1,15 +1,32 @@
 #include "comm/box.h"
 
 #include "base/memory.h"
+#include "base/record.h"
+#include "base/trace.h"
 #include "device/thread_team.h"
 
 struct box {
     int rank_count;
     struct device *devices[COMM_RANKS_MAX];
     struct comm_domain *domain;
-    struct thread_team *hosts; /* one thread for each rank */
+    struct box_hosts hosts;
     struct trace *trace;
 };
+
+enum status box_hosts_init(struct box_hosts *out, const struct box *box, const char *lane_name,
+                           struct error *err)
+{
+    for (int r = 0; r < box->rank_count; r++) {
+        out->lanes[r] = trace_lane_add(box->trace, r, lane_name);
+        record_lane_set(out->lanes[r], RECORD_LANE_HOST);
+    }
+    return thread_team_create(&out->team, box->rank_count, -1, err);
+}
+
+void box_hosts_deinit(struct box_hosts *hosts)
+{
+    thread_team_destroy(hosts->team);
+}
 
 static enum status gpus_create(struct box *box, const struct box_params *params, struct error *err)
 {
@@ -52,9 +69,10 @@ static enum status box_fill(struct box *box, const struct box_params *params, st
         .patience_seconds = params->patience_seconds,
         .tag_names = params->tag_names,
         .tag_count = params->tag_count,
+        .links = params->links,
     };
     TRY(comm_domain_create(&box->domain, &shared, err));
-    return thread_team_create(&box->hosts, params->rank_count, -1, err);
+    return box_hosts_init(&box->hosts, box, "host", err);
 }
 
 enum status box_open(struct box **out, const struct box_params *params, struct error *err)
@@ -90,7 +108,7 @@ void box_close(struct box *box)
 {
     if (box == NULL)
         return;
-    thread_team_destroy(box->hosts);
+    box_hosts_deinit(&box->hosts);
     /* A stream that fails tells the domain: first the streams come to rest, then the domain goes,
      * which the devices must outlive. */
     streams_drain(box);
@@ -122,6 +140,8 @@ struct trace *box_trace(const struct box *box)
 
 struct box_job {
     struct box *box;
+    const struct box_hosts *hosts;
+    struct record_mark began, ended[COMM_RANKS_MAX];
     enum status (*work)(void *context, int rank, struct error *err);
     void *context;
 };
@@ -130,18 +150,29 @@ static void rank_work(void *context, int rank)
 {
     struct box_job *job = context;
     struct error err;
+    struct trace_lane *before = trace_lane_use(job->hosts->lanes[rank]);
+    record_need(job->began);
+    record_resume();
     if (job->work(job->context, rank, &err) != STATUS_OK)
         comm_domain_abort(job->box->domain, rank, &err);
+    record_pause();
+    job->ended[rank] = record_mark();
+    trace_lane_use(before);
 }
 
-enum status box_run_on(struct box *box, struct thread_team *hosts,
+enum status box_run_on(struct box *box, const struct box_hosts *hosts,
                        enum status (*work)(void *context, int rank, struct error *err),
                        void *context, struct error *err)
 {
     TRY(comm_domain_failure(box->domain, err));
-    struct box_job job = {.box = box, .work = work, .context = context};
-    ASSERT(thread_team_size(hosts) == box->rank_count);
-    thread_team_run(hosts, rank_work, &job);
+    struct box_job job = {.box = box, .hosts = hosts, .work = work, .context = context};
+    ASSERT(thread_team_size(hosts->team) == box->rank_count);
+    record_pause();
+    job.began = record_mark();
+    thread_team_run(hosts->team, rank_work, &job);
+    for (int r = 0; r < box->rank_count; r++)
+        record_need(job.ended[r]);
+    record_resume();
     return comm_domain_failure(box->domain, err);
 }
 
@@ -149,7 +180,7 @@ enum status box_run(struct box *box,
                     enum status (*work)(void *context, int rank, struct error *err), void *context,
                     struct error *err)
 {
-    enum status status = box_run_on(box, box->hosts, work, context, err);
+    enum status status = box_run_on(box, &box->hosts, work, context, err);
     /* A rank that failed may have left collectives on its stream, and others theirs. They have
      * ended behind this, so that the caller may take their memory away. */
     if (status != STATUS_OK)

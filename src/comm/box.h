@@ -6,6 +6,7 @@
 
 struct box;
 struct thread_team;
+struct trace_lane;
 
 struct box_params {
     int rank_count;               /* 1 .. COMM_RANKS_MAX; may exceed the cores */
@@ -15,10 +16,11 @@ struct box_params {
     double patience_seconds;      /* see comm_domain_params */
     const char *const *tag_names; /* see comm_domain_params */
     int tag_count;
-    bool cuda;           /* rank r is the GPU cuda:r; the two below are the CPU's */
-    const char *kernels; /* see cpu_share; NULL */
-    struct turn *turn;   /* see device/device.h; NULL */
-    struct trace *trace; /* see cpu_share; NULL */
+    bool cuda;               /* rank r is the GPU cuda:r; the two below are the CPU's */
+    const char *kernels;     /* see cpu_share; NULL */
+    struct turn *turn;       /* see device/device.h; NULL */
+    struct trace *trace;     /* see cpu_share; NULL */
+    struct comm_links links; /* {0}: as fast as they are; else for benchmarks */
 };
 
 enum status box_open(struct box **out, const struct box_params *params,
@@ -37,10 +39,19 @@ enum status box_run(struct box *box,
                     enum status (*work)(void *context, int rank, struct error *err), void *context,
                     struct error *err) MUST_CHECK;
 
-/* The same on host threads of the caller's, a team of rank_count, so that it can go on beside a
- * box_run. The ranks' streams are device->stream's users' alone: what the work puts on others has
- * to have ended when it returns, also where it failed. */
-enum status box_run_on(struct box *box, struct thread_team *hosts,
+/* Host threads of the caller's, one for each rank. */
+struct box_hosts {
+    struct thread_team *team;
+    struct trace_lane *lanes[COMM_RANKS_MAX]; /* theirs while they work */
+};
+enum status box_hosts_init(struct box_hosts *out, const struct box *box, const char *lane_name,
+                           struct error *err) MUST_CHECK;
+void box_hosts_deinit(struct box_hosts *hosts); /* {0} is allowed */
+
+/* The same as box_run on these, so that it can go on beside a box_run. The ranks' streams are
+ * device->stream's users' alone: what the work puts on others has to have ended when it returns,
+ * also where it failed. */
+enum status box_run_on(struct box *box, const struct box_hosts *hosts,
                        enum status (*work)(void *context, int rank, struct error *err),
                        void *context, struct error *err) MUST_CHECK;
 

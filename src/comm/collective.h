@@ -35,12 +35,15 @@ _Static_assert(sizeof(struct collective) <= STREAM_CALL_BYTES, "a stream copies 
  * function of the kind, which writes that member's results alone. Reads its peers' calls from
  * call->comm->group; whatever it reads stays until it returns at every member. One table for each
  * kind of link, one file for each table. */
+struct comm_group;
 struct comm_backend {
     const char *name;
+    void (*met)(struct comm_group *group); /* all members have come: before any moves; or NULL */
     void (*move[COLLECTIVE_KIND_COUNT])(const struct collective *call);
 };
 
 extern const struct comm_backend comm_backend_local; /* local.c */
+extern const struct comm_backend comm_backend_slow;  /* slow.c */
 
 /* The next send to `peer` at or behind `from`, or send_count: how the i-th send to a peer is
  * found. */

@@ -2,6 +2,7 @@
 
 #include "base/checked.h"
 #include "base/memory.h"
+#include "base/record.h"
 #include "base/trace.h"
 #include "comm/group.h"
 
@@ -12,7 +13,7 @@ static void group_init(struct comm_group *group, struct comm_domain *domain, con
                        int member_count)
 {
     group->domain = domain;
-    group->backend = &comm_backend_local;
+    group->backend = domain->links != NULL ? &comm_backend_slow : &comm_backend_local;
     group->size = member_count;
     atomic_init(&group->ends_left, member_count);
     for (int m = 0; m < member_count; m++) {
@@ -25,6 +26,21 @@ static void group_init(struct comm_group *group, struct comm_domain *domain, con
     }
 }
 
+static enum status transfer_get(struct comm_group *group, int member_count, struct error *err)
+{
+    int pair_count = member_count * (member_count - 1);
+    TRY(links_transfer_init(&group->transfer, pair_count, err));
+    return memory_get((void **)&group->sent, (size_t)pair_count, sizeof *group->sent,
+                      "a communicator", err);
+}
+
+static void group_free(struct comm_group *group, const struct comm_domain *domain)
+{
+    links_transfer_deinit(domain->links, &group->transfer);
+    memory_free(group->sent);
+    memory_free(group);
+}
+
 enum status comm_create(struct comm **out, struct comm_domain *domain, const int *ranks,
                         int member_count, struct error *err)
 {
@@ -32,6 +48,11 @@ enum status comm_create(struct comm **out, struct comm_domain *domain, const int
     struct comm_group *group;
     TRY(memory_get((void **)&group, 1, sizeof *group + (size_t)member_count * sizeof group->ends[0],
                    "a communicator", err));
+    enum status status = domain->links != NULL ? transfer_get(group, member_count, err) : STATUS_OK;
+    if (status != STATUS_OK) {
+        group_free(group, domain);
+        return status;
+    }
     group_init(group, domain, ranks, member_count);
     domain_add(domain, group);
     for (int m = 0; m < member_count; m++)
@@ -45,7 +66,7 @@ void comm_destroy(struct comm *comm)
         return;
     struct comm_group *group = comm->group;
     domain_remove(group->domain, group);
-    memory_free(group);
+    group_free(group, group->domain);
 }
 
 int comm_size(const struct comm *comm)
@@ -65,7 +86,46 @@ void comm_part(int64_t *first, int64_t *count, int64_t total, int size, int memb
     *count = total - *first < part ? total - *first : part;
 }
 
-/* Runs on the stream's thread. */
+/* Bytes that each member's part of it has: struct recording_collective says which. */
+static void counts_of(int64_t counts[COMM_RANKS_MAX], const struct collective *call)
+{
+    int size = call->comm->group->size, self = call->comm->member;
+    for (int m = 0; m < size; m++) {
+        counts[m] = 0;
+        if (call->kind == COLLECTIVE_ALL_GATHER)
+            counts[m] = call->all_gather.counts[m];
+        else if (call->kind == COLLECTIVE_REDUCE_SCATTER)
+            counts[m] = call->reduce_scatter.counts[m] * (int64_t)sizeof(float);
+        else if (call->kind == COLLECTIVE_ALL_TO_ALL_V && m != self)
+            counts[m] = call->all_to_all_v.send_counts[m];
+    }
+    if (call->kind == COLLECTIVE_ALL_REDUCE)
+        counts[0] = call->all_reduce.count * (int64_t)sizeof(float);
+    for (int64_t i = 0; call->kind == COLLECTIVE_EXCHANGE && i < call->exchange.send_count; i++) {
+        const struct comm_message *send = &call->exchange.sends[i];
+        counts[send->peer] += send->peer != self ? send->bytes : 0;
+    }
+}
+
+static void collective_record(const struct collective *call)
+{
+    int64_t counts[COMM_RANKS_MAX];
+    const struct comm_group *group = call->comm->group;
+    if (!record_is_on())
+        return;
+    counts_of(counts, call);
+    record_collective(&(struct record_collective){.group = group->id,
+                                                  .number = call->number,
+                                                  .op = (int)call->kind,
+                                                  .tag = call->tag,
+                                                  .member = call->comm->member,
+                                                  .size = group->size,
+                                                  .ranks = group->ranks,
+                                                  .counts = counts});
+}
+
+/* Runs on the stream's thread. What is recorded as the member's own is from when all have come
+ * until it is done, without what it waits in between. */
 static enum status collective_run(void *argument, struct error *err)
 {
     const struct collective *call = argument;
@@ -73,6 +133,8 @@ static enum status collective_run(void *argument, struct error *err)
     double begin = trace_begin();
     TRY(group_meet(call, err));
     trace_add(begin, "wait for the others", 0);
+    record_begin();
+    collective_record(call);
     call->comm->group->backend->move[call->kind](call);
     group_leave(call);
     return STATUS_OK;

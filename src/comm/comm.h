@@ -11,7 +11,8 @@
  * sentence that names rank and operation. Nothing is copied before all members' calls have been
  * checked against one another.
  *
- * Backends: `local` (ranks of one process).
+ * Backends: `local` (ranks of one process), and `slow`, the same with links as slow as they are
+ * told, by which replay is held against runs.
  */
 #ifndef PHASOR_COMM_COMM_H
 #define PHASOR_COMM_COMM_H
@@ -29,6 +30,13 @@
 
 struct comm_domain;
 
+/* What one rank sends to another: so fast, behind so much for each step of a collective (slow.c),
+ * in both directions at once. */
+struct comm_links {
+    double bytes_per_second; /* 0: as fast as memory is, and no latency */
+    double latency_seconds;
+};
+
 struct comm_domain_params {
     struct device *const *devices; /* [rank_count], borrowed */
     int rank_count;                /* 1 .. COMM_RANKS_MAX */
@@ -36,6 +44,7 @@ struct comm_domain_params {
                                    * run is ended; 0: 10 seconds */
     const char *const *tag_names; /* [tag_count] for sentences, NULLs allowed */
     int tag_count;                /* <= COMM_TAGS_MAX; 0: tags have no names */
+    struct comm_links links;      /* {0}: none are slow */
 };
 
 /* Installs the failure handler of each device, so that a stream that fails ends the waiting of all

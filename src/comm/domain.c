@@ -7,6 +7,7 @@
 #include "base/perturb.h"
 #include "base/system.h"
 #include "comm/group.h"
+#include "comm/links.h"
 #include "device/thread_team.h"
 
 #define PATIENCE_SECONDS 10.0
@@ -58,6 +59,13 @@ enum status comm_domain_create(struct comm_domain **out, const struct comm_domai
     TRY(memory_get((void **)&domain, 1,
                    sizeof *domain + (size_t)params->rank_count * sizeof domain->ranks[0],
                    "what the ranks share", err));
+    if (params->links.bytes_per_second > 0) {
+        enum status status = links_create(&domain->links, params->rank_count, &params->links, err);
+        if (status != STATUS_OK) {
+            memory_free(domain);
+            return status;
+        }
+    }
     domain_init(domain, params);
     for (int r = 0; r < domain->rank_count; r++) {
         domain->ranks[r].domain = domain;
@@ -75,6 +83,7 @@ void comm_domain_destroy(struct comm_domain *domain)
     ASSERT(domain->groups == NULL);
     for (int r = 0; r < domain->rank_count; r++)
         domain->devices[r]->ops->on_failure(domain->devices[r], NULL, NULL);
+    links_destroy(domain->links);
     pthread_mutex_destroy(&domain->watch_lock);
     pthread_mutex_destroy(&domain->lock);
     memory_free(domain);

@@ -8,6 +8,7 @@
 #include "comm/collective.h"
 
 struct comm_group;
+struct links;
 
 struct domain_rank {
     struct comm_domain *domain;
@@ -29,6 +30,7 @@ struct comm_domain {
     bool may_spin; /* every thread of every device has a CPU */
     double patience_seconds;
     double poll_seconds; /* between two looks of one who waits */
+    struct links *links; /* that are slow; NULL */
 
     atomic_bool ended; /* set after `failure` was written, which then stays */
     /* Guards the list and the writing of `failure`. It may be taken by a stream that fails, within

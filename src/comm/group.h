@@ -6,6 +6,7 @@
 
 #include "comm/collective.h"
 #include "comm/domain.h"
+#include "comm/links.h"
 
 /* One end. The host thread of its rank writes `posted`, the stream's thread the others. */
 struct comm {
@@ -25,7 +26,10 @@ struct comm_group {
     unsigned id;             /* in the domain */
     int size;
     int ranks[COMM_RANKS_MAX];
-    atomic_int ends_left;          /* not yet destroyed */
+    atomic_int ends_left; /* not yet destroyed */
+    /* With slow links: what is under way, and room to tell them of it. */
+    struct transfer transfer;
+    struct link_bytes *sent;       /* [size x (size - 1)] */
     _Alignas(64) atomic_uint here; /* members that have come to the gate */
     _Alignas(64) atomic_uint gate; /* see rendezvous.c; futex of those who wait */
     struct comm ends[];
@@ -40,6 +44,10 @@ void group_align(struct comm *comm);
 
 /* Returns when all members are done with the buffers and the calls of the others. */
 void group_leave(const struct collective *call);
+
+/* A rank that waits lets others run, where they run one at a time (struct turn). */
+void group_turn_give(const struct comm *comm);
+void group_turn_take(const struct comm *comm);
 
 /* Ends all waiting in the group, now and later. */
 void group_end(struct comm_group *group);

@@ -8,6 +8,7 @@
  * so the end is not put off for long.
  */
 #include "base/perturb.h"
+#include "base/record.h"
 #include "comm/futex.h"
 #include "comm/group.h"
 
@@ -86,15 +87,14 @@ static bool is_last(struct comm_group *group)
     return before + 1 == (unsigned)group->size;
 }
 
-/* A rank that waits lets others run, where they run one at a time (struct turn). */
-static void turn_give(const struct comm *comm)
+void group_turn_give(const struct comm *comm)
 {
     struct turn *turn = group_device(comm)->turn;
     if (turn != NULL)
         turn->give(turn, group_device(comm));
 }
 
-static void turn_take(const struct comm *comm)
+void group_turn_take(const struct comm *comm)
 {
     struct turn *turn = group_device(comm)->turn;
     if (turn != NULL)
@@ -119,6 +119,8 @@ static bool open_if_calls_fit(struct comm_group *group, unsigned gate)
     struct error misfit;
     if (group_calls_fit(group, &misfit) != STATUS_OK)
         domain_end(group->domain, &misfit);
+    else if (group->backend->met != NULL)
+        group->backend->met(group);
     return gate_open(group, gate);
 }
 
@@ -139,9 +141,9 @@ enum status group_meet(const struct collective *call, struct error *err)
     if (is_last(group)) {
         open = open_if_calls_fit(group, gate);
     } else {
-        turn_give(comm);
+        group_turn_give(comm);
         open = gate_wait(group, gate, call);
-        turn_take(comm);
+        group_turn_take(comm);
     }
     perturb();
     return open ? STATUS_OK : comm_domain_failure(group->domain, err);
@@ -154,9 +156,11 @@ void group_align(struct comm *comm)
     if (is_last(group)) {
         gate_open_anyway(group);
     } else {
-        turn_give(comm);
+        record_pause();
+        group_turn_give(comm);
         gate_wait_anyway(group, gate);
-        turn_take(comm);
+        group_turn_take(comm);
+        record_resume();
     }
     perturb();
 }

@@ -38,6 +38,7 @@ static void record_run(struct stream *stream, const void *argument)
     if (!mark_is_reached(mark)) {
         if (event->kind != NULL)
             event->kind->record(stream, event);
+        event->mark = record_mark();
         atomic_store(&event->reached, mark->number);
     }
     pthread_mutex_unlock(&event->lock);
@@ -50,11 +51,12 @@ static void wait_run(struct stream *stream, const void *argument)
     const struct mark *mark = argument;
     struct event *event = mark->event;
     command_stream_wait(stream, &event->waiting, mark_is_reached, mark);
-    if (event->kind != NULL) {
-        pthread_mutex_lock(&event->lock);
+    record_drop();
+    pthread_mutex_lock(&event->lock);
+    record_need(event->mark);
+    if (event->kind != NULL)
         event->kind->follow(stream, event);
-        pthread_mutex_unlock(&event->lock);
-    }
+    pthread_mutex_unlock(&event->lock);
     atomic_fetch_sub(&event->users, 1);
 }
 
@@ -70,7 +72,7 @@ void command_event_record(struct stream *stream, struct event *event)
 void command_event_wait(struct stream *stream, struct event *event)
 {
     struct mark mark = {event, atomic_load(&event->recorded)};
-    if (event->kind == NULL && mark_is_reached(&mark))
+    if (event->kind == NULL && mark_is_reached(&mark) && !record_is_on())
         return;
     atomic_fetch_add(&event->users, 1);
     command_stream_put(stream, COMMAND_KEEP, "wait for an event", wait_run, &mark, sizeof mark);
@@ -79,5 +81,10 @@ void command_event_wait(struct stream *stream, struct event *event)
 void command_event_synchronize(struct event *event)
 {
     struct mark mark = {event, atomic_load(&event->recorded)};
+    record_pause();
     sleepers_wait(&event->waiting, false, mark_is_reached, &mark);
+    pthread_mutex_lock(&event->lock);
+    record_need(event->mark);
+    pthread_mutex_unlock(&event->lock);
+    record_resume();
 }

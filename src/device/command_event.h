@@ -22,6 +22,7 @@ struct event {
     atomic_uint recorded;          /* event_records put on a stream so far */
     atomic_uint reached;           /* the latest of them that a stream has come to */
     atomic_uint users;             /* commands on a stream that will touch the event */
+    struct record_mark mark;       /* under the lock: where the stream stood that was left last */
     struct sleepers waiting;
 };
 

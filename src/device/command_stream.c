@@ -107,7 +107,10 @@ static struct command *command_next(struct stream *stream)
 static void command_do(struct stream *stream, const struct command *command)
 {
     double begin = trace_begin();
+    record_need(command->mark);
+    record_begin();
     command->run(stream, command->argument);
+    record_end(command->name != NULL ? command->name : "");
     if (command->name != NULL)
         trace_add_named(begin, command->name);
 }
@@ -171,8 +174,10 @@ static void slot_push(struct stream *stream)
 void command_stream_put(struct stream *stream, enum command_kind kind, const char *name,
                         command_run *run, const void *argument, size_t bytes)
 {
+    struct record_mark mark = record_mark();
     struct command *command = slot_get(stream);
     ASSERT(bytes <= sizeof command->argument);
+    command->mark = mark;
     command->name = name;
     command->run = run;
     command->kind = kind;
@@ -194,11 +199,20 @@ void command_stream_call(struct stream *stream,
                        offsetof(struct command_call, argument) + bytes);
 }
 
+/* Until all that was put on it has run. */
+static void host_wait_for_all(struct stream *stream)
+{
+    record_pause();
+    host_wait(stream, atomic_load(&stream->pushed));
+    record_need(record_mark_of(stream->lane));
+    record_resume();
+}
+
 enum status command_stream_synchronize(struct stream *stream, struct error *err)
 {
     if (stream->kind->settle != NULL)
         command_stream_put(stream, COMMAND_KEEP, "settle", settle_run, NULL, 0);
-    host_wait(stream, atomic_load(&stream->pushed));
+    host_wait_for_all(stream);
     if (stream->failure.status != STATUS_OK && err != NULL)
         *err = stream->failure;
     return stream->failure.status;
@@ -219,6 +233,7 @@ static void host_work_run(struct stream *stream, const void *argument)
 {
     (void)stream;
     const struct host_work *host = argument;
+    record_threads(thread_team_size(host->team));
     thread_team_run(host->team, host->work, host->context);
 }
 
@@ -227,7 +242,7 @@ void command_stream_host_run(struct stream *stream, struct thread_team *team,
 {
     command_stream_put(stream, COMMAND_KEEP, "host work", host_work_run,
                        &(struct host_work){team, work, context}, sizeof(struct host_work));
-    host_wait(stream, atomic_load(&stream->pushed));
+    host_wait_for_all(stream);
 }
 
 enum status command_stream_init(struct stream *stream, int cpu, struct error *err)
@@ -235,6 +250,8 @@ enum status command_stream_init(struct stream *stream, int cpu, struct error *er
     stream->spin = cpu >= 0;
     stream->lane = trace_lane_add(stream->owner->trace, stream->owner->rank,
                                   stream->priority == STREAM_LOW ? "beside" : "passes");
+    record_lane_set(stream->lane,
+                    stream->priority == STREAM_LOW ? RECORD_LANE_LOW : RECORD_LANE_STREAM);
     int failure = pthread_create(&stream->thread, NULL, stream_main, stream);
     if (failure != 0)
         return error_set_errno(err, failure, "cannot start the thread of a stream");

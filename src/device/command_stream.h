@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/record.h"
 #include "base/status.h"
 #include "base/trace.h"
 #include "device/device.h"
@@ -55,6 +56,7 @@ struct command {
     const char *name;
     command_run *run;
     enum command_kind kind;
+    struct record_mark mark; /* where its host stood */
     _Alignas(16) unsigned char argument[sizeof(struct command_call)];
 };
 

@@ -7,10 +7,13 @@
 #include "base/system.h"
 #include "engine/batch.h"
 #include "engine/batch_names.h"
+#include "engine/calibrate.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "engine/inspect.h"
+#include "engine/plan.h"
 #include "engine/quantize.h"
+#include "engine/replay.h"
 #include "layout/traffic.h"
 #include "model/synth.h"
 
@@ -155,6 +158,7 @@ static enum status open_model(struct phasor_model *model, const struct phasor_mo
         .kv_bytes = params->kv_bytes,
         .max_num_seqs = params->max_num_seqs,
         .max_num_batched_tokens = params->max_num_batched_tokens,
+        .records = params->records,
         .log = model->log,
         .load_progress = params->load_progress,
         .load_context = params->load_context,
@@ -308,6 +312,49 @@ void phasor_text_free(char *text)
     memory_free(text);
 }
 
+/* ---- Plans --------------------------------------------------------------------------------- */
+
+struct phasor_plan_params phasor_plan_params_default(void)
+{
+    return (struct phasor_plan_params){.size = sizeof(struct phasor_plan_params),
+                                       .sequences = 32,
+                                       .prompt_tokens = 2048,
+                                       .output_tokens = 256,
+                                       .routing_deviation = 0.3};
+}
+
+static enum status plan_model(char **out_json, const struct phasor_plan_params *params,
+                              struct error *err)
+{
+    TRY(check_model(params->model, params->dtype, err));
+    struct plan_params plan = {
+        .model = params->model,
+        .revision = params->revision,
+        .box = params->box,
+        .dtype_is_auto = params->dtype == PHASOR_DTYPE_AUTO,
+        .dtype = params->dtype == PHASOR_DTYPE_FLOAT32 ? DTYPE_F32 : DTYPE_BF16,
+        .load = {params->sequences, params->prompt_tokens, params->output_tokens},
+        .is_queue = params->is_queue,
+        .allows_int4 = params->policy != PHASOR_POLICY_EXACT,
+        .max_num_seqs = params->max_num_seqs,
+        .max_num_batched_tokens = params->max_num_batched_tokens,
+        .memory_bytes = params->memory_bytes,
+        .routing_deviation = params->routing_deviation,
+    };
+    return plan_json(out_json, &plan, err);
+}
+
+enum phasor_status phasor_plan(char **out_json, const struct phasor_plan_params *params,
+                               struct phasor_error *err)
+{
+    struct error reason;
+    struct phasor_plan_params whole = phasor_plan_params_default();
+    enum status status = complete(&whole, sizeof whole, params, &reason);
+    if (status == STATUS_OK)
+        status = plan_model(out_json, &whole, &reason);
+    return tell(err, status, &reason);
+}
+
 /* ---- The INT4 backup ----------------------------------------------------------------------- */
 
 struct phasor_quantize_params phasor_quantize_params_default(void)
@@ -386,6 +433,104 @@ enum phasor_status phasor_backup_path(char **out_path, const struct phasor_quant
         status = quantize_params_make(&quantize, &whole, &reason);
     if (status == STATUS_OK)
         status = quantize_path(out_path, &quantize, &reason);
+    return tell(err, status, &reason);
+}
+
+/* ---- Replaying a run ----------------------------------------------------------------------- */
+
+struct phasor_replay_params phasor_replay_params_default(void)
+{
+    return (struct phasor_replay_params){.size = sizeof(struct phasor_replay_params)};
+}
+
+enum phasor_status phasor_replay(char **out_json, const struct phasor_replay_params *params,
+                                 struct phasor_error *err)
+{
+    struct error reason;
+    struct phasor_replay_params whole = phasor_replay_params_default();
+    enum status status = complete(&whole, sizeof whole, params, &reason);
+    struct replay_params replay = {
+        .recording_path = whole.recording_path,
+        .box = whole.box,
+        .is_modelled = whole.modelled,
+        .is_scaled = whole.scale,
+        .trace_path = whole.trace_path,
+    };
+    if (status == STATUS_OK)
+        status = replay_run(out_json, &replay, &reason);
+    return tell(err, status, &reason);
+}
+
+/* ---- The times of a box -------------------------------------------------------------------- */
+
+struct phasor_calibrate_params phasor_calibrate_params_default(void)
+{
+    return (struct phasor_calibrate_params){.size = sizeof(struct phasor_calibrate_params)};
+}
+
+static enum status calibrate_params_make(struct calibrate_params *out,
+                                         const struct phasor_calibrate_params *params,
+                                         const struct log_sink *log, struct error *err)
+{
+    struct engine_devices devices;
+    if (params->output_path == NULL || *params->output_path == 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "a name for the profile is needed");
+    TRY(engine_devices_parse(&devices, params->devices, err));
+    if (devices.cuda)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "--devices: GPUs cannot be calibrated yet; give cpu or cpu:N");
+    if (params->thread_count < 0 || params->thread_count > CALIBRATE_THREADS_MAX)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--threads: expected 0 to %d, found %d",
+                         CALIBRATE_THREADS_MAX, params->thread_count);
+    *out = (struct calibrate_params){
+        .output_path = params->output_path,
+        .rank_count = devices.rank_count,
+        .thread_count = params->thread_count,
+        .overwrites = params->overwrite,
+        .memory_bytes = params->memory_bytes,
+        .log = *log,
+        .progress = params->progress,
+        .progress_context = params->progress_context,
+    };
+    return STATUS_OK;
+}
+
+static void calibrate_tell(struct phasor_calibrate_result *out,
+                           const struct calibrate_report *report)
+{
+    *out = (struct phasor_calibrate_result){
+        .rank_count = report->identity.ranks,
+        .thread_count = report->identity.threads,
+        .points_measured = report->points_measured,
+        .points_found = report->points_found,
+        .spread_median = report->spread_median,
+    };
+    memcpy(out->processor, report->identity.processor, sizeof out->processor);
+    memcpy(out->kernels, report->identity.kernels, sizeof out->kernels);
+}
+_Static_assert(sizeof((struct phasor_calibrate_result *)0)->kernels == PROFILE_NAME_BYTES,
+               "names fit the public struct");
+
+enum phasor_status phasor_calibrate(const struct phasor_calibrate_params *params,
+                                    struct phasor_calibrate_result *result,
+                                    struct phasor_error *err)
+{
+    struct error reason;
+    struct phasor_calibrate_params whole = phasor_calibrate_params_default();
+    struct calibrate_params calibrate;
+    struct calibrate_report report;
+    double start = system_seconds();
+    enum status status = complete(&whole, sizeof whole, params, &reason);
+    struct log_bridge bridge = {whole.log, whole.log_context};
+    struct log_sink log = {log_through, &bridge};
+    if (status == STATUS_OK)
+        status = calibrate_params_make(&calibrate, &whole, &log, &reason);
+    if (status == STATUS_OK)
+        status = calibrate_run(&report, &calibrate, &reason);
+    if (status == STATUS_OK && result != NULL) {
+        calibrate_tell(result, &report);
+        result->elapsed_seconds = system_seconds() - start;
+    }
     return tell(err, status, &reason);
 }
 

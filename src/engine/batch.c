@@ -406,6 +406,10 @@ enum status batch_run(struct engine *engine, const struct phasor_batch_params *p
     if (params->resume && params->overwrite)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--resume keeps what --overwrite would replace; give one of them");
+    if (params->record_path != NULL && !engine_records(engine))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--record: the model was not opened to be recorded; its params say "
+                         "`records`");
     batch.names.run_seed = params->seed;
     batch.progress =
         (struct batch_progress){.params = params, .result = result, .world = &batch.world};

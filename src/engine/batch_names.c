@@ -10,8 +10,9 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/new_file.h"
 #include "engine/batch_record.h"
-#include "engine/new_file.h"
+#include "replay/recording.h"
 
 static bool is_stream(const char *path)
 {
@@ -30,6 +31,9 @@ struct side_file batch_names_side(const struct phasor_batch_params *params, enum
         [SIDE_TRACE] = {.path = params->trace_path,
                         .flag = "--trace",
                         .head = "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"program\":\"phasor"},
+        [SIDE_RECORD] = {.path = params->record_path,
+                         .flag = "--record",
+                         .head = RECORDING_MAGIC},
     };
     return files[side];
 }
@@ -68,7 +72,8 @@ enum status batch_names_check(const struct phasor_batch_params *params, struct e
     TRY(record_name(record, params->output_path, err));
     const char *const others[] = {params->input_path,   params->output_path,
                                   params->error_path,   *record == 0 ? NULL : record,
-                                  params->metrics_path, params->summary_path};
+                                  params->metrics_path, params->summary_path,
+                                  params->trace_path};
     TRY(check_output_name(params->output_path, params->input_path, record, err));
     TRY(check_output_name(params->error_path, params->input_path, record, err));
     for (int side = 0; side < SIDE_COUNT; side++) {

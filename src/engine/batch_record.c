@@ -10,7 +10,7 @@
 #include <xxhash.h>
 
 #include "base/disk.h"
-#include "engine/new_file.h"
+#include "base/new_file.h"
 #include "phasor.h"
 
 #define RECORD_FORMAT    1

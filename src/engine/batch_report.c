@@ -4,10 +4,12 @@
 #include <time.h>
 
 #include "base/memory.h"
+#include "base/record.h"
 #include "base/system.h"
 #include "base/trace.h"
 #include "engine/batch_metrics.h"
 #include "engine/batch_names.h"
+#include "engine/batch_recording.h"
 #include "engine/rank_use.h"
 #include "model/checkpoint.h"
 
@@ -17,6 +19,10 @@
 /* Spans of a trace: what a viewer opens without trouble, some 40 MB. */
 #define TRACE_SPANS_MAX ((int64_t)1 << 18)
 
+/* Nodes of a recording: as much memory as a gigabyte, and a wave of 256 rows on four ranks. */
+#define RECORD_NODES_MAX  ((int64_t)1 << 22)
+#define RECORD_NODES_TEXT "4,194,304"
+
 struct batch_report {
     struct batch_report_params run;
     struct batch_meter meter;
@@ -25,8 +31,9 @@ struct batch_report {
     struct side_file files[SIDE_COUNT];
     struct text text; /* a file that is being built */
     double started_at, written_at;
-    int64_t begun_at; /* seconds since 1970 */
-    bool is_idle;     /* an earlier run has done all rows */
+    double wall_seconds; /* of the whole run */
+    int64_t begun_at;    /* seconds since 1970 */
+    bool is_idle;        /* an earlier run has done all rows */
 };
 
 /* ---- Life ---------------------------------------------------------------------------------- */
@@ -148,14 +155,15 @@ static void (*const writers[SIDE_COUNT])(struct text *, const struct batch_snaps
     [SIDE_METRICS] = batch_metrics_write,
     [SIDE_SUMMARY] = batch_summary_write,
     [SIDE_TRACE] = batch_trace_write,
-};
+}; /* a recording is no text: recording_end */
 
 static void write_file(struct batch_report *report, enum batch_side side, bool has_ended,
                        enum status status)
 {
     char plan[LAYOUT_TEXT_BYTES];
     struct side_file *file = &report->files[side];
-    if (file->path == NULL || (report->is_idle && side_file_has_content(file)))
+    if (file->path == NULL || writers[side] == NULL ||
+        (report->is_idle && side_file_has_content(file)))
         return; /* they tell of the run that did the rows */
     plan_layouts_format(plan, engine_layouts(report->run.engine));
     struct batch_snapshot now = {
@@ -202,6 +210,8 @@ void batch_report_begin(struct batch_report *report)
     report->started_at = system_seconds();
     if (report->files[SIDE_TRACE].path != NULL)
         trace_start(engine_trace(report->run.engine), TRACE_SPANS_MAX);
+    if (report->files[SIDE_RECORD].path != NULL)
+        record_start(engine_trace(report->run.engine), RECORD_NODES_MAX);
 }
 
 void batch_report_tick(struct batch_report *report)
@@ -235,13 +245,55 @@ static void tell_trace(const struct batch_report *report)
                   file->path, since - report->started_at);
 }
 
+static void recording_refuse(const struct batch_report *report, const char *reason)
+{
+    const struct side_file *file = &report->files[SIDE_RECORD];
+    log_write(report->run.log, LOG_WARNING, "%s: %s is not written: %s", file->flag, file->path,
+              reason);
+}
+
+/* A part of a graph would be taken for a run that was shorter: there is the whole, or none. */
+static void recording_end(const struct batch_report *report, enum status status,
+                          enum record_outcome outcome)
+{
+    const struct side_file *file = &report->files[SIDE_RECORD];
+    struct recording recording;
+    struct error err;
+    if (status != STATUS_OK) {
+        recording_refuse(report, "the run did not do all its rows");
+        return;
+    }
+    if (outcome != RECORD_WHOLE) {
+        recording_refuse(report, outcome == RECORD_FULL ? "the run has more than " RECORD_NODES_TEXT
+                                                          " operations; record fewer rows or tokens"
+                                                        : "there is no memory for it");
+        return;
+    }
+    const struct batch_recording_params params = {.engine = report->run.engine,
+                                                  .result = report->run.result,
+                                                  .wall_seconds = report->wall_seconds};
+    if (batch_recording_get(&recording, &params, &err) != STATUS_OK) {
+        recording_refuse(report, err.message);
+        return;
+    }
+    if (recording_write(&recording, file->path, &err) != STATUS_OK)
+        recording_refuse(report, err.message);
+    recording_deinit(&recording);
+}
+
 void batch_report_end(struct batch_report *report, enum status status)
 {
     if (report->started_at == 0) {
         clear_of_others(report);
         return;
     }
+    bool is_recorded = report->files[SIDE_RECORD].path != NULL;
+    enum record_outcome outcome =
+        is_recorded ? record_stop(engine_trace(report->run.engine)) : RECORD_WHOLE;
+    report->wall_seconds = system_seconds() - report->started_at;
     fill_result(report);
+    if (is_recorded && !report->is_idle)
+        recording_end(report, status, outcome);
     tell_trace(report);
     for (int side = 0; side < SIDE_COUNT; side++)
         write_file(report, (enum batch_side)side, true, status);

@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json_writer.h"
 #include "engine/batch_metrics.h"
-#include "engine/json_writer.h"
 
 static double ratio(double count, double of)
 {

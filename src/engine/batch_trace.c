@@ -2,8 +2,8 @@
  * opens. docs/trace.md tells what is on it. */
 #include <stdio.h>
 
+#include "base/json_writer.h"
 #include "engine/batch_metrics.h"
-#include "engine/json_writer.h"
 #include "exec/stage.h"
 
 struct trace_out {

@@ -1,7 +1,9 @@
 #include "engine/description.h"
 
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/text.h"
 
 void description_put(struct description *to, json_t *object, const char *key, json_t *value)
@@ -48,4 +50,15 @@ json_t *description_text(const char *text)
 void description_put_reason(struct description *to, const char *sentence)
 {
     description_append(to, to->reasons, description_text(sentence));
+}
+
+enum status description_dump(char **out, const struct description *description, const char *doing,
+                             struct error *err)
+{
+    char *text = description->has_failed ? NULL : json_dumps(description->root, JSON_INDENT(2));
+    *out = text == NULL ? NULL : memory_copy_text(text, strlen(text));
+    free(text);
+    if (*out == NULL)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory while %s", doing);
+    return STATUS_OK;
 }

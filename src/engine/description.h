@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/status.h"
+
 struct description {
     json_t *root;
     json_t *reasons; /* array of sentences: what is not supported */
@@ -26,6 +28,10 @@ json_t *description_put_array(struct description *to, json_t *object, const char
 json_t *description_append_object(struct description *to, json_t *array);
 
 void description_put_reason(struct description *to, const char *sentence);
+
+/* The root as text, which memory_free releases. `doing` is for the sentence. */
+enum status description_dump(char **out, const struct description *description, const char *doing,
+                             struct error *err) MUST_CHECK;
 
 /* File names need not be UTF-8, JSON must be: null then. */
 json_t *description_text(const char *text);

@@ -6,13 +6,14 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "base/size_text.h"
+#include "base/record.h"
 #include "base/system.h"
 #include "base/trace.h"
 #include "comm/box.h"
-#include "device/thread_team.h"
+#include "device/one_at_a_time.h"
 #include "engine/engine_backup.h"
-#include "engine/run_limits.h"
+#include "engine/engine_room.h"
+#include "engine/prefill_trial.h"
 #include "exec/exec.h"
 #include "model/checkpoint.h"
 #include "model/hub.h"
@@ -27,10 +28,10 @@ struct engine {
     bool has_gpus; /* its ranks are GPUs, not shares of the CPU */
     struct trace *trace;
     struct trace_lane *lane; /* of who drives */
+    struct turn *turn;       /* of ranks that are recorded; NULL: they run as they can */
     struct box *box;
     struct weights *weights; /* [rank_count] */
     bool keeps_both;         /* layouts are resident */
-    int64_t spare_count;     /* else; slots for layers that are written before they change */
     struct model_shape shape;
     struct backup *backup;         /* NULL: none is used */
     struct transition *transition; /* NULL: the plan has one layout, or no layer has experts */
@@ -129,8 +130,9 @@ enum status engine_plan_parse(struct plan_layouts *out, const char *plan,
 struct loading {
     struct engine *engine;
     const struct engine_params *params;
-    struct weight_types types;
+    const struct engine_room *room;
     pthread_mutex_t telling;
+    atomic_bool is_stopped; /* by the answer */
     uint64_t total;
     struct rank_loading {
         struct loading *loading;
@@ -143,11 +145,19 @@ static void loading_tell(struct loading *loading)
     uint64_t done = 0;
     for (int r = 0; r < engine_layout(loading->engine)->rank_count; r++)
         done += atomic_load(&loading->ranks[r].done);
-    if (loading->params->load_progress != NULL)
-        loading->params->load_progress(loading->params->load_context, done, loading->total);
+    if (loading->params->load_progress != NULL &&
+        loading->params->load_progress(loading->params->load_context, done, loading->total) != 0)
+        atomic_store(&loading->is_stopped, true);
 }
 
-static void loading_report(void *context, uint64_t bytes_done)
+static enum status loading_check(struct loading *loading, struct error *err)
+{
+    return atomic_load(&loading->is_stopped)
+               ? error_set(err, STATUS_CANCELLED, "loading the weights was stopped")
+               : STATUS_OK;
+}
+
+static enum status loading_report(void *context, uint64_t bytes_done, struct error *err)
 {
     struct rank_loading *rank = context;
     /* Workers may report out of order. */
@@ -155,23 +165,11 @@ static void loading_report(void *context, uint64_t bytes_done)
     while (known < bytes_done && !atomic_compare_exchange_weak(&rank->done, &known, bytes_done))
         ;
     if (pthread_mutex_trylock(&rank->loading->telling) == 0) {
-        loading_tell(rank->loading);
+        if (!atomic_load(&rank->loading->is_stopped))
+            loading_tell(rank->loading);
         pthread_mutex_unlock(&rank->loading->telling);
     }
-}
-
-static struct weights_share share_of(const struct engine *engine, const struct weight_types *types,
-                                     int rank)
-{
-    struct weights_share share = {.layouts = engine->layouts,
-                                  .keeps_both = engine->keeps_both,
-                                  .spare_count = engine->spare_count,
-                                  .rank = rank,
-                                  .types = *types};
-    if (engine->layouts.decode_is_packed)
-        share.packed =
-            backup_expert_type(&backup_form(engine->backup)->settings, engine->shape.hidden_dim);
-    return share;
+    return loading_check(rank->loading, err);
 }
 
 static enum status rank_load(void *context, int rank, struct error *err)
@@ -179,135 +177,9 @@ static enum status rank_load(void *context, int rank, struct error *err)
     struct loading *loading = context;
     struct engine *engine = loading->engine;
     struct weights_progress progress = {loading_report, &loading->ranks[rank]};
-    struct weights_share share = share_of(engine, &loading->types, rank);
+    struct weights_share share = engine_room_share(loading->room, rank);
     return weights_load(&engine->weights[rank], box_device(engine->box, rank), engine->checkpoint,
                         &share, &progress, err);
-}
-
-static const char *types_name(const struct weight_types *types)
-{
-    bool is_f32 = types->matrices == DTYPE_F32;
-    if (types->experts != DTYPE_INT4)
-        return dtype_name(types->matrices);
-    return is_f32 ? "float32 with int4 experts" : "bfloat16 with int4 experts";
-}
-
-static const char *int4_advice(const struct engine *engine, const struct weight_types *types)
-{
-    bool cannot = types->experts == DTYPE_INT4 || engine->layouts.decode_is_packed;
-    return cannot ? "" : ", or hold the experts in --expert-dtype int4";
-}
-
-/* Of all ranks. */
-static uint64_t weights_total(const struct engine *engine, const struct weight_types *types)
-{
-    uint64_t total = 0;
-    for (int r = 0; r < engine_layout(engine)->rank_count; r++) {
-        struct weights_bytes bytes;
-        struct weights_share share = share_of(engine, types, r);
-        weights_bytes(&bytes, checkpoint_config(engine->checkpoint), &share);
-        total += bytes.resident + bytes.experts;
-    }
-    return total;
-}
-
-/* What the runs to come are known to take. */
-static uint64_t runs_bytes(const struct engine *engine, const struct engine_params *params)
-{
-    const struct layout *layout = engine_layout(engine);
-    const struct model_config *config = engine_config(engine);
-    struct error ignored; /* who runs is told */
-    int64_t sequences = params->max_num_seqs, tokens = params->max_num_batched_tokens;
-    if (run_limits_check(sequences, tokens, config, layout->attention.dp, &ignored) != STATUS_OK)
-        return params->kv_bytes;
-    return params->kv_bytes + run_table_bytes(sequences, tokens, config->vocab_count) +
-           exec_bytes(config, &engine->layouts, tokens, sequences) * (uint64_t)layout->rank_count;
-}
-
-/* A spare for each layer, so that what is read from a file can come while prefill computes: where
- * that adds little to what caches and activations are to have, and leaves what runs ask for. */
-static int64_t spares_choose(struct engine *engine, const struct engine_params *params,
-                             const struct weight_types *types, uint64_t there)
-{
-    int64_t most = engine->shape.moe_layer_count;
-    uint64_t with_one = weights_total(engine, types);
-    engine->spare_count = most;
-    uint64_t with_most = weights_total(engine, types);
-    uint64_t held = memory_counters_get().live_bytes;
-    bool has_room = with_most <= there / 2 && with_most - with_one <= there / 8 &&
-                    params->kv_bytes <= there &&
-                    held + with_most + runs_bytes(engine, params) <= there;
-    return has_room ? most : 1;
-}
-
-/* Both layouts stay resident where that was asked for; or where nobody says, and they take at most
- * half of what there is (caches and activations are to have as much) and leave what runs ask for.
- */
-static void room_choose(struct engine *engine, const struct engine_params *params,
-                        const struct weight_types *types)
-{
-    uint64_t there = system_memory_available();
-    bool is_read = params->transition_is_auto
-                       ? engine->layouts.decode_is_packed
-                       : params->transition == WAY_RELOAD || params->transition == WAY_UPLOAD ||
-                             params->transition == WAY_MIXED;
-    if (!plan_layouts_differ(&engine->layouts))
-        return;
-    if (engine->memory_bytes > 0 && engine->memory_bytes < there)
-        there = engine->memory_bytes;
-    engine->keeps_both = true;
-    if (params->transition_is_auto) {
-        uint64_t weights = weights_total(engine, types), held = memory_counters_get().live_bytes;
-        engine->keeps_both = weights <= there / 2 && params->kv_bytes <= there &&
-                             held + weights + runs_bytes(engine, params) <= there;
-    } else {
-        engine->keeps_both = params->transition == WAY_KEEP;
-    }
-    if (is_read && !engine->keeps_both)
-        engine->spare_count = spares_choose(engine, params, types, there);
-}
-
-const char *engine_room_advice(const struct engine *engine)
-{
-    if (!engine->keeps_both)
-        return "";
-    return engine->layouts.decode_is_packed ? ", or change the layout by --transition upload"
-                                            : ", or change the layout by --transition reshard";
-}
-
-/* What upload has in memory on all ranks, the copy of a backup for which there is room aside. */
-static uint64_t upload_total(const struct engine *engine, const struct engine_params *params)
-{
-    int ranks = engine_layout(engine)->rank_count;
-    int threads = params->thread_count > 0 ? params->thread_count : thread_team_cpu_count();
-    bool is_choice = params->transition_is_auto && !engine->layouts.decode_is_packed;
-    if (engine->backup == NULL || engine->keeps_both || is_choice)
-        return 0;
-    struct upload_bytes bytes = transition_upload_bytes(
-        engine->backup, (threads + ranks - 1) / ranks, engine->layouts.decode_is_packed);
-    return (uint64_t)ranks * (bytes.device + bytes.host);
-}
-
-/* A sentence now rather than the kernel's killer later. */
-static enum status check_memory(const struct engine *engine, const struct engine_params *params,
-                                const struct weight_types *types, struct error *err)
-{
-    uint64_t total = weights_total(engine, types) + upload_total(engine, params);
-    uint64_t available = system_memory_available();
-    const char *keep = engine_room_advice(engine);
-    if (engine->memory_bytes > 0 && total > engine->memory_bytes)
-        return error_set(
-            err, STATUS_NO_MEMORY,
-            "the weights need %s as %s, and --memory is %s; raise it, or use a smaller model%s%s",
-            SIZE_TEXT(total), types_name(types), SIZE_TEXT(engine->memory_bytes),
-            int4_advice(engine, types), keep);
-    if (total <= available)
-        return STATUS_OK;
-    return error_set(err, STATUS_NO_MEMORY,
-                     "the weights need %s as %s, and %s of memory are available; use a smaller "
-                     "model or free memory%s%s",
-                     SIZE_TEXT(total), types_name(types), SIZE_TEXT(available),
-                     int4_advice(engine, types), keep);
 }
 
 static void weights_drop(struct engine *engine)
@@ -322,7 +194,7 @@ static void weights_drop(struct engine *engine)
 
 static enum status weights_read(struct engine *engine, struct loading *loading, struct error *err)
 {
-    TRY(check_memory(engine, loading->params, &loading->types, err));
+    TRY(engine_room_check(loading->room, err));
     TRY(box_open(&engine->box,
                  &(struct box_params){
                      .rank_count = engine_layout(engine)->rank_count,
@@ -330,7 +202,9 @@ static enum status weights_read(struct engine *engine, struct loading *loading, 
                      .tag_names = traffic_names,
                      .tag_count = TRAFFIC_KIND_COUNT,
                      .cuda = engine->has_gpus,
+                     .turn = engine->turn,
                      .trace = engine->trace,
+                     .links = loading->params->links,
                  },
                  err));
     TRY(memory_get((void **)&engine->weights, (size_t)engine_layout(engine)->rank_count,
@@ -338,33 +212,35 @@ static enum status weights_read(struct engine *engine, struct loading *loading, 
     return box_run(engine->box, rank_load, loading, err);
 }
 
-static enum status weights_get(struct engine *engine, const struct engine_params *params,
-                               struct error *err)
+static enum status weights_get(struct engine *engine, struct engine_room *room, struct error *err)
 {
+    const struct engine_params *params = room->params;
     struct loading loading = {
         .engine = engine,
         .telling = PTHREAD_MUTEX_INITIALIZER,
         .params = params,
+        .room = room,
     };
-    TRY(choose_types(&loading.types, params, checkpoint_config(engine->checkpoint), err));
     for (int r = 0; r < engine_layout(engine)->rank_count; r++) {
         uint64_t bytes;
         loading.ranks[r].loading = &loading;
         TRY(weights_bytes_on_disk(&bytes, engine->checkpoint, engine_layout(engine), r, err));
         loading.total += bytes;
     }
-    room_choose(engine, params, &loading.types);
+    engine_room_choose(room);
     enum status status = weights_read(engine, &loading, err);
-    if (status == STATUS_NO_MEMORY && engine->keeps_both && params->transition_is_auto) {
+    if (status == STATUS_NO_MEMORY && room->keeps_both && params->transition_is_auto) {
         log_write(&params->log, LOG_INFO,
                   "there is no memory for both layouts of the experts: they change in place");
         weights_drop(engine);
-        engine->keeps_both = false;
+        room->keeps_both = false;
         status = weights_read(engine, &loading, err);
     }
+    engine->keeps_both = room->keeps_both;
     if (status == STATUS_OK)
         loading_tell(&loading);
-    return status;
+    enum status stopped = loading_check(&loading, err); /* in whichever rank it was heard of */
+    return stopped == STATUS_OK ? status : stopped;
 }
 
 /* ---- Transitions ----------------------------------------------------------------------------- */
@@ -374,18 +250,15 @@ static bool changes_layout(const struct engine *engine)
     return plan_layouts_differ(&engine->layouts) && engine->shape.moe_layer_count > 0;
 }
 
-/* What a copy of the backup may take: what is left when runs have what they ask for, and half of it
- * where that is not known: a KV cache then takes half of what it finds, and passes want theirs. */
-static uint64_t room_for_backup(const struct engine *engine, const struct engine_params *params)
+/* Without the sizes of passes. */
+static struct exec_params exec_params_of(const struct engine *engine)
 {
-    uint64_t there = system_memory_available(), needed = runs_bytes(engine, params);
-    uint64_t held = memory_counters_get().live_bytes;
-    if (engine->memory_bytes > 0) {
-        uint64_t left = engine->memory_bytes > held ? engine->memory_bytes - held : 0;
-        there = left < there ? left : there;
-    }
-    uint64_t left = there > needed ? there - needed : 0;
-    return params->kv_bytes > 0 && params->max_num_seqs > 0 ? left : left / 2;
+    return (struct exec_params){
+        .box = engine->box,
+        .config = engine_config(engine),
+        .layouts = &engine->layouts,
+        .weights = engine->weights,
+    };
 }
 
 /* That a choice of ways fell on other weights. */
@@ -399,12 +272,32 @@ static void tell_of_upload(const struct engine *engine, const struct engine_para
               backup_path(engine->backup), source);
 }
 
-static enum status transition_get(struct engine *engine, const struct engine_params *params,
+/* Where there are ways to choose from. Without room for a pass nothing is known. */
+static enum status prefill_seconds_get(double *seconds, const struct engine *engine,
+                                       const struct engine_room *room, struct error *err)
+{
+    const struct engine_params *params = room->params;
+    struct exec_params exec = exec_params_of(engine);
+    *seconds = 0;
+    if (!params->transition_is_auto || engine->keeps_both || engine->layouts.decode_is_packed)
+        return STATUS_OK;
+    exec.token_max =
+        prefill_trial_tokens(exec.config, engine_layout(engine), params->max_num_batched_tokens);
+    exec.segment_max = engine_layout(engine)->attention.dp;
+    if (prefill_trial_bytes(&exec) > engine_room_left(room))
+        return STATUS_OK;
+    return prefill_trial(seconds, &exec, err);
+}
+
+static enum status transition_get(struct engine *engine, const struct engine_room *room,
                                   struct error *err)
 {
+    const struct engine_params *params = room->params;
     struct expert_slots *slots[COMM_RANKS_MAX];
+    double prefill_seconds;
     if (!changes_layout(engine))
         return STATUS_OK;
+    TRY(prefill_seconds_get(&prefill_seconds, engine, room, err));
     for (int r = 0; r < engine_layout(engine)->rank_count; r++)
         slots[r] = &engine->weights[r].experts;
     TRY(transition_create(&engine->transition,
@@ -416,8 +309,9 @@ static enum status transition_get(struct engine *engine, const struct engine_par
                               .layouts = &engine->layouts,
                               .slots = slots,
                               .is_auto = params->transition_is_auto,
+                              .prefill_seconds = prefill_seconds,
                               .way = params->transition,
-                              .memory_available = room_for_backup(engine, params),
+                              .memory_available = engine_room_for_backup(room),
                               .memory_lockable = system_memory_lockable(),
                               .log = params->log,
                           },
@@ -433,9 +327,27 @@ struct transition *engine_transition(const struct engine *engine)
     return engine->transition;
 }
 
+const char *engine_room_advice(const struct engine *engine)
+{
+    return room_advice(engine->keeps_both, engine->layouts.decode_is_packed);
+}
+
 struct trace *engine_trace(const struct engine *engine)
 {
     return engine->trace;
+}
+
+int engine_thread_count(const struct engine *engine)
+{
+    int count = 0;
+    for (int r = 0; r < box_rank_count(engine->box); r++)
+        count += box_device(engine->box, r)->ops->host_workers(box_device(engine->box, r));
+    return count;
+}
+
+bool engine_records(const struct engine *engine)
+{
+    return engine->turn != NULL;
 }
 
 struct trace_lane *engine_lane(const struct engine *engine)
@@ -524,9 +436,17 @@ static enum status engine_load(struct engine *engine, const struct engine_params
     struct engine_devices devices = {.rank_count = 0}; /* as many as the plan has */
     TRY(trace_create(&engine->trace, err));
     engine->lane = trace_lane_add(engine->trace, -1, "run");
+    record_lane_set(engine->lane, RECORD_LANE_DRIVER);
     if (params->devices != NULL || params->plan == NULL)
         TRY(engine_devices_parse(&devices, params->devices, err));
     engine->has_gpus = devices.cuda;
+    if (params->records && engine->has_gpus)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "--record: runs of the CPU's ranks can be recorded, and --devices is %s; "
+                         "choose cpu:N",
+                         params->devices);
+    if (params->records)
+        TRY(one_at_a_time_create(&engine->turn, err));
     TRY(hub_resolve(&engine->dir, params->model, params->revision, err));
     TRY(checkpoint_open(&engine->checkpoint, engine->dir, err));
     TRY(engine_plan_parse(&engine->layouts, params->plan, checkpoint_config(engine->checkpoint),
@@ -538,8 +458,16 @@ static enum status engine_load(struct engine *engine, const struct engine_params
                                engine->layouts.decode_is_packed, err));
     else
         engine_backup_pass_over(params, engine->shape.moe_layer_count > 0);
-    TRY(weights_get(engine, params, err));
-    return transition_get(engine, params, err);
+    struct engine_room room = {
+        .params = params,
+        .config = engine_config(engine),
+        .shape = &engine->shape,
+        .layouts = &engine->layouts,
+        .backup = engine->backup,
+    };
+    TRY(choose_types(&room.types, params, engine_config(engine), err));
+    TRY(weights_get(engine, &room, err));
+    return transition_get(engine, &room, err);
 }
 
 enum status engine_open(struct engine **out, const struct engine_params *params, struct error *err)
@@ -568,6 +496,7 @@ void engine_close(struct engine *engine)
     transition_destroy(engine->transition);
     backup_close(engine->backup);
     weights_drop(engine);
+    one_at_a_time_destroy(engine->turn);
     trace_destroy(engine->trace);
     tokenizer_close(engine->tokenizer);
     checkpoint_close(engine->checkpoint);
@@ -638,14 +567,8 @@ uint64_t engine_memory_bytes(const struct engine *engine)
 enum status engine_exec_create(struct exec **out, struct engine *engine, int64_t token_max,
                                int64_t segment_max, struct error *err)
 {
-    return exec_create(out,
-                       &(struct exec_params){
-                           .box = engine->box,
-                           .config = engine_config(engine),
-                           .layouts = &engine->layouts,
-                           .weights = engine->weights,
-                           .token_max = token_max,
-                           .segment_max = segment_max,
-                       },
-                       err);
+    struct exec_params params = exec_params_of(engine);
+    params.token_max = token_max;
+    params.segment_max = segment_max;
+    return exec_create(out, &params, err);
 }

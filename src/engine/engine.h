@@ -11,6 +11,7 @@
 #include "base/numeric.h"
 #include "base/status.h"
 #include "base/watch.h"
+#include "comm/comm.h"
 #include "engine/generator.h"
 #include "exec/weights.h"
 #include "layout/layout.h"
@@ -38,10 +39,12 @@ struct engine_params {
     /* What runs will ask for (session_params), which transition_is_auto leaves them; 0: unknown. */
     uint64_t kv_bytes;
     int64_t max_num_seqs, max_num_batched_tokens;
+    bool records;            /* runs may be recorded: the ranks work one at a time */
+    struct comm_links links; /* see box_params; not for users: bench/reality.c */
     struct log_sink log;
     /* Loading: bytes read of all bytes; before that the same of weights that go into a backup,
-     * where one is made. May be NULL. */
-    void (*load_progress)(void *context, uint64_t bytes_done, uint64_t bytes_total);
+     * where one is made. An answer other than 0 stops: STATUS_CANCELLED. May be NULL. */
+    int (*load_progress)(void *context, uint64_t bytes_done, uint64_t bytes_total);
     void *load_context;
 };
 
@@ -78,6 +81,11 @@ const struct backup *engine_backup(const struct engine *engine);
 /* What runs when, where somebody starts it; and the lane in it of the thread that drives. */
 struct trace *engine_trace(const struct engine *engine);
 struct trace_lane *engine_lane(const struct engine *engine);
+
+int engine_thread_count(const struct engine *engine); /* of all ranks together */
+
+/* Whether it was opened so that runs may be recorded. */
+bool engine_records(const struct engine *engine);
 
 /* Whether a change of phase moves weights, so that phases had better be long. */
 bool engine_moves_weights(const struct engine *engine);

@@ -77,8 +77,8 @@ static enum status open_own(struct backup **out, const char *path,
 static enum status tell_progress(void *context, uint64_t bytes_done, uint64_t bytes_total)
 {
     const struct engine_params *params = context;
-    params->load_progress(params->load_context, bytes_done, bytes_total);
-    return STATUS_OK;
+    bool goes_on = params->load_progress(params->load_context, bytes_done, bytes_total) == 0;
+    return goes_on ? STATUS_OK : STATUS_CANCELLED;
 }
 
 static enum status make(const char *path, const struct checkpoint *checkpoint,
@@ -95,7 +95,13 @@ static enum status make(const char *path, const struct checkpoint *checkpoint,
     log_write(&params->log, LOG_INFO,
               "making the INT4 backup of the experts, once for all runs: %s", path);
     TRY(backup_path_make_folder(path, err));
-    return backup_write(&report, checkpoint, &write, err);
+    enum status status = backup_write(&report, checkpoint, &write, err);
+    if (status == STATUS_CANCELLED)
+        error_set(err, status,
+                  "making the INT4 backup was stopped; the next run that needs it goes on with it: "
+                  "%s",
+                  path);
+    return status;
 }
 
 static enum status open_in_cache(struct backup **out, const char *path,

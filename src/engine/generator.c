@@ -4,9 +4,11 @@
 #include <sys/random.h>
 
 #include "base/memory.h"
+#include "base/record.h"
 #include "base/system.h"
 #include "base/trace.h"
 #include "engine/generator_state.h"
+#include "replay/recording.h"
 
 /* ---- Life ---------------------------------------------------------------------------------- */
 
@@ -311,9 +313,12 @@ static enum status pass_run(double *seconds, struct generator *generator, enum l
 {
     const struct generator_params *params = &generator->params;
     bool is_prefill = generator->pass.phase == PHASE_PREFILL, is_done;
+    struct trace *trace = box_trace(exec_box(generator->exec));
     *seconds = 0;
     do {
+        record_phase(trace, RECORD_BETWEEN);
         TRY(pass_enter(generator, err));
+        record_phase(trace, is_prefill ? RECORD_PREFILL : RECORD_DECODE);
         double start = system_seconds(), begin = trace_begin();
         TRY(exec_forward(generator->exec, &generator->cache, form, generator->segments,
                          segment_count, err));
@@ -349,5 +354,6 @@ enum status generator_step(struct generator *generator, struct error *err)
     trace_add(begin, "logits and sampling", 0);
     count_step(generator, is_prefill, tokens, seconds + system_seconds() - start);
     generator_sweep_ended(generator);
+    record_phase(box_trace(exec_box(generator->exec)), RECORD_BETWEEN);
     return STATUS_OK;
 }

@@ -1,6 +1,5 @@
 #include "engine/inspect.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
@@ -238,16 +237,6 @@ static enum status describe(struct description *to, const struct inspect_params 
     return status;
 }
 
-static enum status dump(char **out, const struct description *description, struct error *err)
-{
-    char *text = description->has_failed ? NULL : json_dumps(description->root, JSON_INDENT(2));
-    *out = text == NULL ? NULL : memory_copy_text(text, strlen(text));
-    free(text);
-    if (*out == NULL)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory while describing a model");
-    return STATUS_OK;
-}
-
 enum status inspect_json(char **out, const struct inspect_params *params, struct error *err)
 {
     char *dir;
@@ -258,7 +247,7 @@ enum status inspect_json(char **out, const struct inspect_params *params, struct
     enum status status = describe(&to, params, dir, err);
     description_put(&to, to.root, "unsupported", to.reasons);
     if (status == STATUS_OK)
-        status = dump(out, &to, err);
+        status = description_dump(out, &to, "describing a model", err);
     json_decref(to.root);
     memory_free(dir);
     return status;

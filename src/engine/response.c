@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-#include "engine/json_writer.h"
+#include "base/json_writer.h"
 #include "engine/response_logprobs.h"
 
 /* Writes key: "<prefix><hex>". */

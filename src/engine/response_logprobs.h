@@ -2,8 +2,8 @@
 #ifndef PHASOR_ENGINE_RESPONSE_LOGPROBS_H
 #define PHASOR_ENGINE_RESPONSE_LOGPROBS_H
 
+#include "base/json_writer.h"
 #include "engine/choice.h"
-#include "engine/json_writer.h"
 #include "engine/result.h"
 
 /* OpenAI chat: {"content": [{token, logprob, bytes, top_logprobs}], "refusal": null}. */

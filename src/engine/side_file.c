@@ -12,7 +12,7 @@
 
 #include "base/disk.h"
 #include "base/file.h"
-#include "engine/new_file.h"
+#include "base/new_file.h"
 
 /* ---- Names --------------------------------------------------------------------------------- */
 

@@ -239,16 +239,21 @@ void weight_slices_slots(struct expert_slots_params *out, struct model_shape *sh
     };
 }
 
-void weights_bytes(struct weights_bytes *out, const struct model_config *config,
-                   const struct weights_share *share)
+uint64_t weights_expert_bytes(const struct model_config *config, const struct weights_share *share)
 {
     struct expert_slots_params slots;
     struct model_shape shape;
     bool has_experts[MODEL_LAYERS_MAX];
+    weight_slices_slots(&slots, &shape, has_experts, config, share);
+    return expert_slots_bytes(&slots);
+}
+
+void weights_bytes(struct weights_bytes *out, const struct model_config *config,
+                   const struct weights_share *share)
+{
     *out = (struct weights_bytes){0};
     enum status status = weight_slices_each(config, &share->layouts.of[PHASE_PREFILL], share->rank,
                                             &share->types, add_bytes, out, NULL);
     ASSERT(status == STATUS_OK); /* add_bytes never fails */
-    weight_slices_slots(&slots, &shape, has_experts, config, share);
-    out->experts = expert_slots_bytes(&slots);
+    out->experts = weights_expert_bytes(config, share);
 }

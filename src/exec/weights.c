@@ -232,12 +232,12 @@ enum status weights_bytes_on_disk(uint64_t *out, const struct checkpoint *checkp
     return STATUS_OK;
 }
 
-static void report_progress(void *context, uint64_t bytes)
+static enum status report_progress(void *context, uint64_t bytes, struct error *err)
 {
     struct loader *loader = context;
+    const struct weights_progress *progress = loader->progress;
     uint64_t done = atomic_fetch_add(&loader->bytes_done, bytes) + bytes;
-    if (loader->progress->report != NULL)
-        loader->progress->report(loader->progress->context, done);
+    return progress->report == NULL ? STATUS_OK : progress->report(progress->context, done, err);
 }
 
 static void place_set(struct packed_block *block, const struct loader *loader,
@@ -260,7 +260,7 @@ static enum status task_run(struct loader *loader, const struct load_task *task,
                             struct error *err)
 {
     struct packed_block block = block_of(&task->slice);
-    const struct packed_read_progress progress = {report_progress, loader};
+    const struct packed_read_progress progress = {.report = report_progress, .context = loader};
     place_set(&block, loader, task);
     return packed_read(loader->checkpoint, &block, loader->workers[worker].staging,
                        loader->staging_bytes, &progress, err);

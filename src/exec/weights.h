@@ -75,6 +75,9 @@ struct weights_bytes {
 void weights_bytes(struct weights_bytes *out, const struct model_config *config,
                    const struct weights_share *share);
 
+/* `experts` of the above alone. */
+uint64_t weights_expert_bytes(const struct model_config *config, const struct weights_share *share);
+
 /* The routed experts' numbers as slots and move lists have them. */
 struct expert_type weights_expert_type(const struct weight_types *types);
 
@@ -85,8 +88,8 @@ enum status weights_bytes_on_disk(uint64_t *out, const struct checkpoint *checkp
 
 struct weights_progress {
     /* Bytes that have come for this rank, of those that weights_bytes_on_disk says; from threads of
-     * the device, several at a time. Or NULL. */
-    void (*report)(void *context, uint64_t bytes_done);
+     * the device, several at a time. A failure ends the loading. Or NULL. */
+    enum status (*report)(void *context, uint64_t bytes_done, struct error *err);
     void *context;
 };
 

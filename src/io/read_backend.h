@@ -28,7 +28,8 @@ struct read_target {
 
     /* What a backend's `open` tells: see read_queue_use. */
     bool is_registered;
-    char note[256];
+    char note[400];
+    bool note_is_usual;
 };
 
 /* A row of the table of backends. */

@@ -158,7 +158,7 @@ void read_queue_submit(struct read_queue *queue, uint64_t id, int buffer, uint64
 
 static void note_cached(struct read_queue *queue, int failure)
 {
-    queue->use.is_direct = false;
+    queue->use.is_direct = queue->use.note_is_usual = queue->target.note_is_usual = false;
     char *note = queue->target.note;
     size_t length = strlen(note);
     snprintf(note + length, sizeof queue->target.note - length,
@@ -504,6 +504,7 @@ enum status read_queue_create(struct read_queue **out, const struct read_queue_p
     TRY_GOTO(target_init(queue, err), failed);
     TRY_GOTO(queue->ops->open(&queue->backend, params, &queue->target, err), failed);
     queue->use.is_registered = queue->target.is_registered;
+    queue->use.note_is_usual = queue->target.note_is_usual;
     status = read_first_page(queue, err);
     if (status != STATUS_OK) {
         read_queue_destroy(queue);

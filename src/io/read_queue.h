@@ -108,6 +108,7 @@ struct read_queue_use {
     bool is_direct;     /* reads that are aligned go past the page cache */
     bool is_registered; /* the kernel holds the buffers' pages (READ_URING) */
     const char *note;   /* why not, where it was wanted: half a sentence; "" */
+    bool note_is_usual; /* and so it is on most machines: nobody has to mend it */
 
     uint64_t read_count, read_bytes; /* told of by read_queue_wait, without failure */
     /* Calls of the backend, of which a read that comes in pieces takes several. */

@@ -30,6 +30,15 @@ static int disabled_by_sysctl(void)
     return disabled;
 }
 
+/* What Linux lets each user lock since 5.16: a smaller limit somebody has set, and may raise. */
+#define USUAL_LIMIT_BYTES ((rlim_t)8 << 20)
+
+static bool locked_limit_is_usual(void)
+{
+    struct rlimit limit;
+    return getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur >= USUAL_LIMIT_BYTES;
+}
+
 static void locked_limit_print(char *out, size_t size)
 {
     struct rlimit limit;
@@ -70,6 +79,20 @@ static void register_files(struct uring *uring, const struct read_target *target
         uring->files[i] = i;
 }
 
+/* Behind what is noted of the file. */
+static void note_unregistered(struct read_target *target, const struct read_queue_params *params,
+                              int failure)
+{
+    char limit[100];
+    size_t length = strlen(target->note);
+    locked_limit_print(limit, sizeof limit);
+    target->note_is_usual = length == 0 && locked_limit_is_usual();
+    snprintf(target->note + length, sizeof target->note - length,
+             "%sthe kernel does not keep hold of the buffers (%zu KiB, %s): %s",
+             length > 0 ? "; " : "", (size_t)params->buffer_count * params->buffer_bytes >> 10,
+             strerror(failure), limit);
+}
+
 /* Registered buffers save pinning their pages at each request. */
 static enum status register_buffers(struct uring *uring, const struct read_queue_params *params,
                                     struct read_target *target, struct error *err)
@@ -84,14 +107,8 @@ static enum status register_buffers(struct uring *uring, const struct read_queue
         uring->calls->register_buffers(uring->ring, vectors, (unsigned)params->buffer_count);
     memory_free(vectors);
     target->is_registered = uring->has_buffers = failure == 0;
-    if (failure != 0) {
-        char limit[100];
-        locked_limit_print(limit, sizeof limit);
-        snprintf(target->note, sizeof target->note,
-                 "the kernel does not keep hold of the buffers (%zu KiB, %s): %s",
-                 (size_t)params->buffer_count * params->buffer_bytes >> 10, strerror(-failure),
-                 limit);
-    }
+    if (failure != 0)
+        note_unregistered(target, params, -failure);
     return STATUS_OK;
 }
 

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/system.h"
 #include "quant/int4.h"
 
 /* Small enough for a core's cache: what was read is packed from there, and the kernel's copy into
@@ -92,12 +93,15 @@ enum status packed_read(const struct checkpoint *checkpoint, const struct packed
         part.row += row;
         part.row_count = part.row_count - row < step ? part.row_count - row : step;
         void *values = block->is_vector ? block->place : staging + staging_bytes;
+        double begin = progress->read_ns != NULL ? system_seconds() : 0;
         TRY(checkpoint_read_block(checkpoint, &where, part, values, dtype, staging,
                                   (uint64_t)staging_bytes, err));
+        if (progress->read_ns != NULL)
+            atomic_fetch_add(progress->read_ns, (uint64_t)((system_seconds() - begin) * 1e9));
         if (!block->is_vector)
             TRY(pack_rows(block, values, row, part.row_count, &where, err));
         if (progress->report != NULL)
-            progress->report(progress->context, bytes_on_disk(&where, &part));
+            TRY(progress->report(progress->context, bytes_on_disk(&where, &part), err));
     }
     return STATUS_OK;
 }

@@ -4,6 +4,8 @@
 #ifndef PHASOR_STORE_PACKED_READ_H
 #define PHASOR_STORE_PACKED_READ_H
 
+#include <stdatomic.h>
+
 #include "layout/packing.h"
 #include "model/checkpoint.h"
 
@@ -23,16 +25,19 @@ struct packed_block {
 /* Bytes of staging, twice, that packed_read needs for a block. */
 int64_t packed_read_staging(const struct packed_block *block);
 
-/* Who is told of bytes that have been read from the files; `report` may be NULL. */
+/* Who is told of bytes that have been read from the files, and may end the reading by a failure;
+ * `report` may be NULL. The nanoseconds that reads took are added to `read_ns`; NULL: nobody wants
+ * to know. */
 struct packed_read_progress {
-    void (*report)(void *context, uint64_t bytes);
+    enum status (*report)(void *context, uint64_t bytes, struct error *err);
     void *context;
+    atomic_uint_fast64_t *read_ns;
 };
 
 /* Reads the block and packs it, padding included. `staging` is [2][staging_bytes], at least what
  * packed_read_staging says. STATUS_FORMAT for a number that int4 cannot hold; else as
- * checkpoint_read_block fails. After a failure the place holds anything. Thread-safe for blocks
- * that do not overlap. */
+ * checkpoint_read_block or `report` fails. After a failure the place holds anything. Thread-safe
+ * for blocks that do not overlap. */
 enum status packed_read(const struct checkpoint *checkpoint, const struct packed_block *block,
                         char *staging, int64_t staging_bytes,
                         const struct packed_read_progress *progress, struct error *err) MUST_CHECK;

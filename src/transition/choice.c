@@ -1,6 +1,7 @@
-/* Which way is taken: the one that was asked for, or the one that a layer comes by sooner. */
+/* Which way is taken: the one that was asked for, or the one for which passes wait least. */
 #include "base/memory.h"
 #include "base/system.h"
+#include "transition/exposed.h"
 #include "transition/transition_state.h"
 
 /* ---- What ways need --------------------------------------------------------------------------
@@ -51,7 +52,7 @@ static int64_t first_layer(const struct transition *transition)
 static void transition_ways_set(struct transition *transition, enum way way)
 {
     transition->way[PHASE_DECODE] = way;
-    transition->way[PHASE_PREFILL] = way == WAY_UPLOAD ? WAY_RELOAD : way;
+    transition->way[PHASE_PREFILL] = way_back(way);
 }
 
 /* Seconds of one layer by a way, whose result is left in the target; negative where it refuses. */
@@ -103,31 +104,58 @@ static enum status mixed_offer(double seconds[WAY_COUNT], struct transition *tra
     return way_probe(&seconds[WAY_MIXED], transition, WAY_MIXED, first_layer(transition), err);
 }
 
-/* By a change of one layer there and back, as far as it can be tried here: from the backup's
- * weights a reload reads more. */
+/* What was opened for a trial is opened anew to stay: then memory may be locked for it. Where that
+ * fails it is not open. */
+static enum status upload_settle(struct transition *transition, struct error *err)
+{
+    way_close(transition, WAY_UPLOAD);
+    transition->has_chosen = true;
+    return way_offer(transition, WAY_UPLOAD, err);
+}
+
+static void log_choice(const struct transition *transition, const double seconds[WAY_COUNT],
+                       const double exposed[WAY_COUNT], enum way way)
+{
+    const struct log_sink *log = &transition->params.log;
+    for (int w = WAY_RESHARD; w < WAY_COUNT; w++) {
+        if (exposed[w] >= 0)
+            log_write(log, LOG_DEBUG,
+                      "experts change their layout by %s in %.6f s a layer; a wave would wait %.6f "
+                      "s for all of them, there and back",
+                      way_names[w], seconds[w], exposed[w]);
+    }
+    log_write(log, LOG_DEBUG,
+              "experts change their layout by %s: what %.6f s of prefill do not hide is least",
+              way_names[way], transition->params.prefill_seconds);
+}
+
+/* By a change of one layer, which is what a layer back takes, too, as far as it can be tried here:
+ * from the backup's weights a reload reads more. */
 static enum status way_try(struct transition *transition, struct error *err)
 {
-    double seconds[WAY_COUNT], both[WAY_COUNT];
-    enum way way = WAY_RESHARD;
+    const struct exposure exposure = {
+        .layer_count = transition->params.shape->moe_layer_count,
+        .spare_count = transition->ranks[0].slots->spare_count,
+        .prefill_seconds = transition->params.prefill_seconds,
+        .last_pass_seconds = transition->params.prefill_seconds,
+    };
+    double seconds[WAY_COUNT], exposed[WAY_COUNT];
     TRY(ways_probe(seconds, transition, err));
     TRY(mixed_offer(seconds, transition, err));
-    for (int w = WAY_RESHARD; w < WAY_COUNT; w++) {
-        double back = seconds[w == WAY_UPLOAD ? WAY_RELOAD : w];
-        both[w] = seconds[w] < 0 || back < 0 ? -1 : seconds[w] + back;
-        if (both[w] >= 0 && (both[way] < 0 || both[w] < both[way]))
-            way = (enum way)w;
+    ways_exposed(exposed, seconds, &exposure);
+    enum way way = way_least(exposed);
+    if (way == WAY_UPLOAD) {
+        TRY(upload_settle(transition, err));
+        if (!transition->is_open[WAY_UPLOAD])
+            exposed[WAY_UPLOAD] = -1;
+        way = way_least(exposed);
     }
     transition_ways_set(transition, way);
     for (int w = WAY_RELOAD; w < WAY_COUNT; w++) {
         if (w != (int)transition->way[PHASE_DECODE] && w != (int)transition->way[PHASE_PREFILL])
             way_close(transition, (enum way)w);
     }
-    log_write(&transition->params.log, LOG_DEBUG,
-              "a layer's experts change their layout there and back in %.6f s by reshard, in %.6f "
-              "s by reload, in %.6f s by upload and reload, in %.6f s by mixed (below 0: not "
-              "possible): %s",
-              both[WAY_RESHARD], both[WAY_RELOAD], both[WAY_UPLOAD], both[WAY_MIXED],
-              way_names[way]);
+    log_choice(transition, seconds, exposed, way);
     return STATUS_OK;
 }
 

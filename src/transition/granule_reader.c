@@ -27,8 +27,8 @@ struct granule_reader {
     int buffer_count;
     int *free_buffers; /* [buffer_count], of which free_count are */
     int free_count;
-    int64_t *asked; /* [buffer_count] what of the list a buffer is for */
-    bool is_stuck;  /* the kernel has buffers for ever */
+    struct granule *asked; /* [buffer_count] for what a buffer is; its bytes are not there yet */
+    bool is_stuck;         /* the kernel has buffers for ever */
 
     /* The list. */
     const int64_t *numbers;
@@ -233,8 +233,9 @@ static void tell(const struct granule_readers *readers)
 {
     const char *reason = readers->tier_reason;
     struct read_queue_use use = granule_readers_use(readers);
+    bool warns = readers->params.is_sure && !use.note_is_usual;
     if (use.note[0] != 0)
-        log_write(&readers->params.log, readers->params.is_sure ? LOG_WARNING : LOG_DEBUG,
+        log_write(&readers->params.log, warns ? LOG_WARNING : LOG_DEBUG,
                   "reading the INT4 backup: %s", use.note);
     if (readers->tier == TIER_LOCKED)
         return; /* it was told before it was read */
@@ -309,7 +310,10 @@ struct read_queue_use granule_readers_use(const struct granule_readers *readers)
         struct read_queue_use of = read_queue_use_get(readers->ranks[r].queue);
         use.is_direct = use.is_direct && of.is_direct;
         use.is_registered = use.is_registered && of.is_registered;
-        use.note = use.note[0] != 0 ? use.note : of.note;
+        if (use.note[0] == 0 || (use.note_is_usual && of.note[0] != 0)) {
+            use.note = of.note;
+            use.note_is_usual = of.note_is_usual;
+        }
         use.read_count += of.read_count;
         use.read_bytes += of.read_bytes;
         use.request_count += of.request_count;
@@ -344,7 +348,11 @@ static void read_ahead(struct granule_reader *reader)
     for (; reader->free_count > 0 && reader->next < reader->count; reader->next++) {
         int buffer = reader->free_buffers[--reader->free_count];
         int64_t number = number_of(reader, reader->next);
-        reader->asked[buffer] = reader->next;
+        reader->asked[buffer] = (struct granule){.i = reader->next,
+                                                 .number = number,
+                                                 .buffer = buffer,
+                                                 .asked = record_mark(),
+                                                 .asked_ns = record_now()};
         read_queue_submit(reader->queue, (uint64_t)number, buffer,
                           backup_granule_offset(reader->backup, number),
                           (size_t)backup_granule_bytes(reader->backup, number));
@@ -386,8 +394,8 @@ enum status granule_reader_next(struct granule_reader *reader, struct granule *o
     *has = done.buffer >= 0;
     if (!*has)
         return STATUS_OK;
-    int64_t i = reader->asked[done.buffer];
-    *out = (struct granule){i, number_of(reader, i), done.bytes, done.buffer};
+    *out = reader->asked[done.buffer];
+    out->bytes = done.bytes;
     ASSERT(done.id == (uint64_t)out->number);
     return STATUS_OK;
 }

@@ -7,6 +7,7 @@
 #define PHASOR_TRANSITION_GRANULE_READER_H
 
 #include "base/log.h"
+#include "base/record.h"
 #include "comm/box.h"
 #include "io/read_queue.h"
 #include "io/read_tier.h"
@@ -26,7 +27,7 @@ struct granule_reader_params {
 /* Opens the readers of all ranks; called by the thread that drives the box. Takes all that reading
  * needs, and for the locked tier reads the backup, each rank a share. What makes reading slower and
  * can be mended is told by one warning with the cure: no io_uring (all ranks read by threads then),
- * no registered buffers, no O_DIRECT.
+ * no O_DIRECT, no registered buffers where less may be locked than is usual.
  *
  * STATUS_UNSUPPORTED: a granule is larger than a read may be. Else failures are of memory, or of
  * the file. */
@@ -63,6 +64,9 @@ struct granule {
     int64_t number;    /* in the backup */
     const char *bytes; /* host memory [backup_granule_bytes], not checked */
     int buffer;        /* private */
+    /* Of a recording: where the thread stood that asked for it, and when (record_now). */
+    struct record_mark asked;
+    uint64_t asked_ns;
 };
 
 /* The next granule that has been read; it is the caller's until it is released. At most hold_count

@@ -1,4 +1,5 @@
 /* One layer on all ranks: its pieces, the vote, and the next way where one refuses. */
+#include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -19,6 +20,57 @@ static bool does_wait(const struct transition_rank *rank)
            (layer != AWAITS_NONE && rank->slots->layers[layer].phase != rank->transition->phase);
 }
 
+struct lane_change {
+    struct trace_lane *lane;
+    sem_t *done; /* of who waits for it */
+};
+
+static enum status lane_change_run(void *argument, struct error *err)
+{
+    const struct lane_change *change = argument;
+    (void)err;
+    trace_name("");
+    record_drop();
+    record_as(change->lane);
+    sem_post(change->done);
+    return STATUS_OK;
+}
+
+/* What it waits for is no need of anybody's: in a recording the two lanes have nothing to do with
+ * each other. A stream that has failed is left as it is, for its recording has ended. */
+void stream_record_as(const struct transition_rank *rank, struct stream *stream,
+                      struct trace_lane *lane)
+{
+    sem_t done;
+    struct error known;
+    struct lane_change change = {lane, &done};
+    struct trace_lane *before = trace_lane_use(NULL);
+    sem_init(&done, 0, 0);
+    if (rank->ops->synchronize(stream, &known) == STATUS_OK) {
+        rank->ops->call(stream, lane_change_run, &change, sizeof change);
+        while (sem_wait(&done) != 0)
+            ;
+    }
+    sem_destroy(&done);
+    trace_lane_use(before);
+}
+
+static enum status lane_get_run(void *argument, struct error *err)
+{
+    (void)err;
+    trace_name("");
+    **(struct trace_lane ***)argument = record_lane();
+    return STATUS_OK;
+}
+
+struct trace_lane *stream_lane(const struct transition_rank *rank, struct stream *stream)
+{
+    struct trace_lane *lane = NULL, **place = &lane;
+    struct error known;
+    rank->ops->call(stream, lane_get_run, &place, sizeof place);
+    return rank->ops->synchronize(stream, &known) == STATUS_OK ? lane : NULL;
+}
+
 /* The rank's own stream while its thread waits, and so does not use it: what is awaited is not left
  * to a stream that may starve, nor is a layer that is written ahead, behind which the awaited one
  * is swapped. */
@@ -29,6 +81,9 @@ static void stream_take(struct transition_rank *rank)
     rank->is_lent = does_wait(rank);
     transition_unlock(transition);
     rank->stream = rank->is_lent ? rank->device->stream : rank->beside;
+    rank->is_recorded = rank->is_lent && record_is_on();
+    if (rank->is_recorded)
+        stream_record_as(rank, rank->stream, rank->beside_lane);
     perturb();
 }
 
@@ -36,15 +91,15 @@ static void stream_give(struct transition_rank *rank)
 {
     struct transition *transition = rank->transition;
     perturb();
+    if (rank->is_recorded)
+        stream_record_as(rank, rank->stream, NULL);
     transition_lock(transition);
     rank->is_lent = false;
     pthread_cond_broadcast(&transition->changed);
     transition_unlock(transition);
 }
 
-/* The rank has failed. What it has put on the stream ends behind this, before that is given back.
- */
-static void stream_abort(const struct transition_rank *rank, const struct error *cause)
+void stream_abort(const struct transition_rank *rank, const struct error *cause)
 {
     struct error known;
     comm_domain_abort(box_domain(rank->transition->params.box), rank->index, cause);
@@ -99,13 +154,11 @@ static enum status rank_fill(void *context, int index, struct error *err)
 {
     struct transition *transition = context;
     struct transition_rank *rank = &transition->ranks[index];
-    struct trace_lane *before = trace_lane_use(rank->lane);
     trace_layer(transition->work_layer);
     rank->refusal = STATUS_OK;
     set_filling(rank, true);
     enum status status = pieces_move(rank, transition->work_layer, transition->work_phase, err);
     set_filling(rank, false);
-    trace_lane_use(before);
     return status;
 }
 
@@ -134,7 +187,7 @@ enum status layer_fill(struct transition *transition, enum way way, int64_t laye
     *has_refused = false;
     trace_layer(layer);
     double begin = trace_begin();
-    TRY(box_run_on(transition->params.box, transition->hosts, rank_fill, transition, err));
+    TRY(box_run_on(transition->params.box, &transition->hosts, rank_fill, transition, err));
     trace_add(begin, way_names[way], 0);
     for (int r = 0; r < transition->rank_count; r++) {
         const struct transition_rank *rank = &transition->ranks[r];
@@ -238,6 +291,8 @@ static enum status rank_poison(void *context, int index, struct error *err)
         rank->ops->call(rank->stream, poison_fill, &poison, sizeof poison);
     }
     enum status status = rank->ops->synchronize(rank->stream, err);
+    if (status != STATUS_OK)
+        stream_abort(rank, err);
     stream_give(rank);
     return status;
 }
@@ -246,5 +301,5 @@ enum status spares_poison(struct transition *transition, struct error *err)
 {
     if (transition->ranks[0].slots->spare_count == 0)
         return STATUS_OK;
-    return box_run_on(transition->params.box, transition->hosts, rank_poison, transition, err);
+    return box_run_on(transition->params.box, &transition->hosts, rank_poison, transition, err);
 }

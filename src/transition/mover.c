@@ -43,7 +43,9 @@ static void wait_a_moment(struct transition *transition)
     int64_t ns = until.tv_nsec + (int64_t)(comm_domain_poll_seconds(domain_of(transition)) * 1e9);
     until.tv_sec += ns / 1000000000;
     until.tv_nsec = ns % 1000000000;
+    record_pause();
     pthread_cond_timedwait(&transition->changed, &transition->lock, &until);
+    record_resume();
 }
 
 static bool box_has_failed(const struct transition *transition)
@@ -104,6 +106,8 @@ static bool may_swap(struct transition *transition, int64_t layer, bool waits)
            !box_has_failed(transition))
         wait_a_moment(transition);
     bool may = all_released(transition, layer) && !box_has_failed(transition);
+    for (int r = 0; may && transition->needs_release && r < transition->rank_count; r++)
+        record_need(transition->releases[layer * transition->rank_count + r]);
     transition_unlock(transition);
     return may;
 }
@@ -126,6 +130,7 @@ static void layer_swap(struct transition *transition, int64_t layer, enum phase 
     counters->early_count += later_is_needed(transition, layer);
     counters->transition_count += !transition->has_moved;
     transition->has_moved = true;
+    transition->swaps[layer] = record_mark();
     pthread_cond_broadcast(&transition->changed);
     transition_unlock(transition);
 }
@@ -210,10 +215,13 @@ static void *mover_main(void *context)
     trace_lane_use(transition->lane);
     transition_lock(transition);
     for (;;) {
+        record_pause();
         while (!transition->is_moving && !transition->is_quitting)
             pthread_cond_wait(&transition->changed, &transition->lock);
         if (!transition->is_moving)
             break;
+        record_need(transition->begun);
+        record_resume();
         enum phase phase = transition->phase;
         transition_unlock(transition);
         struct error error = {.message = ""};
@@ -223,6 +231,7 @@ static void *mover_main(void *context)
             give_up_beside(transition, phase, &error);
         transition->status = status;
         transition->error = error;
+        transition->ended = record_mark();
         transition->is_moving = false;
         pthread_cond_broadcast(&transition->changed);
     }
@@ -239,6 +248,7 @@ enum status mover_init(struct transition *transition, struct error *err)
     pthread_cond_init(&transition->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
     transition->lane = trace_lane_add(box_trace(transition->params.box), -1, "transition");
+    record_lane_set(transition->lane, RECORD_LANE_HOST);
     int failure = pthread_create(&transition->mover, NULL, mover_main, transition);
     transition->has_mover = failure == 0;
     return failure == 0 ? STATUS_OK
@@ -273,6 +283,7 @@ static void begin(struct transition *transition, enum phase phase, bool needs_re
     transition->is_stopping = false;
     transition->is_moving = true;
     transition->has_moved = false;
+    transition->begun = record_mark();
     pthread_cond_broadcast(&transition->changed);
 }
 
@@ -352,6 +363,7 @@ enum status transition_run(struct transition *transition, enum phase phase, stru
     if (status == STATUS_OK)
         status = end_await_asking(transition, err);
     end_await(transition);
+    record_need(transition->ended);
     if (has_any)
         trace_add(traced, "transition", 0);
     set_awaits(transition, AWAITS_NONE);
@@ -387,17 +399,19 @@ bool transition_is_under_way(const struct transition *transition)
 }
 
 struct release {
-    struct transition *transition;
+    const struct transition_rank *rank;
     int64_t layer;
 };
 
 static enum status release_run(void *argument, struct error *err)
 {
     const struct release *release = argument;
-    struct transition *transition = release->transition;
+    struct transition *transition = release->rank->transition;
     (void)err;
     trace_name("");
+    struct record_mark mark = record_mark();
     transition_lock(transition);
+    transition->releases[release->layer * transition->rank_count + release->rank->index] = mark;
     transition->released[release->layer]++;
     pthread_cond_broadcast(&transition->changed);
     transition_unlock(transition);
@@ -407,7 +421,7 @@ static enum status release_run(void *argument, struct error *err)
 void transition_release(struct transition *transition, int rank, int64_t layer)
 {
     const struct transition_rank *of = &transition->ranks[rank];
-    struct release release = {transition, layer};
+    struct release release = {of, layer};
     of->ops->call(of->device->stream, release_run, &release, sizeof release);
 }
 
@@ -436,6 +450,7 @@ enum status transition_await(struct transition *transition, int rank, int64_t la
     of->awaits = AWAITS_NONE;
     while (of->is_lent)
         wait_a_moment(transition);
+    record_need(transition->swaps[layer]);
     transition_unlock(transition);
     return comm_domain_failure(domain_of(transition), err);
 }

@@ -58,12 +58,15 @@ static enum status ranks_create(struct transition *transition, struct error *err
                                      .ops = device->ops,
                                      .slots = params->slots[r],
                                      .part = ALL_EXPERTS,
-                                     .lane = trace_lane_add(box_trace(params->box), r, "reads"),
+                                     .reads = trace_lane_add(box_trace(params->box), r, "files"),
                                      .awaits = AWAITS_ALL};
         members[r] = r;
+        record_lane_set(transition->ranks[r].reads, RECORD_LANE_READS);
         TRY(device->ops->stream_create(device, &transition->ranks[r].beside, STREAM_LOW, err));
+        transition->ranks[r].beside_lane =
+            stream_lane(&transition->ranks[r], transition->ranks[r].beside);
     }
-    TRY(thread_team_create(&transition->hosts, transition->rank_count, -1, err));
+    TRY(box_hosts_init(&transition->hosts, params->box, "reads", err));
     TRY(comm_create(ends, box_domain(params->box), members, transition->rank_count, err));
     for (int r = 0; r < transition->rank_count; r++)
         transition->ranks[r].world = ends[r];
@@ -80,6 +83,11 @@ static enum status transition_open(struct transition *transition, struct error *
                    sizeof *transition->filled_by, "the transition", err));
     TRY(memory_get((void **)&transition->released, (size_t)params->shape->layer_count,
                    sizeof *transition->released, "the transition", err));
+    TRY(memory_get((void **)&transition->releases,
+                   (size_t)params->shape->layer_count * (size_t)transition->rank_count,
+                   sizeof *transition->releases, "the transition", err));
+    TRY(memory_get((void **)&transition->swaps, (size_t)params->shape->layer_count,
+                   sizeof *transition->swaps, "the transition", err));
     TRY(ranks_create(transition, err));
     for (int64_t layer = 0; layer < params->shape->layer_count; layer++) {
         const struct expert_slots *slots = transition->ranks[0].slots;
@@ -120,7 +128,7 @@ void transition_destroy(struct transition *transition)
     if (transition == NULL)
         return;
     mover_deinit(transition);
-    thread_team_destroy(transition->hosts);
+    box_hosts_deinit(&transition->hosts);
     for (int r = 0; transition->ranks != NULL && r < transition->rank_count; r++) {
         for (int way = 0; way < WAY_COUNT; way++)
             ways[way]->close(&transition->ranks[r]);
@@ -130,6 +138,8 @@ void transition_destroy(struct transition *transition)
                                                      transition->ranks[r].beside);
     }
     memory_free(transition->ranks);
+    memory_free(transition->swaps);
+    memory_free(transition->releases);
     memory_free(transition->released);
     memory_free(transition->filled_by);
     memory_free(transition->origins);

@@ -51,8 +51,10 @@ struct transition_params {
     const struct plan_layouts *layouts; /* that differ */
     struct expert_slots *const *slots;  /* [rank_count], loaded; keeps_both alike on all. The array
                                          * is read by transition_create alone */
-    bool is_auto; /* keep where both are resident, else what a probe finds faster, or upload
-                   * where decode is packed */
+    bool is_auto; /* keep where both are resident, else the way for which passes wait least by a
+                   * trial (exposed.h), or upload where decode is packed */
+    double prefill_seconds; /* that hide a change, so far as that is known, and so its trial: what
+                             * the last pass of prefill takes at least; 0: not known */
     enum way way; /* without is_auto; of packed decode keep or upload. WAY_KEEP and resident
                    * slots go together */
     /* For a copy of the backup, or the system's cache of it: what is left beside all that the run
@@ -66,7 +68,7 @@ struct transition_params {
 /* Borrows all that is in `params`, until destroyed. Takes what moving needs, so that a transition
  * allocates nothing. With resident slots the second layout is filled, packed from the backup, every
  * granule of it checked (as reading a backup fails); with is_auto the first layer
- * with experts is written to its target by each way, and the faster is taken. */
+ * with experts is written to its target by each way, and the least exposed is taken. */
 struct transition;
 enum status transition_create(struct transition **out, const struct transition_params *params,
                               struct error *err) MUST_CHECK;

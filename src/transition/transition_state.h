@@ -1,11 +1,13 @@
 /* What the transition's own sources share. transition.c: life; choice.c: the choice of a way;
- * layers.c: a layer on all ranks, by way after way; mover.c: the layers in turn, between passes or
- * beside them; ways.c: the table; way_*.c: how bytes come. */
+ * exposed.c: by which numbers; layers.c: a layer on all ranks, by way after way; mover.c: the
+ * layers in turn, between passes or beside them; ways.c: the table; way_*.c: how bytes come. */
 #ifndef PHASOR_TRANSITION_TRANSITION_STATE_H
 #define PHASOR_TRANSITION_TRANSITION_STATE_H
 
 #include <pthread.h>
 
+#include "base/record.h"
+#include "comm/box.h"
 #include "comm/comm.h"
 #include "device/thread_team.h"
 #include "layout/moves.h"
@@ -41,10 +43,14 @@ struct transition_rank {
     struct mixed_rank *mixed;     /* way_mixed.c */
     struct expert_part part;      /* that it moves: all, but for the doubles of way_mixed.c */
     struct stream *beside;        /* of low priority */
-    struct trace_lane *lane;      /* of the thread that works on it */
+    /* Of what is put on `beside`, and while device->stream is lent, on that: in a recording it is
+     * beside the passes all the same. */
+    struct trace_lane *beside_lane;
+    struct trace_lane *reads; /* of a recording: what it reads of files */
     /* For the pieces that are moved now: device->stream, with all workers, or the one beside. */
     struct stream *stream;
-    bool is_lent; /* it is device->stream */
+    bool is_lent;     /* it is device->stream */
+    bool is_recorded; /* and what is put there, as of beside_lane */
     /* Why the rank cannot have the layer this way; STATUS_OK: it has it. */
     enum status refusal;
     struct error refusal_error;
@@ -82,9 +88,10 @@ struct transition {
     int rank_count;
     struct transition_rank *ranks;    /* [rank_count] */
     bool is_open[WAY_COUNT];          /* has all that it needs */
+    bool has_chosen;                  /* what is opened now stays */
     int mixed_part;                   /* of 16 experts, those that mixed sends */
     struct granule_readers *granules; /* way_upload.c */
-    struct thread_team *hosts;        /* beside the box's own */
+    struct box_hosts hosts;           /* beside the box's own */
 
     /* What they work at. */
     enum way work_way;
@@ -105,7 +112,11 @@ struct transition {
     bool has_moved;                /* a layer */
     bool is_given_up[PHASE_COUNT]; /* beside passes, until it has been tried between them */
     int *released;                 /* [layer_count] ranks that have */
-    enum status status;            /* how it ended */
+    /* Of a recording: what was begun, each rank's release of a layer, its swap, and the end. */
+    struct record_mark begun, ended;
+    struct record_mark *releases; /* [layer_count][rank_count] */
+    struct record_mark *swaps;    /* [layer_count] */
+    enum status status;           /* how it ended */
     struct error error;
     enum way *filled_by; /* [layer_count] of those that are not swapped yet; the mover's */
 
@@ -165,8 +176,17 @@ static inline enum phase phase_other(enum phase phase)
     return phase == PHASE_PREFILL ? PHASE_DECODE : PHASE_PREFILL;
 }
 
+/* What follows on the stream is recorded as of this lane; NULL: of its own again. */
+void stream_record_as(const struct transition_rank *rank, struct stream *stream,
+                      struct trace_lane *lane);
+struct trace_lane *stream_lane(const struct transition_rank *rank, struct stream *stream);
+
 /* What follows on rank->stream is for the layer; for the trace. */
 void stream_note_layer(const struct transition_rank *rank, int64_t layer);
+
+/* The rank has failed, with a cause: this is told to all, so that nobody is waited for. What the
+ * rank has put on rank->stream has ended behind it, and what that works with may go. */
+void stream_abort(const struct transition_rank *rank, const struct error *cause);
 
 /* The rank goes on with its part, for whoever looks whether anybody does. */
 void rank_moved(const struct transition_rank *rank);

@@ -30,6 +30,7 @@ static enum status mixed_open(struct transition_rank *rank, struct error *err)
     mixed->read.part = (struct expert_part){rank->transition->mixed_part, true};
     TRY(rank->ops->stream_create(device, &mixed->low, STREAM_LOW, err));
     TRY(rank->ops->stream_create(device, &mixed->normal, STREAM_NORMAL, err));
+    stream_record_as(rank, mixed->normal, stream_lane(rank, mixed->low));
     TRY(way_reshard.open(&mixed->sent, err));
     return way_reload.open(&mixed->read, err);
 }
@@ -82,16 +83,11 @@ static enum status piece_move(struct transition_rank *rank, int64_t layer, enum 
     return status != STATUS_OK ? status : sent;
 }
 
-static enum status mixed_move(struct transition_rank *rank, int64_t layer, enum phase phase,
+static enum status parts_move(struct transition_rank *rank, int64_t layer, enum phase phase,
                               struct range pieces, struct error *err)
 {
     struct mixed_rank *mixed = rank->mixed;
     int64_t count = mixed_piece_count(rank, layer, phase), piece = pieces.first;
-    mixed->read.is_lent = rank->is_lent;
-    mixed->read.stream = rank->stream;
-    mixed->sent.stream = rank->is_lent ? mixed->normal : mixed->low;
-    mixed->read.refusal = STATUS_OK;
-    stream_note_layer(&mixed->sent, layer);
     for (; piece < pieces.first + pieces.count && mixed->read.refusal == STATUS_OK; piece++)
         TRY(piece_move(rank, layer, phase, piece, err));
     if (mixed->read.refusal == STATUS_OK)
@@ -99,6 +95,21 @@ static enum status mixed_move(struct transition_rank *rank, int64_t layer, enum 
     way_refuse(rank, mixed->read.refusal, &mixed->read.refusal_error);
     /* Without reads: the others wait for this rank in each. */
     return way_reshard.move(&mixed->sent, layer, phase, (struct range){piece, count - piece}, err);
+}
+
+static enum status mixed_move(struct transition_rank *rank, int64_t layer, enum phase phase,
+                              struct range pieces, struct error *err)
+{
+    struct mixed_rank *mixed = rank->mixed;
+    mixed->read.is_lent = rank->is_lent;
+    mixed->read.stream = rank->stream;
+    mixed->sent.stream = rank->is_lent ? mixed->normal : mixed->low;
+    mixed->read.refusal = STATUS_OK;
+    stream_note_layer(&mixed->sent, layer);
+    enum status status = parts_move(rank, layer, phase, pieces, err);
+    if (status != STATUS_OK)
+        stream_abort(&mixed->sent, err); /* the caller knows rank->stream alone */
+    return status;
 }
 
 const struct way_ops way_mixed = {

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "base/memory.h"
+#include "base/system.h"
 #include "base/trace.h"
 #include "store/packed_read.h"
 #include "transition/transition_state.h"
@@ -19,6 +20,13 @@ struct reload_job {
     atomic_llong next; /* piece */
     int64_t end;
     atomic_bool has_failed;
+
+    /* Of a recording. */
+    bool is_recorded;
+    struct record_mark need; /* where its stream stood */
+    uint64_t begin_ns;
+    atomic_uint_fast64_t end_ns;                  /* of the last worker */
+    atomic_uint_fast64_t read_ns, work_ns, bytes; /* of all together; reads are within the work */
 };
 
 struct reload_rank {
@@ -141,23 +149,77 @@ static const struct move *move_of(const struct reload_job *job, int64_t piece)
     return &list_of(job->rank, job->layer, job->phase)->moves[piece / EXPERT_MATRICES];
 }
 
-static void bytes_read(void *context, uint64_t bytes)
+static enum status bytes_read(void *context, uint64_t bytes, struct error *err)
 {
     struct transition_rank *rank = context;
+    (void)err;
+    atomic_fetch_add(&rank->reload->job.bytes, bytes);
     if (!rank->is_lent || rank->reload->worker_count == 1) /* else it is a part of them */
         trace_bytes(bytes);
     rank_moved(rank);
+    return STATUS_OK;
+}
+
+/* ---- For a recording --------------------------------------------------------------------------
+ *
+ * Each worker reads, then packs, then reads again. It is told as one read and one computation
+ * behind it, which share the time as the workers' reading and packing did. */
+
+static uint64_t now_ns(void)
+{
+    return (uint64_t)(system_seconds() * 1e9);
+}
+
+/* On the stream's thread, before anything is read. */
+static void job_begin(struct reload_job *job)
+{
+    if (!job->is_recorded)
+        return;
+    record_drop();
+    job->need = record_mark();
+    job->begin_ns = record_now();
+}
+
+static void job_worker_end(struct reload_job *job, uint64_t begin_ns)
+{
+    uint64_t now = now_ns(), known = atomic_load(&job->end_ns);
+    atomic_fetch_add(&job->work_ns, now - begin_ns);
+    while (known < now && !atomic_compare_exchange_weak(&job->end_ns, &known, now))
+        ;
+}
+
+/* On the stream's thread, behind the last worker. */
+static void job_end(struct reload_job *job, int worker_count)
+{
+    uint64_t end = atomic_load(&job->end_ns), work = atomic_load(&job->work_ns);
+    uint64_t bytes = atomic_load(&job->bytes);
+    if (!job->is_recorded || work == 0)
+        return;
+    double share = (double)atomic_load(&job->read_ns) / (double)work;
+    uint64_t taken = end > job->begin_ns ? end - job->begin_ns : 0;
+    uint64_t read = (uint64_t)((double)taken * (share < 1 ? share : 1));
+    if (bytes > 0)
+        record_need(record_read(job->rank->reads, "read again", job->begin_ns, job->begin_ns + read,
+                                bytes, job->need));
+    else
+        read = 0;
+    record_add(RECORD_NODE_COMPUTE, "read again", job->begin_ns + read, job->begin_ns + taken,
+               2 * bytes, worker_count);
 }
 
 static void reload_work(void *context, int index)
 {
     struct reload_job *job = context;
     struct reload_worker *worker = &job->rank->reload->workers[index];
-    const struct packed_read_progress progress = {bytes_read, job->rank};
+    const struct packed_read_progress progress = {bytes_read, job->rank,
+                                                  job->is_recorded ? &job->read_ns : NULL};
     const struct comm_domain *domain = box_domain(job->rank->transition->params.box);
     int64_t piece;
+    uint64_t begin_ns = now_ns();
     worker->status = STATUS_OK;
     trace_name("read again");
+    if (index == 0)
+        job_begin(job);
     while (!atomic_load(&job->has_failed) && comm_domain_failure(domain, NULL) == STATUS_OK &&
            (piece = atomic_fetch_add(&job->next, 1)) < job->end) {
         const struct move *move = move_of(job, piece);
@@ -171,13 +233,26 @@ static void reload_work(void *context, int index)
         if (worker->status != STATUS_OK)
             atomic_store(&job->has_failed, true);
     }
+    job_worker_end(job, begin_ns);
 }
 
 /* On the stream's thread alone. */
 static enum status reload_call(void *argument, struct error *err)
 {
+    struct reload_job *job = *(struct reload_job **)argument;
     (void)err;
-    reload_work(*(struct reload_job **)argument, 0);
+    reload_work(job, 0);
+    job_end(job, 1);
+    return STATUS_OK;
+}
+
+/* The same where workers read, behind them. */
+static enum status reload_told(void *argument, struct error *err)
+{
+    struct reload_job *job = *(struct reload_job **)argument;
+    (void)err;
+    trace_name("");
+    job_end(job, job->rank->reload->worker_count);
     return STATUS_OK;
 }
 
@@ -208,6 +283,7 @@ static enum status reload_move(struct transition_rank *rank, int64_t layer, enum
                                .layer = layer,
                                .phase = phase,
                                .target = expert_slots_target(rank->slots, layer, phase),
+                               .is_recorded = record_is_on(),
                                .next = pieces.first,
                                .end = pieces.first + pieces.count};
     int worker_count = rank->is_lent ? rank->reload->worker_count : 1;
@@ -220,6 +296,12 @@ static enum status reload_move(struct transition_rank *rank, int64_t layer, enum
     TRY(rank->ops->synchronize(rank->stream, err));
     if (rank->is_lent)
         rank->ops->host_run(rank->device, reload_work, job);
+    if (rank->is_lent && job->is_recorded) {
+        struct trace_lane *before = trace_lane_use(NULL); /* it needs nothing that came since */
+        rank->ops->call(rank->stream, reload_told, &job, sizeof job);
+        trace_lane_use(before);
+        TRY(rank->ops->synchronize(rank->stream, err));
+    }
     for (int w = 0; w < worker_count; w++) {
         const struct reload_worker *worker = &rank->reload->workers[w];
         if (worker->status != STATUS_OK)

@@ -125,19 +125,19 @@ static enum status readers_get(struct transition *transition, int worker_count, 
     bool is_choice = params->is_auto && !params->layouts->decode_is_packed;
     if (transition->granules != NULL)
         return STATUS_OK;
-    return granule_readers_open(
-        &transition->granules,
-        &(struct granule_reader_params){
-            .box = params->box,
-            .backup = params->backup,
-            .hold_count = hold_count_of(params->backup, worker_count),
-            .memory_available = params->memory_available,
-            .memory_lockable = params->memory_lockable,
-            .is_sure = !is_choice && !transition->ranks[0].slots->keeps_both,
-            .uring = params->uring,
-            .log = params->log,
-        },
-        err);
+    return granule_readers_open(&transition->granules,
+                                &(struct granule_reader_params){
+                                    .box = params->box,
+                                    .backup = params->backup,
+                                    .hold_count = hold_count_of(params->backup, worker_count),
+                                    .memory_available = params->memory_available,
+                                    .memory_lockable = params->memory_lockable,
+                                    .is_sure = (transition->has_chosen || !is_choice) &&
+                                               !transition->ranks[0].slots->keeps_both,
+                                    .uring = params->uring,
+                                    .log = params->log,
+                                },
+                                err);
 }
 
 /* Where a piece lies in the expert. */
@@ -219,6 +219,18 @@ static bool has_failed(const struct transition_rank *rank)
            comm_domain_failure(box_domain(rank->transition->params.box), NULL) != STATUS_OK;
 }
 
+/* Until it was seen to be there: how long the disk took is not known where the rank was at
+ * something else. What was in locked memory is no read. */
+static void read_record(const struct transition_rank *rank, const struct granule *granule,
+                        uint64_t bytes)
+{
+    enum read_tier tier = granule_readers_tier(rank->transition->granules);
+    const char *name = tier == TIER_CACHED ? "read from the page cache" : "read";
+    if (tier != TIER_LOCKED && record_is_on())
+        record_need(
+            record_read(rank->reads, name, granule->asked_ns, record_now(), bytes, granule->asked));
+}
+
 /* Gathers what has been read, `most` at most, and one at least: it is waited for. None where the
  * rank refuses, or the box has failed. */
 static void batch_gather(struct transition_rank *rank, int most)
@@ -232,12 +244,21 @@ static void batch_gather(struct transition_rank *rank, int most)
     bool has = true;
     upload->got_count = 0;
     while ((has || upload->got_count == 0) && upload->got_count < most && !has_failed(rank)) {
+        if (upload->got_count == 0)
+            record_pause();
         enum status status = granule_reader_next(upload->reader, &upload->got[upload->got_count],
                                                  &has, upload->got_count == 0 ? moment : 0, &cause);
+        const struct granule *got = &upload->got[upload->got_count];
+        uint64_t got_bytes =
+            status == STATUS_OK && has ? (uint64_t)backup_granule_bytes(backup, got->number) : 0;
+        if (status == STATUS_OK && has)
+            read_record(rank, got, got_bytes);
+        if (upload->got_count == 0)
+            record_resume();
         if (status != STATUS_OK) {
             way_refuse(rank, status, &cause);
         } else if (has) {
-            bytes += (uint64_t)backup_granule_bytes(backup, upload->got[upload->got_count].number);
+            bytes += got_bytes;
             upload->got_count++;
             rank_moved(rank);
         }

@@ -15,7 +15,7 @@ expect 0 "--help" "$phasor" --help
 has out "Commands:" "--help"; silent err "--help"
 expect 0 "help run" "$phasor" help run
 has out "--max-num-seqs" "help run"
-for command in run inspect quantize synth completion version; do
+for command in run inspect quantize replay calibrate synth completion version; do
     expect 0 "$command --help" "$phasor" "$command" --help
     has out "Usage: phasor $command" "$command --help"; silent err "$command --help"
 done

@@ -11,10 +11,10 @@
 
 #include "base/disk.h"
 #include "base/log.h"
+#include "base/new_file.h"
 #include "comm/box.h"
 #include "engine/batch.h"
 #include "engine/exposition.h"
-#include "engine/new_file.h"
 #include "engine/side_file.h"
 #include "engine_tools.h"
 #include "exec/exec.h"

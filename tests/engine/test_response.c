@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/json_writer.h"
+#include "base/json_writer.h"
 #include "engine/response.h"
 
 static json_t *parse_line(const struct text *line)

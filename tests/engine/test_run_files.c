@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/new_file.h"
+#include "base/new_file.h"
 #include "engine/side_file.h"
 #include "engine_tools.h"
 #include "resume_tools.h"

@@ -188,12 +188,13 @@ struct load_seen {
     int begun;
 };
 
-static void see_load(void *context, uint64_t bytes_done, uint64_t bytes_total)
+static int see_load(void *context, uint64_t bytes_done, uint64_t bytes_total)
 {
     struct load_seen *seen = context;
     seen->begun += bytes_total != seen->total;
     seen->total = bytes_total;
     cr_assert_leq(bytes_done, bytes_total);
+    return 0;
 }
 
 /* Made in the cache by the first run, found by the next, the same when it is named; and what it was
@@ -392,7 +393,38 @@ Test(wave_runs, packed_decode_is_refused_where_it_cannot_be)
     cr_assert_neq(access(getenv("PHASOR_CACHE"), F_OK), 0);
 }
 
-/* What auto takes is what the probe says; by policy never upload. */
+static void hear_trial(void *context, enum phasor_log_level level, const char *message)
+{
+    static const char words[] = "experts change their layout by %*[a-z]: what %lf s of prefill";
+    cr_assert(level == PHASOR_LOG_DEBUG || strstr(message, "experts change") == NULL);
+    sscanf(message, words, (double *)context);
+}
+
+/* In place a choice weighs what a pass of prefill takes; rows know nothing of that pass. */
+Test(wave_runs, auto_times_a_pass_before_it_chooses)
+{
+    double seconds = -1;
+    struct phasor_model_params params =
+        wave_model(WAVE_MODEL, "dp2|ep2>tp2", PHASOR_TRANSITION_RESHARD);
+    json_t *native = rows_of(&params);
+    params.transition = PHASOR_TRANSITION_AUTO;
+    params.policy = PHASOR_POLICY_EXACT;
+    params.memory_bytes = 64 << 20;
+    params.log = hear_trial;
+    params.log_context = &seconds;
+    json_t *chosen = rows_of(&params);
+    printf("a pass of prefill takes %g s\n", seconds);
+    cr_assert_gt(seconds, 0);
+    cr_assert(json_equal(native, chosen));
+    json_decref(native);
+    json_decref(chosen);
+    seconds = -1;
+    params.memory_bytes = 0; /* both layouts stay: there is nothing to choose */
+    json_decref(rows_of(&params));
+    cr_assert_eq(seconds, -1);
+}
+
+/* What auto takes is what the trial says; by policy never upload. */
 Test(wave_runs, auto_uploads_only_where_it_may)
 {
     struct engine_params params = {.model = WAVE_MODEL,

@@ -14,6 +14,86 @@
 #include "layout/expert_form.h"
 #include "wave_tools.h"
 
+/* ---- Before the run ---------------------------------------------------------------------------
+ */
+
+struct stop {
+    int left;     /* calls before the one that stops */
+    int calls;    /* after that */
+    bool is_made; /* a backup, first */
+    uint64_t total;
+};
+
+static int stop_load(void *context, uint64_t bytes_done, uint64_t bytes_total)
+{
+    struct stop *stop = context;
+    (void)bytes_done;
+    stop->is_made |= stop->total != 0 && stop->total != bytes_total;
+    stop->total = bytes_total;
+    if (stop->left-- > 0)
+        return 0;
+    stop->calls++;
+    return 1;
+}
+
+/* A backup is there whole, or not at all; what is left of one lies beside its place. */
+static bool has_backup(const char *path)
+{
+    struct phasor_quantize_params params = phasor_quantize_params_default();
+    struct phasor_error err;
+    if (access(path, F_OK) != 0)
+        return false;
+    params.model = WAVE_MODEL;
+    params.output_path = path;
+    params.verify = true;
+    cr_assert_eq(phasor_quantize(&params, NULL, &err), PHASOR_OK, "%s", err.message);
+    return true;
+}
+
+/* Wherever it is stopped, opening a model ends, and keeps nothing but what there is of the backup:
+ * the next goes on with that, until one is opened. */
+Test(wave_stops, a_model_that_is_opened_may_be_stopped)
+{
+    struct phasor_model_params params =
+        wave_model(WAVE_MODEL, "dp2|ep2>tp2", PHASOR_TRANSITION_UPLOAD);
+    struct phasor_quantize_params quantize = phasor_quantize_params_default();
+    struct stop stop;
+    struct phasor_model *model = NULL;
+    struct phasor_error err;
+    int while_made = 0, while_loaded = 0;
+    char *path;
+    setenv("PHASOR_CACHE", tools_path(tools_folder(), "cache"), 1);
+    quantize.model = WAVE_MODEL;
+    cr_assert_eq(phasor_backup_path(&path, &quantize, &err), PHASOR_OK, "%s", err.message);
+    params.load_progress = stop_load;
+    params.load_context = &stop;
+    uint64_t live = memory_counters_get().live_count;
+    for (int n = 0; model == NULL; n += 1 + n / 8) {
+        stop = (struct stop){.left = n};
+        bool was_there = has_backup(path);
+        enum phasor_status status = phasor_model_open(&model, &params, &err);
+        if (status == PHASOR_OK) {
+            cr_assert_eq(stop.calls, 0);
+            break;
+        }
+        cr_assert_eq(status, PHASOR_CANCELLED, "call %d: %s", n, err.message);
+        cr_assert_eq(memory_counters_get().live_count, live, "call %d", n);
+        bool is_there = has_backup(path);
+        bool is_of_backup = strstr(err.message, "making the INT4 backup was stopped") != NULL;
+        cr_assert(is_of_backup || strcmp(err.message, "loading the weights was stopped") == 0, "%s",
+                  err.message);
+        cr_assert_eq(is_there, !is_of_backup, "call %d", n);
+        cr_assert(!was_there || !stop.is_made);
+        cr_assert(stop.calls == 1 || is_of_backup, "call %d: %d calls", n, stop.calls);
+        while_made += is_of_backup;
+        while_loaded += !is_of_backup;
+    }
+    printf("%d stops in a backup, %d in loading\n", while_made, while_loaded);
+    cr_assert(while_made > 0 && while_loaded > 0 && has_backup(path));
+    phasor_model_close(model);
+    phasor_text_free(path);
+}
+
 /* ---- A file that is gone --------------------------------------------------------------------- */
 
 static void copy(const char *name, const char *to)

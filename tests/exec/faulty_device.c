@@ -8,7 +8,8 @@ static struct fault {
     const struct device_ops *real;
     enum fault_kind kind;
     size_t spared_bytes;
-    atomic_llong left; /* operations until it comes */
+    atomic_llong left;    /* operations until it comes */
+    atomic_int nap_count; /* on streams, and not over */
 } fault;
 
 static enum status fail(void *argument, struct error *err)
@@ -23,6 +24,26 @@ static enum status hang(void *argument, struct error *err)
     (void)err;
     nanosleep(&(struct timespec){.tv_sec = FAULT_HANG_SECONDS}, NULL);
     return STATUS_OK;
+}
+
+static enum status nap(void *argument, struct error *err)
+{
+    (void)argument;
+    (void)err;
+    nanosleep(&(struct timespec){.tv_nsec = FAULT_LATE_MS * 1000000}, NULL);
+    atomic_fetch_sub(&fault.nap_count, 1);
+    return STATUS_OK;
+}
+
+/* What waits for the synchronize that will fail, or for the one before: where two streams are
+ * synchronized in turn it is there already. */
+static void make_late(struct stream *stream)
+{
+    long long left = atomic_load(&fault.left);
+    if (left != 1 && left != 2)
+        return;
+    atomic_fetch_add(&fault.nap_count, 1);
+    fault.real->call(stream, nap, "", 1);
 }
 
 static void count_down(struct stream *stream)
@@ -51,7 +72,9 @@ static void faulty_call(struct stream *stream,
                         enum status (*work)(void *argument, struct error *err),
                         const void *argument, size_t bytes)
 {
-    if (bytes != fault.spared_bytes)
+    if (fault.kind == FAULT_HOST)
+        make_late(stream);
+    else if (bytes != fault.spared_bytes)
         count_down(stream);
     fault.real->call(stream, work, argument, bytes);
 }
@@ -70,12 +93,13 @@ void faulty_device_install(struct device *device, enum fault_kind kind)
     fault.kind = kind;
     fault.spared_bytes = SIZE_MAX;
     atomic_store(&fault.left, INT64_MAX);
+    atomic_store(&fault.nap_count, 0);
 #define USE_FAULTY(name) fault.ops.name = faulty_##name;
+    fault.ops.call = faulty_call;
     if (kind == FAULT_HOST) {
         fault.ops.synchronize = faulty_synchronize;
     } else {
         OPERATIONS(USE_FAULTY)
-        fault.ops.call = faulty_call;
     }
     device->ops = &fault.ops;
 }
@@ -98,4 +122,9 @@ void faulty_device_arm(int64_t n)
 bool faulty_device_has_failed(void)
 {
     return atomic_load(&fault.left) <= 0;
+}
+
+bool faulty_device_is_busy(void)
+{
+    return atomic_load(&fault.nap_count) > 0;
 }

@@ -184,9 +184,10 @@ static const struct weights_share bf16 = {.layouts = {{ALONE, ALONE}},
 
 struct progress_seen {
     uint64_t last, total, calls;
+    uint64_t stop_at; /* this call; 0: none */
 };
 
-static void progress_see(void *context, uint64_t done)
+static enum status progress_see(void *context, uint64_t done, struct error *err)
 {
     struct progress_seen *seen = context;
     cr_assert(done >= seen->last && done <= seen->total, "%llu after %llu of %llu",
@@ -194,6 +195,7 @@ static void progress_see(void *context, uint64_t done)
               (unsigned long long)seen->total);
     seen->last = done;
     seen->calls++;
+    return seen->calls == seen->stop_at ? error_set(err, STATUS_CANCELLED, "stop") : STATUS_OK;
 }
 
 Test(weights, progress_rises_to_the_end)
@@ -211,6 +213,27 @@ Test(weights, progress_rises_to_the_end)
     cr_assert_eq(seen.last, seen.total);
     cr_assert_eq(weights.bytes_read, seen.total);
     weights_deinit(&weights);
+    device_destroy(device);
+    checkpoint_close(checkpoint);
+}
+
+/* Whoever is told may end it: then nobody is told any more, and nothing is kept. */
+Test(weights, loading_may_be_stopped)
+{
+    struct checkpoint *checkpoint = test_checkpoint_open("mixtral");
+    struct device *device = device_of(1);
+    uint64_t live = memory_counters_get().live_count;
+    for (uint64_t n = 1; n < 30; n += 4) {
+        struct progress_seen seen = {.total = UINT64_MAX, .stop_at = n};
+        struct weights_progress progress = {progress_see, &seen};
+        struct weights weights;
+        struct error err;
+        cr_assert_eq(weights_load(&weights, device, checkpoint, &f32, &progress, &err),
+                     STATUS_CANCELLED);
+        cr_assert_str_eq(err.message, "stop");
+        cr_assert_eq(seen.calls, n);
+        cr_assert_eq(memory_counters_get().live_count, live);
+    }
     device_destroy(device);
     checkpoint_close(checkpoint);
 }

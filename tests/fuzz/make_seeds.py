@@ -438,6 +438,143 @@ def backup():
          data=page + 2**25 * 16, file=2 * page)
 
 
+# --- recording and box ------------------------------------------------------------------------
+
+def recording():
+    """Two ranks; the target puts length and checksum right."""
+    def fill(data):
+        return data + bytes(-len(data) % 8)
+
+    def node(kind=0, duration=1000, size=100, need=(0, 0), call=0, work=1, to_host=0):
+        return struct.pack("<QQQIIIiBBBBHBBiiiiiI", duration, size, 7, 0, *need, -1, kind, work, 1, 0, 1, to_host, 0, 1, 2, 3, 0, 0, call)
+
+    def call(member, group=0, number=1, op=0, first=0):
+        return struct.pack("<IIBBBBI", group, number, op, member, 0, 0, first)
+
+    lanes = [(0, 0, 0, 0, 3), (0, 1, 0, 3, 2), (3, 0, 0, 5, 1), (2, -1, 0, 6, 1)]
+    nodes = [node(), node(1, 10, 0), node(1, 10, 0, call=1), node(), node(1, 10, 0, need=(0, 1), call=2), node(3, need=(1, 1)),
+             node(4, 0, 0, need=(2, 1))]
+    calls = [call(0), call(0, 1), call(1)]
+    groups = [struct.pack("<i64B", 2, 0, 1, *[0] * 62), struct.pack("<i64B", 1, 0, *[0] * 63)]
+
+    def seed(name, options=0, cut=0, about=b"{}", texts=b"thing\0stage\0tag\0", lanes=lanes, nodes=nodes, needs=(0, 0, 5),
+             calls=calls, groups=groups, counts=(5, 6), names=(1, 1, 1), ranks=2, wall=1.5, version=1, **lengths):
+        numbers = dict(lane=len(lanes), node=len(nodes), need=len(needs), call=len(calls), group=len(groups), count=len(counts))
+        numbers.update(lengths)
+        body = fill(about) + fill(texts) + fill(b"".join(struct.pack("<IiIII", *lane) for lane in lanes)) + fill(b"".join(nodes))
+        body += fill(struct.pack(f"<{len(needs)}I", *needs)) + fill(b"".join(calls)) + fill(b"".join(groups))
+        body += struct.pack(f"<{len(counts)}q", *counts)
+        head = struct.pack("<8sIIdQQQ3I", b"PHASORRC", version, ranks, wall, 0, len(about), len(texts), *names)
+        data = head + struct.pack("<6II", *numbers.values(), 0) + body + bytes(8)
+        write("recording", name, bytes([options]) + data[:len(data) - cut])
+
+    seed("ok_all")
+    seed("ok_nothing", lanes=[], nodes=[], needs=(), calls=[], groups=[], counts=())
+    for op in range(1, 5):
+        counts = {1: (5, 6), 2: (9, 0), 3: (0, 6), 4: (0, 0)}[op]
+        seed(f"ok_op_{op}", calls=[call(0, op=op), call(0, 1), call(1, op=op, first=1 if op > 2 else 0)], counts=(*counts, 0))
+    seed("ok_low_and_copy", lanes=[(1, 0, 0, 0, 2), (0, 1, 0, 2, 1)], nodes=[node(2, to_host=1), node(), node()], needs=(), calls=[],
+         groups=[], counts=())
+    seed("a40_not_sealed", options=1)
+    seed("a40_cut", cut=9)
+    seed("a40_version", version=2)
+    seed("a40_about_list", about=b"[]")
+    seed("a40_text_without_end", texts=b"thing\0stage\0ta")
+    seed("a40_texts_longer", texts=b"thing\0stage\0tag\0more\0")
+    seed("a40_names_many", names=(2**31, 1, 1))
+    seed("a40_ranks_65", ranks=65)
+    seed("a40_wall_nan", wall=float("nan"))
+    for field in ("lane", "node", "need", "call", "group", "count"):
+        for value in (0, 1, 2**32 - 1):
+            seed(f"a40_{field}_count_{value}", **{field: value})
+    seed("a40_lanes_overlap", lanes=[(0, 0, 0, 0, 7), (0, 1, 0, 3, 2), (3, 0, 0, 5, 1), (2, -1, 0, 6, 1)])
+    seed("a40_durations_overflow", nodes=[node(duration=2**63 - 1)] + nodes[1:])
+    seed("ok_longest", nodes=[node(duration=2**62, size=2**62)] + nodes[1:])
+    seed("a40_need_later", needs=(1, 0, 5))
+    seed("a40_need_far", needs=(0, 0, 2**32 - 1))
+    seed("a40_call_twice", calls=[call(0), call(0, 1), call(0)])
+    seed("a40_call_number", calls=[call(0), call(0, 1), call(1, number=2)])
+    seed("a40_counts_differ", calls=[call(0), call(0, 1), call(1, first=1)], counts=(5, 6, 7))
+    seed("a40_count_negative", counts=(5, -6))
+
+
+def box():
+    text = (HERE.parent.parent / "docs" / "box-format.md").read_text()
+    text = text[text.index("{", text.index("## A whole file")):]
+    good = text[:text.index("```")]
+    write("box", "ok_documented", good)
+
+    def seed(file, /, **changes):
+        value = json.loads(good)
+        value.update(changes)
+        write("box", file, json.dumps({key: entry for key, entry in value.items() if entry is not None}, separators=(",", ":")))
+
+    number = {"value": 5, "unit": "GB/s", "source": "s"}
+    hop = {"value": 0, "unit": "us", "source": "s"}
+    link = dict(name="x", between=["gpu0", "host"], duplex="half", bandwidth=number, latency=hop)
+    seed("ok_one_rank", ranks=1, links=[])
+    seed("ok_memories", memories=[{"ranks": [0, 3], "bandwidth": number}], compute_slots="one")
+    chain = ["gpu0"] + [f"s{i}" for i in range(9)] + ["gpu1"]
+    for length in (8, 9):
+        ends = chain[:length] + ["gpu1"]
+        seed(f"{'ok' if length == 8 else 'a41'}_chain_{length}", ranks=2,
+             links=[{**link, "name": f"l{i}", "between": [ends[i], ends[i + 1]]} for i in range(length)])
+    for key in ("format", "version", "name", "ranks", "numbers", "device", "links", "protocols", "collectives"):
+        seed(f"a41_without_{key}", **{key: None})
+        seed(f"a41_{key}_list", **{key: []})
+    for name, entry in {"negative": -1, "huge": 1e300, "text": "5", "zero": 0, "integer": 10**30}.items():
+        seed(f"a41_bandwidth_{name}", links=[{**link, "bandwidth": {**number, "value": entry}}], ranks=1)
+    seed("a41_no_source", ranks=1, links=[{**link, "bandwidth": {"value": 5, "unit": "GB/s"}}])
+    seed("a41_links_many", ranks=1, links=[{**link, "name": f"l{i}"} for i in range(257)])
+    seed("a41_ends_many", ranks=1, links=[{**link, "name": f"l{i}", "between": ["host", f"s{i}"]} for i in range(200)])
+    seed("a41_between_nul", ranks=1, links=[{**link, "between": ["gpu0", "ho\0st"]}])
+    seed("a41_gpu_number", ranks=1, links=[{**link, "between": ["gpu00", "host"]}])
+    seed("a41_long_key", **{"k" * 100: 1})
+
+# --- profiles ---------------------------------------------------------------------------------
+
+def profile():
+    box = {"processor": "P", "cores": 2, "kernels": "cpu (plain)", "ranks": 2, "threads": 2}
+    head = {"phasor_profile": 1, "phasor": "0.1.0", "box": box}
+
+    def points(count, **more):
+        return dict({"seconds": [1e-3] * count, "spreads": [0.01] * count, "repeats": [5] * count}, **more)
+
+    def work(kind="matmul", dtype="bfloat16", axes=(), count=1, **more):
+        return dict(points(count), kind=kind, dtype=dtype, flops_per_second=1e11, bytes_per_second=1e10,
+                    fixed_seconds=1e-6, axes=list(axes), log_ratios=[0.5] * count, **more)
+
+    def file(name, **changes):
+        whole = dict(head, rates={"disk_read": 1e9, "host_step_seconds": 1e-5}, work=[], collectives=[])
+        whole.update(changes)
+        write("profile", name, json.dumps(whole, separators=(",", ":")))
+
+    rows = {"size": "rows", "values": [1, 8, 64]}
+    per_expert = {"size": "rows", "over": "experts", "values": [1, 8]}
+    gather = points(2, op="all_gather", size=2, strided=False, bytes=[64, 4096])
+    file("ok_empty")
+    file("ok_work", work=[work(axes=[rows], count=3), work("rows", "float32")])
+    file("ok_quotient", work=[work("ffn_up", "int4", [per_expert, {"size": "width", "values": [48, 96]}], 4)])
+    file("ok_collective", collectives=[gather, dict(gather, strided=True)])
+    file("ok_attention", work=[work("attention", axes=[{"size": "pairs", "over": "tokens", "values": [1, 16]}], count=2)])
+    file("a12_format", phasor_profile=2)
+    file("a12_axis_falls", work=[work(axes=[dict(rows, values=[8, 1])], count=2)])
+    file("a12_axis_zero", work=[work(axes=[dict(rows, values=[0])])])
+    file("a12_axes_many", work=[work(axes=[rows] * 5, count=243)])
+    file("a12_points_many", work=[work(axes=[dict(rows, values=list(range(1, 257)))] * 4)])
+    file("a12_counts_differ", work=[work(axes=[rows], count=2)])
+    file("a12_rate", rates={"disk_read": 1e308})
+    file("a12_ratio", work=[dict(work(), log_ratios=[1e3])])
+    file("a12_size", collectives=[dict(gather, size=65)])
+    file("a12_twice", work=[work(), work()])
+    store = dict(head, phasor_calibration=1, points=[[0, 1, 1, 8, 64, 64, 0, 0, 0, 1e-3, 0.01, 5], [2, 1] + [0] * 7 + [1e9, 0, 1]])
+    del store["phasor_profile"]
+    write("profile", "ok_store", json.dumps(store))
+    write("profile", "a12_store_point", json.dumps(dict(store, points=[[0] * 12])))
+    write("profile", "a12_store_short", json.dumps(dict(store, points=[[0] * 11])))
+    write("profile", "a09_cut", json.dumps(store)[:100])
+
+
 # --- dictionaries -------------------------------------------------------------------------------
 
 def dictionary(name, words):
@@ -487,6 +624,7 @@ def dictionaries():
                         "<|mask|>", "<|end", "text|>x", "'s", "'re", "'LL", "123", "<0x41>", "\u0345", "\u0f71", "\u0958", "\ufb01"])
     dictionary("batch", JSON_WORDS + ["\n", "\r\n", "\ufeff"] + of_corpus("batch"))
     dictionary("past", ["\n", PAST_ID, "1" * 32, '","custom_id":', '}},"error":null}', '"}}', "0", "f", "\0"])
+    dictionary("profile", JSON_WORDS + of_corpus("profile"))
     raw = ['"\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x80"', '"\\xFF\\xFF\\xFF\\xFF\\xFF\\xFF\\xFF\\xFF"']
     with (HERE / "safetensors.dict").open("a") as out:
         out.write("\n".join(raw) + "\n")
@@ -503,4 +641,7 @@ if __name__ == "__main__":
     batch()
     past()
     backup()
+    recording()
+    box()
+    profile()
     dictionaries()

@@ -3,38 +3,17 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "forbid.h"
 #include "io/uring_calls.h"
 #include "reads.h"
 
 TestSuite(read_machine, .init = reads_init, .fini = reads_deinit, .timeout = 60);
-
-static void install(struct sock_filter *filter, unsigned short count)
-{
-    struct sock_fprog program = {count, filter};
-    cr_assert_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-    cr_assert_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
-}
-
-/* As the seccomp profile of a container does. */
-static void forbid(long call, int error)
-{
-    struct sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    install(filter, sizeof filter / sizeof filter[0]);
-}
 
 static void expect_threads_instead(const char *cure)
 {
@@ -75,18 +54,10 @@ Test(read_machine, A20_using_it_is_forbidden)
  * what had failed must not be read then. */
 Test(read_machine, what_the_kernel_did_not_take_is_not_read_later)
 {
-    struct sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_enter, 0, 3),
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAGAIN),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
     struct read_queue_params params = reads_params(READ_URING, true);
     if (!uring_works())
         return;
-    install(filter, sizeof filter / sizeof filter[0]);
+    forbid_value(__NR_io_uring_enter, 1, 1, EAGAIN);
     struct read_queue_use use = reads_expect("each by the second time", &params, 50);
     cr_assert_geq(use.again_count, 50);
     cr_assert_eq(use.dropped_count, 0);
@@ -133,7 +104,7 @@ Test(read_machine, A21_little_memory_may_be_locked)
     cr_assert_eq(prctl(PR_SET_DUMPABLE, 1), 0); /* or its /proc/self stays root's */
     struct read_queue *queue = reads_queue(&params);
     struct read_queue_use use = read_queue_use_get(queue);
-    cr_assert(!use.is_registered);
+    cr_assert(!use.is_registered && !use.note_is_usual);
     cr_assert_eq(use.is_direct, direct_works(file_path));
     cr_assert_not_null(strstr(use.note, "(512 KiB, Cannot allocate memory): the limit of locked "
                                         "memory is 64 KiB"),

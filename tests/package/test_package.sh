@@ -30,10 +30,14 @@ shared=no
 [ ! -e "$lib/libphasor.so" ] || shared=yes
 
 echo "the tree"
-for file in bin/phasor include/phasor.h share/man/man1/phasor.1 share/doc/phasor/LICENSE; do
+for file in bin/phasor include/phasor.h share/man/man1/phasor.1 share/doc/phasor/LICENSE \
+    share/phasor/boxes/a6000x4.json; do
     [ -s "$stage/$file" ] || fail "$file is not installed"
 done
 "$stage/bin/phasor" version >/dev/null
+"$stage/bin/phasor" replay none --box none-such >"$scratch/said" 2>&1 || true
+grep -q 'known are .*a6000x4' "$scratch/said" ||
+    fail "an installed phasor does not find its boxes"
 
 echo "the header"
 for language in c++ c; do

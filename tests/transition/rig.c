@@ -138,6 +138,7 @@ enum status rig_start(struct rig *rig, const struct rig_params *params, struct e
                                  .memory_available = params->memory_available,
                                  .memory_lockable = params->memory_lockable,
                                  .poisons_freed = !params->leaves_freed,
+                                 .prefill_seconds = params->prefill_seconds,
                                  .uring = params->uring,
                                  .log = params->log,
                              },

@@ -17,8 +17,9 @@ struct rig_params {
     bool is_auto;
     enum way way; /* without is_auto. WAY_KEEP: both layouts are resident */
     bool keeps_both;
-    int64_t spare_count; /* without; see struct expert_slots_params */
-    bool leaves_freed;   /* slots that are freed are not poisoned */
+    double prefill_seconds; /* see struct transition_params */
+    int64_t spare_count;    /* without keeps_both; see struct expert_slots_params */
+    bool leaves_freed;      /* slots that are freed are not poisoned */
     double patience_seconds;
     struct turn *turn;
     struct log_sink log;

@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "baton.h"
+#include "expected.h"
 #include "rig.h"
 #include "sweep.h"
 
@@ -33,16 +34,6 @@ static const struct rig_params cases[] = {
      .settings = {.group = 32, .is_asymmetric = true}},
 };
 #define CASE_COUNT (sizeof cases / sizeof *cases)
-
-static bool same_bits(const struct scenario_result *a, const struct scenario_result *b)
-{
-    return memcmp(a->logits, b->logits, (size_t)(a->token_count * a->vocab) * sizeof(float)) == 0;
-}
-
-/* What passes compute, by phase, and in decode by whose weights. */
-struct expected {
-    struct scenario_result of[PHASE_COUNT], int4;
-};
 
 /* One phase after another, some twice, some steps with a pass behind them. In place native weights
  * are made of the backup's by reload alone, so upload's transition goes back. */
@@ -70,9 +61,9 @@ static void check_chain(struct rig *rig, struct transition *const by_way[WAY_COU
                       (way == WAY_UPLOAD || rig->runner.layouts.decode_is_packed);
         if (step + 1 < CHAIN_LENGTH && random_below(&random, 3) > 0)
             continue;
-        const struct scenario_result *now = is_int4 ? &expected->int4 : &expected->of[phase];
+        const struct scenario_result *now = expected_of(expected, phase, is_int4);
         scenario_run(&found, &rig->runner, &scenarios[0]);
-        cr_assert(same_bits(&found, now), "%s, step %d (seed %llu)", label, step,
+        cr_assert(expected_same_bits(&found, now), "%s, step %d (seed %llu)", label, step,
                   (unsigned long long)random.seed);
         cr_assert_eq(found.nll, now->nll);
         memory_free(found.logits);
@@ -80,42 +71,11 @@ static void check_chain(struct rig *rig, struct transition *const by_way[WAY_COU
     cr_assert_eq(rig_check(rig, cold, phase, label), rig_moe_layers(rig));
 }
 
-/* On packed slices that nothing has moved. */
-static void expect_packed(struct scenario_result *out, const struct rig_params *params)
-{
-    struct rig_params resident = *params;
-    struct rig rig;
-    struct error err;
-    resident.way = WAY_KEEP;
-    rig_open(&rig, &resident);
-    cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err), STATUS_OK);
-    scenario_run(out, &rig.runner, &scenarios[0]);
-    rig_close(&rig);
-}
-
-/* Of cold starts: the checkpoint's weights; the backup's. */
-static void expect(struct expected *out, struct cold *cold, const struct rig_params *params,
-                   const struct rig *rig)
-{
-    for (int phase = 0; phase < PHASE_COUNT; phase++)
-        scenario_run(&out->of[phase], &cold->of[phase], &scenarios[0]);
-    if (rig_is_packed(params))
-        expect_packed(&out->int4, params);
-    if (rig->backup == NULL || rig_is_packed(params))
-        return;
-    struct cold dequantized;
-    cold_open(&dequantized, params);
-    rig_dequantize(&dequantized.of[PHASE_DECODE], rig);
-    scenario_run(&out->int4, &dequantized.of[PHASE_DECODE], &scenarios[0]);
-    cr_assert(!same_bits(&out->int4, &out->of[PHASE_DECODE]));
-    cold_close(&dequantized);
-}
-
 static void check_case(size_t index)
 {
     static const enum way in_place[] = {WAY_RESHARD, WAY_RELOAD, WAY_UPLOAD, WAY_MIXED};
     struct transition *by_way[WAY_COUNT] = {NULL};
-    struct expected expected = {.int4 = {.logits = NULL}};
+    struct expected expected;
     struct rig_params params = cases[index];
     struct cold cold;
     struct rig rig;
@@ -126,7 +86,7 @@ static void check_case(size_t index)
     params.has_backup = rig_can(&params, WAY_UPLOAD);
     cold_open(&cold, &params);
     rig_load(&rig, &params);
-    expect(&expected, &cold, &params, &rig);
+    expected_open(&expected, &cold, &params, &rig, &scenarios[0]);
     for (size_t w = 0; w < sizeof in_place / sizeof *in_place; w++) {
         params.way = in_place[w];
         if (!rig_can(&params, params.way))
@@ -148,9 +108,7 @@ static void check_case(size_t index)
     rig_close(&rig);
 
     cold_close(&cold);
-    memory_free(expected.of[PHASE_PREFILL].logits);
-    memory_free(expected.of[PHASE_DECODE].logits);
-    memory_free(expected.int4.logits);
+    expected_close(&expected);
 }
 
 TestSuite(chains, .fini = scenario_checkpoints_remove);

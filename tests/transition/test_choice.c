@@ -1,66 +1,138 @@
 /* Which way is taken where the run may choose. */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
+#include "base/disk.h"
+#include "comm/collective.h"
+#include "reads.h"
 #include "rig.h"
+#include "transition/exposed.h"
 
 struct heard {
-    char probe[512];
-    int warnings;
+    double seconds[WAY_COUNT], exposed[WAY_COUNT]; /* of the trial; negative: not possible */
+    double prefill_seconds;
+    enum way way;
+    int choices, warnings;
 };
+
+static enum way way_of(const char *name)
+{
+    int way = 0;
+    while (way < WAY_COUNT && strcmp(way_names[way], name) != 0)
+        way++;
+    cr_assert_lt(way, WAY_COUNT, "%s", name);
+    return (enum way)way;
+}
 
 static void hear(void *context, enum log_level level, const char *message)
 {
     struct heard *heard = context;
-    if (level == LOG_WARNING)
-        heard->warnings++;
-    else
-        snprintf(heard->probe, sizeof heard->probe, "%s", message);
+    double seconds, exposed;
+    char name[16];
+    heard->warnings += level == LOG_WARNING;
+    if (sscanf(message,
+               "experts change their layout by %15[a-z] in %lf s a layer; a wave would wait %lf s",
+               name, &seconds, &exposed) == 3) {
+        heard->seconds[way_of(name)] = seconds;
+        heard->exposed[way_of(name)] = exposed;
+    } else if (sscanf(message, "experts change their layout by %15[a-z]: what %lf s of prefill",
+                      name, &seconds) == 2) {
+        heard->way = way_of(name);
+        heard->prefill_seconds = seconds;
+        heard->choices++;
+    }
+}
+
+static struct heard nothing(void)
+{
+    struct heard heard = {.way = WAY_COUNT};
+    for (int way = 0; way < WAY_COUNT; way++)
+        heard.seconds[way] = heard.exposed[way] = -1;
+    return heard;
 }
 
 TestSuite(choice, .fini = scenario_checkpoints_remove);
 
-/* Resident: keep. In place: what the probe of one layer says; it leaves all layers as they were. */
-Test(choice, is_keep_where_both_are_resident_else_the_faster)
+/* Where both are resident, nothing is tried. */
+Test(choice, is_keep_where_both_are_resident)
 {
-    for (int keeps_both = 0; keeps_both <= 1; keeps_both++) {
-        struct heard heard = {"", 0};
+    struct heard heard = nothing();
+    struct rig_params params = {.model = "qwen2moe",
+                                .dtype = DTYPE_BF16,
+                                .rank_count = 4,
+                                .plan = "dp4|ep4>tp4",
+                                .is_auto = true,
+                                .keeps_both = true,
+                                .log = {hear, &heard}};
+    struct cold cold;
+    struct rig rig;
+    struct error err;
+    cold_open(&cold, &params);
+    rig_open(&rig, &params);
+    cr_assert_eq(transition_way(rig.transition), WAY_KEEP);
+    cr_assert_eq(heard.choices, 0);
+    cr_assert_eq(rig_check(&rig, &cold, PHASE_PREFILL, "filled"), rig_moe_layers(&rig));
+    cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err), STATUS_OK);
+    cr_assert_eq(rig_check(&rig, &cold, PHASE_DECODE, "moved"), rig_moe_layers(&rig));
+    cr_assert_eq(transition_layer(rig.transition, 0).way, WAY_KEEP);
+    cr_assert_eq(heard.warnings, 0);
+    rig_close(&rig);
+    cold_close(&cold);
+}
+
+static bool is_near(double a, double b)
+{
+    return fabs(a - b) < 1e-4;
+}
+
+/* What was measured of one layer is weighed with the prefill that was said, and the way is taken
+ * that is exposed least. */
+static void check_trial(const struct heard *heard, const struct rig_params *params, int64_t layers)
+{
+    const struct exposure exposure = {layers, params->spare_count, params->prefill_seconds,
+                                      params->prefill_seconds};
+    double exposed[WAY_COUNT];
+    cr_assert_eq(heard->choices, 1);
+    cr_assert(is_near(heard->prefill_seconds, params->prefill_seconds));
+    ways_exposed(exposed, heard->seconds, &exposure);
+    for (int way = WAY_RESHARD; way < WAY_COUNT; way++) {
+        bool is_there = way != WAY_UPLOAD || params->has_backup;
+        cr_assert_eq(heard->exposed[way] >= 0, is_there, "%s", way_names[way]);
+        cr_assert(is_near(heard->exposed[way], exposed[way]), "%s: %g, not %g", way_names[way],
+                  heard->exposed[way], exposed[way]);
+    }
+    cr_assert_eq(heard->way, way_least(heard->exposed));
+}
+
+/* The trial leaves all layers as they were. */
+Test(choice, in_place_is_what_prefill_hides_best)
+{
+    for (int i = 0; i < 8; i++) {
+        struct heard heard = nothing();
         struct rig_params params = {.model = "qwen2moe",
                                     .dtype = DTYPE_BF16,
                                     .rank_count = 4,
                                     .plan = "dp4|ep4>tp4",
                                     .is_auto = true,
-                                    .keeps_both = keeps_both,
+                                    .has_backup = i % 2 == 1,
+                                    .spare_count = i / 2 % 2 + 1,
+                                    .prefill_seconds = i / 4 == 0 ? 0 : 1000,
                                     .log = {hear, &heard}};
         struct cold cold;
         struct rig rig;
         struct error err;
         cold_open(&cold, &params);
         rig_open(&rig, &params);
-        enum way way = transition_way(rig.transition);
-        cr_assert_eq(rig_check(&rig, &cold, PHASE_PREFILL, "probed"), rig_moe_layers(&rig));
+        check_trial(&heard, &params, rig_moe_layers(&rig));
+        cr_assert_eq(transition_way(rig.transition), heard.way);
+        cr_assert_eq(rig_check(&rig, &cold, PHASE_PREFILL, "tried"), rig_moe_layers(&rig));
         cr_assert_eq(transition_counters_get(rig.transition).layer_count, 0);
-        if (keeps_both) {
-            cr_assert_eq(way, WAY_KEEP);
-        } else {
-            double reshard, reload, upload, mixed;
-            enum way best;
-            printf("%s\n", heard.probe);
-            cr_assert_eq(sscanf(heard.probe,
-                                "a layer's experts change their layout there and back in %lf s by "
-                                "reshard, in %lf s by reload, in %lf s by upload and reload, in "
-                                "%lf s by mixed",
-                                &reshard, &reload, &upload, &mixed),
-                         4, "%s", heard.probe);
-            cr_assert(reshard > 0 && reload > 0 && upload < 0 && mixed > 0);
-            best = reload < reshard ? WAY_RELOAD : WAY_RESHARD;
-            best = mixed < reshard && mixed < reload ? WAY_MIXED : best;
-            cr_assert_eq(way, best, "%s", heard.probe);
-        }
         cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err), STATUS_OK);
         cr_assert_eq(rig_check(&rig, &cold, PHASE_DECODE, "moved"), rig_moe_layers(&rig));
-        cr_assert_eq(transition_layer(rig.transition, 0).way, way);
+        cr_assert_eq(transition_layer(rig.transition, 0).way, heard.way);
         cr_assert_eq(heard.warnings, 0);
         rig_close(&rig);
         cold_close(&cold);
@@ -98,4 +170,81 @@ Test(choice, spare_slots_are_written_to_at_the_start)
         }
         rig_close(&rig);
     }
+}
+
+/* ---- When upload is chosen ------------------------------------------------------------------- */
+
+static int slow_read(void *context, enum disk_op op, size_t *length)
+{
+    (void)context, (void)length;
+    if (op == DISK_READ)
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    return 0;
+}
+
+static void done_reading(void *context, enum disk_op op)
+{
+    (void)context, (void)op;
+}
+
+static const struct device_ops *real_ops;
+
+static enum status slow_run(void *argument, struct error *err)
+{
+    (void)argument, (void)err;
+    nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+    return STATUS_OK;
+}
+
+static void slow_call(struct stream *stream, enum status (*work)(void *argument, struct error *err),
+                      const void *argument, size_t bytes)
+{
+    if (bytes == sizeof(struct collective))
+        real_ops->call(stream, slow_run, "", 1);
+    real_ops->call(stream, work, argument, bytes);
+}
+
+/* What the host's threads read of files is slow, and so is what ranks send; io_uring is not. Then
+ * upload is taken, and with room for it in locked memory, as if it had been asked for. */
+Test(choice, upload_that_is_chosen_locks_its_copy)
+{
+    static const struct disk_hooks hooks = {slow_read, done_reading, NULL};
+    struct heard heard = nothing();
+    struct rig_params params = {.model = "mixtral",
+                                .dtype = DTYPE_F32,
+                                .rank_count = 2,
+                                .plan = "dp2|ep2>tp2",
+                                .is_auto = true,
+                                .has_backup = true,
+                                .memory_available = UINT64_MAX / 2,
+                                .memory_lockable = UINT64_MAX / 2,
+                                .spare_count = 1,
+                                .log = {hear, &heard}};
+    char source[TRANSITION_SOURCE_BYTES];
+    struct device_ops ops;
+    struct rig rig;
+    struct error err;
+    if (!uring_works())
+        return;
+    rig_load(&rig, &params);
+    struct device *device = box_device(rig.runner.box, 0);
+    real_ops = device->ops;
+    ops = *real_ops;
+    ops.call = slow_call;
+    device->ops = &ops;
+    disk_hooks_set(&hooks);
+    disk_hooks_see_reads(true);
+    cr_assert_eq(rig_start(&rig, &params, &err), STATUS_OK, "%s", err.message);
+    disk_hooks_see_reads(false);
+    disk_hooks_set(NULL);
+    cr_assert_eq(heard.way, WAY_UPLOAD, "%g %g %g", heard.exposed[WAY_RESHARD],
+                 heard.exposed[WAY_RELOAD], heard.exposed[WAY_UPLOAD]);
+    transition_source(source, rig.transition);
+    cr_assert_str_eq(source, "locked memory");
+    cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err), STATUS_OK);
+    cr_assert(transition_layer(rig.transition, 0).is_int4);
+    transition_destroy(rig.transition);
+    rig.transition = NULL;
+    device->ops = real_ops;
+    rig_close(&rig);
 }

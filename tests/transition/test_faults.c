@@ -455,10 +455,12 @@ static bool operation_fails(const struct rig_params *base, enum way way, enum fa
     double start = system_seconds();
     enum status status = rig_move(&rig, rig.transition, PHASE_DECODE, is_beside, &err);
     double seconds = system_seconds() - start;
-    bool failed = faulty_device_has_failed();
+    bool failed = faulty_device_has_failed(), is_busy = faulty_device_is_busy();
     faulty_device_remove(device);
     int64_t changed = rig_check(&rig, cold, PHASE_DECODE, label);
     cr_assert_eq(status == STATUS_OK, !failed, "%s", label);
+    /* What it works with may go. */
+    cr_assert_not(is_busy, "%s: something goes on", label);
     if (status != STATUS_OK) {
         cr_assert_not_null(strstr(err.message, who), "%s: %s", label, err.message);
         /* Beside passes it may be the pass that hears of it first. */

@@ -1,17 +1,20 @@
 /* Ten thousand transitions between random layouts, by random ways, between passes and beside them:
- * each layer is to the byte what a cold start has, each time, and nothing is left over. */
+ * each layer is to the byte what a cold start has, each time, and nothing is left over; and now and
+ * then passes find, to the bit, the likelihood of a cold start. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 
 #include "base/memory.h"
 #include "base/random.h"
 #include "base/system.h"
+#include "expected.h"
 #include "rig.h"
 #include "sweep.h"
 
 #define TRANSITIONS 10000
 #define OF_ONE_RIG  50
 #define QUICK_STEP  20 /* the quick tier's part of them */
+#define OF_ONE_PASS 25 /* a likelihood for so many */
 
 static const char *const models[] = {"mixtral", "qwen2moe", "qwen3moe"};
 #define MODEL_COUNT (sizeof models / sizeof *models)
@@ -51,13 +54,33 @@ static void draw(struct rig_params *out, char plan[LAYOUT_TEXT_BYTES], struct ra
              plan_layouts_check(&layouts, &shape, NULL) != STATUS_OK);
 }
 
+static int nll_count;
+
+/* Of random requests, in the layout of the phase. */
+static void check_nll(struct rig *rig, const struct expected *expected, enum phase phase,
+                      const struct scenario *scenario, const char *label)
+{
+    bool is_int4 = transition_layer(rig->transition, rig->shape.layer_count - 1).is_int4;
+    const struct scenario_result *cold = expected_of(expected, phase, is_int4);
+    struct scenario_result found;
+    scenario_run(&found, &rig->runner, scenario);
+    cr_assert_gt(found.nll, 0);
+    cr_assert_eq(found.nll, cold->nll, "%s: %.17g, not %.17g", label, found.nll, cold->nll);
+    memory_free(found.logits);
+    nll_count++;
+}
+
 static int64_t run_rig(const struct rig_params *params, struct random *random, const char *label)
 {
+    /* Many different tokens, or one; a likelihood of none says nothing. */
+    const struct scenario *scenario = &scenarios[random_below(random, 2) > 0 ? 0 : 2];
+    struct expected expected;
     struct cold cold;
     struct rig rig;
     struct error err;
     cold_open(&cold, params);
     rig_open(&rig, params);
+    expected_open(&expected, &cold, params, &rig, scenario);
     uint64_t held = memory_counters_get().live_bytes;
     enum phase phase = PHASE_PREFILL;
     for (int i = 0; i < OF_ONE_RIG; i++) {
@@ -66,9 +89,12 @@ static int64_t run_rig(const struct rig_params *params, struct random *random, c
                      STATUS_OK, "%s: %s", label, err.message);
         cr_assert_eq(rig_check(&rig, &cold, phase, label), rig_moe_layers(&rig));
         cr_assert_eq(memory_counters_get().live_bytes, held, "%s, transition %d", label, i);
+        if (random_below(random, OF_ONE_PASS) == 0)
+            check_nll(&rig, &expected, phase, scenario, label);
     }
     int64_t count = transition_counters_get(rig.transition).transition_count;
     cr_assert_eq(count, OF_ONE_RIG);
+    expected_close(&expected);
     rig_close(&rig);
     cold_close(&cold);
     return count;
@@ -92,5 +118,7 @@ Test(soak, ten_thousand_transitions, .timeout = 1200)
         count += run_rig(&params, &random, label);
         cr_assert_eq(memory_counters_get().live_count, live, "%s", label);
     }
-    printf("%lld transitions in %.1f s\n", (long long)count, system_seconds() - start);
+    printf("%lld transitions and %d likelihoods in %.1f s\n", (long long)count, nll_count,
+           system_seconds() - start);
+    cr_assert_gt(nll_count, 0);
 }

@@ -167,6 +167,7 @@ enum status device_cpu_create_with(struct device **out, const struct cpu_share *
     cpu->common = (struct cpu_common){
         .owner = {.device = &cpu->device, .trace = share->trace, .rank = share->rank},
         .kernels = kernels,
+        .pool = &cpu->pool,
     };
     cpu_pool_init(&cpu->pool);
     TRY_GOTO(thread_team_create(&cpu->team, share->thread_count, share->first_cpu, err), failed);

@@ -1,5 +1,7 @@
 #include "kernels/cpu/device/cpu_launch.h"
 
+#include "base/record.h"
+#include "kernels/cpu/device/cpu_record.h"
 #include "kernels/cpu/device/cpu_sort.h"
 #include "kernels/cpu/device/cpu_stream.h"
 
@@ -12,6 +14,8 @@
     }                                                                                              \
     static void name##_run(struct stream *stream, const void *op)                                  \
     {                                                                                              \
+        if (record_is_on())                                                                        \
+            cpu_record_##name(op);                                                                 \
         cpu_stream_count_weights(stream, weight_bytes(op));                                        \
         cpu_stream_share(stream, name##_share, op);                                                \
     }                                                                                              \
@@ -27,6 +31,8 @@
     static void name##_run(struct stream *stream, const void *op)                                  \
     {                                                                                              \
         (void)stream;                                                                              \
+        if (record_is_on())                                                                        \
+            cpu_record_##name(op);                                                                 \
         cpu_sort_##name(op);                                                                       \
     }                                                                                              \
     void cpu_##name(struct stream *stream, const struct op_##name *op)                             \
@@ -81,4 +87,20 @@ DEFINE_SHARED(combine)
 DEFINE_SHARED(shared_add)
 DEFINE_SHARED(gather)
 DEFINE_SHARED(dequantize)
-DEFINE_SHARED(copy)
+
+static void copy_share(const struct cpu_kernels *kernels, const void *op, struct share *share)
+{
+    kernels->copy(op, share);
+}
+
+static void copy_run(struct stream *stream, const void *op)
+{
+    if (record_is_on())
+        cpu_record_copy(op, cpu_stream_pool(stream));
+    cpu_stream_share(stream, copy_share, op);
+}
+
+void cpu_copy(struct stream *stream, const struct op_copy *op)
+{
+    command_stream_put(stream, COMMAND_SKIP, "copy", copy_run, op, sizeof *op);
+}

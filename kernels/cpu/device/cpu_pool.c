@@ -1,5 +1,6 @@
 #include "kernels/cpu/device/cpu_pool.h"
 
+#include <stdint.h>
 #include <sys/mman.h>
 
 #include "base/memory.h"
@@ -76,6 +77,18 @@ struct device_memory cpu_pool_use(struct cpu_pool *pool)
     struct device_memory use = pool->list.use;
     pthread_mutex_unlock(&pool->lock);
     return use;
+}
+
+bool cpu_pool_has(struct cpu_pool *pool, const void *memory)
+{
+    bool has = false;
+    pthread_mutex_lock(&pool->lock);
+    for (size_t i = 0; i < pool->list.count && !has; i++) {
+        uintptr_t first = (uintptr_t)pool->list.pieces[i].memory;
+        has = (uintptr_t)memory >= first && (uintptr_t)memory - first < pool->list.pieces[i].bytes;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return has;
 }
 
 void cpu_pool_protect(struct cpu_pool *pool, bool closed)

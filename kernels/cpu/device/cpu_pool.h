@@ -24,6 +24,9 @@ enum status cpu_pool_get(struct cpu_pool *pool, void **out, size_t bytes, const 
 void cpu_pool_free(struct cpu_pool *pool, void *memory); /* NULL is allowed */
 struct device_memory cpu_pool_use(struct cpu_pool *pool);
 
+/* Whether it is in a piece of the pool's. */
+bool cpu_pool_has(struct cpu_pool *pool, const void *memory);
+
 /* What is got while the pool is closed is closed, too. */
 void cpu_pool_protect(struct cpu_pool *pool, bool closed);
 

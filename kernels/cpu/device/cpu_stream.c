@@ -69,11 +69,18 @@ void cpu_stream_share(struct stream *stream, share_work *work, const void *op)
 {
     struct cpu_stream *cpu = cpu_of(stream);
     struct launch launch = {work, cpu->common->kernels, op, &cpu->share};
-    share_begin(&cpu->share, cpu->team != NULL ? thread_team_size(cpu->team) : 1);
+    int threads = cpu->team != NULL ? thread_team_size(cpu->team) : 1;
+    record_threads(threads);
+    share_begin(&cpu->share, threads);
     if (cpu->team != NULL)
         thread_team_share(cpu->team, launch_work, &launch);
     else
         launch_work(&launch, 0);
+}
+
+struct cpu_pool *cpu_stream_pool(struct stream *stream)
+{
+    return cpu_of(stream)->common->pool;
 }
 
 /* Commands, and pieces of operations. */
@@ -104,6 +111,7 @@ static void stage_run(struct stream *stream, const void *argument)
 void cpu_stream_stage(struct stream *stream, int stage, int64_t layer)
 {
     ASSERT(stage >= 0 && stage < DEVICE_STAGES);
+    trace_stage(stage, layer); /* of what the host does for it */
     command_stream_put(stream, COMMAND_KEEP, NULL, stage_run, &(struct stage_mark){stage, layer},
                        sizeof(struct stage_mark));
 }

@@ -8,12 +8,14 @@
 #include "device/command_stream.h"
 #include "device/device.h"
 #include "device/thread_team.h"
+#include "kernels/cpu/device/cpu_pool.h"
 #include "kernels/cpu/kernels.h"
 
 /* What all streams of a device share. */
 struct cpu_common {
     struct stream_owner owner;
     const struct cpu_kernels *kernels;
+    struct cpu_pool *pool;
 };
 
 struct cpu_stream_params {
@@ -37,6 +39,8 @@ void cpu_stream_stage_totals(const struct stream *stream, struct stage_total tot
 typedef void share_work(const struct cpu_kernels *kernels, const void *op, struct share *share);
 
 void cpu_stream_share(struct stream *stream, share_work *work, const void *op);
+
+struct cpu_pool *cpu_stream_pool(struct stream *stream); /* of its device */
 
 /* Weights that the operation reads, for the stage that stands. */
 void cpu_stream_count_weights(struct stream *stream, uint64_t bytes);

@@ -1,0 +1,369 @@
+/* How far predictions of a profile are from what is measured, on shapes that were never measured;
+ * see bench/README.md.
+ *
+ * Shapes are drawn log-uniformly over what the planner asks about, from the seed that is printed.
+ * Each is predicted, and measured twice, all shapes once before any is measured again: what the two
+ * differ by is what no prediction can be better than. Inside the timed window: what
+ * src/measure/meter.h says of a point. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "base/system.h"
+#include "engine/profile_file.h"
+#include "engine/profile_names.h"
+#include "forest.h"
+#include "head.h"
+#include "measure/meter.h"
+
+#define DRAWS_MAX      1000
+#define LAUNCH_SECONDS 0.3 /* longer ones are drawn anew: they are sums of shorter ones */
+#define RANK_BYTES     ((uint64_t)768 << 20)
+
+static void fail(const char *what)
+{
+    fprintf(stderr, "bench_operators: %s\n", what);
+    exit(1);
+}
+
+static void check(enum status status, const struct error *err)
+{
+    if (status != STATUS_OK)
+        fail(err->message);
+}
+
+static struct random draws;
+static struct box *box;
+static struct meter *meter;
+static struct profile_file file;
+
+/* ---- Drawing --------------------------------------------------------------------------------- */
+
+static double draw(double least, double most)
+{
+    return least * exp(random_unit(random_next(&draws)) * log(most / least));
+}
+
+static int64_t draw_whole(double least, double most)
+{
+    return (int64_t)fmin(draw(least, most + 1), most);
+}
+
+static int64_t draw_blocks(double least, double most)
+{
+    return round_up((int64_t)draw(least, most), PACK_BLOCK);
+}
+
+static struct work_shape draw_matmul(enum dtype dtype)
+{
+    return (struct work_shape){
+        WORK_MATMUL, dtype, {draw_whole(1, 4096), draw_blocks(64, 32768), draw_blocks(512, 8192)}};
+}
+
+static struct work_shape draw_ffn(enum work_kind kind, enum dtype dtype)
+{
+    int64_t experts = draw_whole(1, 64);
+    int64_t rows = (int64_t)((double)experts * draw(1, 512));
+    return (struct work_shape){kind,
+                               dtype,
+                               {rows < experts ? experts : rows, experts, draw_blocks(48, 14336),
+                                draw_blocks(1024, 8192)}};
+}
+
+static struct work_shape draw_attention(bool is_decode)
+{
+    int64_t count = is_decode ? draw_whole(1, 64) : draw_whole(1, 8);
+    int64_t rows = is_decode ? 1 : draw_whole(16, 2048);
+    int64_t before = is_decode ? draw_whole(16, 16384) : draw_whole(1, 8192) - 1;
+    int64_t kv_heads = draw_whole(1, 8);
+    if (!is_decode && random_below(&draws, 2) == 0)
+        before = 0; /* prompts in one piece */
+    return (struct work_shape){WORK_ATTENTION,
+                               DTYPE_BF16,
+                               {count * rows, count * (rows * before + rows * (rows + 1) / 2),
+                                count * (rows + before), kv_heads * draw_whole(1, 8), kv_heads,
+                                random_below(&draws, 2) == 0 ? 64 : 128}};
+}
+
+/* What is told apart in the result. */
+enum subject {
+    MATMUL,
+    FFN_UP,
+    FFN_UP_INT4,
+    FFN_DOWN,
+    FFN_DOWN_INT4,
+    PREFILL,
+    DECODE,
+    ROWS,
+    DEQUANTIZE,
+    COLLECTIVE,
+    SUBJECT_COUNT
+};
+
+static const char *const subject_names[SUBJECT_COUNT] = {
+    "matmul bfloat16",   "ffn_up bfloat16",  "ffn_up int4", "ffn_down bfloat16", "ffn_down int4",
+    "attention prefill", "attention decode", "rows",        "dequantize",        "collectives",
+};
+
+static struct work_shape draw_work(enum subject subject)
+{
+    switch (subject) {
+    case MATMUL:
+        return draw_matmul(DTYPE_BF16);
+    case FFN_UP:
+        return draw_ffn(WORK_FFN_UP, DTYPE_BF16);
+    case FFN_UP_INT4:
+        return draw_ffn(WORK_FFN_UP, DTYPE_INT4);
+    case FFN_DOWN:
+        return draw_ffn(WORK_FFN_DOWN, DTYPE_BF16);
+    case FFN_DOWN_INT4:
+        return draw_ffn(WORK_FFN_DOWN, DTYPE_INT4);
+    case PREFILL:
+    case DECODE:
+        return draw_attention(subject == DECODE);
+    case ROWS:
+        return (struct work_shape){
+            WORK_ROWS, DTYPE_F32, {draw_whole(1, 4096), draw_blocks(1024, 8192)}};
+    default:
+        return (struct work_shape){WORK_DEQUANTIZE, DTYPE_INT4, {draw_blocks(65536, 1 << 26)}};
+    }
+}
+
+/* ---- Samples --------------------------------------------------------------------------------- */
+
+struct sample {
+    enum subject subject;
+    bool is_training; /* of the baseline */
+    struct work_shape work;
+    enum group_op op;
+    int size;
+    bool is_strided;
+    int64_t bytes;
+    double predicted, seconds[2];
+};
+
+static struct sample samples[2 * SUBJECT_COUNT * DRAWS_MAX];
+static int sample_count;
+
+static bool work_draw(struct sample *out)
+{
+    out->work = draw_work(out->subject);
+    out->predicted = profile_work_seconds(&file.profile, &out->work);
+    if (isinf(out->predicted))
+        fail("the profile has no table for a kind of work; calibrate again");
+    return meter_holds(meter, &out->work) && out->predicted <= LAUNCH_SECONDS;
+}
+
+static bool collective_draw(struct sample *out)
+{
+    int ranks = box_rank_count(box);
+    out->op = (enum group_op)random_below(&draws, GROUP_OP_COUNT);
+    out->size = 2 + (int)random_below(&draws, (uint64_t)ranks - 1);
+    out->is_strided = out->size < ranks && random_below(&draws, 2) == 0;
+    if (ranks % out->size != 0)
+        return false;
+    out->bytes = meter_collective_bytes(out->op, out->size, draw_whole(64, 16 << 20));
+    out->predicted = profile_collective_seconds(&file.profile, out->op, out->size, out->is_strided,
+                                                (double)out->bytes);
+    return out->bytes <= meter_collective_bytes_max(meter);
+}
+
+static void samples_draw(int count)
+{
+    int last = box_rank_count(box) > 1 ? SUBJECT_COUNT : COLLECTIVE;
+    for (int is_training = 0; is_training < 2; is_training++) {
+        for (int s = 0; s < last; s++) {
+            for (int i = 0; i < count; i++) {
+                struct sample *sample = &samples[sample_count++];
+                *sample =
+                    (struct sample){.subject = (enum subject)s, .is_training = is_training == 1};
+                while (!(s == COLLECTIVE ? collective_draw(sample) : work_draw(sample)))
+                    ;
+            }
+        }
+    }
+}
+
+/* Those of the baseline's training once. */
+static void samples_measure(int round)
+{
+    for (int i = 0; i < sample_count; i++) {
+        struct sample *sample = &samples[i];
+        struct measured found;
+        struct error err;
+        if (sample->is_training && round > 0)
+            continue;
+        if (sample->subject == COLLECTIVE)
+            check(meter_collective(&found, meter, sample->op, sample->size, sample->is_strided,
+                                   sample->bytes, &err),
+                  &err);
+        else
+            check(meter_work(&found, meter, &sample->work, &err), &err);
+        sample->seconds[round] = found.seconds;
+        if (i % 100 == 99)
+            fprintf(stderr, "round %d: %d of %d\n", round + 1, i + 1, sample_count);
+    }
+}
+
+/* ---- HAP's estimator --------------------------------------------------------------------------
+ *
+ * HAP, section III-B: the time of an operation is its flops over the device's peak times an
+ * efficiency that a random forest learns from the operation's sizes; of a collective its bytes over
+ * the bandwidth, likewise. What has no flops is estimated by its bytes here. It is trained on as
+ * many shapes as are held out, drawn in the same way, once for each row of the result. */
+
+static double amount_of(const struct sample *sample)
+{
+    double flops = sample->subject == COLLECTIVE ? 0 : work_shape_flops(&sample->work);
+    if (sample->subject == COLLECTIVE)
+        return (double)sample->bytes;
+    return flops > 0 ? flops : work_shape_bytes(&sample->work);
+}
+
+static void features_of(double out[FOREST_FEATURES], const struct sample *sample)
+{
+    for (int f = 0; f < FOREST_FEATURES; f++)
+        out[f] = f < WORK_SHAPE_DIMS ? log((double)sample->work.dims[f] + 1) : 0;
+    if (sample->subject == COLLECTIVE) {
+        out[0] = log((double)sample->bytes);
+        out[1] = (double)sample->op;
+        out[2] = sample->size;
+        out[3] = sample->is_strided;
+    }
+}
+
+static void baseline(double *out, enum subject subject)
+{
+    static double features[DRAWS_MAX][FOREST_FEATURES], targets[DRAWS_MAX];
+    int count = 0, filled = 0;
+    double peak = 0;
+    for (int i = 0; i < sample_count; i++) {
+        if (samples[i].subject == subject && samples[i].is_training)
+            peak = fmax(peak, amount_of(&samples[i]) / samples[i].seconds[0]);
+    }
+    for (int i = 0; i < sample_count; i++) {
+        if (samples[i].subject != subject || !samples[i].is_training)
+            continue;
+        features_of(features[count], &samples[i]);
+        targets[count++] = amount_of(&samples[i]) / samples[i].seconds[0] / peak;
+    }
+    struct forest *forest =
+        forest_create((const double(*)[FOREST_FEATURES])features, targets, count, draws.seed);
+    if (forest == NULL)
+        fail("out of memory");
+    for (int i = 0; i < sample_count; i++) {
+        double own[FOREST_FEATURES];
+        if (samples[i].subject != subject || samples[i].is_training)
+            continue;
+        features_of(own, &samples[i]);
+        out[filled++] = amount_of(&samples[i]) / (peak * forest_value(forest, own));
+    }
+    forest_destroy(forest);
+}
+
+/* ---- Report ---------------------------------------------------------------------------------- */
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void print_errors(double *errors, int count)
+{
+    qsort(errors, (size_t)count, sizeof *errors, by_value);
+    printf(" %8.1f %8.1f ", 100 * errors[count / 2], 100 * errors[count * 9 / 10]);
+}
+
+static void report(enum subject subject)
+{
+    static double predicted[DRAWS_MAX], repeated[DRAWS_MAX], forest[DRAWS_MAX], times[DRAWS_MAX];
+    int count = 0;
+    baseline(times, subject);
+    for (int i = 0; i < sample_count; i++) {
+        const struct sample *sample = &samples[i];
+        if (sample->subject != subject || sample->is_training)
+            continue;
+        predicted[count] = fabs(sample->predicted / sample->seconds[0] - 1);
+        repeated[count] = fabs(sample->seconds[1] / sample->seconds[0] - 1);
+        forest[count] = fabs(times[count] / sample->seconds[0] - 1);
+        count++;
+    }
+    if (count == 0)
+        return;
+    printf("%-20s %5d", subject_names[subject], count);
+    print_errors(predicted, count);
+    print_errors(repeated, count);
+    print_errors(forest, count);
+    printf("\n");
+}
+
+/* Every shape with its times, for who wants to know where the errors are. */
+static void print_samples(void)
+{
+    for (int i = 0; i < sample_count; i++) {
+        const struct sample *sample = &samples[i];
+        if (sample->is_training)
+            continue;
+        printf("# %s:", subject_names[sample->subject]);
+        if (sample->subject == COLLECTIVE)
+            printf(" %s %d%s %lld", profile_group_op_name(sample->op), sample->size,
+                   sample->is_strided ? " strided" : "", (long long)sample->bytes);
+        for (int d = 0; d < WORK_SHAPE_DIMS && sample->work.dims[d] > 0; d++)
+            printf(" %lld", (long long)sample->work.dims[d]);
+        printf(": %.3g us, then %.3g; predicted %.3g\n", sample->seconds[0] * 1e6,
+               sample->seconds[1] * 1e6, sample->predicted * 1e6);
+    }
+}
+
+static void box_get(const char *path)
+{
+    struct error err;
+    struct profile_identity here;
+    check(profile_file_read(&file, path, &err), &err);
+    check(box_open(&box,
+                   &(struct box_params){.rank_count = file.identity.ranks,
+                                        .thread_count = file.identity.threads},
+                   &err),
+          &err);
+    profile_identity_here(&here, box_device(box, 0)->ops->name, file.identity.ranks,
+                          file.identity.threads);
+    if (profile_identity_fit(&file.identity, &here, &err) != PROFILE_FITS)
+        fail(err.message);
+    uint64_t bytes = RANK_BYTES * (uint64_t)file.identity.ranks;
+    uint64_t most = system_memory_available() / 4;
+    struct meter_params params = meter_params_default(box, bytes < most ? bytes : most);
+    check(meter_create(&meter, &params, &err), &err);
+}
+
+int main(int argc, char **argv)
+{
+    int count = argc > 2 ? atoi(argv[2]) : 100;
+    draws.seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
+    bool prints_all = argc > 4 && strcmp(argv[4], "all") == 0;
+    if (argc < 2 || count < 2 || count > DRAWS_MAX)
+        fail("usage: bench_operators PROFILE [shapes of each kind, 2 to 1000 (100)] [seed (1)] "
+             "[all: every shape]");
+    box_get(argv[1]);
+    bench_print_head(argc, argv);
+    printf("# %d devices, %d threads, %s; seed %llu; clock: CLOCK_MONOTONIC\n", file.identity.ranks,
+           file.identity.threads, file.identity.kernels, (unsigned long long)draws.seed);
+    samples_draw(count);
+    for (int round = 0; round < 2; round++)
+        samples_measure(round);
+    if (prints_all)
+        print_samples();
+    printf("# relative errors in %%: median and 90th percentile, of the profile's predictions, of "
+           "a second\n# measurement, and of a random forest on as many shapes more (HAP)\n");
+    printf("%-20s %5s %18s %18s %18s\n", "", "", "profile", "repeat", "forest");
+    for (int s = 0; s < SUBJECT_COUNT; s++) {
+        if (s < COLLECTIVE || file.identity.ranks > 1)
+            report((enum subject)s);
+    }
+    meter_destroy(meter);
+    box_close(box);
+    profile_file_deinit(&file);
+    return 0;
+}

@@ -1,0 +1,100 @@
+/* phasor calibrate: how long operations, collectives and reads take on this machine. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "commands.h"
+#include "progress.h"
+#include "stop_signal.h"
+#include "table.h"
+
+struct calibrate_values {
+    const char *output, *devices;
+    int64_t threads;
+    uint64_t memory;
+    bool overwrite, quiet;
+};
+
+static struct calibrate_values values;
+
+#define AT(member) offsetof(struct calibrate_values, member)
+
+static const struct cli_option options[] = {
+    {"output", 'o', OPTION_FILE, AT(output), "FILE", "the profile (docs/profile-format.md)", 0, 0,
+     NULL},
+    {"devices", 0, OPTION_TEXT, AT(devices), "DEVICES",
+     "cpu, or cpu:N: as they will be in runs (cpu)", 0, 0, NULL},
+    {"threads", 0, OPTION_COUNT, AT(threads), "COUNT",
+     "threads of all devices together, as in runs (0: one for each core)", 0, 4096, NULL},
+    {"memory", 0, OPTION_BYTES, AT(memory), "SIZE",
+     "memory for what is measured (384 MiB a device, at most a quarter of what is free)", 0, 0x1p62,
+     NULL},
+    {"overwrite", 0, OPTION_FLAG, AT(overwrite), NULL, "measure a profile that is there anew", 0, 0,
+     NULL},
+    {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no progress, no summary", 0, 0, NULL},
+    {.name = NULL},
+};
+
+static int on_progress(void *context, uint64_t points_done, uint64_t points_total, const char *what)
+{
+    progress_points(context, "calibrate", points_done, points_total, what);
+    return stop_signal_get();
+}
+
+static void print_result(const struct phasor_calibrate_result *result)
+{
+    char text[256];
+    table_row("profile", values.output);
+    table_row("processor", result->processor);
+    snprintf(text, sizeof text, "%d x %s, %d threads", result->rank_count, result->kernels,
+             result->thread_count);
+    table_row("devices", text);
+    snprintf(text, sizeof text, "%" PRIu64 " measured, %" PRIu64 " found; median spread %.1f %%",
+             result->points_measured, result->points_found, 100 * result->spread_median);
+    table_row("points", text);
+    snprintf(text, sizeof text, "%.0f s", result->elapsed_seconds);
+    table_row("took", text);
+}
+
+static int run(const struct cli_command *command, char **operands, int operand_count)
+{
+    (void)operands;
+    (void)operand_count;
+    if (values.output == NULL)
+        return options_mistake(command, "--output is missing");
+    struct progress progress;
+    struct phasor_error err;
+    struct phasor_calibrate_result result;
+    struct phasor_calibrate_params params = phasor_calibrate_params_default();
+    params.devices = values.devices;
+    params.output_path = values.output;
+    params.thread_count = (int)values.threads;
+    params.overwrite = values.overwrite;
+    params.memory_bytes = values.memory;
+    params.progress = on_progress;
+    params.progress_context = &progress;
+    params.log = progress_log;
+    params.log_context = &progress;
+    progress_init(&progress, values.quiet, false);
+    stop_signal_catch(NULL);
+    enum phasor_status status = phasor_calibrate(&params, &result, &err);
+    progress_erase(&progress);
+    if (status == PHASOR_OK) {
+        if (!values.quiet)
+            print_result(&result);
+        return EXIT_DONE;
+    }
+    int exit_code = fail(&err);
+    return stop_signal_get() != 0 ? 128 + stop_signal_get() : exit_code;
+}
+
+const struct cli_command command_calibrate = {
+    .name = "calibrate",
+    .operands = "",
+    .summary = "measure how long operations, collectives and reads take on this machine",
+    .details =
+        "It takes some minutes, in which nothing else should run. One that was interrupted, even "
+        "by\nkill -9, goes on when the command is repeated.",
+    .options = options,
+    .values = &values,
+    .run = run,
+};

@@ -1,0 +1,383 @@
+/* phasor plan: which layouts for which phase, and why. */
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "commands.h"
+#include "plan_page.h"
+#include "table.h"
+
+struct plan_values {
+    const char *revision, *box, *report;
+    int dtype, policy;
+    int64_t sequences, prompt_len, output_len, max_num_seqs, max_num_batched_tokens;
+    uint64_t memory;
+    double routing_deviation;
+    bool json, all, queue;
+};
+
+static struct plan_values values = {
+    .sequences = 32, .prompt_len = 2048, .output_len = 256, .routing_deviation = 0.3};
+
+#define AT(member) offsetof(struct plan_values, member)
+#define COUNT_TOP  0x1p31
+
+static const struct cli_option options[] = {
+    {"box", 0, OPTION_FILE, AT(box), "BOX",
+     "the devices and their links: one that comes with phasor, such as a6000x4, or a box file", 0,
+     0, NULL},
+    {"prompt-len", 0, OPTION_COUNT, AT(prompt_len), "TOKENS", "tokens of each prompt (2048)", 1,
+     COUNT_TOP, NULL},
+    {"output-len", 0, OPTION_COUNT, AT(output_len), "TOKENS", "tokens of each answer (256)", 1,
+     COUNT_TOP, NULL},
+    {"batch-size", 0, OPTION_COUNT, AT(sequences), "COUNT", "sequences in all (32)", 1, COUNT_TOP,
+     NULL},
+    {"queue", 0, OPTION_FLAG, AT(queue), NULL,
+     "more of the same come behind: the way back to prefill's layout is paid", 0, 0, NULL},
+    {"policy", 0, OPTION_WORD, AT(policy), "POLICY",
+     "whose weights decode may run on: int4-decode, exact (int4-decode)", 0, 0, policy_words},
+    {"memory", 0, OPTION_BYTES, AT(memory), "BYTES",
+     "memory of each device (what the box says, less a twelfth)", 0, 0, NULL},
+    {"dtype", 0, OPTION_WORD, AT(dtype), "TYPE",
+     "number type of weights and KV cache: auto, float32, bfloat16 (auto)", 0, 0, dtype_words},
+    {"max-num-seqs", 0, OPTION_COUNT, AT(max_num_seqs), "COUNT",
+     "sequences that run at the same time (0: chosen)", 0, COUNT_TOP, NULL},
+    {"max-num-batched-tokens", 0, OPTION_COUNT, AT(max_num_batched_tokens), "COUNT",
+     "tokens of one forward pass (0: chosen)", 0, COUNT_TOP, NULL},
+    {"routing-deviation", 0, OPTION_REAL, AT(routing_deviation), "SHARE",
+     "how much experts differ in the tokens they get, relative to the mean (0.3)", 0, 100, NULL},
+    {"all", 0, OPTION_FLAG, AT(all), NULL, "every candidate, and why others cannot be", 0, 0, NULL},
+    {"report", 0, OPTION_FILE, AT(report), "FILE",
+     "write a page of pictures, too: where the time goes, memory, which plan for which load (HTML)",
+     0, 0, NULL},
+    {"json", 0, OPTION_FLAG, AT(json), NULL, "print JSON; the keys are in phasor(1)", 0, 0, NULL},
+    {"revision", 0, OPTION_TEXT, AT(revision), "NAME",
+     "branch, tag or commit of a cached model (main)", 0, 0, NULL},
+    {.name = NULL},
+};
+
+/* ---- The table ------------------------------------------------------------------------------- */
+
+#define PLAN_WIDTH   26
+#define WAY_WIDTH    9
+#define TIME_WIDTH   11
+#define ROWS_SHOWN   12
+#define REASON_WIDTH 0
+
+static double seconds_of(const json_t *row, const char *key)
+{
+    return json_real_value(json_object_get(row, key));
+}
+
+static void add_seconds(struct table_line *line, double seconds)
+{
+    table_add(line, TIME_WIDTH, "%.*f s", seconds < 10 ? 3 : seconds < 1000 ? 1 : 0, seconds);
+}
+
+static bool is_possible(const json_t *row)
+{
+    return json_is_real(json_object_get(row, "total_s"));
+}
+
+/* "best", "static TP" ...: what a row is besides. */
+static void add_names(struct table_line *line, const json_t *root, size_t index)
+{
+    static const struct {
+        const char *key, *name;
+    } names[] = {{"best", "best"},
+                 {"static_tp", "static TP"},
+                 {"static_ep", "static EP"},
+                 {"best_static", "best static"}};
+    const char *before = "";
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const json_t *value = json_object_get(root, names[i].key);
+        if (!json_is_integer(value) || (size_t)json_integer_value(value) != index)
+            continue;
+        table_add(line, 0, "%s%s", before, names[i].name);
+        before = ", ";
+    }
+}
+
+static bool has_name(const json_t *root, size_t index)
+{
+    struct table_line line = {.length = 0};
+    add_names(&line, root, index);
+    return line.length > 0;
+}
+
+static void print_row(const json_t *root, const json_t *row, size_t index, double static_tp)
+{
+    struct table_line line = {.length = 0};
+    char bytes[48];
+    table_add(&line, PLAN_WIDTH, "%s", table_text(row, "plan"));
+    table_add(&line, WAY_WIDTH, "%s", table_text(row, "way"));
+    if (!is_possible(row)) {
+        table_add(&line, REASON_WIDTH, "%s: %s", table_text(row, "verdict"),
+                  table_text(row, "reason"));
+        table_print(&line);
+        return;
+    }
+    add_seconds(&line, seconds_of(row, "prefill_s"));
+    add_seconds(&line, seconds_of(row, "decode_s"));
+    add_seconds(&line, seconds_of(row, "transition_s") + seconds_of(row, "way_back_s"));
+    add_seconds(&line, seconds_of(row, "total_s"));
+    table_format_bytes(bytes, sizeof bytes,
+                       (double)table_int(json_object_get(row, "memory"), "total"));
+    table_add(&line, TIME_WIDTH, "%s", bytes);
+    table_add(&line, 6, "%" PRId64, table_int(row, "wave"));
+    table_add(&line, 7, "%" PRId64, table_int(row, "pass_tokens"));
+    if (static_tp > 0)
+        table_add(&line, 7, "%.2fx", static_tp / seconds_of(row, "total_s"));
+    add_names(&line, root, index);
+    table_print(&line);
+}
+
+static void print_head(void)
+{
+    struct table_line line = {.length = 0};
+    table_add(&line, PLAN_WIDTH, "plan");
+    table_add(&line, WAY_WIDTH, "way");
+    table_add(&line, TIME_WIDTH, "prefill");
+    table_add(&line, TIME_WIDTH, "decode");
+    table_add(&line, TIME_WIDTH, "between");
+    table_add(&line, TIME_WIDTH, "total");
+    table_add(&line, TIME_WIDTH, "memory");
+    table_add(&line, 6, "wave");
+    table_add(&line, 7, "pass");
+    table_add(&line, 0, "against static TP");
+    table_print(&line);
+}
+
+struct ranked {
+    size_t index;
+    double total; /* infinite: not possible */
+};
+
+static int by_total(const void *a, const void *b)
+{
+    const struct ranked *one = a, *two = b;
+    if (one->total != two->total)
+        return one->total < two->total ? -1 : 1;
+    return one->index < two->index ? -1 : one->index > two->index;
+}
+
+/* The fastest first; those with a name in any case. */
+static void print_plans(const json_t *root)
+{
+    const json_t *plans = json_object_get(root, "plans");
+    const json_t *tp = json_object_get(root, "static_tp");
+    size_t count = json_array_size(plans), shown = 0;
+    struct ranked *ranked = calloc(count + 1, sizeof *ranked);
+    double static_tp =
+        json_is_integer(tp)
+            ? seconds_of(json_array_get(plans, (size_t)json_integer_value(tp)), "total_s")
+            : 0;
+    if (ranked == NULL)
+        return;
+    for (size_t i = 0; i < count; i++) {
+        const json_t *row = json_array_get(plans, i);
+        ranked[i] = (struct ranked){i, is_possible(row) ? seconds_of(row, "total_s") : 1e300};
+    }
+    qsort(ranked, count, sizeof *ranked, by_total);
+    print_head();
+    for (size_t i = 0; i < count; i++) {
+        const json_t *row = json_array_get(plans, ranked[i].index);
+        bool is_near = is_possible(row) && shown < ROWS_SHOWN;
+        if (!values.all && !is_near && !has_name(root, ranked[i].index))
+            continue;
+        shown++;
+        print_row(root, row, ranked[i].index, static_tp);
+    }
+    free(ranked);
+    if (!values.all && shown < count)
+        printf("... and %zu more: --all shows them\n", count - shown);
+}
+
+static void print_question(const json_t *root)
+{
+    const json_t *box = json_object_get(root, "box"), *load = json_object_get(root, "load");
+    char text[256], bytes[48];
+    table_row("model", table_text(root, "model"));
+    table_format_bytes(bytes, sizeof bytes, (double)table_int(box, "memory_of_device"));
+    snprintf(text, sizeof text, "%s: %s", table_text(box, "name"), table_text(box, "title"));
+    table_row("box", text);
+    snprintf(text, sizeof text, "%s, not measured; %s of memory on each device",
+             table_text(box, "times"), bytes);
+    table_row("times", text);
+    snprintf(text, sizeof text,
+             "%" PRId64 " sequences of %" PRId64 " prompt and %" PRId64 " output tokens",
+             table_int(load, "sequences"), table_int(load, "prompt_tokens"),
+             table_int(load, "output_tokens"));
+    table_row("load", text);
+    printf("\n");
+}
+
+/* At words, to the width of a terminal. */
+static void print_paragraph(const char *text)
+{
+    size_t column = 0;
+    while (*text != '\0') {
+        size_t word = strcspn(text, " ");
+        if (column > 0 && column + 1 + word > 100) {
+            printf("\n");
+            column = 0;
+        }
+        column += (size_t)printf("%s%.*s", column > 0 ? " " : "", (int)word, text);
+        text += word + strspn(text + word, " ");
+    }
+    printf("\n");
+}
+
+static void print_table(const json_t *root)
+{
+    print_question(root);
+    print_plans(root);
+    printf("\n");
+    print_paragraph(table_text(root, "why"));
+}
+
+/* ---- The command ----------------------------------------------------------------------------- */
+
+static struct phasor_plan_params params_of(const char *model)
+{
+    struct phasor_plan_params params = phasor_plan_params_default();
+    params.model = model;
+    params.revision = values.revision;
+    params.box = values.box;
+    params.dtype = (enum phasor_dtype)values.dtype;
+    params.sequences = values.sequences;
+    params.prompt_tokens = values.prompt_len;
+    params.output_tokens = values.output_len;
+    params.is_queue = values.queue;
+    params.policy = (enum phasor_policy)values.policy;
+    params.memory_bytes = values.memory;
+    params.max_num_seqs = values.max_num_seqs;
+    params.max_num_batched_tokens = values.max_num_batched_tokens;
+    params.routing_deviation = values.routing_deviation;
+    return params;
+}
+
+/* ---- The page -------------------------------------------------------------------------------- */
+
+/* A page may be made anew; what else is there, a model's config.json say, is not lost to a slip. */
+static bool can_be_replaced(const char *path)
+{
+    char begin[sizeof PLAN_PAGE_HEAD - 1];
+    struct stat about;
+    FILE *file = stat(path, &about) == 0 && S_ISREG(about.st_mode) ? fopen(path, "r") : NULL;
+    if (file == NULL)
+        return true; /* what cannot be opened says so when it is written */
+    size_t got = fread(begin, 1, sizeof begin, file);
+    fclose(file);
+    return got == 0 || (got == sizeof begin && memcmp(begin, PLAN_PAGE_HEAD, got) == 0);
+}
+
+static int check_page(void)
+{
+    if (values.report == NULL || can_be_replaced(values.report))
+        return EXIT_DONE;
+    fprintf(stderr,
+            "phasor: --report: %s holds something that phasor did not write there; move it away, "
+            "or choose another name\n",
+            values.report);
+    return EXIT_FATAL;
+}
+
+/* What is chosen for a load; a load that cannot be leaves the cell empty. */
+static void map_cell(struct plan_map_cell *cell, struct phasor_plan_params *params, long length,
+                     long batch)
+{
+    char *text;
+    struct phasor_error ignored;
+    params->prompt_tokens = length;
+    params->sequences = batch;
+    if (phasor_plan(&text, params, &ignored) != PHASOR_OK)
+        return;
+    json_t *root = json_loads(text, 0, NULL);
+    const json_t *plans = json_object_get(root, "plans"), *best = json_object_get(root, "best");
+    const json_t *tp = json_object_get(root, "static_tp");
+    if (json_is_integer(best)) {
+        const json_t *row = json_array_get(plans, (size_t)json_integer_value(best));
+        snprintf(cell->plan, sizeof cell->plan, "%s", table_text(row, "plan"));
+        if (json_is_integer(tp))
+            cell->gain =
+                seconds_of(json_array_get(plans, (size_t)json_integer_value(tp)), "total_s") /
+                seconds_of(row, "total_s");
+    }
+    json_decref(root);
+    phasor_text_free(text);
+}
+
+static void map_fill(struct plan_map *map, struct phasor_plan_params params)
+{
+    for (int b = 0; b < PLAN_MAP_BATCHES; b++) {
+        map->batches[b] = 1L << b;
+        for (int l = 0; l < PLAN_MAP_LENGTHS; l++) {
+            map->lengths[l] = 128L << l;
+            map_cell(&map->cells[b][l], &params, map->lengths[l], map->batches[b]);
+        }
+    }
+}
+
+static int write_page(const json_t *root, const struct phasor_plan_params *params)
+{
+    struct plan_map map = {.lengths = {0}};
+    map_fill(&map, *params);
+    FILE *file = fopen(values.report, "w");
+    if (file == NULL) {
+        fprintf(stderr, "phasor: %s: cannot be written: %s\n", values.report, strerror(errno));
+        return EXIT_FATAL;
+    }
+    plan_page_write(file, root, &map);
+    bool has_failed = ferror(file) != 0;
+    if (fclose(file) != 0 || has_failed) {
+        fprintf(stderr, "phasor: %s: cannot be written: %s\n", values.report, strerror(errno));
+        return EXIT_FATAL;
+    }
+    return EXIT_DONE;
+}
+
+static int show(char *text, const struct phasor_plan_params *params)
+{
+    json_t *root = json_loads(text, 0, NULL);
+    if (values.json)
+        printf("%s\n", text);
+    else
+        print_table(root);
+    int code = values.report == NULL ? EXIT_DONE : write_page(root, params);
+    json_decref(root);
+    return code;
+}
+
+static int run(const struct cli_command *command, char **operands, int operand_count)
+{
+    (void)operand_count;
+    char *text;
+    struct phasor_error err;
+    struct phasor_plan_params params = params_of(operands[0]);
+    if (check_page() != EXIT_DONE)
+        return EXIT_FATAL;
+    enum phasor_status status = phasor_plan(&text, &params, &err);
+    if (status == PHASOR_INVALID_ARGUMENT)
+        return options_mistake(command, "%s", err.message);
+    if (status != PHASOR_OK)
+        return fail(&err);
+    int code = show(text, &params);
+    phasor_text_free(text);
+    return code;
+}
+
+const struct cli_command command_plan = {
+    .name = "plan",
+    .operands = "MODEL",
+    .summary = "choose the layouts for a model on a box, without running it",
+    .options = options,
+    .values = &values,
+    .operand_min = 1,
+    .operand_max = 1,
+    .run = run,
+};

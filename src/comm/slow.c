@@ -1,0 +1,106 @@
+/* Ranks of one process whose links are as slow as they are told (struct comm_links), so that what
+ * replay says of a box can be held against a run that took its time.
+ *
+ * Bytes move as in local.c; then each member sleeps until they would have come over the links
+ * (links.h) from when the last member came. Between each two members flow what replay lets flow
+ * (replay/collective_flows.h, `direct`): of an all-gather the sender's part, of a reduce-scatter
+ * the receiver's, of an all-reduce 2 / size of the whole, of the others what is sent. Copying and
+ * adding is done within that time, or takes longer than it: links should be slower than memory.
+ */
+#include <errno.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "base/record.h"
+#include "base/system.h"
+#include "comm/group.h"
+
+/* Of a member to another. */
+static double bytes_between(const struct collective *sender, const struct collective *receiver)
+{
+    int from = sender->comm->member, to = receiver->comm->member;
+    double value = (double)sizeof(float), sum = 0;
+    switch (sender->kind) {
+    case COLLECTIVE_ALL_GATHER:
+        return (double)sender->all_gather.counts[from];
+    case COLLECTIVE_REDUCE_SCATTER:
+        return value * (double)sender->reduce_scatter.counts[to];
+    case COLLECTIVE_ALL_REDUCE:
+        return 2 * value * (double)sender->all_reduce.count / sender->comm->group->size;
+    case COLLECTIVE_ALL_TO_ALL_V:
+        return (double)sender->all_to_all_v.send_counts[to];
+    default:
+        break;
+    }
+    for (int64_t i = 0; i < sender->exchange.send_count; i++) {
+        const struct comm_message *send = &sender->exchange.sends[i];
+        sum += send->peer == to ? (double)send->bytes : 0;
+    }
+    return sum;
+}
+
+/* For all members, by the last of them to come. */
+static void send(struct comm_group *group)
+{
+    int steps = group->ends[0].call->kind == COLLECTIVE_ALL_REDUCE ? 2 : 1, count = 0;
+    for (int from = 0; from < group->size; from++) {
+        for (int to = 0; to < group->size; to++) {
+            double bytes =
+                to == from ? 0 : bytes_between(group->ends[from].call, group->ends[to].call);
+            if (bytes > 0)
+                group->sent[count++] =
+                    (struct link_bytes){group->ranks[from], group->ranks[to], bytes};
+        }
+    }
+    links_send(group->domain->links, &group->transfer, system_seconds(), steps, group->sent, count);
+}
+
+/* Until a time of system_seconds, but no longer than a watchdog has patience. The system is asked
+ * to be on time: it may else be late by 50 us, to save wakings. */
+static void sleep_until(double when, const struct comm_domain *domain)
+{
+    double latest = system_seconds() + domain->poll_seconds;
+    double seconds = when < latest ? when : latest;
+    struct timespec until = {.tv_sec = (time_t)seconds};
+    until.tv_nsec = (long)((seconds - (double)until.tv_sec) * 1e9);
+    prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
+        ;
+}
+
+/* Others may work meanwhile. The end of the run is no reason to go on sleeping. */
+static void await(const struct collective *call)
+{
+    struct comm_group *group = call->comm->group;
+    struct comm_domain *domain = group->domain;
+    double when;
+    record_pause();
+    group_turn_give(call->comm);
+    while (!links_have_brought(&when, domain->links, &group->transfer, system_seconds()) &&
+           !atomic_load(&domain->ended)) {
+        sleep_until(when, domain);
+        comm_domain_moved(domain, collective_rank(call));
+    }
+    group_turn_take(call->comm);
+    record_resume();
+}
+
+static void move(const struct collective *call)
+{
+    comm_backend_local.move[call->kind](call);
+    if (call->comm->group->size > 1)
+        await(call);
+}
+
+const struct comm_backend comm_backend_slow = {
+    .name = "slow",
+    .met = send,
+    .move =
+        {
+            [COLLECTIVE_ALL_GATHER] = move,
+            [COLLECTIVE_REDUCE_SCATTER] = move,
+            [COLLECTIVE_ALL_REDUCE] = move,
+            [COLLECTIVE_ALL_TO_ALL_V] = move,
+            [COLLECTIVE_EXCHANGE] = move,
+        },
+};

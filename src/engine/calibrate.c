@@ -1,0 +1,359 @@
+#include "engine/calibrate.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "base/memory.h"
+#include "base/system.h"
+#include "device/thread_team.h"
+#include "engine/calibrate_state.h"
+#include "engine/profile_names.h"
+#include "layout/traffic.h"
+#include "measure/rates.h"
+
+#define SAVE_SECONDS     5.0
+#define READ_FILE_SUFFIX ".partial-read"
+
+/* Of a rank: weights that no cache holds, and shapes as large as a model's. */
+#define RANK_BYTES       ((uint64_t)384 << 20)
+#define CACHES_OF_MEMORY 4
+
+/* ---- What the tables ask for ----------------------------------------------------------------- */
+
+enum status calibration_get(void *out, struct calibration *now, size_t count, size_t size,
+                            struct error *err)
+{
+    void *memory = arena_alloc(&now->out->arena, count, size);
+    if (memory == NULL)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for the profile");
+    memcpy(out, &memory, sizeof memory);
+    return STATUS_OK;
+}
+
+enum status calibration_step(struct calibration *now, const char *what, struct error *err)
+{
+    const struct calibrate_params *params = &now->params;
+    double moment = system_seconds();
+    if (moment - now->saved_at > SAVE_SECONDS) {
+        TRY(calibrate_store_write(&now->store, now->partial_path, err));
+        now->saved_at = moment;
+    }
+    if (params->progress == NULL ||
+        params->progress(params->progress_context, now->done, now->total, what) == 0)
+        return STATUS_OK;
+    return error_set(err, STATUS_CANCELLED,
+                     "the calibration was stopped; the same command goes on with what %s has",
+                     now->partial_path);
+}
+
+enum status calibration_keep(struct calibration *now, const struct calibrate_key *key,
+                             const struct profile_point *point, struct error *err)
+{
+    now->done += now->done < now->done_max;
+    now->report.points_measured++;
+    return calibrate_store_add(&now->store, key, point, err);
+}
+
+static struct profile_point point_of(const struct measured *found)
+{
+    return (struct profile_point){found->seconds, found->spread, found->repeats};
+}
+
+enum status calibration_work(struct profile_point *out, struct calibration *now,
+                             const struct work_shape *work, struct error *err)
+{
+    struct calibrate_key key = calibrate_key_of_work(work);
+    const struct profile_point *known = calibrate_store_find(&now->store, &key);
+    struct measured found;
+    char what[64];
+    if (known != NULL) {
+        *out = *known;
+        return STATUS_OK;
+    }
+    snprintf(what, sizeof what, "%s %s", profile_kind_name(work->kind),
+             profile_dtype_name(work->dtype));
+    TRY(calibration_step(now, what, err));
+    if (!meter_holds(now->meter, work))
+        return error_set(err, STATUS_NO_MEMORY,
+                         "%.0f MiB of memory are too little for measuring %s; free some, or use "
+                         "fewer devices",
+                         (double)now->params.memory_bytes / 0x1p20, what);
+    TRY(meter_work(&found, now->meter, work, err));
+    *out = point_of(&found);
+    return calibration_keep(now, &key, out, err);
+}
+
+enum status calibration_collective(struct profile_point *out, struct calibration *now,
+                                   enum group_op op, int size, bool is_strided, int64_t bytes,
+                                   struct error *err)
+{
+    struct calibrate_key key = calibrate_key_of_collective(op, size, is_strided, bytes);
+    const struct profile_point *known = calibrate_store_find(&now->store, &key);
+    struct measured found;
+    if (known != NULL) {
+        *out = *known;
+        return STATUS_OK;
+    }
+    TRY(calibration_step(now, profile_group_op_name(op), err));
+    TRY(meter_collective(&found, now->meter, op, size, is_strided, bytes, err));
+    *out = point_of(&found);
+    return calibration_keep(now, &key, out, err);
+}
+
+/* ---- Rates ----------------------------------------------------------------------------------- */
+
+static enum status reads_measure(struct read_rates *out, struct calibration *now, struct error *err)
+{
+    return rates_read(out, now->box, now->read_path, now->plan->file_bytes, err);
+}
+
+static enum status rate_measure(double *out, struct calibration *now, enum calibrate_rate rate,
+                                struct error *err)
+{
+    struct measured step;
+    enum status status = STATUS_OK;
+    switch (rate) {
+    case RATE_MEMORY:
+        return meter_memory(out, now->meter, err);
+    case RATE_HOST_TO_DEVICE:
+        return meter_host_to_device(out, now->meter, err);
+    case RATE_CHECK:
+        return rates_check(out, now->box, err);
+    case RATE_REPACK:
+        return rates_repack(out, now->box, err);
+    case RATE_HOST_STEP:
+        status = meter_host_step(&step, now->meter, err);
+        *out = step.seconds;
+        return status;
+    default:
+        return error_set(err, STATUS_INTERNAL, "no such rate");
+    }
+}
+
+static enum status rate_keep(struct calibration *now, enum calibrate_rate rate, double value,
+                             struct error *err)
+{
+    struct calibrate_key key = calibrate_key_of_rate(rate);
+    return calibration_keep(now, &key, &(struct profile_point){value, 0, 1}, err);
+}
+
+static const struct profile_point *rate_find(const struct calibration *now,
+                                             enum calibrate_rate rate)
+{
+    struct calibrate_key key = calibrate_key_of_rate(rate);
+    return calibrate_store_find(&now->store, &key);
+}
+
+/* Both come from one file. */
+static enum status reads_get(struct calibration *now, struct error *err)
+{
+    struct read_rates reads;
+    if (rate_find(now, RATE_DISK) != NULL && rate_find(now, RATE_PAGE_CACHE) != NULL)
+        return STATUS_OK;
+    TRY(calibration_step(now, "reading", err));
+    TRY(reads_measure(&reads, now, err));
+    TRY(rate_keep(now, RATE_DISK, reads.disk, err));
+    return rate_keep(now, RATE_PAGE_CACHE, reads.page_cache, err);
+}
+
+enum status calibration_rates(struct calibration *now, struct error *err)
+{
+    double *places[RATE_COUNT] = {
+        [RATE_MEMORY] = &now->out->memory_read,
+        [RATE_HOST_TO_DEVICE] = &now->out->profile.host_to_device,
+        [RATE_DISK] = &now->out->profile.disk_read,
+        [RATE_PAGE_CACHE] = &now->out->page_cache_read,
+        [RATE_CHECK] = &now->out->profile.check,
+        [RATE_REPACK] = &now->out->profile.repack,
+        [RATE_HOST_STEP] = &now->out->profile.host_step,
+    };
+    for (int rate = 0; rate < RATE_COUNT; rate++)
+        *places[rate] = rate == RATE_HOST_STEP ? 0 : PROFILE_NO_RATE;
+    if (now->plan->file_bytes == 0)
+        return STATUS_OK;
+    now->done_max = RATE_COUNT;
+    TRY(reads_get(now, err));
+    for (int rate = 0; rate < RATE_COUNT; rate++) {
+        if (rate_find(now, (enum calibrate_rate)rate) == NULL) {
+            double value;
+            TRY(calibration_step(now, "rates", err));
+            TRY(rate_measure(&value, now, (enum calibrate_rate)rate, err));
+            TRY(rate_keep(now, (enum calibrate_rate)rate, value, err));
+        }
+        *places[rate] = rate_find(now, (enum calibrate_rate)rate)->seconds;
+    }
+    now->done = now->done_max;
+    return STATUS_OK;
+}
+
+/* ---- Files ----------------------------------------------------------------------------------- */
+
+static bool has_file(const char *path)
+{
+    struct stat about;
+    return lstat(path, &about) == 0;
+}
+
+/* A profile may be replaced where that is asked for, of whatever version; nothing else ever. */
+static enum status check_output(const struct calibrate_params *params, struct error *err)
+{
+    json_t *root;
+    struct error ignored;
+    if (!has_file(params->output_path))
+        return STATUS_OK;
+    enum status status =
+        json_load_object(&root, params->output_path, PROFILE_FILE_BYTES_MAX, &ignored);
+    bool is_profile = status == STATUS_OK && json_object_get(root, "phasor_profile") != NULL;
+    if (status == STATUS_OK)
+        json_decref(root);
+    if (!is_profile)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "%s is there and is no profile; it is left as it is: give another name",
+                         params->output_path);
+    if (!params->overwrites)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "there is a profile %s; --overwrite measures it anew",
+                         params->output_path);
+    return STATUS_OK;
+}
+
+static enum status store_open(struct calibration *now, struct error *err)
+{
+    struct error difference;
+    struct profile_identity here = now->store.identity;
+    struct calibrate_store found;
+    if (!has_file(now->partial_path))
+        return calibrate_store_write(&now->store, now->partial_path, err);
+    enum status status = calibrate_store_read(&found, now->partial_path, err);
+    if (status != STATUS_OK)
+        return error_prefix(err, status,
+                            "what an earlier calibration measured cannot be gone on with (remove "
+                            "the file to begin anew)");
+    if (profile_identity_fit(&found.identity, &here, &difference) != PROFILE_FITS) {
+        log_write(&now->params.log, LOG_WARNING, "%s is not gone on with: %s", now->partial_path,
+                  difference.message);
+        calibrate_store_deinit(&found);
+        return STATUS_OK;
+    }
+    now->store = found;
+    now->report.points_found = found.count;
+    return STATUS_OK;
+}
+
+/* ---- The whole ------------------------------------------------------------------------------- */
+
+static uint64_t memory_of(const struct calibration *now)
+{
+    uint64_t caches = system_cache_bytes() * CACHES_OF_MEMORY;
+    uint64_t ranks = (uint64_t)now->params.rank_count, each = RANK_BYTES;
+    uint64_t most = system_memory_available() / 4;
+    if (now->params.memory_bytes > 0)
+        return now->params.memory_bytes;
+    each = caches / ranks > each ? caches / ranks : each;
+    return each * ranks < most ? each * ranks : most;
+}
+
+static enum status box_get(struct calibration *now, struct error *err)
+{
+    struct box_params box = {.rank_count = now->params.rank_count,
+                             .thread_count = now->params.thread_count};
+    TRY(box_open(&now->box, &box, err));
+    int cores = thread_team_cpu_count();
+    int threads = now->params.thread_count > 0 ? now->params.thread_count : cores;
+    threads = threads < box.rank_count ? box.rank_count : threads;
+    profile_identity_here(&now->store.identity, box_device(now->box, 0)->ops->name, box.rank_count,
+                          threads);
+    return STATUS_OK;
+}
+
+static enum status meter_get(struct calibration *now, struct error *err)
+{
+    uint64_t ranks = (uint64_t)now->params.rank_count;
+    now->params.memory_bytes = memory_of(now);
+    if (now->params.memory_bytes < METER_RANK_BYTES_MIN * ranks)
+        return error_set(err, STATUS_NO_MEMORY,
+                         "%.0f MiB of memory are too little to measure %d devices; free some, or "
+                         "use fewer devices",
+                         (double)now->params.memory_bytes / 0x1p20, now->params.rank_count);
+    struct meter_params meter = meter_params_default(now->box, now->params.memory_bytes);
+    meter.point_seconds = now->plan->point_seconds;
+    meter.sample_seconds = now->plan->sample_seconds;
+    return meter_create(&now->meter, &meter, err);
+}
+
+static int compare_spreads(const void *a, const void *b)
+{
+    double x = ((const struct calibrate_entry *)a)->point.spread;
+    double y = ((const struct calibrate_entry *)b)->point.spread;
+    return (x > y) - (x < y);
+}
+
+static enum status measure_all(struct calibration *now, struct error *err)
+{
+    now->total = (uint64_t)calibrate_plan_points(now->plan, now->params.rank_count);
+    TRY(calibration_rates(now, err));
+    TRY(calibration_works(now, err));
+    TRY(calibration_collectives(now, err));
+    now->out->identity = now->store.identity;
+    return profile_file_write(now->out, now->params.output_path, err);
+}
+
+static enum status paths_make(struct calibration *now, struct error *err)
+{
+    const char *path = now->params.output_path;
+    if (snprintf(now->partial_path, PATH_MAX, "%s" CALIBRATE_PARTIAL_SUFFIX, path) >= PATH_MAX ||
+        snprintf(now->read_path, PATH_MAX, "%s" READ_FILE_SUFFIX, path) >= PATH_MAX)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "the path %s is too long", path);
+    return STATUS_OK;
+}
+
+static enum status run(struct calibration *now, struct error *err)
+{
+    struct error ignored;
+    TRY(check_output(&now->params, err));
+    unlink(now->read_path); /* of one that was killed */
+    TRY(box_get(now, err));
+    TRY(meter_get(now, err));
+    TRY(store_open(now, err));
+    now->saved_at = system_seconds();
+    enum status status = measure_all(now, err);
+    if (status != STATUS_OK) {
+        /* The cause is told; that this fails, too, costs a part of what was measured. */
+        (void)!calibrate_store_write(&now->store, now->partial_path, &ignored);
+        return status;
+    }
+    unlink(now->partial_path);
+    now->report.identity = now->store.identity;
+    qsort(now->store.entries, now->store.count, sizeof *now->store.entries, compare_spreads);
+    if (now->store.count > 0)
+        now->report.spread_median = now->store.entries[now->store.count / 2].point.spread;
+    return STATUS_OK;
+}
+
+enum status calibrate_run(struct calibrate_report *out, const struct calibrate_params *params,
+                          struct error *err)
+{
+    struct profile_file file = {0};
+    struct calibration *now;
+    TRY(memory_get((void **)&now, 1, sizeof *now, "the calibration", err));
+    now->params = *params;
+    now->plan = params->plan != NULL ? params->plan : &calibrate_plan_default;
+    now->out = &file;
+    enum status status = paths_make(now, err);
+    if (status == STATUS_OK)
+        status = run(now, err);
+    if (status == STATUS_OK)
+        *out = now->report;
+    meter_destroy(now->meter);
+    box_close(now->box);
+    calibrate_store_deinit(&now->store);
+    profile_file_deinit(&file);
+    memory_free(now);
+    return status;
+}

@@ -1,0 +1,150 @@
+#include "engine/calibrate_grid.h"
+
+#include <math.h>
+
+#include "engine/calibrate_store.h"
+#include "engine/profile_names.h"
+
+/* ---- Shapes ---------------------------------------------------------------------------------- */
+
+/* Of attention's shapes: what no axis tells. */
+#define ATTENTION_KV_HEADS     4
+#define ATTENTION_SEGMENTS_MAX 8
+#define ATTENTION_TOKENS       4096 /* of all segments together, where they are short */
+
+static int64_t whole(double value)
+{
+    double least = fmax(nearbyint(value), 1);
+    return (int64_t)fmin(least, 0x1p40);
+}
+
+/* Axes: pairs over tokens (how often a token of the cache is used), tokens over rows (how much each
+ * row adds to what is there), heads over KV heads, head_dim. With segments of p rows and t tokens:
+ * pairs over tokens is p (1 - (p - 1) / 2t), tokens over rows t / p. */
+static struct work_shape attention_work(const struct grid *grid,
+                                        const double values[PROFILE_AXES_MAX])
+{
+    double half = 0.5 / values[1];
+    int64_t rows = whole((values[0] - half) / (1 - half));
+    int64_t tokens = whole(values[1] * (double)rows);
+    int64_t count = ATTENTION_TOKENS / tokens;
+    tokens = tokens < rows ? rows : tokens;
+    count = count < 1 ? 1 : count > ATTENTION_SEGMENTS_MAX ? ATTENTION_SEGMENTS_MAX : count;
+    int64_t pairs = whole((double)rows * ((double)tokens - (double)(rows - 1) / 2));
+    return (struct work_shape){.kind = grid->kind,
+                               .dtype = grid->dtype,
+                               .dims = {count * rows, count * pairs, count * tokens,
+                                        ATTENTION_KV_HEADS * whole(values[2]), ATTENTION_KV_HEADS,
+                                        whole(values[3])}};
+}
+
+struct work_shape grid_work(const struct grid *grid, const double values[PROFILE_AXES_MAX])
+{
+    struct work_shape work = {.kind = grid->kind, .dtype = grid->dtype};
+    if (grid->kind == WORK_ATTENTION)
+        return attention_work(grid, values);
+    /* Quotients behind what they are over. */
+    for (int pass = 0; pass < 2; pass++) {
+        for (int a = 0; a < grid->axis_count; a++) {
+            const struct grid_axis *axis = &grid->axes[a];
+            double over = axis->over < 0 ? 1 : (double)work.dims[axis->over];
+            if ((axis->over >= 0) == (pass == 1))
+                work.dims[axis->dim] = whole(values[a] * over);
+        }
+    }
+    return work;
+}
+
+/* ---- The grids ------------------------------------------------------------------------------- */
+
+#define MATMUL(dtype_)                                                                             \
+    {                                                                                              \
+        .kind = WORK_MATMUL, .dtype = (dtype_), .axis_count = 3, .points_max = 120,                \
+        .axes = {{0, -1, 1, 3, {1, 8, 128}},                                                       \
+                 {1, -1, 16, 3, {64, 1024, 16384}},                                                \
+                 {2, -1, 16, 2, {512, 4096}}},                                                     \
+        .most_flops = {WORK_MATMUL, (dtype_), {128, 2048, 2048}},                                  \
+        .most_bytes = {WORK_MATMUL, (dtype_), {1, 8192, 4096}},                                    \
+        .least = {WORK_MATMUL, (dtype_), {1, 16, 64}},                                             \
+    }
+
+/* Rows of each expert, experts, the width of their slices, hidden. */
+#define FFN(kind_, dtype_)                                                                         \
+    {                                                                                              \
+        .kind = (kind_), .dtype = (dtype_), .axis_count = 4, .points_max = 144,                    \
+        .axes = {{0, 1, 1, 3, {1, 8, 128}},                                                        \
+                 {1, -1, 1, 2, {1, 16}},                                                           \
+                 {2, -1, 16, 3, {48, 768, 14336}},                                                 \
+                 {3, -1, 16, 2, {1024, 4096}}},                                                    \
+        .most_flops = {(kind_), (dtype_), {128, 1, 2048, 2048}},                                   \
+        .most_bytes = {(kind_), (dtype_), {8, 8, 1024, 4096}},                                     \
+        .least = {(kind_), (dtype_), {1, 1, 16, 64}},                                              \
+    }
+
+#define ATTENTION(dtype_)                                                                          \
+    {                                                                                              \
+        .kind = WORK_ATTENTION, .dtype = (dtype_), .axis_count = 4, .points_max = 120,             \
+        .axes = {{1, 2, 1, 3, {1, 16, 256}},                                                       \
+                 {2, 0, 1, 3, {1, 64, 4096}},                                                      \
+                 {3, 4, 1, 2, {1, 8}},                                                             \
+                 {5, -1, 32, 2, {64, 128}}},                                                       \
+        .most_flops = {WORK_ATTENTION, (dtype_), {512, 131328, 512, 16, 4, 128}},                  \
+        .most_bytes = {WORK_ATTENTION, (dtype_), {4, 16384, 16384, 16, 4, 128}},                   \
+        .least = {WORK_ATTENTION, (dtype_), {1, 1, 1, 1, 1, 64}},                                  \
+    }
+
+static const struct grid grids[] = {
+    MATMUL(DTYPE_BF16),
+    FFN(WORK_FFN_UP, DTYPE_BF16),
+    FFN(WORK_FFN_UP, DTYPE_INT4),
+    FFN(WORK_FFN_DOWN, DTYPE_BF16),
+    FFN(WORK_FFN_DOWN, DTYPE_INT4),
+    ATTENTION(DTYPE_BF16),
+    {
+        .kind = WORK_ROWS,
+        .dtype = DTYPE_F32,
+        .axis_count = 2,
+        .points_max = 24,
+        .axes = {{0, -1, 1, 3, {1, 32, 1024}}, {1, -1, 16, 2, {1024, 8192}}},
+        .most_flops = {WORK_ROWS, DTYPE_F32, {256, 2048}},
+        .most_bytes = {WORK_ROWS, DTYPE_F32, {256, 2048}},
+        .least = {WORK_ROWS, DTYPE_F32, {1, 16}},
+    },
+    {
+        .kind = WORK_DEQUANTIZE,
+        .dtype = DTYPE_INT4,
+        .axis_count = 1,
+        .points_max = 12,
+        .axes = {{0, -1, 32768, 3, {65536, 1 << 20, 1 << 24}}},
+        .most_flops = {WORK_DEQUANTIZE, DTYPE_INT4, {1 << 22}},
+        .most_bytes = {WORK_DEQUANTIZE, DTYPE_INT4, {1 << 22}},
+        .least = {WORK_DEQUANTIZE, DTYPE_INT4, {32768}},
+    },
+};
+
+static const int64_t collective_bytes[] = {256, 4096, 65536, 1 << 20, 8 << 20};
+
+const struct calibrate_plan calibrate_plan_default = {
+    .grids = grids,
+    .grid_count = (int)(sizeof grids / sizeof *grids),
+    .collective_bytes = collective_bytes,
+    .collective_count = (int)(sizeof collective_bytes / sizeof *collective_bytes),
+    .collective_points_max = 14,
+    .file_bytes = (int64_t)256 << 20,
+    .launch_seconds = 0.15,
+    .tolerance = 0.03,
+    .point_seconds = 0.2,
+    .sample_seconds = 2e-3,
+};
+
+int64_t calibrate_plan_points(const struct calibrate_plan *plan, int rank_count)
+{
+    int64_t count = plan->file_bytes > 0 ? RATE_COUNT : 0;
+    for (int g = 0; g < plan->grid_count; g++)
+        count += plan->grids[g].points_max;
+    for (int size = 2; size <= rank_count && plan->collective_count > 0; size++) {
+        if (rank_count % size == 0)
+            count += GROUP_OP_COUNT * plan->collective_points_max * (size < rank_count ? 2 : 1);
+    }
+    return count;
+}

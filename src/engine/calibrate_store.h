@@ -1,0 +1,58 @@
+/* What a calibration has measured so far: taken up again when it was interrupted. One file,
+ * replaced whole, beside the profile; its content is private to this version of phasor. */
+#ifndef PHASOR_ENGINE_CALIBRATE_STORE_H
+#define PHASOR_ENGINE_CALIBRATE_STORE_H
+
+#include "engine/profile_file.h"
+
+#define CALIBRATE_POINTS_MAX 65536
+
+enum calibrate_rate {
+    RATE_MEMORY,
+    RATE_HOST_TO_DEVICE,
+    RATE_DISK,
+    RATE_PAGE_CACHE,
+    RATE_CHECK,
+    RATE_REPACK,
+    RATE_HOST_STEP, /* seconds */
+    RATE_COUNT
+};
+
+/* What was measured: numbers that tell it from all else. */
+#define CALIBRATE_KEY_VALUES 9
+struct calibrate_key {
+    int64_t values[CALIBRATE_KEY_VALUES];
+};
+struct calibrate_key calibrate_key_of_work(const struct work_shape *work);
+struct calibrate_key calibrate_key_of_collective(enum group_op op, int size, bool is_strided,
+                                                 int64_t bytes);
+struct calibrate_key calibrate_key_of_rate(enum calibrate_rate rate);
+
+/* Of a rate: `seconds` is the rate. */
+struct calibrate_entry {
+    struct calibrate_key key;
+    struct profile_point point;
+};
+
+struct calibrate_store {
+    struct profile_identity identity;
+    struct calibrate_entry *entries; /* of any order */
+    size_t count, capacity;
+};
+
+/* NULL: it was not measured. Valid until the next is added. */
+const struct profile_point *calibrate_store_find(const struct calibrate_store *store,
+                                                 const struct calibrate_key *key);
+enum status calibrate_store_add(struct calibrate_store *store, const struct calibrate_key *key,
+                                const struct profile_point *point, struct error *err) MUST_CHECK;
+void calibrate_store_deinit(struct calibrate_store *store); /* a zero one is allowed */
+
+/* As profile_file_read and profile_file_write. */
+enum status calibrate_store_read(struct calibrate_store *out, const char *path,
+                                 struct error *err) MUST_CHECK;
+enum status calibrate_store_parse(struct calibrate_store *out, const char *bytes, size_t length,
+                                  const char *name, struct error *err) MUST_CHECK;
+enum status calibrate_store_write(const struct calibrate_store *store, const char *path,
+                                  struct error *err) MUST_CHECK;
+
+#endif

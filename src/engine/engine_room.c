@@ -1,0 +1,183 @@
+#include "engine/engine_room.h"
+
+#include "base/memory.h"
+#include "base/size_text.h"
+#include "base/system.h"
+#include "device/thread_team.h"
+#include "engine/run_limits.h"
+#include "exec/exec.h"
+
+/* ---- What is taken --------------------------------------------------------------------------- */
+
+static int rank_count(const struct engine_room *room)
+{
+    return room->layouts->of[PHASE_PREFILL].rank_count;
+}
+
+struct weights_share engine_room_share(const struct engine_room *room, int rank)
+{
+    struct weights_share share = {.layouts = *room->layouts,
+                                  .keeps_both = room->keeps_both,
+                                  .spare_count = room->spare_count,
+                                  .rank = rank,
+                                  .types = room->types};
+    if (room->layouts->decode_is_packed)
+        share.packed =
+            backup_expert_type(&backup_form(room->backup)->settings, room->shape->hidden_dim);
+    return share;
+}
+
+/* Of all ranks. */
+static uint64_t weights_total(const struct engine_room *room)
+{
+    uint64_t total = 0;
+    for (int r = 0; r < rank_count(room); r++) {
+        struct weights_bytes bytes;
+        struct weights_share share = engine_room_share(room, r);
+        weights_bytes(&bytes, room->config, &share);
+        total += bytes.resident + bytes.experts;
+    }
+    return total;
+}
+
+/* What the runs to come are known to take. */
+static uint64_t runs_bytes(const struct engine_room *room)
+{
+    const struct engine_params *params = room->params;
+    const struct layout *layout = &room->layouts->of[PHASE_PREFILL];
+    struct error ignored; /* who runs is told */
+    int64_t sequences = params->max_num_seqs, tokens = params->max_num_batched_tokens;
+    if (run_limits_check(sequences, tokens, room->config, layout->attention.dp, &ignored) !=
+        STATUS_OK)
+        return params->kv_bytes;
+    return params->kv_bytes + run_table_bytes(sequences, tokens, room->config->vocab_count) +
+           exec_bytes(room->config, room->layouts, tokens, sequences) *
+               (uint64_t)layout->rank_count;
+}
+
+/* What upload has in memory on all ranks, the copy of a backup for which there is room aside. */
+static uint64_t upload_total(const struct engine_room *room)
+{
+    const struct engine_params *params = room->params;
+    int ranks = rank_count(room);
+    int threads = params->thread_count > 0 ? params->thread_count : thread_team_cpu_count();
+    bool is_choice = params->transition_is_auto && !room->layouts->decode_is_packed;
+    if (room->backup == NULL || room->keeps_both || is_choice)
+        return 0;
+    struct upload_bytes bytes = transition_upload_bytes(room->backup, (threads + ranks - 1) / ranks,
+                                                        room->layouts->decode_is_packed);
+    return (uint64_t)ranks * (bytes.device + bytes.host);
+}
+
+/* ---- What is chosen -------------------------------------------------------------------------- */
+
+static bool fits(const struct engine_room *room, uint64_t weights, uint64_t there)
+{
+    uint64_t held = memory_counters_get().live_bytes;
+    return weights <= there / 2 && room->params->kv_bytes <= there &&
+           held + weights + runs_bytes(room) <= there;
+}
+
+/* With so many they add little to what caches and activations are to have, and leave what runs ask
+ * for; and as much again, for what nobody says. */
+static bool spares_fit(struct engine_room *room, int64_t count, uint64_t there)
+{
+    room->spare_count = 1;
+    uint64_t with_one = weights_total(room);
+    room->spare_count = count;
+    uint64_t with_all = weights_total(room), added = with_all - with_one;
+    return added <= there / 8 && fits(room, with_all + added, there);
+}
+
+/* A spare for each layer, so that what is read from a file can come while prefill computes; or for
+ * as many as can be, but where the cache has what a budget leaves, and no one says how much that is
+ * to be: it may need all. */
+static int64_t spares_choose(struct engine_room *room, uint64_t there)
+{
+    const struct engine_params *params = room->params;
+    bool may_be_some =
+        params->memory_bytes == 0 || (params->kv_bytes > 0 && params->max_num_seqs > 0);
+    int64_t count = room->shape->moe_layer_count;
+    while (count > 1 && !spares_fit(room, count, there))
+        count = may_be_some ? count - 1 : 1;
+    return count > 1 ? count : 1;
+}
+
+void engine_room_choose(struct engine_room *room)
+{
+    const struct engine_params *params = room->params;
+    uint64_t there = system_memory_available();
+    if (!plan_layouts_differ(room->layouts))
+        return;
+    if (params->memory_bytes > 0 && params->memory_bytes < there)
+        there = params->memory_bytes;
+    room->keeps_both = true; /* for what that would take */
+    room->keeps_both = params->transition_is_auto ? fits(room, weights_total(room), there)
+                                                  : params->transition == WAY_KEEP;
+    bool may_read = params->transition_is_auto || params->transition != WAY_RESHARD;
+    if (may_read && !room->keeps_both)
+        room->spare_count = spares_choose(room, there);
+}
+
+uint64_t engine_room_left(const struct engine_room *room)
+{
+    uint64_t there = system_memory_available(), held = memory_counters_get().live_bytes;
+    uint64_t budget = room->params->memory_bytes;
+    if (budget == 0)
+        return there;
+    uint64_t left = budget > held ? budget - held : 0;
+    return left < there ? left : there;
+}
+
+/* Half of it where what runs ask for is not known: a KV cache then takes half of what it finds, and
+ * passes want theirs. */
+uint64_t engine_room_for_backup(const struct engine_room *room)
+{
+    const struct engine_params *params = room->params;
+    uint64_t there = engine_room_left(room), needed = runs_bytes(room);
+    uint64_t left = there > needed ? there - needed : 0;
+    return params->kv_bytes > 0 && params->max_num_seqs > 0 ? left : left / 2;
+}
+
+/* ---- Where it is too much -------------------------------------------------------------------- */
+
+static const char *types_name(const struct weight_types *types)
+{
+    bool is_f32 = types->matrices == DTYPE_F32;
+    if (types->experts != DTYPE_INT4)
+        return dtype_name(types->matrices);
+    return is_f32 ? "float32 with int4 experts" : "bfloat16 with int4 experts";
+}
+
+static const char *int4_advice(const struct engine_room *room)
+{
+    bool cannot = room->types.experts == DTYPE_INT4 || room->layouts->decode_is_packed;
+    return cannot ? "" : ", or hold the experts in --expert-dtype int4";
+}
+
+const char *room_advice(bool keeps_both, bool is_packed)
+{
+    if (!keeps_both)
+        return "";
+    return is_packed ? ", or change the layout by --transition upload"
+                     : ", or change the layout by --transition reshard";
+}
+
+enum status engine_room_check(const struct engine_room *room, struct error *err)
+{
+    uint64_t total = weights_total(room) + upload_total(room);
+    uint64_t available = system_memory_available(), budget = room->params->memory_bytes;
+    const char *keep = room_advice(room->keeps_both, room->layouts->decode_is_packed);
+    if (budget > 0 && total > budget)
+        return error_set(
+            err, STATUS_NO_MEMORY,
+            "the weights need %s as %s, and --memory is %s; raise it, or use a smaller model%s%s",
+            SIZE_TEXT(total), types_name(&room->types), SIZE_TEXT(budget), int4_advice(room), keep);
+    if (total <= available)
+        return STATUS_OK;
+    return error_set(err, STATUS_NO_MEMORY,
+                     "the weights need %s as %s, and %s of memory are available; use a smaller "
+                     "model or free memory%s%s",
+                     SIZE_TEXT(total), types_name(&room->types), SIZE_TEXT(available),
+                     int4_advice(room), keep);
+}

@@ -1,0 +1,167 @@
+#include "engine/plan.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "engine/box_files.h"
+#include "engine/plan_box.h"
+#include "engine/plan_problem.h"
+#include "engine/plan_report.h"
+#include "model/hub.h"
+
+/* Of a device's memory: the rest is the driver's, the libraries', and what is cut into pieces. */
+#define USABLE_SHARE 0.92
+
+/* What is read before anything is priced. */
+struct plan_inputs {
+    struct model_config config;
+    struct box_model box;
+    char *dir;
+};
+
+/* "DIR/config.json" is a model of which nothing else is there. */
+static enum status config_read(struct plan_inputs *out, const struct plan_params *params,
+                               struct error *err)
+{
+    static const char name[] = "/config.json";
+    size_t length = strlen(params->model), tail = sizeof name - 1;
+    if (length > tail && strcmp(params->model + length - tail, name) == 0) {
+        out->dir = memory_copy_text(params->model, length - tail);
+        if (out->dir == NULL)
+            return error_set(err, STATUS_NO_MEMORY, "out of memory for a path");
+    } else {
+        TRY(hub_resolve(&out->dir, params->model, params->revision, err));
+    }
+    return model_config_load(&out->config, out->dir, err);
+}
+
+static enum status box_read(struct plan_inputs *out, const struct plan_params *params,
+                            struct error *err)
+{
+    struct text path = {0};
+    enum status status = box_files_find(&path, params->box, err);
+    if (status == STATUS_OK)
+        status = box_model_read(&out->box, path.bytes, err);
+    text_deinit(&path);
+    return status;
+}
+
+/* ---- What was asked -------------------------------------------------------------------------- */
+
+static void put_load(struct description *to, const struct plan_params *params)
+{
+    json_t *load = description_put_object(to, to->root, "load");
+    description_put_int(to, load, "sequences", (uint64_t)params->load.sequences);
+    description_put_int(to, load, "prompt_tokens", (uint64_t)params->load.prompt_tokens);
+    description_put_int(to, load, "output_tokens", (uint64_t)params->load.output_tokens);
+    description_put(to, load, "is_queue", json_boolean(params->is_queue));
+}
+
+static void put_question(struct description *to, const struct plan_params *params,
+                         const struct plan_subject *subject, const struct box_model *model)
+{
+    description_put(to, to->root, "model", description_text(params->model));
+    json_t *box = description_put_object(to, to->root, "box");
+    description_put(to, box, "name", description_text(model->name));
+    description_put(to, box, "title", description_text(model->title));
+    description_put_int(to, box, "devices", (uint64_t)model->rank_count);
+    description_put_int(to, box, "memory_of_device", subject->problem.memory_bytes);
+    description_put(to, box, "times", json_string("assumed"));
+    put_load(to, params);
+    description_put(to, to->root, "dtype", json_string(dtype_name(subject->dtype)));
+    description_put(to, to->root, "policy",
+                    json_string(params->allows_int4 ? "int4-decode" : "exact"));
+    description_put(to, to->root, "routing_deviation", json_real(params->routing_deviation));
+}
+
+/* ---- The answer ------------------------------------------------------------------------------ */
+
+static enum dtype dtype_of(const struct plan_params *params, const struct model_config *config)
+{
+    enum dtype dtype = params->dtype_is_auto ? config->dtype : params->dtype;
+    return dtype == DTYPE_F16 ? DTYPE_BF16 : dtype; /* as it runs */
+}
+
+static uint64_t memory_of(const struct plan_params *params, const struct box_model *box)
+{
+    if (params->memory_bytes > 0)
+        return params->memory_bytes;
+    return (uint64_t)((double)box->device.memory_bytes * USABLE_SHARE);
+}
+
+static enum status find(struct description *to, const struct plan_params *params,
+                        struct plan_subject *subject, const struct box_model *box,
+                        struct error *err)
+{
+    struct plan_table table;
+    TRY(plan_find(&table, &subject->problem, err));
+    put_question(to, params, subject, box);
+    plan_report_put(to, &subject->problem, &table);
+    plan_table_deinit(&table);
+    return STATUS_OK;
+}
+
+static enum status answer(char **out, const struct plan_params *params,
+                          const struct plan_inputs *inputs, struct error *err)
+{
+    struct plan_box box;
+    struct plan_subject subject;
+    struct description to = {.root = json_object(), .reasons = NULL};
+    enum status status = plan_box_init(&box, &inputs->box, err);
+    if (status == STATUS_OK)
+        status = plan_subject_init(&subject,
+                                   &(struct plan_subject_params){
+                                       .config = &inputs->config,
+                                       .profile = &box.profile,
+                                       .rank_count = inputs->box.rank_count,
+                                       .dtype = dtype_of(params, &inputs->config),
+                                       .memory_bytes = memory_of(params, &inputs->box),
+                                       .load = params->load,
+                                       .is_queue = params->is_queue,
+                                       .allows_int4 = params->allows_int4,
+                                       .max_num_seqs = params->max_num_seqs,
+                                       .max_num_batched_tokens = params->max_num_batched_tokens,
+                                       .routing_deviation = params->routing_deviation,
+                                   },
+                                   err);
+    if (status == STATUS_OK)
+        status = find(&to, params, &subject, &inputs->box, err);
+    if (status == STATUS_OK)
+        status = description_dump(out, &to, "planning", err);
+    json_decref(to.root);
+    plan_box_deinit(&box);
+    return status;
+}
+
+static enum status check_params(const struct plan_params *params, struct error *err)
+{
+    const struct plan_load *load = &params->load;
+    if (params->box == NULL)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "for which box? --box names one that comes with phasor, or a box file");
+    if (load->sequences < 1 || load->prompt_tokens < 1 || load->output_tokens < 1)
+        return error_set(
+            err, STATUS_INVALID_ARGUMENT,
+            "a load is of at least one sequence of a prompt token and an output token");
+    if (!(params->routing_deviation >= 0) || params->routing_deviation > 100)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--routing-deviation: expected 0 to 100, found %g",
+                         params->routing_deviation);
+    return STATUS_OK;
+}
+
+enum status plan_json(char **out, const struct plan_params *params, struct error *err)
+{
+    struct plan_inputs *inputs;
+    TRY(check_params(params, err));
+    TRY(memory_get((void **)&inputs, 1, sizeof *inputs, "the plans", err));
+    enum status status = config_read(inputs, params, err);
+    if (status == STATUS_OK)
+        status = box_read(inputs, params, err);
+    if (status == STATUS_OK)
+        status = answer(out, params, inputs, err);
+    memory_free(inputs->dir);
+    memory_free(inputs);
+    return status;
+}

@@ -1,0 +1,25 @@
+/* phasor_plan: which layouts for which phase, for a model, a box and a load. */
+#ifndef PHASOR_ENGINE_PLAN_H
+#define PHASOR_ENGINE_PLAN_H
+
+#include "base/numeric.h"
+#include "base/status.h"
+#include "planner/planner.h"
+
+struct plan_params {
+    const char *model;
+    const char *revision; /* or NULL */
+    const char *box;      /* a name, or a file */
+    bool dtype_is_auto;
+    enum dtype dtype;
+    struct plan_load load;
+    bool is_queue, allows_int4;
+    int64_t max_num_seqs, max_num_batched_tokens; /* 0: part of the plan */
+    uint64_t memory_bytes;                        /* of a device; 0: as the box says */
+    double routing_deviation;
+};
+
+/* The contract is phasor_plan's; the keys are in phasor(1). `*out` is freed by memory_free. */
+enum status plan_json(char **out, const struct plan_params *params, struct error *err) MUST_CHECK;
+
+#endif

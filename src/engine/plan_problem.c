@@ -1,0 +1,191 @@
+#include "engine/plan_problem.h"
+
+#include <string.h>
+
+#include "base/checked.h"
+#include "engine/engine_backup.h"
+#include "engine/run_limits.h"
+#include "exec/exec.h"
+
+/* Waves and passes are chosen among powers of two of these. */
+#define WAVE_MOST  256
+#define PASS_LEAST 1024
+#define PASS_MOST  16384
+
+/* ---- Memory ----------------------------------------------------------------------------------
+ */
+
+static struct weights_share share_of(const struct plan_subject *subject,
+                                     const struct plan_layouts *layouts, enum plan_room room)
+{
+    return (struct weights_share){
+        .layouts = *layouts,
+        .packed = subject->problem.backup,
+        .keeps_both = room == PLAN_ROOM_BOTH,
+        .spare_count = room == PLAN_ROOM_SPARE ? 1 : 0,
+        .rank = 0, /* shares that do not come out even are larger on the first ranks */
+        .types = {subject->dtype, subject->dtype},
+    };
+}
+
+/* All but routed experts: the same for every layout of these. */
+static uint64_t resident_bytes(struct plan_subject *subject, const struct plan_layouts *layouts)
+{
+    const struct attention_layout *attention = &layouts->of[PHASE_PREFILL].attention;
+    struct weights_bytes bytes;
+    struct weights_share share = share_of(subject, layouts, PLAN_ROOM_ONE);
+    for (int i = 0; i < subject->resident_count; i++) {
+        const struct plan_resident *known = &subject->resident[i];
+        if (known->attention.tp == attention->tp &&
+            known->attention.replicate_ffn == attention->replicate_ffn)
+            return known->bytes;
+    }
+    weights_bytes(&bytes, subject->config, &share);
+    ASSERT(subject->resident_count < PLAN_RESIDENT_MAX);
+    subject->resident[subject->resident_count++] =
+        (struct plan_resident){*attention, bytes.resident};
+    return bytes.resident;
+}
+
+/* Starts anew with other layouts. */
+static struct plan_known *known_of(struct plan_subject *subject, const struct plan_layouts *layouts,
+                                   enum plan_room room)
+{
+    struct plan_known *known = &subject->known;
+    bool is_same = known->is_known && memcmp(&known->layouts, layouts, sizeof *layouts) == 0;
+    struct weights_share share = share_of(subject, layouts, room);
+    if (is_same && known->room == room)
+        return known;
+    if (!is_same)
+        *known = (struct plan_known){.is_known = true, .layouts = *layouts};
+    known->room = room;
+    known->experts = weights_expert_bytes(subject->config, &share);
+    return known;
+}
+
+static int place_of(const int64_t *sizes, int count, int64_t size)
+{
+    int i = 0;
+    while (i < count - 1 && sizes[i] != size)
+        i++;
+    return i;
+}
+
+/* A wave of all sequences may be none of the sizes: it stands at the last. */
+static uint64_t activation_bytes(struct plan_subject *subject, struct plan_known *known,
+                                 int64_t pass_tokens, int64_t sequences)
+{
+    const struct plan_problem *problem = &subject->problem;
+    int pass = place_of(subject->passes, problem->pass_count, pass_tokens);
+    int wave = place_of(subject->waves, problem->wave_count, sequences);
+    if (known->activations[pass][wave] == 0)
+        known->activations[pass][wave] =
+            exec_bytes(subject->config, &known->layouts, pass_tokens, sequences);
+    return known->activations[pass][wave];
+}
+
+/* More than there can be is as good as the most: sums with it do not come round to little. */
+static uint64_t cache_bytes(int64_t pages, uint64_t page_bytes)
+{
+    const uint64_t most = (uint64_t)1 << 60;
+    uint64_t bytes;
+    return checked_mul(&bytes, (uint64_t)pages, page_bytes) && bytes < most ? bytes : most;
+}
+
+static struct plan_memory memory_of(void *context, const struct plan_layouts *layouts,
+                                    enum plan_room room, int64_t pass_tokens, int64_t sequences)
+{
+    struct plan_subject *subject = context;
+    const struct layout *layout = &layouts->of[PHASE_PREFILL];
+    const struct plan_load *load = &subject->problem.load;
+    struct plan_known *known = known_of(subject, layouts, room);
+    int64_t pages = kv_pages_for(load->prompt_tokens + load->output_tokens);
+    int64_t of_group = ceil_div(sequences, layout->attention.dp);
+    return (struct plan_memory){
+        .weights = resident_bytes(subject, layouts),
+        .experts = known->experts,
+        .cache =
+            cache_bytes(of_group * pages, kv_page_bytes(subject->config, layout, subject->dtype)),
+        .activations = activation_bytes(subject, known, pass_tokens, sequences),
+    };
+}
+
+/* ---- What there is to choose from ------------------------------------------------------------
+ */
+
+static int sizes_between(int64_t *out, int64_t least, int64_t most)
+{
+    int count = 0;
+    for (int64_t size = least; size < most && count < PLAN_SIZES_MAX - 1; size *= 2)
+        out[count++] = size;
+    out[count++] = most;
+    return count;
+}
+
+static void sizes_find(struct plan_subject *subject, const struct plan_subject_params *params)
+{
+    int64_t sequences = params->load.sequences;
+    int64_t tokens = sequences < PASS_MOST ? sequences * params->load.prompt_tokens : PASS_MOST;
+    struct plan_problem *problem = &subject->problem;
+    subject->waves[0] = params->max_num_seqs;
+    subject->passes[0] = params->max_num_batched_tokens;
+    problem->wave_count = problem->pass_count = 1;
+    if (params->max_num_seqs == 0)
+        problem->wave_count =
+            sizes_between(subject->waves, 1, sequences < WAVE_MOST ? sequences : WAVE_MOST);
+    if (params->max_num_batched_tokens == 0)
+        problem->pass_count = sizes_between(subject->passes, PASS_LEAST,
+                                            tokens < PASS_LEAST  ? PASS_LEAST
+                                            : tokens < PASS_MOST ? tokens
+                                                                 : PASS_MOST);
+}
+
+static enum status check_load(const struct plan_subject_params *params, struct error *err)
+{
+    const struct plan_load *load = &params->load;
+    int64_t most = params->config->position_count_max;
+    int64_t sequences = params->max_num_seqs == 0 ? 1 : params->max_num_seqs;
+    int64_t tokens =
+        params->max_num_batched_tokens == 0 ? sequences : params->max_num_batched_tokens;
+    TRY(run_limits_check(sequences, tokens, params->config, 1, err));
+    if (load->prompt_tokens > most || load->output_tokens > most - load->prompt_tokens)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "%lld prompt and %lld output tokens are more than the model's context of "
+                         "%lld; take less",
+                         (long long)load->prompt_tokens, (long long)load->output_tokens,
+                         (long long)most);
+    return STATUS_OK;
+}
+
+enum status plan_subject_init(struct plan_subject *out, const struct plan_subject_params *params,
+                              struct error *err)
+{
+    TRY(check_load(params, err));
+    *out = (struct plan_subject){
+        .config = params->config,
+        .shape = weights_shape(params->config),
+        .dtype = params->dtype,
+    };
+    out->problem = (struct plan_problem){
+        .rank_count = params->rank_count,
+        .shape = &out->shape,
+        .profile = params->profile,
+        .types = {params->dtype, params->dtype, params->dtype},
+        .native = {.dtype = params->dtype},
+        .routing = {.deviation = params->routing_deviation},
+        .load = params->load,
+        .is_queue = params->is_queue,
+        .allows_int4 = params->allows_int4,
+        .passes = out->passes,
+        .waves = out->waves,
+        .memory_bytes = params->memory_bytes,
+        .memory = memory_of,
+        .memory_context = out,
+    };
+    if (out->shape.hidden_dim % PACK_BLOCK == 0 && out->shape.expert_dim % PACK_BLOCK == 0)
+        out->problem.backup = backup_expert_type(&engine_backup_settings, out->shape.hidden_dim);
+    else
+        out->problem.allows_int4 = false;
+    sizes_find(out, params);
+    return STATUS_OK;
+}

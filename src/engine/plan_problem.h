@@ -1,0 +1,55 @@
+/* What the planner is asked, out of a model's config and a box. */
+#ifndef PHASOR_ENGINE_PLAN_PROBLEM_H
+#define PHASOR_ENGINE_PLAN_PROBLEM_H
+
+#include "model/config.h"
+#include "planner/planner.h"
+
+#define PLAN_SIZES_MAX 12
+
+/* What was asked about last: the planner asks about many waves and passes of the same layouts, one
+ * after another, and about few attentions. */
+struct plan_known {
+    bool is_known;
+    struct plan_layouts layouts;
+    enum plan_room room;
+    uint64_t experts;
+    uint64_t activations[PLAN_SIZES_MAX][PLAN_SIZES_MAX]; /* [pass][wave]; 0: not asked about */
+};
+
+struct plan_resident {
+    struct attention_layout attention;
+    uint64_t bytes;
+};
+#define PLAN_RESIDENT_MAX 24
+
+/* A problem with what it points to; not to be copied. */
+struct plan_subject {
+    const struct model_config *config;
+    struct model_shape shape;
+    enum dtype dtype;
+    struct plan_problem problem;
+    int64_t passes[PLAN_SIZES_MAX], waves[PLAN_SIZES_MAX];
+    struct plan_known known;
+    struct plan_resident resident[PLAN_RESIDENT_MAX];
+    int resident_count;
+};
+
+struct plan_subject_params {
+    const struct model_config *config; /* borrowed, as is the profile */
+    const struct profile *profile;
+    int rank_count;
+    enum dtype dtype;      /* of weights and cache: DTYPE_F32 or DTYPE_BF16 */
+    uint64_t memory_bytes; /* of each device */
+    struct plan_load load;
+    bool is_queue, allows_int4;
+    int64_t max_num_seqs, max_num_batched_tokens; /* 0: the planner chooses */
+    double routing_deviation;
+};
+
+/* STATUS_INVALID_ARGUMENT when a limit is out of range, or a sequence longer than the model's
+ * context. */
+enum status plan_subject_init(struct plan_subject *out, const struct plan_subject_params *params,
+                              struct error *err) MUST_CHECK;
+
+#endif

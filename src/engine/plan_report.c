@@ -1,0 +1,276 @@
+#include "engine/plan_report.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/size_text.h"
+#include "base/text.h"
+
+/* ---- One candidate --------------------------------------------------------------------------- */
+
+/* Parts of a pass, as they are told of. */
+static const struct {
+    const char *key, *name;
+    int first, last;
+} groups[] = {
+    {"attention_s", "attention", COST_PROJECTION, COST_ATTENTION},
+    {"experts_s", "the experts' products", COST_EXPERTS, COST_EXPERTS},
+    {"shared_s", "shared experts and dense layers", COST_SHARED, COST_SHARED},
+    {"head_s", "the head", COST_HEAD, COST_HEAD},
+    {"rows_s", "norms, sums and routing", COST_ROWS, COST_ROWS},
+    {"attention_exchange_s", "the attention's collectives",
+     COST_EXCHANGE + (int)TRAFFIC_ATTENTION_GATHER, COST_EXCHANGE + (int)TRAFFIC_ATTENTION_REDUCE},
+    {"expert_exchange_s", "the experts' collectives", COST_EXCHANGE + (int)TRAFFIC_COUNTS,
+     COST_EXCHANGE + (int)TRAFFIC_COMBINE},
+};
+#define GROUP_COUNT ((int)(sizeof groups / sizeof *groups))
+
+static double group_seconds(const struct pass_cost *cost, int group)
+{
+    double sum = 0;
+    for (int part = groups[group].first; part <= groups[group].last; part++)
+        sum += cost->seconds[part];
+    return sum;
+}
+
+static void put_cost(struct description *to, json_t *row, const char *key,
+                     const struct pass_cost *cost, double waves)
+{
+    json_t *object = description_put_object(to, row, key);
+    double rest = pass_cost_total(cost);
+    for (int group = 0; group < GROUP_COUNT; group++) {
+        double seconds = group_seconds(cost, group);
+        rest -= seconds;
+        description_put(to, object, groups[group].key, json_real(waves * seconds));
+    }
+    description_put(to, object, "other_s", json_real(waves * rest));
+}
+
+static void put_memory(struct description *to, json_t *row, const struct plan_memory *memory)
+{
+    json_t *object = description_put_object(to, row, "memory");
+    description_put_int(to, object, "weights", memory->weights);
+    description_put_int(to, object, "experts", memory->experts);
+    description_put_int(to, object, "kv_cache", memory->cache);
+    description_put_int(to, object, "activations", memory->activations);
+    description_put_int(to, object, "total", plan_memory_total(memory));
+}
+
+static void reason_of(struct text *out, const struct plan_problem *problem,
+                      const struct plan_candidate *candidate)
+{
+    struct error reason;
+    switch (candidate->verdict) {
+    case PLAN_ILLEGAL:
+        plan_illegal_reason(&reason, problem, candidate);
+        text_append_string(out, reason.message);
+        break;
+    case PLAN_TOO_LARGE:
+        text_append_format(out, "needs %s of a device with %s",
+                           SIZE_TEXT(plan_memory_total(&candidate->memory)),
+                           SIZE_TEXT(problem->memory_bytes));
+        break;
+    case PLAN_NOT_ALLOWED:
+        text_append_string(out, "decode would run on INT4 weights, and the policy is exact or the "
+                                "model cannot have a backup");
+        break;
+    case PLAN_UNKNOWN:
+        text_append_string(out, "the box's profile has no times for it");
+        break;
+    case PLAN_POSSIBLE:
+        break;
+    }
+}
+
+static double waves_of(const struct plan_problem *problem, const struct plan_candidate *candidate)
+{
+    return ceil((double)problem->load.sequences / (double)candidate->wave);
+}
+
+static void put_times(struct description *to, json_t *row, const struct plan_problem *problem,
+                      const struct plan_candidate *candidate)
+{
+    double waves = waves_of(problem, candidate);
+    description_put_int(to, row, "wave", (uint64_t)candidate->wave);
+    description_put_int(to, row, "pass_tokens", (uint64_t)candidate->pass_tokens);
+    description_put(to, row, "prefill_s", json_real(candidate->prefill));
+    description_put(to, row, "transition_s", json_real(candidate->transition));
+    description_put(to, row, "decode_s", json_real(candidate->decode));
+    description_put(to, row, "way_back_s", json_real(candidate->way_back));
+    description_put(to, row, "total_s", json_real(plan_candidate_total(candidate)));
+    put_cost(to, row, "prefill", &candidate->prefill_cost, waves);
+    put_cost(to, row, "decode", &candidate->decode_cost, waves);
+}
+
+static void put_candidate(struct description *to, json_t *list, const struct plan_problem *problem,
+                          const struct plan_candidate *candidate)
+{
+    static const char *const verdicts[] = {[PLAN_POSSIBLE] = "possible",
+                                           [PLAN_ILLEGAL] = "illegal",
+                                           [PLAN_TOO_LARGE] = "too large",
+                                           [PLAN_NOT_ALLOWED] = "not allowed",
+                                           [PLAN_UNKNOWN] = "unknown"};
+    char text[LAYOUT_TEXT_BYTES];
+    struct text reason = {0};
+    json_t *row = description_append_object(to, list);
+    plan_layouts_format(text, &candidate->layouts);
+    description_put(to, row, "plan", json_string(text));
+    description_put(to, row, "way", json_string(plan_way_names[candidate->way]));
+    description_put(to, row, "verdict", json_string(verdicts[candidate->verdict]));
+    if (candidate->verdict == PLAN_POSSIBLE)
+        put_times(to, row, problem, candidate);
+    if (candidate->verdict == PLAN_POSSIBLE || candidate->verdict == PLAN_TOO_LARGE)
+        put_memory(to, row, &candidate->memory);
+    reason_of(&reason, problem, candidate);
+    to->has_failed |= reason.failed;
+    description_put(to, row, "reason",
+                    reason.length > 0 ? description_text(reason.bytes) : json_null());
+    text_deinit(&reason);
+}
+
+/* ---- Why ------------------------------------------------------------------------------------- */
+
+/* "attention 1.2 s less, the experts' collectives 0.3 s more": what differs by more than a
+ * twentieth of the phase, the largest first. */
+static void differences(struct text *out, const struct pass_cost *best, double best_waves,
+                        const struct pass_cost *other, double other_waves)
+{
+    double least = 0.05 * other_waves * pass_cost_total(other);
+    bool is_told[GROUP_COUNT] = {false};
+    const char *before = ": ";
+    for (int told = 0; told < GROUP_COUNT; told++) {
+        int largest = -1;
+        double most = least;
+        for (int group = 0; group < GROUP_COUNT; group++) {
+            double by =
+                best_waves * group_seconds(best, group) - other_waves * group_seconds(other, group);
+            if (!is_told[group] && fabs(by) > most) {
+                largest = group;
+                most = fabs(by);
+            }
+        }
+        if (largest < 0)
+            return;
+        is_told[largest] = true;
+        double by =
+            best_waves * group_seconds(best, largest) - other_waves * group_seconds(other, largest);
+        text_append_format(out, "%s%s %.3g s %s", before, groups[largest].name, fabs(by),
+                           by < 0 ? "less" : "more");
+        before = ", ";
+    }
+}
+
+static void tell_phase(struct text *out, const char *phase, double best, double other)
+{
+    text_append_format(out, " %s takes %.3g s instead of %.3g s", phase, best, other);
+}
+
+static void tell_transition(struct text *out, const struct plan_candidate *best)
+{
+    if (best->way == PLAN_NONE)
+        text_append_string(out, " Both phases have one layout: no other for decode saves what the "
+                                "change would cost.");
+    else if (best->way == PLAN_KEEP)
+        text_append_string(out,
+                           " Both layouts stay in memory, so a change of phase costs nothing.");
+    else
+        text_append_format(out,
+                           " The change between them, by %s, costs %.3g s beyond what passes hide, "
+                           "and %.3g s on the way back.",
+                           plan_way_names[best->way], best->transition, best->way_back);
+}
+
+static void tell_best(struct text *out, const struct plan_problem *problem,
+                      const struct plan_candidate *best, const struct plan_candidate *other,
+                      const char *other_name)
+{
+    char text[LAYOUT_TEXT_BYTES];
+    double total = plan_candidate_total(best), less = plan_candidate_total(other);
+    plan_layouts_format(text, &best->layouts);
+    if (best == other) {
+        text_append_format(out, "%s is %s itself, in %.3g s: nothing that fits is faster.", text,
+                           other_name, total);
+        return;
+    }
+    text_append_format(out, "%s takes %.3g s, %.2f times as fast as %s (%.3g s).", text, total,
+                       less / total, other_name, less);
+    tell_phase(out, "Prefill", best->prefill, other->prefill);
+    differences(out, &best->prefill_cost, waves_of(problem, best), &other->prefill_cost,
+                waves_of(problem, other));
+    text_append_string(out, ".");
+    tell_phase(out, "Decode", best->decode, other->decode);
+    differences(out, &best->decode_cost, waves_of(problem, best), &other->decode_cost,
+                waves_of(problem, other));
+    text_append_string(out, ".");
+    tell_transition(out, best);
+    if (less / total < 1.05)
+        text_append_string(out,
+                           " Differences under 5 % are within what such predictions can tell.");
+}
+
+/* The candidate that lacks least, and by how much. */
+static void tell_nothing_fits(struct text *out, const struct plan_problem *problem,
+                              const struct plan_table *table)
+{
+    const struct plan_candidate *least = NULL;
+    char text[LAYOUT_TEXT_BYTES];
+    for (int i = 0; i < table->count; i++) {
+        const struct plan_candidate *candidate = &table->candidates[i];
+        if (candidate->verdict == PLAN_TOO_LARGE &&
+            (least == NULL ||
+             plan_memory_total(&candidate->memory) < plan_memory_total(&least->memory)))
+            least = candidate;
+    }
+    if (least == NULL) {
+        text_append_string(out, "No plan is possible for this model on this box.");
+        return;
+    }
+    plan_layouts_format(text, &least->layouts);
+    text_append_format(
+        out,
+        "Nothing fits: the smallest, %s, needs %s on a device of %s (%s experts, %s other weights, "
+        "%s KV cache, %s activations), so %s more on each; or take a shorter prompt or output, or "
+        "more devices.",
+        text, SIZE_TEXT(plan_memory_total(&least->memory)), SIZE_TEXT(problem->memory_bytes),
+        SIZE_TEXT(least->memory.experts), SIZE_TEXT(least->memory.weights),
+        SIZE_TEXT(least->memory.cache), SIZE_TEXT(least->memory.activations),
+        SIZE_TEXT(plan_memory_total(&least->memory) - problem->memory_bytes));
+}
+
+static void put_why(struct description *to, const struct plan_problem *problem,
+                    const struct plan_table *table)
+{
+    struct text why = {0};
+    bool has_tp = table->static_tp >= 0;
+    int other = has_tp ? table->static_tp : table->best_static;
+    if (table->best < 0)
+        tell_nothing_fits(&why, problem, table);
+    else if (other < 0)
+        text_append_string(&why, "No plan with one layout for both phases fits.");
+    else
+        tell_best(&why, problem, &table->candidates[table->best], &table->candidates[other],
+                  has_tp ? "static TP" : "the best plan with one layout");
+    to->has_failed |= why.failed;
+    description_put(to, to->root, "why", description_text(why.bytes));
+    text_deinit(&why);
+}
+
+/* ---- The whole ------------------------------------------------------------------------------- */
+
+static void put_index(struct description *to, const char *key, int index)
+{
+    description_put(to, to->root, key, index < 0 ? json_null() : json_integer(index));
+}
+
+void plan_report_put(struct description *to, const struct plan_problem *problem,
+                     const struct plan_table *table)
+{
+    json_t *list = description_put_array(to, to->root, "plans");
+    for (int i = 0; i < table->count; i++)
+        put_candidate(to, list, problem, &table->candidates[i]);
+    put_index(to, "best", table->best);
+    put_index(to, "static_tp", table->static_tp);
+    put_index(to, "static_ep", table->static_ep);
+    put_index(to, "best_static", table->best_static);
+    put_why(to, problem, table);
+}

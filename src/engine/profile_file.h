@@ -1,0 +1,90 @@
+/* The times of a box as a file (docs/profile-format.md): what `phasor calibrate` writes, and the
+ * planner reads. */
+#ifndef PHASOR_ENGINE_PROFILE_FILE_H
+#define PHASOR_ENGINE_PROFILE_FILE_H
+
+#include "base/arena.h"
+#include "base/text.h"
+#include "planner/profile.h"
+
+#define PROFILE_FORMAT 1
+
+/* Limits of a file. */
+#define PROFILE_FILE_BYTES_MAX   ((size_t)16 << 20)
+#define PROFILE_AXIS_VALUES_MAX  256
+#define PROFILE_TABLE_POINTS_MAX 65536
+#define PROFILE_TABLES_MAX       1024
+
+/* Of a rate that was not measured: what needs it takes longer than anything. */
+#define PROFILE_NO_RATE 0x1p-1000
+
+/* Which box it is, and what computes there: the fingerprint of its hardware, and of phasor. */
+#define PROFILE_NAME_BYTES 128
+struct profile_identity {
+    char processor[PROFILE_NAME_BYTES]; /* "Intel(R) Xeon(R) ..."; "" where nothing tells */
+    char kernels[PROFILE_NAME_BYTES];   /* "cpu (avx512vnni)" */
+    char version[PROFILE_NAME_BYTES];   /* of phasor: PHASOR_VERSION */
+    int cores;                          /* that the process may use */
+    int ranks, threads;                 /* threads of all ranks together */
+};
+
+struct profile_point {
+    double seconds;  /* the median; 0 where repeats is */
+    double spread;   /* from the first quartile to the third, relative to it */
+    int64_t repeats; /* samples; 0: nothing was measured here, the ratio is that of neighbours */
+};
+
+struct profile_file {
+    struct profile_identity identity;
+    struct profile profile;
+    double memory_read;     /* bytes a second of each rank, all at once; PROFILE_NO_RATE: unknown */
+    double page_cache_read; /* of a file, all ranks together; likewise */
+    /* In the order of the profile's tables and of their points. */
+    const struct profile_point *const *work_points;
+    const struct profile_point *const *collective_points;
+    struct arena arena; /* has all arrays */
+};
+
+/* The file's arrays are its own. STATUS_NOT_FOUND, STATUS_IO; STATUS_FORMAT for what breaks a rule
+ * of the format; STATUS_UNSUPPORTED for another version of the format, which is stale: to
+ * calibrate again is the cure. */
+enum status profile_file_read(struct profile_file *out, const char *path,
+                              struct error *err) MUST_CHECK;
+enum status profile_file_parse(struct profile_file *out, const char *bytes, size_t length,
+                               const char *name, struct error *err) MUST_CHECK;
+void profile_file_deinit(struct profile_file *file); /* a zero one is allowed */
+
+/* Appends the file's text. STATUS_NO_MEMORY. */
+enum status profile_file_format(struct text *out, const struct profile_file *file,
+                                struct error *err) MUST_CHECK;
+
+/* Writes it beside `path`, brings it to the disk and renames it: there is the old file or the new
+ * one. */
+enum status profile_file_write(const struct profile_file *file, const char *path,
+                               struct error *err) MUST_CHECK;
+
+/* The same for any text. */
+enum status profile_text_write(const struct text *text, const char *path,
+                               struct error *err) MUST_CHECK;
+
+/* Of a table: the product of its axes' counts. */
+int64_t profile_table_points(const struct work_table *table);
+
+/* ---- Whose it is ----------------------------------------------------------------------------- */
+
+enum profile_fit {
+    PROFILE_FITS,
+    PROFILE_STALE,  /* of this box, by another version of phasor, or by other kernels */
+    PROFILE_FOREIGN /* of another box, or of other ranks */
+};
+
+/* `difference` has a sentence where they do not fit; it may be NULL. */
+enum profile_fit profile_identity_fit(const struct profile_identity *file,
+                                      const struct profile_identity *here,
+                                      struct error *difference);
+
+/* This machine with ranks of these kernels (device_ops.name). */
+void profile_identity_here(struct profile_identity *out, const char *kernels, int ranks,
+                           int threads);
+
+#endif

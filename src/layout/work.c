@@ -1,0 +1,97 @@
+#include "layout/work.h"
+
+#define ACTIVATION_BYTES ((int64_t)sizeof(float))
+
+struct work work_matmul(int64_t row_count, const struct matrix *weight)
+{
+    return (struct work){
+        .kind = WORK_MATMUL,
+        .dims = {row_count, weight->rows, weight->columns},
+        .flops = 2 * row_count * weight->rows * weight->columns,
+        .held_bytes = row_count > 0 ? matrix_bytes(weight) : 0,
+        .activation_bytes = row_count * (weight->rows + weight->columns) * ACTIVATION_BYTES,
+    };
+}
+
+struct work work_attention(int64_t head_count, int64_t kv_head_count, int64_t head_dim)
+{
+    return (struct work){
+        .kind = WORK_ATTENTION,
+        .dims = {[3] = head_count * head_dim, [4] = kv_head_count * head_dim},
+    };
+}
+
+/* Pairs that tokens at positions 0 .. count - 1 see. */
+static int64_t pairs_before(int64_t count, int64_t window)
+{
+    int64_t growing = window > 0 && window < count ? window : count;
+    return growing * (growing + 1) / 2 + (count - growing) * window;
+}
+
+void work_attention_sum(struct work *work, int64_t tokens, int64_t pairs, int64_t positions,
+                        enum dtype kv_dtype)
+{
+    int64_t heads = work->dims[3], kv_heads = work->dims[4];
+    work->dims[0] += tokens;
+    work->dims[1] += pairs;
+    work->dims[2] += positions;
+    work->flops += 4 * pairs * heads; /* a score, and its share of the values */
+    work->held_bytes += 2 * positions * kv_heads * dtype_bits(kv_dtype) / 8;
+    work->activation_bytes += 2 * tokens * heads * ACTIVATION_BYTES;
+}
+
+void work_attention_add(struct work *work, int64_t token_count, int64_t first_position,
+                        int64_t window, enum dtype kv_dtype)
+{
+    int64_t end = first_position + token_count;
+    if (token_count == 0)
+        return;
+    int64_t oldest = window > 0 && first_position >= window ? first_position - window + 1 : 0;
+    work_attention_sum(work, token_count,
+                       pairs_before(end, window) - pairs_before(first_position, window),
+                       end - oldest, kv_dtype);
+}
+
+struct work work_ffn_up(int64_t row_count, int64_t expert_count, const struct matrix *gate)
+{
+    int64_t width = gate->rows, hidden = gate->columns;
+    return (struct work){
+        .kind = WORK_FFN_UP,
+        .dims = {row_count, expert_count, width, hidden},
+        .flops = 4 * row_count * width * hidden,
+        .held_bytes = 2 * expert_count * matrix_bytes(gate),
+        .activation_bytes = row_count * (width + hidden) * ACTIVATION_BYTES,
+    };
+}
+
+struct work work_ffn_down(int64_t row_count, int64_t expert_count, const struct matrix *down)
+{
+    int64_t width = down->columns, hidden = down->rows;
+    return (struct work){
+        .kind = WORK_FFN_DOWN,
+        .dims = {row_count, expert_count, width, hidden},
+        .flops = 2 * row_count * width * hidden,
+        .held_bytes = expert_count * matrix_bytes(down),
+        .activation_bytes = row_count * (width + hidden) * ACTIVATION_BYTES,
+    };
+}
+
+struct work work_rows(int64_t row_count, int64_t value_count, int64_t passes, int64_t value_bytes)
+{
+    return (struct work){
+        .kind = WORK_ROWS,
+        .dims = {row_count, value_count, passes},
+        .activation_bytes = row_count * value_count * passes * value_bytes,
+    };
+}
+
+struct work work_dequantize(const struct matrix *in, enum dtype out)
+{
+    return (struct work){
+        .kind = WORK_DEQUANTIZE,
+        .dims = {in->rows, in->columns},
+        .flops = 2 * in->rows * in->columns,
+        .held_bytes = matrix_bytes(in),
+        .activation_bytes = packed_bytes(in->rows, in->columns, out),
+    };
+}

@@ -1,0 +1,80 @@
+/* How long operations and collectives take on a box, as a run has them: all ranks at the same time,
+ * each with its own threads, and weights and caches that come from memory, not from a processor's
+ * cache. For what calibrates, and for benchmarks.
+ *
+ * A sample is as many launches in a row as take some milliseconds, behind a collective that lets
+ * all ranks begin together; its time is that of the slowest rank, for the others wait for it.
+ * A point is the median of samples.
+ */
+#ifndef PHASOR_MEASURE_METER_H
+#define PHASOR_MEASURE_METER_H
+
+#include "comm/box.h"
+#include "layout/work_shape.h"
+#include "planner/profile.h"
+
+#define METER_SAMPLES_MIN 3
+#define METER_SAMPLES_MAX 40
+
+struct meter_params {
+    struct box *box;       /* borrowed; nobody else uses it meanwhile */
+    uint64_t memory_bytes; /* of all ranks together: METER_RANK_BYTES_MIN for each, or more */
+    double settled;        /* a point is done when its median is known to about this share ... */
+    double point_seconds;  /* ... or after so long, with METER_SAMPLES_MIN samples at least */
+    double
+        sample_seconds; /* launches of a sample take so long together, or are METER_LAUNCHES_MAX */
+};
+
+#define METER_RANK_BYTES_MIN ((uint64_t)4 << 20)
+#define METER_LAUNCHES_MAX   256
+
+/* What a calibration takes: settled to 1 %, 0.25 s a point, samples of 2 ms. */
+struct meter_params meter_params_default(struct box *box, uint64_t memory_bytes);
+
+struct measured {
+    double seconds; /* the median */
+    double spread;  /* from the first quartile to the third, relative to it */
+    int repeats;    /* samples */
+};
+
+struct meter;
+
+/* Takes all memory that it will need, and fills it. */
+enum status meter_create(struct meter **out, const struct meter_params *params,
+                         struct error *err) MUST_CHECK;
+void meter_destroy(struct meter *meter); /* NULL is allowed */
+
+/* Whether there is room for its weights and its activations: for no other work may meter_work be
+ * called. False, too, for what no operation is: sizes below 1, or types that a device has not. */
+bool meter_holds(const struct meter *meter, const struct work_shape *work);
+
+/* A point. WORK_ROWS is a norm and the sum of its result into the residual; the rows of experts are
+ * spread at random, one for each at least; WORK_ATTENTION is of as many segments, alike, as give
+ * these rows, pairs and tokens. A failure is of the box, which is of no more use. */
+enum status meter_work(struct measured *out, struct meter *meter, const struct work_shape *work,
+                       struct error *err) MUST_CHECK;
+
+/* The largest `bytes` of a collective. */
+int64_t meter_collective_bytes_max(const struct meter *meter);
+
+/* The least bytes of a collective that are `bytes` or more, in even parts of whole vectors. */
+int64_t meter_collective_bytes(enum group_op op, int size, int64_t bytes);
+
+/* A point of a collective in all groups of `size` at once (see struct collective_table), of which
+ * each member sends or receives `bytes` (of meter_collective_bytes). 2 <= size, a divisor of the
+ * ranks; strided groups are smaller than all. */
+enum status meter_collective(struct measured *out, struct meter *meter, enum group_op op, int size,
+                             bool is_strided, int64_t bytes, struct error *err) MUST_CHECK;
+
+/* Bytes a second of each rank, all at once, from host memory to the device. */
+enum status meter_host_to_device(double *out, struct meter *meter, struct error *err) MUST_CHECK;
+
+/* Bytes a second of each rank, all at once, that a sum over its weights reads: what the largest
+ * product of one row reaches. */
+enum status meter_memory(double *out, struct meter *meter, struct error *err) MUST_CHECK;
+
+/* Seconds from one pass without work to the next: all ranks are called, and are waited for. */
+enum status meter_host_step(struct measured *out, struct meter *meter,
+                            struct error *err) MUST_CHECK;
+
+#endif

@@ -1,0 +1,133 @@
+/* Collectives as they are launched: all groups at once, even parts. */
+#include "base/memory.h"
+#include "measure/meter_state.h"
+
+/* Parts are whole vectors. */
+#define PART_BYTES ((int64_t)64)
+
+static void put_all_gather(struct meter_rank *rank, const struct meter_job *job)
+{
+    comm_all_gather(
+        rank->group, rank->device->stream,
+        &(struct comm_all_gather){.out = rank->out, .in = rank->in, .counts = rank->counts});
+    (void)job;
+}
+
+static void put_reduce_scatter(struct meter_rank *rank, const struct meter_job *job)
+{
+    comm_reduce_scatter(
+        rank->group, rank->device->stream,
+        &(struct comm_reduce_scatter){.out = rank->out, .in = rank->in, .counts = rank->counts});
+    (void)job;
+}
+
+static void put_all_reduce(struct meter_rank *rank, const struct meter_job *job)
+{
+    comm_all_reduce(rank->group, rank->device->stream,
+                    &(struct comm_all_reduce){
+                        .out = rank->out, .in = rank->in, .count = job->bytes * job->size / 4});
+}
+
+static void put_all_to_all(struct meter_rank *rank, const struct meter_job *job)
+{
+    comm_all_to_all_v(rank->group, rank->device->stream,
+                      &(struct comm_all_to_all_v){.out = rank->out,
+                                                  .in = rank->in,
+                                                  .send_counts = rank->counts,
+                                                  .send_offsets = rank->places,
+                                                  .receive_counts = rank->counts,
+                                                  .receive_offsets = rank->places});
+    (void)job;
+}
+
+/* How often a part of each other member leaves a rank. */
+static int times_sent(enum group_op op)
+{
+    return op == GROUP_ALL_REDUCE ? 2 : 1;
+}
+
+/* A group of two has parts of all of them. */
+int64_t meter_collective_bytes_max(const struct meter *meter)
+{
+    return meter->activation_bytes / 4;
+}
+
+/* Counts are of bytes, of a reduce-scatter of values. */
+static enum status counts_get(struct meter_rank *rank, const struct meter_job *job,
+                              struct error *err)
+{
+    TRY(memory_get((void **)&rank->counts, (size_t)job->size, sizeof *rank->counts,
+                   "what is measured", err));
+    TRY(memory_get((void **)&rank->places, (size_t)job->size, sizeof *rank->places,
+                   "what is measured", err));
+    for (int m = 0; m < job->size; m++) {
+        rank->counts[m] = job->op == GROUP_REDUCE_SCATTER ? job->bytes / 4 : job->bytes;
+        rank->places[m] = m * job->bytes;
+    }
+    return STATUS_OK;
+}
+
+/* Group g: its neighbours, or those that stand as far apart as there are groups. */
+static enum status groups_create(struct meter *meter, int size, bool is_strided, struct error *err)
+{
+    int group_count = meter->rank_count / size;
+    for (int g = 0; g < group_count; g++) {
+        struct comm *ends[COMM_RANKS_MAX];
+        int ranks[COMM_RANKS_MAX];
+        for (int m = 0; m < size; m++)
+            ranks[m] = is_strided ? g + m * group_count : g * size + m;
+        TRY(comm_create(ends, box_domain(meter->params.box), ranks, size, err));
+        for (int m = 0; m < size; m++)
+            meter->ranks[ranks[m]].group = ends[m];
+    }
+    return STATUS_OK;
+}
+
+static enum status point_begin(struct meter *meter, const struct meter_job *job, bool is_strided,
+                               struct error *err)
+{
+    TRY(groups_create(meter, job->size, is_strided, err));
+    for (int r = 0; r < meter->rank_count; r++)
+        TRY(counts_get(&meter->ranks[r], job, err));
+    return STATUS_OK;
+}
+
+static void point_end(struct meter *meter)
+{
+    for (int r = 0; r < meter->rank_count; r++) {
+        struct meter_rank *rank = &meter->ranks[r];
+        comm_destroy(rank->group);
+        memory_free(rank->counts);
+        memory_free(rank->places);
+        rank->group = NULL;
+        rank->counts = rank->places = NULL;
+    }
+}
+
+int64_t meter_collective_bytes(enum group_op op, int size, int64_t bytes)
+{
+    int64_t parts = (int64_t)(size - 1) * times_sent(op);
+    return round_up(ceil_div(bytes, parts), PART_BYTES) * parts;
+}
+
+enum status meter_collective(struct measured *out, struct meter *meter, enum group_op op, int size,
+                             bool is_strided, int64_t bytes, struct error *err)
+{
+    static void (*const puts[])(struct meter_rank *, const struct meter_job *) = {
+        [GROUP_ALL_GATHER] = put_all_gather,
+        [GROUP_REDUCE_SCATTER] = put_reduce_scatter,
+        [GROUP_ALL_REDUCE] = put_all_reduce,
+        [GROUP_ALL_TO_ALL] = put_all_to_all,
+    };
+    int64_t parts = (int64_t)(size - 1) * times_sent(op);
+    struct meter_job job = {.put = puts[op], .op = op, .size = size, .bytes = bytes / parts};
+    ASSERT(size >= 2 && meter->rank_count % size == 0);
+    ASSERT(!is_strided || size < meter->rank_count);
+    ASSERT(bytes == meter_collective_bytes(op, size, bytes));
+    ASSERT(job.bytes * size <= meter->activation_bytes);
+    enum status status = point_begin(meter, &job, is_strided, err);
+    if (status == STATUS_OK)
+        status = meter_sample(out, meter, &job, err);
+    point_end(meter);
+    return status;
+}

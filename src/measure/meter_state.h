@@ -1,0 +1,63 @@
+/* What meter.c (samples) and its meter_*.c (what is launched) share. */
+#ifndef PHASOR_MEASURE_METER_STATE_H
+#define PHASOR_MEASURE_METER_STATE_H
+
+#include "measure/meter.h"
+
+struct meter_rank {
+    struct device *device;
+    struct comm *all; /* of every rank, for beginning together */
+    /* Of the device: weights and caches, which launches go through from one end to the other; and
+     * activations. */
+    char *weights;
+    int64_t weight_bytes;
+    float *in, *out;
+    char *staging; /* of the host */
+    /* Of the present point; the arrays of the device's memory are its own. */
+    struct ffn_weights *groups; /* [variant_count][experts], host */
+    int32_t *offsets, *token_of;
+    struct segment *segments; /* host, and their pages */
+    int32_t *pages;
+    struct comm *group;
+    int64_t *counts, *places; /* of a collective, host */
+    int64_t variant_count;    /* places of the weights that launches take in turn */
+    int64_t variant_bytes;    /* from one to the next */
+    int64_t launched;
+    struct mark {
+        double begin, end;
+    } marks[METER_SAMPLES_MAX];
+};
+
+/* What is measured: one launch of it on a rank's stream. */
+struct meter_job {
+    struct meter *meter;
+    void (*put)(struct meter_rank *rank, const struct meter_job *job);
+    struct work_shape work;
+    int64_t segment_count; /* of attention */
+    enum group_op op;
+    int size;
+    int64_t bytes; /* of each message of a collective; of a copy */
+    int first_sample, sample_count, launch_count;
+};
+
+struct meter {
+    struct meter_params params;
+    int rank_count;
+    int64_t activation_bytes; /* of `in` and of `out`, each */
+    struct meter_rank *ranks;
+    int64_t together[COMM_RANKS_MAX]; /* bytes of the collective before a sample */
+    struct meter_job job;
+};
+
+/* Where the weights of the next launch lie; counts it. */
+static inline char *meter_next_weights(struct meter_rank *rank)
+{
+    int64_t variant = rank->launched++ % rank->variant_count;
+    return rank->weights + variant * rank->variant_bytes;
+}
+
+/* Samples of the job until it is settled. */
+enum status meter_sample(struct measured *out, struct meter *meter, const struct meter_job *job,
+                         struct error *err) MUST_CHECK;
+
+#endif

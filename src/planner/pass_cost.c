@@ -1,0 +1,271 @@
+#include "planner/pass_cost.h"
+
+#include <math.h>
+
+/* Everything that the stages ask about. */
+struct stages {
+    const struct profile *profile;
+    const struct model_shape *shape;
+    const struct layout *layout;
+    const struct cost_types *types;
+    const struct routing *routing;
+    const struct pass_shape *pass;
+    double own, group; /* rows of a rank, and of its attention group */
+    double row_bytes;
+    struct pass_cost cost;
+};
+
+#define ACTIVATION_BYTES 4
+#define CHOICE_BYTES     8 /* id and weight of an expert */
+
+static void add(struct stages *stages, int part, double layers, double seconds)
+{
+    if (layers > 0)
+        stages->cost.seconds[part] += layers * seconds;
+}
+
+/* Sizes are means: rounded up, so that a part of a row is a row. */
+static int64_t whole(double value)
+{
+    return (int64_t)ceil(value - 1e-9);
+}
+
+static double work_seconds(const struct stages *stages, struct work_shape work)
+{
+    return profile_work_seconds(stages->profile, &work);
+}
+
+static double rows_seconds(const struct stages *stages, double rows, int64_t values)
+{
+    return work_seconds(
+        stages,
+        (struct work_shape){.kind = WORK_ROWS, .dtype = DTYPE_F32, .dims = {whole(rows), values}});
+}
+
+static double matmul_seconds(const struct stages *stages, double rows, int64_t outputs,
+                             int64_t inputs)
+{
+    return work_seconds(stages, (struct work_shape){.kind = WORK_MATMUL,
+                                                    .dtype = stages->types->matrices,
+                                                    .dims = {whole(rows), outputs, inputs}});
+}
+
+static double ffn_seconds(const struct stages *stages, enum dtype dtype, double rows,
+                          double experts, int64_t width)
+{
+    struct work_shape work = {
+        .kind = WORK_FFN_UP,
+        .dtype = dtype,
+        .dims = {whole(rows), whole(experts), width, stages->shape->hidden_dim}};
+    double up = work_seconds(stages, work);
+    work.kind = WORK_FFN_DOWN;
+    return up + work_seconds(stages, work);
+}
+
+/* Among `size` neighbours, or, with a stride, those `size` that stand apart. */
+static void exchange(struct stages *stages, enum traffic kind, double layers, enum group_op op,
+                     int size, bool is_strided, double bytes)
+{
+    if (layers > 0)
+        add(stages, COST_EXCHANGE + (int)kind, layers,
+            profile_collective_seconds(stages->profile, op, size, is_strided, bytes));
+}
+
+/* ---- Routing --------------------------------------------------------------------------------- */
+
+double routing_imbalance(const struct routing *routing, const struct model_shape *shape, int ep,
+                         double draws)
+{
+    if (ep < 2 || !(draws > 0))
+        return 1;
+    double chance = (ep - 1) / draws;
+    double liking = routing->deviation * routing->deviation * ep / (double)shape->expert_count;
+    double fullest = 1 + sqrt(2 * log(ep) * (chance + liking));
+    return fmin(fullest, ep);
+}
+
+double routing_experts_met(const struct model_shape *shape, double held, double tokens)
+{
+    double misses = 1 - (double)shape->expert_top_k / (double)shape->expert_count;
+    return misses > 0 ? held * (1 - pow(misses, tokens)) : held;
+}
+
+/* How likely a token has any of its experts in one group. */
+static double group_chance(const struct model_shape *shape, int ep)
+{
+    double held = (double)shape->expert_count / ep, misses = 1;
+    for (int64_t draw = 0; draw < shape->expert_top_k; draw++)
+        misses *= fmax(0, (double)shape->expert_count - held - (double)draw) /
+                  ((double)shape->expert_count - (double)draw);
+    return 1 - misses;
+}
+
+/* ---- Attention: stages 1 to 3 ---------------------------------------------------------------- */
+
+static void attention(struct stages *stages)
+{
+    const struct model_shape *shape = stages->shape;
+    const struct layout *layout = stages->layout;
+    double layers = (double)shape->layer_count, groups = layout->attention.dp;
+    int tp = layout->attention.tp;
+    int64_t heads = layout_heads(layout, shape, 0).count;
+    int64_t kv_heads = layout_kv_heads(layout, shape, 0).count;
+    double rows = stages->group;
+    add(stages, COST_ROWS, layers, 2 * rows_seconds(stages, stages->own, shape->hidden_dim));
+    add(stages, COST_PROJECTION, layers,
+        matmul_seconds(stages, rows, (heads + 2 * kv_heads) * shape->head_dim, shape->hidden_dim) +
+            matmul_seconds(stages, rows, shape->hidden_dim, heads * shape->head_dim));
+    add(stages, COST_ATTENTION, layers,
+        work_seconds(stages,
+                     (struct work_shape){.kind = WORK_ATTENTION,
+                                         .dtype = stages->types->cache,
+                                         .dims = {whole(rows), whole(stages->pass->pairs / groups),
+                                                  whole(stages->pass->seen / groups), heads,
+                                                  kv_heads, shape->head_dim}}));
+    double bytes = rows * stages->row_bytes * (tp - 1) / tp;
+    if (stages->pass->form == FORM_REPLICATED) {
+        exchange(stages, TRAFFIC_ATTENTION_REDUCE, layers, GROUP_ALL_REDUCE, tp, false, 2 * bytes);
+        return;
+    }
+    exchange(stages, TRAFFIC_ATTENTION_GATHER, layers, GROUP_ALL_GATHER, tp, false, bytes);
+    exchange(stages, TRAFFIC_ATTENTION_REDUCE, layers, GROUP_REDUCE_SCATTER, tp, false, bytes);
+}
+
+/* ---- Experts: stages 4 to 7 ------------------------------------------------------------------ */
+
+/* Rows go to the groups and come back: an all-to-all among the ranks that hold the same slices. */
+static void experts_owned(struct stages *stages, double layers, double imbalance)
+{
+    const struct model_shape *shape = stages->shape;
+    int tp = stages->layout->experts.tp, ep = stages->layout->experts.ep;
+    double choice_bytes = CHOICE_BYTES * (double)shape->expert_top_k;
+    double received = stages->own; /* rows of a rank, before its group gathers them */
+    if (ep > 1) {
+        double to_each = stages->own * group_chance(shape, ep) * imbalance;
+        double leave = to_each * (ep - 1);
+        received = to_each * ep;
+        exchange(stages, TRAFFIC_COUNTS, layers, GROUP_ALL_GATHER, stages->layout->rank_count,
+                 false, 4.0 * ep * (stages->layout->rank_count - 1));
+        exchange(stages, TRAFFIC_CHOICES, layers, GROUP_ALL_TO_ALL, ep, tp > 1,
+                 leave * choice_bytes);
+        exchange(stages, TRAFFIC_DISPATCH, layers, GROUP_ALL_TO_ALL, ep, tp > 1,
+                 leave * stages->row_bytes);
+        exchange(stages, TRAFFIC_COMBINE, layers, GROUP_ALL_TO_ALL, ep, tp > 1,
+                 leave * stages->row_bytes);
+    }
+    exchange(stages, TRAFFIC_CHOICES, layers, GROUP_ALL_GATHER, tp, false,
+             received * (tp - 1) * choice_bytes);
+    exchange(stages, TRAFFIC_EXPERT_GATHER, layers, GROUP_ALL_GATHER, tp, false,
+             received * (tp - 1) * stages->row_bytes);
+    exchange(stages, TRAFFIC_EXPERT_REDUCE, layers, GROUP_REDUCE_SCATTER, tp, false,
+             received * (tp - 1) * stages->row_bytes);
+}
+
+static void experts_exchange(struct stages *stages, double layers, double imbalance)
+{
+    int size = stages->layout->rank_count;
+    double bytes = stages->pass->rows * stages->row_bytes * (size - 1) / size;
+    switch (stages->pass->form) {
+    case FORM_OWNED:
+        experts_owned(stages, layers, imbalance);
+        break;
+    case FORM_GATHERED:
+        exchange(stages, TRAFFIC_CHOICES, layers, GROUP_ALL_GATHER, size, false,
+                 stages->own * (size - 1) * CHOICE_BYTES * (double)stages->shape->expert_top_k);
+        exchange(stages, TRAFFIC_DISPATCH, layers, GROUP_ALL_GATHER, size, false, bytes);
+        exchange(stages, TRAFFIC_EXPERT_REDUCE, layers, GROUP_REDUCE_SCATTER, size, false, bytes);
+        break;
+    case FORM_REPLICATED:
+        exchange(stages, TRAFFIC_EXPERT_REDUCE, layers, GROUP_ALL_REDUCE, size, false, 2 * bytes);
+        break;
+    }
+}
+
+static void experts(struct stages *stages)
+{
+    const struct model_shape *shape = stages->shape;
+    int ep = stages->layout->experts.ep;
+    double layers = (double)shape->moe_layer_count, tokens = stages->pass->rows;
+    if (layers == 0)
+        return;
+    double draws = tokens * (double)shape->expert_top_k;
+    double imbalance = routing_imbalance(stages->routing, shape, ep, draws);
+    double held = (double)shape->expert_count / ep;
+    int64_t width = layout_expert_width(stages->layout, shape, 0).count;
+    double pairs = draws / ep * imbalance;
+    double met = fmin(routing_experts_met(shape, held, tokens) * imbalance, fmin(held, pairs));
+    add(stages, COST_ROWS, layers,
+        matmul_seconds(stages, stages->own, shape->expert_count, shape->hidden_dim) +
+            rows_seconds(stages, pairs, shape->hidden_dim));
+    add(stages, COST_EXPERTS, layers,
+        ffn_seconds(stages, stages->types->experts, pairs, met, width));
+    experts_exchange(stages, layers, imbalance);
+}
+
+/* ---- Shared experts and dense layers: stage 8 ------------------------------------------------ */
+
+/* As traffic_ffn has it. */
+static void ffn(struct stages *stages, double layers, int64_t width, bool beside_experts)
+{
+    const struct layout *layout = stages->layout;
+    int tp = layout->attention.tp;
+    bool is_cut = layout_ffn_is_cut(layout, width);
+    if (width == 0 || layers == 0)
+        return;
+    add(stages, COST_SHARED, layers,
+        ffn_seconds(stages, stages->types->matrices, is_cut ? stages->group : stages->own, 1,
+                    layout_ffn_width(layout, width, 0).count));
+    bool to_all = tp == layout->rank_count && layout->experts.ep == 1;
+    bool rides = beside_experts && (to_all || stages->pass->form != FORM_OWNED);
+    if (!is_cut || tp == 1 || rides)
+        return;
+    double bytes = stages->group * stages->row_bytes * (tp - 1) / tp;
+    if (stages->pass->form == FORM_REPLICATED) {
+        exchange(stages, TRAFFIC_FFN_REDUCE, layers, GROUP_ALL_REDUCE, tp, false, 2 * bytes);
+        return;
+    }
+    exchange(stages, TRAFFIC_FFN_GATHER, layers, GROUP_ALL_GATHER, tp, false, bytes);
+    exchange(stages, TRAFFIC_FFN_REDUCE, layers, GROUP_REDUCE_SCATTER, tp, false, bytes);
+}
+
+/* ---- Embedding and head: stages 0 and 9 ------------------------------------------------------ */
+
+static void ends(struct stages *stages)
+{
+    const struct model_shape *shape = stages->shape;
+    int size = stages->layout->rank_count;
+    double wanted = stages->pass->logit_rows;
+    double bytes = wanted * stages->row_bytes * (size - 1) / size;
+    exchange(stages, TRAFFIC_EMBED, 1, GROUP_ALL_TO_ALL, size, false,
+             stages->own * stages->row_bytes * (size - 1) / size);
+    if (stages->pass->form != FORM_REPLICATED)
+        exchange(stages, TRAFFIC_HEAD, 1, GROUP_ALL_GATHER, size, false, bytes);
+    add(stages, COST_ROWS, 1, rows_seconds(stages, stages->own, shape->hidden_dim));
+    add(stages, COST_HEAD, 1,
+        matmul_seconds(stages, wanted, layout_vocab(shape, size, 0).count, shape->hidden_dim));
+    add(stages, COST_HOST, 1, stages->profile->host_step);
+}
+
+struct pass_cost pass_cost(const struct profile *profile, const struct model_shape *shape,
+                           const struct layout *layout, const struct cost_types *types,
+                           const struct routing *routing, const struct pass_shape *pass)
+{
+    struct stages stages = {
+        .profile = profile,
+        .shape = shape,
+        .layout = layout,
+        .types = types,
+        .routing = routing,
+        .pass = pass,
+        .group = pass->rows / layout->attention.dp,
+        .own = pass->form == FORM_REPLICATED ? pass->rows : pass->rows / layout->rank_count,
+        .row_bytes = ACTIVATION_BYTES * (double)round_up(shape->hidden_dim, PACK_BLOCK),
+    };
+    ASSERT(pass->form != FORM_REPLICATED || layout->attention.dp == 1);
+    attention(&stages);
+    experts(&stages);
+    ffn(&stages, (double)shape->moe_layer_count, shape->shared_expert_dim, true);
+    ffn(&stages, (double)(shape->layer_count - shape->moe_layer_count), shape->dense_dim, false);
+    ends(&stages);
+    return stages.cost;
+}

@@ -1,0 +1,70 @@
+/* What one pass costs on one box, under one layout: the stages of docs/ARCHITECTURE.md, "One
+ * token's way through a layer", each priced on the rank that has most to do. HAP's Ta, Te and Tc
+ * (equations 1 and 2) are sums of these parts.
+ */
+#ifndef PHASOR_PLANNER_PASS_COST_H
+#define PHASOR_PLANNER_PASS_COST_H
+
+#include "layout/layout.h"
+#include "layout/traffic.h"
+#include "planner/profile.h"
+
+struct pass_shape {
+    enum layer_form form;
+    double rows;       /* tokens of the pass, all data-parallel groups together */
+    double pairs;      /* of a query and a key that it sees (itself included), of all of them */
+    double seen;       /* tokens of the cache that attention reads, likewise */
+    double logit_rows; /* tokens whose logits are wanted */
+};
+
+/* How unevenly routers choose. */
+struct routing {
+    double deviation; /* of the experts' shares from one another, relative to the mean */
+};
+
+/* The numbers of weights and cache. */
+struct cost_types {
+    enum dtype matrices, experts, cache;
+};
+
+enum cost_part {
+    COST_PROJECTION, /* 2 */
+    COST_ATTENTION,  /* 2 */
+    COST_EXPERTS,    /* 6 */
+    COST_SHARED,     /* 8, and dense layers */
+    COST_ROWS,       /* 1, 4, 7: norms, sums, router, combine */
+    COST_HEAD,       /* 9 */
+    COST_HOST,       /* between passes */
+    COST_EXCHANGE,   /* + enum traffic: between ranks */
+    COST_PART_COUNT = COST_EXCHANGE + TRAFFIC_KIND_COUNT
+};
+
+struct pass_cost {
+    double seconds[COST_PART_COUNT]; /* of all layers together */
+};
+
+static inline double pass_cost_total(const struct pass_cost *cost)
+{
+    double sum = 0;
+    for (int part = 0; part < COST_PART_COUNT; part++)
+        sum += cost->seconds[part];
+    return sum;
+}
+
+/* Infinite parts where the profile lacks a table. */
+struct pass_cost pass_cost(const struct profile *profile, const struct model_shape *shape,
+                           const struct layout *layout, const struct cost_types *types,
+                           const struct routing *routing, const struct pass_shape *pass);
+
+/* The same over the layout's groups of experts: rows of the fullest group over the mean, >= 1. Rows
+ * are drawn by chance, and experts are not equally liked:
+ *   1 + sqrt(2 ln(Ee) x variance), variance = (Ee - 1) / draws + deviation^2 x Ee / E
+ * relative to the mean's square, at most Ee. The largest of n normal values lies sqrt(2 ln n)
+ * deviations above their mean. */
+double routing_imbalance(const struct routing *routing, const struct model_shape *shape, int ep,
+                         double draws);
+
+/* Of one group's `held` experts, those that any of `tokens` tokens chooses, on the mean. */
+double routing_experts_met(const struct model_shape *shape, double held, double tokens);
+
+#endif

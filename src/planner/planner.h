@@ -1,0 +1,117 @@
+/* Which layout for which phase: every legal plan is priced, and the one with the least time for the
+ * batch is chosen, or told why none is possible. HAP, section III-C, equations 4 and 5; by exact
+ * enumeration instead of an integer program, for the space is small.
+ *
+ * Pure functions: no file, no clock, no state. In four steps that can each be printed: the problem,
+ * the candidates with their costs, the reason of each that is not possible, the choice.
+ */
+#ifndef PHASOR_PLANNER_PLANNER_H
+#define PHASOR_PLANNER_PLANNER_H
+
+#include "planner/pass_cost.h"
+#include "planner/transition_cost.h"
+
+enum plan_way { PLAN_NONE, PLAN_KEEP, PLAN_RESHARD, PLAN_UPLOAD, PLAN_RELOAD, PLAN_WAY_COUNT };
+
+/* "none" (one layout for both phases), "keep", "reshard", "upload", "reload". */
+extern const char *const plan_way_names[PLAN_WAY_COUNT];
+
+/* Sequences of one length. */
+struct plan_load {
+    int64_t sequences;
+    int64_t prompt_tokens, output_tokens; /* >= 1 each; the first output token is prefill's */
+};
+
+/* How experts are held. */
+enum plan_room {
+    PLAN_ROOM_ONE,   /* one layout */
+    PLAN_ROOM_SPARE, /* and a spare slot */
+    PLAN_ROOM_BOTH   /* two layouts */
+};
+
+/* Bytes that the fullest rank takes. */
+struct plan_memory {
+    uint64_t weights; /* but for the routed experts */
+    uint64_t experts; /* with spare slots */
+    uint64_t cache, activations, staging;
+};
+
+static inline uint64_t plan_memory_total(const struct plan_memory *memory)
+{
+    return memory->weights + memory->experts + memory->cache + memory->activations +
+           memory->staging;
+}
+
+struct plan_problem {
+    int rank_count;
+    const struct model_shape *shape;
+    const struct profile *profile;
+    struct cost_types types; /* native: experts as in prefill */
+    struct expert_type native, backup;
+    struct routing routing;
+    struct plan_load load;
+    bool is_queue;         /* another batch follows: the last way back is paid, too */
+    bool allows_int4;      /* policy int4-decode, and there is a backup or it can be made */
+    const int64_t *passes; /* [pass_count]: tokens of a pass that may be chosen */
+    const int64_t *waves;  /* [wave_count]: sequences together that may be chosen */
+    int pass_count, wave_count;
+    uint64_t memory_bytes; /* of each rank */
+    /* A pure function: what the fullest rank takes with so many tokens a pass and sequences at a
+     * time, each of prompt and output tokens. */
+    struct plan_memory (*memory)(void *context, const struct plan_layouts *layouts,
+                                 enum plan_room room, int64_t pass_tokens, int64_t sequences);
+    void *memory_context;
+};
+
+enum plan_verdict { PLAN_POSSIBLE, PLAN_ILLEGAL, PLAN_TOO_LARGE, PLAN_NOT_ALLOWED, PLAN_UNKNOWN };
+
+struct plan_candidate {
+    struct plan_layouts layouts;
+    enum plan_way way;
+    enum plan_verdict verdict;
+    struct plan_memory memory; /* of the least wave and pass where it is too large */
+    int64_t pass_tokens, wave; /* the best of those that fit */
+    /* Seconds of the whole batch. */
+    double prefill, transition, decode, way_back;
+    struct pass_cost prefill_cost, decode_cost; /* of all passes of a wave */
+};
+
+static inline double plan_candidate_total(const struct plan_candidate *candidate)
+{
+    return candidate->prefill + candidate->transition + candidate->decode + candidate->way_back;
+}
+
+/* Candidates in the order of the enumeration; indices of them, -1: there is none. */
+struct plan_table {
+    struct plan_candidate *candidates;
+    int count;
+    int best;
+    int static_tp, static_ep, best_static; /* docs/plans.md */
+};
+
+/* STATUS_OK also where no candidate is possible: best is -1. Equal times go to the one that comes
+ * first, which changes less. */
+enum status plan_find(struct plan_table *out, const struct plan_problem *problem,
+                      struct error *err) MUST_CHECK;
+void plan_table_deinit(struct plan_table *table); /* a zero one is allowed */
+
+/* Why a layout pair is illegal: the rule with its numbers (layout_check). */
+void plan_illegal_reason(struct error *reason, const struct plan_problem *problem,
+                         const struct plan_candidate *candidate);
+
+/* ---- The parts, for who explains ------------------------------------------------------------- */
+
+/* All passes of prefill of one wave, and the last of them. */
+struct prefill_cost {
+    struct pass_cost cost;
+    double last_pass;
+};
+struct prefill_cost plan_prefill_cost(const struct plan_problem *problem,
+                                      const struct layout *layout, int64_t pass_tokens,
+                                      int64_t wave);
+
+/* All steps of decode of one wave. */
+struct pass_cost plan_decode_cost(const struct plan_problem *problem, const struct layout *layout,
+                                  bool is_packed, int64_t wave);
+
+#endif

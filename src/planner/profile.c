@@ -1,0 +1,98 @@
+#include "planner/profile.h"
+
+#include <math.h>
+
+/* Where a value stands between two points of an axis: the lower one, and the share of the other. */
+struct place {
+    int low;
+    double share;
+};
+
+static struct place place_of(const double *values, int count, double value)
+{
+    int low = 0;
+    if (count == 1 || !(value > values[0]))
+        return (struct place){0, 0};
+    if (value >= values[count - 1])
+        return (struct place){count - 2, 1};
+    while (value >= values[low + 1])
+        low++;
+    return (struct place){low, log(value / values[low]) / log(values[low + 1] / values[low])};
+}
+
+static double axis_value(const struct profile_axis *axis, const struct work_shape *work)
+{
+    double over = axis->over < 0 ? 1 : (double)work->dims[axis->over];
+    return over > 0 ? (double)work->dims[axis->dim] / over : 0;
+}
+
+/* Multilinear, over the corners of the cell. */
+static double log_ratio_of(const struct work_table *table, const struct work_shape *work)
+{
+    struct place places[PROFILE_AXES_MAX];
+    double sum = 0;
+    for (int a = 0; a < table->axis_count; a++)
+        places[a] = place_of(table->axes[a].values, table->axes[a].count,
+                             axis_value(&table->axes[a], work));
+    for (int corner = 0; corner < 1 << table->axis_count; corner++) {
+        double weight = 1;
+        int64_t index = 0;
+        for (int a = 0; a < table->axis_count; a++) {
+            int high = corner >> a & 1;
+            weight *= high ? places[a].share : 1 - places[a].share;
+            index = index * table->axes[a].count + places[a].low + high;
+        }
+        if (weight > 0)
+            sum += weight * table->log_ratios[index];
+    }
+    return sum;
+}
+
+static const struct work_table *work_table_of(const struct profile *profile,
+                                              const struct work_shape *work)
+{
+    for (int i = 0; i < profile->work_count; i++) {
+        const struct work_table *table = &profile->work[i];
+        if (table->kind == work->kind && table->dtype == work->dtype)
+            return table;
+    }
+    return NULL;
+}
+
+double profile_work_seconds(const struct profile *profile, const struct work_shape *work)
+{
+    const struct work_table *table = work_table_of(profile, work);
+    double bytes = work_shape_bytes(work);
+    if (bytes == 0)
+        return 0;
+    if (table == NULL)
+        return INFINITY;
+    double roofline = table->fixed + fmax(work_shape_flops(work) / table->flops_per_second,
+                                          bytes / table->bytes_per_second);
+    return roofline * exp(log_ratio_of(table, work));
+}
+
+/* Beyond the last point the last rate goes on, and before the first its time stands: a message is
+ * never faster than the smallest that was measured. */
+static double between_bytes(const struct collective_table *table, double bytes)
+{
+    int last = table->point_count - 1;
+    if (bytes >= table->bytes[last])
+        return table->seconds[last] * bytes / table->bytes[last];
+    struct place place = place_of(table->bytes, table->point_count, bytes);
+    double low = table->seconds[place.low];
+    return low * pow(table->seconds[place.low + 1] / low, place.share);
+}
+
+double profile_collective_seconds(const struct profile *profile, enum group_op op, int size,
+                                  bool is_strided, double bytes)
+{
+    if (size < 2 || !(bytes > 0))
+        return 0;
+    for (int i = 0; i < profile->collective_count; i++) {
+        const struct collective_table *table = &profile->collectives[i];
+        if (table->op == op && table->size == size && table->is_strided == is_strided)
+            return between_bytes(table, bytes);
+    }
+    return INFINITY;
+}

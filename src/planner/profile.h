@@ -1,0 +1,68 @@
+/* How long operations and collectives take on one box, as they were measured there.
+ *
+ * An operation's time is that of a roofline, times a ratio that is interpolated between measured
+ * points, linearly in the logarithms of the ratio and of the sizes; outside of what was measured
+ * the ratio is that of the nearest point, and the roofline goes on. So doubling a large product
+ * doubles its time whatever was measured. A collective's time is interpolated between bytes in the
+ * same way.
+ *
+ * All arrays are borrowed. Pure functions; any thread.
+ */
+#ifndef PHASOR_PLANNER_PROFILE_H
+#define PHASOR_PLANNER_PROFILE_H
+
+#include <stdbool.h>
+
+#include "layout/work_shape.h"
+
+#define PROFILE_AXES_MAX 4
+
+/* A size by which the ratio changes: dims[dim], or dims[dim] / dims[over] ("rows of each expert").
+ */
+struct profile_axis {
+    int dim, over; /* over -1: none */
+    int count;
+    const double *values; /* [count], > 0, rising */
+};
+
+/* The longest of flops / flops_per_second and bytes / bytes_per_second, and `fixed` beside. */
+struct work_table {
+    enum work_kind kind;
+    enum dtype dtype;
+    double flops_per_second, bytes_per_second, fixed;
+    int axis_count; /* 0: `log_ratios` has one value */
+    struct profile_axis axes[PROFILE_AXES_MAX];
+    const double *log_ratios; /* log(measured / roofline), the last axis fastest */
+};
+
+enum group_op { GROUP_ALL_GATHER, GROUP_REDUCE_SCATTER, GROUP_ALL_REDUCE, GROUP_ALL_TO_ALL };
+
+/* All groups of `size` ranks at a time, neighbours or those N / size apart. */
+struct collective_table {
+    enum group_op op;
+    int size;
+    bool is_strided;
+    int point_count;
+    const double *bytes;   /* [point_count], > 0, rising: the most that leave or reach one rank */
+    const double *seconds; /* [point_count] */
+};
+
+struct profile {
+    int work_count, collective_count;
+    const struct work_table *work;              /* at most one of a kind and dtype */
+    const struct collective_table *collectives; /* at most one of an op, size and stride */
+    double host_to_device;                      /* bytes per second, all ranks at once, each */
+    double disk_read;                           /* bytes per second, all ranks together */
+    double check;     /* granules' checksums, bytes per second of a rank */
+    double repack;    /* native weights as they are read from a checkpoint, likewise */
+    double host_step; /* seconds of the host for a pass */
+};
+
+/* Infinite where the profile has no table for it. */
+double profile_work_seconds(const struct profile *profile, const struct work_shape *work);
+
+/* Of a group of one, or of no bytes: 0. Infinite where there is no table. */
+double profile_collective_seconds(const struct profile *profile, enum group_op op, int size,
+                                  bool is_strided, double bytes);
+
+#endif

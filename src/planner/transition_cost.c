@@ -1,0 +1,125 @@
+#include "planner/transition_cost.h"
+
+#include <math.h>
+
+#include "base/checked.h"
+
+/* ---- What is hidden -------------------------------------------------------------------------- */
+
+/* When the last pass is done with a layer. */
+static double released_at(const struct hiding *hiding, int64_t layer)
+{
+    double begin = hiding->prefill - hiding->last_pass;
+    return begin + hiding->last_pass * (double)(layer + 1) / (double)hiding->layers;
+}
+
+/* Layers are written one after another; the i-th needs the slot that the (i - spares)-th left. */
+double hiding_exposed(const struct hiding *hiding)
+{
+    enum { SPARES_MAX = 256 };
+    double swapped[SPARES_MAX]; /* of the last `spares` layers */
+    int64_t spares = hiding->spares < SPARES_MAX ? hiding->spares : SPARES_MAX;
+    double written = hiding->is_beside ? 0 : hiding->prefill, now = hiding->prefill;
+    ASSERT(spares >= 1);
+    for (int64_t layer = 0; layer < hiding->layers; layer++) {
+        double free_at = layer >= spares ? swapped[layer % spares] : 0;
+        written = fmax(written, free_at) + hiding->layer;
+        swapped[layer % spares] = fmax(written, released_at(hiding, layer));
+        now = fmax(now, swapped[layer % spares]) + hiding->decode_layer;
+    }
+    double exposed = now - hiding->prefill - (double)hiding->layers * hiding->decode_layer;
+    return fmax(0, exposed); /* sums do not come out even */
+}
+
+/* ---- Bytes ----------------------------------------------------------------------------------- */
+
+struct change change_by_reshard(const struct model_shape *shape, const struct layout *from,
+                                const struct layout *to, struct expert_type type)
+{
+    int64_t sent[LAYOUT_RANKS_MAX * LAYOUT_RANKS_MAX];
+    int ranks = from->rank_count;
+    double block = (double)expert_block_bytes(shape, type), most = 0;
+    moves_sent_blocks(sent, shape, from, to);
+    for (int to_rank = 0; to_rank < ranks; to_rank++) {
+        double received = 0;
+        for (int rank = 0; rank < ranks; rank++)
+            received += rank == to_rank ? 0 : (double)sent[rank * ranks + to_rank] * block;
+        most = fmax(most, received);
+    }
+    return (struct change){.received = most};
+}
+
+static double slice_bytes(const struct model_shape *shape, const struct layout *layout, int rank,
+                          struct expert_type type)
+{
+    struct expert_slice slice = moves_slice(shape, layout, rank);
+    return (double)slice.expert_count * (double)slice.blocks.count *
+           (double)expert_block_bytes(shape, type);
+}
+
+/* Values of a layer's experts on a rank. */
+static double slice_values(const struct model_shape *shape, const struct layout *layout, int rank)
+{
+    struct expert_slice slice = moves_slice(shape, layout, rank);
+    return (double)slice.expert_count * (double)slice.blocks.count * PACK_BLOCK *
+           (double)shape->hidden_dim * EXPERT_MATRICES;
+}
+
+/* What the rank has already is not read: as much as nobody would have to send it. */
+struct change change_by_reload(const struct model_shape *shape, const struct layout *from,
+                               const struct layout *to, struct expert_type type)
+{
+    int64_t sent[LAYOUT_RANKS_MAX * LAYOUT_RANKS_MAX];
+    int ranks = from->rank_count;
+    double block = (double)expert_block_bytes(shape, type);
+    struct change change = {0};
+    moves_sent_blocks(sent, shape, from, to);
+    for (int to_rank = 0; to_rank < ranks; to_rank++) {
+        double taken = 0;
+        for (int rank = 0; rank < ranks; rank++)
+            taken += rank == to_rank ? 0 : (double)sent[rank * ranks + to_rank] * block;
+        change.read += taken;
+        change.taken = fmax(change.taken, taken);
+    }
+    return change;
+}
+
+struct change change_by_upload(const struct model_shape *shape, const struct layout *to,
+                               struct expert_type backup)
+{
+    struct change change = {0};
+    for (int rank = 0; rank < to->rank_count; rank++) {
+        double taken = slice_bytes(shape, to, rank, backup);
+        change.read += taken;
+        change.taken = fmax(change.taken, taken);
+        change.values = fmax(change.values, slice_values(shape, to, rank));
+    }
+    return change;
+}
+
+/* ---- Seconds --------------------------------------------------------------------------------- */
+
+double change_reshard_seconds(const struct profile *profile, const struct change *change,
+                              int rank_count)
+{
+    return profile_collective_seconds(profile, GROUP_ALL_TO_ALL, rank_count, false,
+                                      change->received);
+}
+
+double change_reload_seconds(const struct profile *profile, const struct change *change)
+{
+    return fmax(change->read / profile->disk_read,
+                change->taken / profile->repack + change->taken / profile->host_to_device);
+}
+
+/* Reading goes on beside the rest. */
+double change_upload_seconds(const struct profile *profile, const struct change *change,
+                             bool is_packed)
+{
+    struct work_shape dequantize = {
+        .kind = WORK_DEQUANTIZE, .dtype = DTYPE_INT4, .dims = {(int64_t)change->values}};
+    double device = change->taken / profile->check + change->taken / profile->host_to_device;
+    if (!is_packed)
+        device += profile_work_seconds(profile, &dequantize);
+    return fmax(change->read / profile->disk_read, device);
+}

@@ -1,0 +1,428 @@
+/* What a recording keeps of threads that work: which nodes, with what needs, and which time. */
+#include <criterion/criterion.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/memory.h"
+#include "base/record.h"
+#include "base/trace.h"
+
+#define LANES_MAX 16
+#define MS        UINT64_C(1000000)
+
+static struct record_lane_view views[LANES_MAX];
+static int view_count;
+
+static void see(void *context, const struct record_lane_view *view)
+{
+    (void)context;
+    cr_assert_lt(view_count, LANES_MAX);
+    views[view_count++] = *view;
+}
+
+static void look(struct trace *trace)
+{
+    view_count = 0;
+    record_look(trace, see, NULL);
+}
+
+/* A driver, a host and two streams. */
+enum { DRIVER, HOST, ONE, OTHER, READS, LANE_COUNT };
+static struct trace_lane *lanes[LANE_COUNT];
+
+static struct trace *trace_open(void)
+{
+    static const enum record_lane_kind kinds[LANE_COUNT] = {RECORD_LANE_DRIVER, RECORD_LANE_HOST,
+                                                            RECORD_LANE_STREAM, RECORD_LANE_LOW,
+                                                            RECORD_LANE_READS};
+    struct trace *trace;
+    struct error err;
+    cr_assert_eq(trace_create(&trace, &err), STATUS_OK);
+    for (int l = 0; l < LANE_COUNT; l++) {
+        lanes[l] = trace_lane_add(trace, l, "lane");
+        record_lane_set(lanes[l], kinds[l]);
+    }
+    trace_lane_use(lanes[DRIVER]);
+    return trace;
+}
+
+static void trace_close(struct trace *trace)
+{
+    trace_lane_use(NULL);
+    trace_destroy(trace);
+}
+
+static void work_for(uint64_t ns)
+{
+    struct timespec begin, now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
+    do
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    while ((uint64_t)(now.tv_sec - begin.tv_sec) * 1000000000u + (uint64_t)now.tv_nsec -
+               (uint64_t)begin.tv_nsec <
+           ns);
+}
+
+static void sleep_for(uint64_t ns)
+{
+    nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+}
+
+static void node(const char *name)
+{
+    record_begin();
+    record_end(name);
+}
+
+static void expect_needs(int lane, size_t n, const struct record_mark *needs, uint32_t count)
+{
+    const struct record_node *of = &views[lane].nodes[n];
+    cr_assert_lt(n, views[lane].node_count);
+    cr_assert_eq(of->need_count, count, "node %zu has %u needs", n, of->need_count);
+    for (uint32_t i = 0; i < count; i++) {
+        cr_expect_eq(views[lane].needs[of->need_first + i].lane, needs[i].lane);
+        cr_expect_eq(views[lane].needs[of->need_first + i].count, needs[i].count);
+    }
+}
+
+Test(record, keeps_what_runs_between_start_and_stop)
+{
+    struct trace *trace = trace_open();
+    trace_lane_use(lanes[ONE]);
+    node("before");
+    cr_expect_not(record_is_on());
+    cr_expect_eq(record_mark().lane, 0);
+    record_start(trace, 100);
+    cr_expect(record_is_on());
+    trace_stage(3, 7);
+    record_phase(trace, 2);
+    record_begin();
+    record_work(&(struct record_work){.kind = 4, .dims = {1, 2, 3}, .flops = 5, .bytes = 6});
+    record_threads(8);
+    record_end("first");
+    record_begin();
+    trace_name("given");
+    trace_bytes(9);
+    record_end("second");
+    trace_add_named(0, "second");
+    trace_lane_use(NULL);
+    cr_expect_not(record_is_on());
+    node("on no lane");
+    cr_expect_eq(record_stop(trace), RECORD_WHOLE);
+    trace_lane_use(lanes[ONE]);
+    node("behind");
+    look(trace);
+    cr_assert_eq(views[ONE].node_count, 2);
+    const struct record_node *nodes = views[ONE].nodes;
+    cr_expect_str_eq(nodes[0].name, "first");
+    cr_expect(nodes[0].work == 4 && nodes[0].flops == 5 && nodes[0].bytes == 6);
+    cr_expect(nodes[0].dims[0] == 1 && nodes[0].dims[2] == 3 && nodes[0].dims[3] == 0);
+    cr_expect(nodes[0].threads == 8 && nodes[0].stage == 3 && nodes[0].layer == 7);
+    cr_expect_eq(nodes[0].phase, 2);
+    cr_expect_str_eq(nodes[1].name, "given");
+    cr_expect(nodes[1].bytes == 9 && nodes[1].threads == 1);
+    record_start(trace, 100);
+    look(trace);
+    cr_expect_eq(views[ONE].node_count, 0);
+    trace_close(trace);
+}
+
+Test(record, gives_each_need_to_the_next_node_once)
+{
+    struct trace *trace = trace_open();
+    record_start(trace, 100);
+    trace_lane_use(lanes[ONE]);
+    node("a");
+    struct record_mark first = record_mark();
+    node("b");
+    struct record_mark second = record_mark();
+    record_need(second); /* of its own lane: it is behind that anyway */
+    node("c");
+    trace_lane_use(lanes[OTHER]);
+    record_need(first);
+    record_begin();
+    record_drop();
+    record_end("none");
+    record_begin();
+    trace_name("");
+    record_end("none either");
+    trace_add_named(0, "");
+    node("d"); /* has the need of those */
+    record_need(second);
+    struct record_mark waited = record_mark(); /* a node that only waits */
+    record_need(first);                        /* is within it */
+    record_need(second);
+    node("e");
+    cr_expect_eq(record_stop(trace), RECORD_WHOLE);
+    look(trace);
+    for (size_t n = 0; n < 3; n++)
+        expect_needs(ONE, n, NULL, 0);
+    cr_assert_eq(views[OTHER].node_count, 3);
+    expect_needs(OTHER, 0, &(struct record_mark){.lane = (uint16_t)views[ONE].number, .count = 1},
+                 1);
+    expect_needs(OTHER, 1, &(struct record_mark){.lane = (uint16_t)views[ONE].number, .count = 2},
+                 1);
+    cr_expect_eq(views[OTHER].nodes[1].kind, RECORD_NODE_WAIT);
+    cr_expect(waited.lane == views[OTHER].number && waited.count == 2);
+    expect_needs(OTHER, 2, NULL, 0);
+    trace_close(trace);
+}
+
+Test(record, knows_no_mark_of_an_earlier_one)
+{
+    struct trace *trace = trace_open();
+    record_start(trace, 100);
+    trace_lane_use(lanes[ONE]);
+    node("a");
+    struct record_mark old = record_mark();
+    record_start(trace, 100);
+    node("a");
+    trace_lane_use(lanes[OTHER]);
+    record_need(old);
+    node("b");
+    record_stop(trace);
+    look(trace);
+    expect_needs(OTHER, 0, NULL, 0);
+    trace_close(trace);
+}
+
+/* All time of a host is in its nodes, but what it rests; of one that rests none is. */
+Test(record, counts_a_hosts_time_once)
+{
+    struct trace *trace = trace_open();
+    record_start(trace, 10000);
+    for (int kind = DRIVER; kind <= HOST; kind++) {
+        trace_lane_use(lanes[kind]);
+        record_resume();
+        work_for(2 * MS);
+        for (int i = 0; i < 100; i++) {
+            work_for(20000);
+            record_mark();
+        }
+        record_pause();
+        sleep_for(20 * MS);
+        record_need(record_mark_of(lanes[1 - kind]));
+        record_resume();
+        work_for(MS);
+        sleep_for(20 * MS); /* it does not rest: only a driver's time is the clock's */
+        record_pause();
+    }
+    record_stop(trace);
+    look(trace);
+    for (int kind = DRIVER; kind <= HOST; kind++) {
+        uint64_t sum = 0;
+        for (size_t n = 0; n < views[kind].node_count; n++)
+            sum += views[kind].nodes[n].duration_ns;
+        cr_expect_geq(sum, (kind == DRIVER ? 25 : 5) * MS);
+        cr_expect(kind == DRIVER || sum < 20 * MS, "%llu ns: what it slept is in it",
+                  (unsigned long long)sum);
+        cr_expect_geq(views[kind].node_count, 100);
+    }
+    size_t last = views[HOST].node_count - 1;
+    expect_needs(HOST, last,
+                 &(struct record_mark){.lane = (uint16_t)views[DRIVER].number,
+                                       .count = (uint32_t)views[DRIVER].node_count},
+                 1);
+    trace_close(trace);
+}
+
+/* What comes behind a wait is not told as before it, however short. */
+Test(record, cuts_a_hosts_work_where_it_needs)
+{
+    struct trace *trace = trace_open();
+    record_start(trace, 100);
+    trace_lane_use(lanes[ONE]);
+    node("a");
+    struct record_mark mark = record_mark();
+    trace_lane_use(lanes[HOST]);
+    record_resume();
+    work_for(MS);
+    record_need(mark); /* the work before it does not wait */
+    struct record_mark behind = record_mark();
+    record_pause();
+    cr_expect_eq(behind.count, 2);
+    record_stop(trace);
+    look(trace);
+    cr_expect_geq(views[HOST].nodes[0].duration_ns, MS);
+    expect_needs(HOST, 0, NULL, 0);
+    expect_needs(HOST, 1, &mark, 1);
+    trace_close(trace);
+}
+
+Test(record, leaves_out_of_a_node_what_it_waits)
+{
+    struct trace *trace = trace_open();
+    record_start(trace, 100);
+    trace_lane_use(lanes[ONE]);
+    record_begin();
+    work_for(MS);
+    record_pause();
+    sleep_for(30 * MS);
+    record_resume();
+    record_end("node");
+    record_begin();
+    sleep_for(30 * MS);
+    record_begin(); /* anew */
+    record_end("node");
+    record_stop(trace);
+    look(trace);
+    const struct record_node *node = views[ONE].nodes;
+    cr_expect_geq(node[0].end_ns - node[0].begin_ns, 31 * MS);
+    cr_expect_leq(node[0].duration_ns + 30 * MS, node[0].end_ns - node[0].begin_ns);
+    cr_expect_geq(node[0].duration_ns, MS);
+    cr_expect_geq(node[1].begin_ns, node[0].end_ns + 30 * MS);
+    trace_close(trace);
+}
+
+Test(record, puts_reads_one_behind_the_other)
+{
+    struct trace *trace = trace_open();
+    record_start(trace, 100);
+    trace_lane_use(lanes[OTHER]);
+    node("a");
+    struct record_mark asked = record_mark();
+    record_read(lanes[READS], "read", 1000, 5000, 10, asked);
+    struct record_mark second = record_read(lanes[READS], "read", 2000, 6000, 20, asked);
+    record_read(lanes[READS], "read", 3000, 5500, 30, asked); /* was there with the second */
+    record_need(second);
+    record_add(RECORD_NODE_COMPUTE, "b", 7000, 9000, 40, 2);
+    record_stop(trace);
+    look(trace);
+    const struct record_node *reads = views[READS].nodes;
+    cr_assert_eq(views[READS].node_count, 3);
+    cr_expect(reads[0].duration_ns == 4000 && reads[0].bytes == 10);
+    cr_expect(reads[1].begin_ns == 5000 && reads[1].duration_ns == 1000);
+    cr_expect(reads[2].begin_ns == 6000 && reads[2].duration_ns == 0);
+    expect_needs(READS, 0, &asked, 1);
+    expect_needs(OTHER, 1, &second, 1);
+    cr_expect(views[OTHER].nodes[1].duration_ns == 2000 && views[OTHER].nodes[1].threads == 2);
+    trace_close(trace);
+}
+
+Test(record, tells_of_a_collective)
+{
+    static const int ranks[] = {3, 5};
+    static const int64_t counts[] = {64, 128};
+    struct trace *trace = trace_open();
+    record_start(trace, 100);
+    trace_lane_use(lanes[ONE]);
+    for (uint32_t number = 1; number <= 2; number++) {
+        record_begin();
+        record_collective(&(struct record_collective){.group = 9,
+                                                      .number = number,
+                                                      .op = 1,
+                                                      .tag = 4,
+                                                      .member = 1,
+                                                      .size = 2,
+                                                      .ranks = ranks,
+                                                      .counts = counts});
+        record_end("sum");
+    }
+    record_stop(trace);
+    look(trace);
+    const struct record_node *second = &views[ONE].nodes[1];
+    cr_expect_eq(second->kind, RECORD_NODE_COLLECTIVE);
+    static const int64_t expected[] = {9, 2, 1, 4, 1, 2, 3, 5, 64, 128};
+    cr_expect_eq(memcmp(views[ONE].values + second->value_first, expected, sizeof expected), 0);
+    trace_close(trace);
+}
+
+/* Another lane has the nodes; the spans stay. */
+Test(record, may_be_on_another_lane)
+{
+    struct trace *trace = trace_open();
+    record_start(trace, 100);
+    trace_start(trace, 100);
+    trace_lane_use(lanes[ONE]);
+    record_as(lanes[OTHER]);
+    cr_expect_eq(record_lane(), lanes[OTHER]);
+    double begin = trace_begin();
+    node("a");
+    trace_add(begin, "a", 0);
+    record_as(NULL);
+    node("b");
+    record_stop(trace);
+    look(trace);
+    cr_assert(views[ONE].node_count == 1 && views[OTHER].node_count == 1);
+    cr_expect_str_eq(views[OTHER].nodes[0].name, "a");
+    trace_close(trace);
+}
+
+Test(record, is_none_where_there_is_no_room)
+{
+    struct trace *trace = trace_open();
+    trace_lane_use(lanes[ONE]);
+    record_start(trace, 3);
+    for (int i = 0; i < 3; i++)
+        node("fits");
+    cr_expect(record_is_on());
+    node("one too many");
+    cr_expect_not(record_is_on());
+    cr_expect_eq(record_stop(trace), RECORD_FULL);
+    record_start(trace, 3);
+    memory_fail_at(1, 1);
+    node("no memory");
+    memory_fail_at(0, 0);
+    cr_expect_eq(record_stop(trace), RECORD_NO_MEMORY);
+    record_start(trace, 3);
+    node("fits again");
+    cr_expect_eq(record_stop(trace), RECORD_WHOLE);
+    trace_close(trace);
+}
+
+/* ---- Many threads ---------------------------------------------------------------------------- */
+
+#define THREADS 4
+
+static struct {
+    pthread_mutex_t lock;
+    struct record_mark last;
+    atomic_bool has_ended;
+} shared = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Each hands a mark on to whoever comes next. */
+static void *work_many(void *context)
+{
+    trace_lane_use(context);
+    while (!atomic_load(&shared.has_ended)) {
+        pthread_mutex_lock(&shared.lock);
+        record_need(shared.last);
+        node("node");
+        shared.last = record_mark();
+        pthread_mutex_unlock(&shared.lock);
+    }
+    trace_lane_use(NULL);
+    return NULL;
+}
+
+Test(record, ends_whole_while_threads_go_on)
+{
+    struct trace *trace = trace_open();
+    pthread_t threads[THREADS];
+    record_start(trace, INT64_MAX);
+    for (int t = 0; t < THREADS; t++) {
+        struct trace_lane *lane = trace_lane_add(trace, 10 + t, "thread");
+        record_lane_set(lane, RECORD_LANE_STREAM);
+        cr_assert_eq(pthread_create(&threads[t], NULL, work_many, lane), 0);
+    }
+    sleep_for(50 * MS);
+    cr_expect_eq(record_stop(trace), RECORD_WHOLE);
+    look(trace); /* while they run, and add nothing */
+    for (int l = 0; l < view_count; l++) {
+        for (size_t i = 0; i < views[l].need_count; i++) {
+            struct record_mark need = views[l].needs[i];
+            int other = 0;
+            while (other < view_count && views[other].number != need.lane)
+                other++;
+            cr_assert_lt(other, view_count);
+            cr_assert_leq(need.count, views[other].node_count, "a node is not there");
+        }
+    }
+    cr_expect_gt(views[LANE_COUNT].node_count, 0);
+    atomic_store(&shared.has_ended, true);
+    for (int t = 0; t < THREADS; t++)
+        pthread_join(threads[t], NULL);
+    trace_close(trace);
+}

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# phasor plan as a user meets it.
+# Usage: test_plan.sh PHASOR MODEL
+set -u
+phasor=$1
+model=$2
+source "$(dirname "$0")/tools.sh"
+
+# ---- tables
+expect 0 "a box by name" "$phasor" plan "$model" --box h200x2
+silent err "a box by name"
+has out "^box *h200x2: 2 H200" "a box by name"; has out "assumed, not measured" "a box by name"
+has out "static TP" "a box by name"; has out "^tp2|tp2 *none .*static TP" "a box by name"
+expect 0 "--all" "$phasor" plan "$model" --box h200x2 --all
+has out ">tp2:int4 *keep" "--all"
+expect 0 "--policy exact" "$phasor" plan "$model" --box h200x2 --all --policy exact
+has out "not allowed: decode would run on INT4 weights" "--policy exact"
+mkdir config
+cp "$model/config.json" config/
+expect 0 "a config alone" "$phasor" plan config/config.json --box h200x2 --batch-size 1
+has out "^load *1 sequences" "a config alone"
+
+# ---- the page
+expect 0 "--report" "$phasor" plan "$model" --box h200x2 --report page.html
+has page.html "</html>" "--report"; has page.html "Where the time goes" "--report"
+python3 -c '
+import re, sys, xml.dom.minidom
+for svg in re.findall(r"<svg.*?</svg>", open(sys.argv[1]).read(), re.S):
+    xml.dom.minidom.parseString(svg)' page.html || fail "--report: not well-formed"
+expect 0 "--report again" "$phasor" plan "$model" --box h200x2 --report page.html
+cp config/config.json config/before
+expect 1 "--report over the model" "$phasor" plan config/config.json --box h200x2 \
+    --batch-size 1 --report config/config.json
+has err "config.json holds something that phasor did not write" "--report over the model"
+cmp -s config/config.json config/before || fail "--report took the place of config.json"
+: >empty
+expect 0 "--report into an empty file" "$phasor" plan "$model" --box h200x2 --report empty
+expect 1 "--report into no folder" "$phasor" plan "$model" --box h200x2 --report no/such/page.html
+has err "no/such/page.html: cannot be written" "--report into no folder"
+
+# ---- no decode
+expect 0 "one output token" "$phasor" plan "$model" --box h200x2 --output-len 1
+has out "Decode takes 0 s" "one output token"
+! grep -q "0 s more" out || fail "one output token: parts of nothing are told of"
+
+# ---- JSON
+expect 0 "--json" "$phasor" plan "$model" --box h200x2 --json
+jq -e '.best != null and (.plans[.best].total_s > 0) and (.why | length > 20)' out >/dev/null ||
+    fail "--json: no best plan"
+jq -e '.plans as $p | .best as $b |
+       [$p[] | select(.verdict == "possible") | .total_s] | min == $p[$b].total_s' out >/dev/null ||
+    fail "--json: the best is not the fastest"
+jq -e '[.plans[] | select(.verdict == "possible") |
+        (.prefill_s + .decode_s + .transition_s + .way_back_s - .total_s) |
+        (. < 1e-9 and . > -1e-9)] | all' out >/dev/null || fail "--json: times do not add up"
+cp out first
+expect 0 "again" "$phasor" plan "$model" --box h200x2 --json
+cmp -s out first || fail "the same question has another answer"
+
+# ---- what does not fit
+expect 0 "too little memory" "$phasor" plan "$model" --box h200x2 --memory 1MiB
+has out "Nothing fits: the smallest, .* needs .* on a device of 1024 KiB" "too little memory"
+expect 0 "too little memory, JSON" "$phasor" plan "$model" --box h200x2 --memory 1MiB --json
+jq -e '.best == null and .static_tp == null' out >/dev/null || fail "too little memory: a plan"
+
+mkdir long
+jq '.max_position_embeddings = 1073741824 | .num_hidden_layers = 512' "$model/config.json" >long/config.json
+expect 0 "a cache of 2^64 bytes" "$phasor" plan long/config.json --box h200x2 --json \
+    --batch-size 1m --max-num-seqs 1m --prompt-len 1073741568
+jq -e '[.plans[] | select(.verdict == "too large") | .memory.kv_cache > 1e18] | all and length > 0' \
+    out >/dev/null || fail "a cache of 2^64 bytes comes round to little"
+
+# ---- mistakes
+expect 2 "no box" "$phasor" plan "$model"
+has err "for which box" "no box"
+expect 2 "an unknown box" "$phasor" plan "$model" --box a6001x4
+has err 'there is no "a6001x4"; known are' "an unknown box"
+expect 2 "a prompt beyond the context" "$phasor" plan "$model" --box h200x2 --prompt-len 1g
+has err "more than the model's context" "a prompt beyond the context"
+expect 2 "no tokens" "$phasor" plan "$model" --box h200x2 --prompt-len 0
+expect 1 "no model" "$phasor" plan none/config.json --box h200x2
+expect 1 "a box file that is none" "$phasor" plan "$model" --box "$model/config.json"
+
+exit $((failures > 0))

@@ -1,0 +1,175 @@
+/* phasor_plan's parts: a box as a profile, and the memory of a plan. */
+#include <criterion/criterion.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/plan_box.h"
+#include "engine/plan_problem.h"
+#include "engine_tools.h"
+#include "phasor.h"
+
+#define MODEL MODELS_DIR "/kjv-moe"
+
+TestSuite(plan, .timeout = 60);
+
+/* ---- A box as a profile ---------------------------------------------------------------------- */
+
+/* Four ranks on one switch, each by a link of 1 GB/s and 1 us; rings in one protocol of 10 us, 2 us
+ * a step, at half of the bandwidth. */
+static void box_make(struct box_model *box)
+{
+    memset(box, 0, sizeof *box);
+    box->rank_count = 4;
+    box->end_count = 6;
+    box->host = 5;
+    box->disk = -1;
+    box->link_count = 5;
+    for (int i = 0; i < 5; i++)
+        box->links[i] =
+            (struct box_link){.ends = {i < 4 ? i : 5, 4}, .bytes_per_second = 1e9, .latency = 1e-6};
+    for (int op = 0; op < COLLECTIVE_OP_COUNT; op++)
+        box->collectives[op] = (struct box_collective){
+            .algorithm = op == COLLECTIVE_OP_ALL_TO_ALL ? ALGORITHM_DIRECT : ALGORITHM_RING,
+            .protocol_count = 1,
+            .protocols = {{.base_latency = 10e-6, .step_latency = 2e-6, .efficiency = 0.5}}};
+    box->device = (struct box_device){.peak_flops = 1e12, .memory_bytes_per_second = 1e11};
+    for (int kind = 0; kind < WORK_KIND_COUNT; kind++)
+        box->device.flops_efficiency[kind] = box->device.bytes_efficiency[kind] = 0.5;
+    for (int rank = 0; rank < 4; rank++)
+        box->memory_of[rank] = -1;
+}
+
+/* Bytes are what leave a rank: of a ring as much goes over each link. A step has the latency of two
+ * links. */
+static const struct {
+    enum group_op op;
+    int size;
+    double bytes, seconds;
+} calls[] = {
+    {GROUP_ALL_GATHER, 4, 1 << 20, 10e-6 + 3 * 4e-6 + (1 << 20) / 0.5e9},
+    {GROUP_REDUCE_SCATTER, 2, 1 << 20, 10e-6 + 4e-6 + (1 << 20) / 0.5e9},
+    {GROUP_ALL_REDUCE, 4, 1 << 20, 10e-6 + 6 * 4e-6 + (1 << 20) / 0.5e9},
+    {GROUP_ALL_TO_ALL, 4, 1 << 20, 10e-6 + 4e-6 + (1 << 20) / 0.5e9},
+    {GROUP_ALL_TO_ALL, 2, 1 << 10, 10e-6 + 4e-6 + (1 << 10) / 0.5e9},
+};
+
+Test(plan, a_box_gives_the_times_of_its_links)
+{
+    struct box_model *box = malloc(sizeof *box);
+    struct plan_box made;
+    struct error err;
+    cr_assert_not_null(box);
+    box_make(box);
+    cr_assert_eq(plan_box_init(&made, box, &err), STATUS_OK, "%s", err.message);
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        for (int strided = 0; strided <= (calls[i].size < 4); strided++) {
+            double found = profile_collective_seconds(&made.profile, calls[i].op, calls[i].size,
+                                                      strided == 1, calls[i].bytes);
+            cr_assert(fabs(found / calls[i].seconds - 1) < 1e-6, "call %zu: %g, not %g", i, found,
+                      calls[i].seconds);
+        }
+    }
+    cr_assert_float_eq(made.profile.host_to_device, 1e9 / 4, 1); /* all by the host's one link */
+    cr_assert(isinf(made.profile.disk_read));
+    struct work_shape product = {WORK_MATMUL, DTYPE_BF16, {4096, 4096, 4096}};
+    cr_assert_float_eq(profile_work_seconds(&made.profile, &product) /
+                           (2.0 * 4096 * 4096 * 4096 / 0.5e12),
+                       1, 1e-9);
+    plan_box_deinit(&made);
+    free(box);
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+static json_t *plan_of(const char *box, int64_t sequences, int64_t pass_tokens)
+{
+    char *text;
+    struct phasor_error err = {.message = ""};
+    struct phasor_plan_params params = phasor_plan_params_default();
+    params.model = MODEL;
+    params.box = box;
+    params.prompt_tokens = 100;
+    params.output_tokens = 28;
+    params.sequences = params.max_num_seqs = sequences;
+    params.max_num_batched_tokens = pass_tokens;
+    cr_assert_eq(phasor_plan(&text, &params, &err), PHASOR_OK, "%s", err.message);
+    json_t *root = json_loads(text, 0, NULL);
+    cr_assert_not_null(root);
+    phasor_text_free(text);
+    return root;
+}
+
+static json_t *inspect_of(const char *plan)
+{
+    char *text;
+    struct phasor_error err = {.message = ""};
+    struct phasor_inspect_params params = phasor_inspect_params_default();
+    params.model = MODEL;
+    params.plan = plan;
+    params.max_num_seqs = 16;
+    params.max_num_batched_tokens = 512;
+    cr_assert_eq(phasor_inspect(&text, &params, &err), PHASOR_OK, "%s", err.message);
+    json_t *root = json_loads(text, 0, NULL);
+    phasor_text_free(text);
+    return root;
+}
+
+static json_int_t int_of(const json_t *object, const char *key)
+{
+    return json_integer_value(json_object_get(object, key));
+}
+
+/* Weights and activations are those that phasor inspect tells of the fullest rank. */
+Test(plan, memory_is_what_inspect_tells)
+{
+    json_t *root = plan_of("h200x4", 16, 512);
+    json_t *plans = json_object_get(root, "plans");
+    int checked = 0;
+    for (size_t i = 0; i < json_array_size(plans); i++) {
+        const json_t *row = json_array_get(plans, i), *memory = json_object_get(row, "memory");
+        const char *way = json_string_value(json_object_get(row, "way"));
+        bool keeps = strcmp(way, "keep") == 0;
+        if (!json_is_object(memory) || (checked > 40 && i % 7 != 0))
+            continue;
+        json_t *told = inspect_of(json_string_value(json_object_get(row, "plan")));
+        const json_t *list = json_object_get(json_object_get(told, "plans"), "list");
+        const json_t *ranks = json_object_get(json_array_get(list, 0), "ranks");
+        json_int_t most = 0, own = int_of(memory, "total") - int_of(memory, "kv_cache");
+        for (size_t r = 0; r < json_array_size(ranks); r++) {
+            json_int_t total =
+                int_of(json_array_get(ranks, r), keeps ? "total_with_keep" : "total");
+            most = total > most ? total : most;
+        }
+        cr_assert_eq(own, most, "%s by %s: %lld, not %lld",
+                     json_string_value(json_object_get(row, "plan")), way, (long long)own,
+                     (long long)most);
+        json_int_t tokens = 128 * 16; /* two pages for each sequence, none more */
+        cr_assert_eq(int_of(memory, "kv_cache") % tokens, 0);
+        checked++;
+        json_decref(told);
+    }
+    cr_assert_gt(checked, 40);
+    json_decref(root);
+}
+
+Test(plan, params_are_checked)
+{
+    char *text;
+    struct phasor_error err;
+    struct phasor_plan_params params = phasor_plan_params_default();
+    params.model = MODEL;
+    cr_assert_eq(phasor_plan(&text, &params, &err), PHASOR_INVALID_ARGUMENT);
+    params.box = "h200x4";
+    params.output_tokens = 0;
+    cr_assert_eq(phasor_plan(&text, &params, &err), PHASOR_INVALID_ARGUMENT);
+    params.output_tokens = INT64_MAX;
+    cr_assert_eq(phasor_plan(&text, &params, &err), PHASOR_INVALID_ARGUMENT);
+    params.output_tokens = 1;
+    params.routing_deviation = NAN;
+    cr_assert_eq(phasor_plan(&text, &params, &err), PHASOR_INVALID_ARGUMENT);
+    params.routing_deviation = 0;
+    params.max_num_seqs = INT64_MAX;
+    cr_assert_eq(phasor_plan(&text, &params, &err), PHASOR_INVALID_ARGUMENT);
+}

@@ -1,0 +1,180 @@
+/* What measures: every operation and collective runs, on shapes that are odd, too, and no time is
+ * asserted but that it is one. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "measure/meter.h"
+#include "measure/rates.h"
+
+TestSuite(meter, .timeout = 120);
+
+#define RANK_BYTES ((uint64_t)16 << 20)
+
+struct rig {
+    struct box *box;
+    struct meter *meter;
+};
+
+static void rig_open(struct rig *rig, int rank_count)
+{
+    struct error err;
+    cr_assert_eq(box_open(&rig->box, &(struct box_params){.rank_count = rank_count}, &err),
+                 STATUS_OK, "%s", err.message);
+    struct meter_params params = meter_params_default(rig->box, RANK_BYTES * (uint64_t)rank_count);
+    params.point_seconds = 1e-3;
+    params.sample_seconds = 1e-4;
+    cr_assert_eq(meter_create(&rig->meter, &params, &err), STATUS_OK, "%s", err.message);
+}
+
+static void rig_close(struct rig *rig)
+{
+    meter_destroy(rig->meter);
+    box_close(rig->box);
+}
+
+static void is_measured(const struct measured *found, const char *name)
+{
+    cr_expect(isfinite(found->seconds) && found->seconds > 0, "%s: %g s", name, found->seconds);
+    cr_expect(isfinite(found->spread) && found->spread >= 0, "%s: %g", name, found->spread);
+    cr_expect(found->repeats >= METER_SAMPLES_MIN && found->repeats <= METER_SAMPLES_MAX);
+}
+
+static const struct {
+    const char *name;
+    struct work_shape work;
+} works[] = {
+    {"one row", {WORK_MATMUL, DTYPE_BF16, {1, 64, 64}}},
+    {"rows that fill no block", {WORK_MATMUL, DTYPE_BF16, {7, 24, 40}}},
+    {"f32", {WORK_MATMUL, DTYPE_F32, {3, 64, 128}}},
+    {"one expert", {WORK_FFN_UP, DTYPE_BF16, {5, 1, 48, 64}}},
+    {"experts", {WORK_FFN_UP, DTYPE_BF16, {37, 8, 48, 192}}},
+    {"packed experts", {WORK_FFN_UP, DTYPE_INT4, {37, 8, 48, 192}}},
+    {"down", {WORK_FFN_DOWN, DTYPE_BF16, {37, 8, 48, 192}}},
+    {"packed down, groups that are not full", {WORK_FFN_DOWN, DTYPE_INT4, {8, 8, 48, 80}}},
+    {"decode", {WORK_ATTENTION, DTYPE_BF16, {4, 400, 400, 8, 2, 64}}},
+    {"prefill", {WORK_ATTENTION, DTYPE_BF16, {100, 5050, 100, 4, 4, 32}}},
+    {"two prompts, cut", {WORK_ATTENTION, DTYPE_F32, {32, 3000, 200, 4, 1, 128}}},
+    {"a row that sees itself", {WORK_ATTENTION, DTYPE_BF16, {1, 1, 1, 1, 1, 64}}},
+    {"fewer pairs than rows", {WORK_ATTENTION, DTYPE_BF16, {10, 1, 1, 1, 1, 64}}},
+    {"norm and sum", {WORK_ROWS, DTYPE_F32, {33, 100}}},
+    {"dequantize", {WORK_DEQUANTIZE, DTYPE_INT4, {100000}}},
+    {"dequantize a value", {WORK_DEQUANTIZE, DTYPE_INT4, {1}}},
+};
+
+Test(meter, runs_every_operation)
+{
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        struct rig rig;
+        rig_open(&rig, ranks);
+        for (size_t i = 0; i < sizeof works / sizeof *works; i++) {
+            struct measured found;
+            struct error err;
+            cr_assert(meter_holds(rig.meter, &works[i].work), "%s", works[i].name);
+            cr_assert_eq(meter_work(&found, rig.meter, &works[i].work, &err), STATUS_OK, "%s: %s",
+                         works[i].name, err.message);
+            is_measured(&found, works[i].name);
+        }
+        rig_close(&rig);
+    }
+}
+
+/* Larger than its memory, and what is no operation. */
+static const struct work_shape not_held[] = {
+    {WORK_OTHER, DTYPE_BF16, {1, 1, 1}},
+    {WORK_KIND_COUNT, DTYPE_BF16, {1, 1, 1}},
+    {WORK_MATMUL, DTYPE_INT4, {1, 16, 16}},
+    {WORK_MATMUL, DTYPE_F16, {1, 16, 16}},
+    {WORK_MATMUL, DTYPE_BF16, {0, 16, 16}},
+    {WORK_MATMUL, DTYPE_BF16, {1, 4096, 4096}},
+    {WORK_MATMUL, DTYPE_BF16, {1 << 20, 16, 16}},
+    {WORK_MATMUL, DTYPE_BF16, {INT64_MAX, INT64_MAX, INT64_MAX}},
+    {WORK_MATMUL, DTYPE_BF16, {-1, 16, 16}},
+    {WORK_FFN_UP, DTYPE_BF16, {7, 8, 16, 16}},
+    {WORK_FFN_UP, DTYPE_BF16, {8, 1 << 20, 48, 1024}},
+    {WORK_FFN_DOWN, DTYPE_INT4, {8, 8, 40, 64}},
+    {WORK_ATTENTION, DTYPE_BF16, {4, 400, 400, 3, 2, 64}},
+    {WORK_ATTENTION, DTYPE_INT4, {4, 400, 400, 2, 2, 64}},
+    {WORK_ATTENTION, DTYPE_BF16, {4, 1 << 30, 1 << 30, 8, 8, 128}},
+    {WORK_ROWS, DTYPE_BF16, {4, 64}},
+    {WORK_DEQUANTIZE, DTYPE_INT4, {1 << 30}},
+    {WORK_DEQUANTIZE, DTYPE_BF16, {100}},
+};
+
+Test(meter, says_what_it_has_no_room_for)
+{
+    struct rig rig;
+    rig_open(&rig, 1);
+    for (size_t i = 0; i < sizeof not_held / sizeof *not_held; i++)
+        cr_expect_not(meter_holds(rig.meter, &not_held[i]), "case %zu", i);
+    rig_close(&rig);
+}
+
+Test(meter, runs_every_collective_of_every_group)
+{
+    struct rig rig;
+    rig_open(&rig, 4);
+    for (int op = GROUP_ALL_GATHER; op <= GROUP_ALL_TO_ALL; op++) {
+        for (int size = 2; size <= 4; size += 2) {
+            for (int strided = 0; strided <= (size < 4); strided++) {
+                for (int64_t wanted = 1; wanted < 1 << 19; wanted *= 37) {
+                    int64_t bytes = meter_collective_bytes((enum group_op)op, size, wanted);
+                    struct measured found;
+                    struct error err;
+                    cr_assert_eq(meter_collective(&found, rig.meter, (enum group_op)op, size,
+                                                  strided, bytes, &err),
+                                 STATUS_OK, "%s", err.message);
+                    is_measured(&found, "collective");
+                    cr_expect(bytes >= wanted && bytes < wanted + 6 * 64);
+                }
+            }
+        }
+    }
+    rig_close(&rig);
+}
+
+Test(meter, rates_are_rates)
+{
+    struct rig rig;
+    struct error err;
+    struct measured step;
+    struct read_rates reads;
+    struct stat stat_now;
+    double rates[4];
+    char path[] = "/tmp/phasor-rates-XXXXXX";
+    close(mkstemp(path));
+    rig_open(&rig, 2);
+    cr_expect_eq(rates_read(&reads, rig.box, path, 8 << 20, &err), STATUS_IO,
+                 "a file that is there is not taken");
+    cr_expect_eq(stat(path, &stat_now), 0);
+    unlink(path);
+    cr_assert_eq(rates_read(&reads, rig.box, path, 8 << 20, &err), STATUS_OK, "%s", err.message);
+    cr_expect_neq(stat(path, &stat_now), 0, "the file is left");
+    cr_assert_eq(rates_check(&rates[0], rig.box, &err), STATUS_OK);
+    cr_assert_eq(rates_repack(&rates[1], rig.box, &err), STATUS_OK);
+    cr_assert_eq(meter_host_to_device(&rates[2], rig.meter, &err), STATUS_OK);
+    cr_assert_eq(meter_memory(&rates[3], rig.meter, &err), STATUS_OK);
+    cr_assert_eq(meter_host_step(&step, rig.meter, &err), STATUS_OK);
+    is_measured(&step, "a step of nothing");
+    cr_expect(isfinite(reads.disk) && reads.disk > 0);
+    cr_expect(isfinite(reads.page_cache) && reads.page_cache > 0);
+    for (int i = 0; i < 4; i++)
+        cr_expect(isfinite(rates[i]) && rates[i] > 0, "rate %d: %g", i, rates[i]);
+    rig_close(&rig);
+}
+
+Test(meter, memory_goes_back)
+{
+    struct memory_counters before = memory_counters_get();
+    struct rig rig;
+    struct error err;
+    struct measured found;
+    rig_open(&rig, 2);
+    cr_assert_eq(meter_work(&found, rig.meter, &works[4].work, &err), STATUS_OK);
+    rig_close(&rig);
+    cr_expect_eq(memory_counters_get().live_count, before.live_count);
+}

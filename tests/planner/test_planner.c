@@ -1,0 +1,398 @@
+/* The plan that is chosen is the one that an integer program chooses; costs are of the bytes that
+ * layouts move; what does not fit is told. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "layout/traffic.h"
+#include "model_shapes.h"
+#include "problems.h"
+
+TestSuite(planner, .timeout = 280);
+
+static uint64_t test_seed(void)
+{
+    const char *seed = getenv("PHASOR_TEST_SEED");
+    return seed == NULL ? 0 : strtoull(seed, NULL, 10);
+}
+
+static struct layout layout_of(const char *text)
+{
+    struct error err;
+    struct layout layout;
+    cr_assert_eq(layout_parse(&layout, text, 0, &err), STATUS_OK, "%s", err.message);
+    return layout;
+}
+
+/* ---- Costs ----------------------------------------------------------------------------------- */
+
+/* Seconds are bytes here: what each exchange is priced with is what leaves a rank of it, as the
+ * formulas of traffic.h have it for rows that are dealt evenly. */
+static void check_exchanges(const char *text, enum layer_form form)
+{
+    struct test_problem test;
+    const struct model_shape *shape = &model_shapes[MIXTRAL_8X7B].shape;
+    struct layout layout = layout_of(text);
+    problem_simple(&test, shape, &(struct simple_box){layout.rank_count, INFINITY, INFINITY, 1, 0});
+    int64_t own[8], sent[64], rows = 56 * 64;
+    struct traffic_pass pass = {form, own, 4096 * 4};
+    struct traffic_bytes bytes = {{{0}}};
+    for (int rank = 0; rank < layout.rank_count; rank++)
+        own[rank] = form == FORM_REPLICATED ? rows : rows / layout.rank_count;
+    /* 8 experts in 2, 4 or 8 groups: 11/14, 13/28, 1/4 of all tokens go to each. */
+    double chance = layout.experts.ep == 2   ? 11.0 / 14
+                    : layout.experts.ep == 4 ? 13.0 / 28
+                                             : 1.0 / 4;
+    for (int i = 0; i < layout.rank_count * layout.experts.ep; i++)
+        sent[i] = (int64_t)((double)own[0] * chance + 0.5);
+    traffic_attention(&bytes, &layout, &pass);
+    traffic_experts(&bytes, &layout, shape, &pass, sent);
+    struct pass_shape asked = {.form = form, .rows = (double)rows, .pairs = 1, .seen = 1};
+    struct routing routing = {0};
+    struct pass_cost cost =
+        pass_cost(&test.profile, shape, &layout, &test.problem.types, &routing, &asked);
+    double imbalance = form == FORM_OWNED ? routing_imbalance(&routing, shape, layout.experts.ep,
+                                                              2.0 * (double)rows)
+                                          : 1;
+    for (int kind = TRAFFIC_ATTENTION_GATHER; kind < TRAFFIC_FFN_GATHER; kind++) {
+        double expected = (double)bytes.bytes[0][kind] * (double)shape->layer_count;
+        bool is_of_experts = kind != TRAFFIC_ATTENTION_GATHER && kind != TRAFFIC_ATTENTION_REDUCE &&
+                             kind != TRAFFIC_COUNTS && layout.experts.ep > 1;
+        double found = cost.seconds[COST_EXCHANGE + kind];
+        if (is_of_experts)
+            expected *= imbalance;
+        cr_assert(fabs(found - expected) <= 1e-6 * expected, "%s, %s: %g, not %g", text,
+                  traffic_names[kind], found, expected);
+    }
+}
+
+Test(planner, exchanges_are_priced_by_their_bytes)
+{
+    static const char *const layouts[] = {"tp4|tp4", "tp4|ep4",      "tp2dp2|tp2ep2",
+                                          "dp4|ep4", "dp4|tp4",      "dp8|tp2ep4",
+                                          "tp8|ep8", "tp2dp4|tp4ep2"};
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        check_exchanges(layouts[i], FORM_OWNED);
+        check_exchanges(layouts[i], FORM_GATHERED);
+    }
+    check_exchanges("tp4|ep4", FORM_REPLICATED);
+    check_exchanges("tp8|tp4ep2", FORM_REPLICATED);
+}
+
+Test(planner, products_are_priced_by_their_flops)
+{
+    struct test_problem test;
+    const struct model_shape *shape = &model_shapes[MIXTRAL_8X7B].shape;
+    struct layout layout = layout_of("tp4|tp4");
+    problem_simple(&test, shape, &(struct simple_box){4, 1, INFINITY, INFINITY, 0});
+    struct pass_shape pass = {
+        .form = FORM_OWNED, .rows = 1000, .pairs = 5000, .seen = 1000, .logit_rows = 10};
+    struct pass_cost cost =
+        pass_cost(&test.profile, shape, &layout, &test.problem.types, &test.problem.routing, &pass);
+    double layers = (double)shape->layer_count;
+    cr_assert_float_eq(cost.seconds[COST_EXPERTS] / (layers * 6.0 * 2000 * 14336 / 4 * 4096), 1,
+                       1e-9);
+    cr_assert_float_eq(cost.seconds[COST_ATTENTION] / (layers * 4.0 * 5000 * 8 * 128), 1, 1e-9);
+    cr_assert_float_eq(cost.seconds[COST_PROJECTION] /
+                           (layers * 2.0 * 1000 * 4096 * (8 + 2 * 2 + 8) * 128),
+                       1, 1e-9);
+    cr_assert_float_eq(cost.seconds[COST_HEAD] / (2.0 * 10 * 8000 * 4096), 1, 1e-9);
+}
+
+Test(planner, routing_is_uneven_by_chance_and_by_liking)
+{
+    const struct model_shape *shape = &model_shapes[MIXTRAL_8X7B].shape;
+    struct routing even = {0}, skewed = {.deviation = 0.5};
+    cr_assert_eq(routing_imbalance(&even, shape, 1, 100), 1);
+    cr_assert_float_eq(routing_imbalance(&even, shape, 4, 1e12), 1, 1e-5);
+    cr_assert_float_eq(routing_imbalance(&even, shape, 4, 300), 1 + sqrt(2 * log(4) * 0.01), 1e-12);
+    cr_assert_float_eq(routing_imbalance(&skewed, shape, 4, 1e15), 1 + sqrt(2 * log(4) * 0.125),
+                       1e-6);
+    cr_assert_eq(routing_imbalance(&skewed, shape, 4, 0.5), 4);
+    /* One token meets 2 of 8 experts; two meet 8 x (1 - (3/4)^2). */
+    cr_assert_float_eq(routing_experts_met(shape, 8, 1), 2, 1e-12);
+    cr_assert_float_eq(routing_experts_met(shape, 8, 2), 3.5, 1e-12);
+    cr_assert_float_eq(routing_experts_met(shape, 2, 1000), 2, 1e-9);
+}
+
+/* ---- The choice against an integer program ----------------------------------------------------
+ */
+
+/* HAP's equation 4 with 5: one attention, one layout for each phase, one way, chosen by variables
+ * of 0 and 1 whose products are linearized; plans that do not fit are left out, as equation 5 has
+ * it. Times are given to it as the planner has them, so this proves the search, not the costs. */
+struct program {
+    FILE *file;
+    const struct plan_table *table;
+};
+
+static void write_terms(struct program *program, const char *format_of, bool is_cost)
+{
+    for (int i = 0; i < program->table->count; i++) {
+        const struct plan_candidate *candidate = &program->table->candidates[i];
+        if (candidate->verdict != PLAN_POSSIBLE)
+            continue;
+        if (is_cost)
+            fprintf(program->file, " + %.17g y%d\n", plan_candidate_total(candidate), i);
+        else
+            fprintf(program->file, format_of, i);
+    }
+}
+
+/* The sum of the y of one choice of a part is that part's variable. */
+static void write_part(struct program *program, char name, int part,
+                       int (*part_of)(const struct plan_candidate *candidate))
+{
+    fprintf(program->file, " %c%d:", name, part);
+    for (int i = 0; i < program->table->count; i++) {
+        const struct plan_candidate *candidate = &program->table->candidates[i];
+        if (candidate->verdict == PLAN_POSSIBLE && part_of(candidate) == part)
+            fprintf(program->file, " + y%d\n", i);
+    }
+    fprintf(program->file, " - %c%d_ = 0\n", name, part);
+}
+
+static int attention_of(const struct plan_candidate *candidate)
+{
+    const struct attention_layout *attention = &candidate->layouts.of[0].attention;
+    return attention->tp * 2 + attention->replicate_ffn;
+}
+
+static int prefill_of(const struct plan_candidate *candidate)
+{
+    return candidate->layouts.of[PHASE_PREFILL].experts.tp;
+}
+
+static int decode_of(const struct plan_candidate *candidate)
+{
+    return candidate->layouts.of[PHASE_DECODE].experts.tp * 2 + candidate->layouts.decode_is_packed;
+}
+
+static const struct {
+    char name;
+    int (*part_of)(const struct plan_candidate *candidate);
+} parts[] = {{'s', attention_of}, {'p', prefill_of}, {'d', decode_of}};
+
+#define PART_VALUES 24
+
+static bool part_is_used(const struct plan_table *table, size_t part, int value)
+{
+    for (int i = 0; i < table->count; i++) {
+        if (table->candidates[i].verdict == PLAN_POSSIBLE &&
+            parts[part].part_of(&table->candidates[i]) == value)
+            return true;
+    }
+    return false;
+}
+
+static void program_write(struct program *program)
+{
+    fprintf(program->file, "Minimize\n obj:");
+    write_terms(program, NULL, true);
+    fprintf(program->file, "Subject To\n");
+    for (size_t part = 0; part < sizeof parts / sizeof *parts; part++) {
+        fprintf(program->file, " one%c:", parts[part].name);
+        for (int value = 0; value < PART_VALUES; value++) {
+            if (part_is_used(program->table, part, value))
+                fprintf(program->file, " + %c%d_", parts[part].name, value);
+        }
+        fprintf(program->file, " = 1\n");
+        for (int value = 0; value < PART_VALUES; value++) {
+            if (part_is_used(program->table, part, value))
+                write_part(program, parts[part].name, value, parts[part].part_of);
+        }
+    }
+    fprintf(program->file, "Binary\n");
+    write_terms(program, " y%d\n", false);
+    for (size_t part = 0; part < sizeof parts / sizeof *parts; part++) {
+        for (int value = 0; value < PART_VALUES; value++) {
+            if (part_is_used(program->table, part, value))
+                fprintf(program->file, " %c%d_\n", parts[part].name, value);
+        }
+    }
+    fprintf(program->file, "End\n");
+}
+
+/* The least objective, as glpsol prints it. */
+static double program_solve(const char *path)
+{
+    char command[512], line[256];
+    double objective = NAN;
+    snprintf(command, sizeof command,
+             GLPSOL " --lp %s -o %s.out >/dev/null && grep Objective %s.out", path, path, path);
+    FILE *pipe = popen(command, "r");
+    cr_assert_not_null(pipe);
+    if (fgets(line, sizeof line, pipe) != NULL)
+        cr_assert_eq(sscanf(line, "Objective: obj = %lf", &objective), 1, "%s", line);
+    cr_assert_eq(pclose(pipe), 0, "glpsol failed");
+    return objective;
+}
+
+static int possible_count(const struct plan_table *table)
+{
+    int count = 0;
+    for (int i = 0; i < table->count; i++)
+        count += table->candidates[i].verdict == PLAN_POSSIBLE;
+    return count;
+}
+
+static void check_against_program(struct random *random, const char *path, int *solved)
+{
+    struct test_problem test;
+    struct plan_table table;
+    struct error err;
+    problem_random(&test, random);
+    cr_assert_eq(plan_find(&table, &test.problem, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(table.best >= 0, possible_count(&table) > 0);
+    if (table.best >= 0) {
+        struct program program = {fopen(path, "w"), &table};
+        cr_assert_not_null(program.file);
+        program_write(&program);
+        cr_assert_eq(fclose(program.file), 0);
+        double least = program_solve(path);
+        double chosen = plan_candidate_total(&table.candidates[table.best]);
+        cr_assert(fabs(least - chosen) <= 1e-6 * chosen,
+                  "the program finds %.10g, the planner %.10g", least, chosen);
+        ++*solved;
+    }
+    plan_table_deinit(&table);
+}
+
+Test(planner, chooses_what_an_integer_program_chooses)
+{
+    char path[] = "/tmp/phasor-plan-XXXXXX", out[64];
+    int file = mkstemp(path), solved = 0;
+    int count = getenv("PHASOR_TEST_FULL") != NULL ? 1000 : 60;
+    struct random random = {.seed = test_seed()};
+    cr_assert_geq(file, 0);
+    close(file);
+    for (int i = 0; i < count; i++)
+        check_against_program(&random, path, &solved);
+    snprintf(out, sizeof out, "%s.out", path);
+    unlink(path);
+    unlink(out);
+    cr_assert_geq(solved, count / 2, "only %d of %d problems have a plan", solved, count);
+    cr_log_info("%d of %d problems have a plan", solved, count);
+}
+
+/* ---- Every candidate --------------------------------------------------------------------------
+ */
+
+static const struct plan_candidate *candidate_of(const struct plan_table *table, const char *text,
+                                                 enum plan_way way)
+{
+    for (int i = 0; i < table->count; i++) {
+        char own[LAYOUT_TEXT_BYTES];
+        plan_layouts_format(own, &table->candidates[i].layouts);
+        if (table->candidates[i].way == way && strcmp(own, text) == 0)
+            return &table->candidates[i];
+    }
+    cr_assert_fail("no candidate %s by %s", text, plan_way_names[way]);
+    return NULL;
+}
+
+static void table_find(struct plan_table *table, const struct test_problem *test)
+{
+    struct error err;
+    cr_assert_eq(plan_find(table, &test->problem, &err), STATUS_OK, "%s", err.message);
+}
+
+Test(planner, tells_why_a_candidate_is_not_possible)
+{
+    struct test_problem test;
+    struct plan_table table;
+    problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                   &(struct simple_box){4, 1e14, 1e12, 1e10, 1e-5});
+    test.expert_bytes = 1 << 20;
+    test.problem.memory_bytes = (1 << 20) + (1 << 18) + 20000;
+    table_find(&table, &test);
+    cr_assert_eq(candidate_of(&table, "tp4|ep4>tp4", PLAN_KEEP)->verdict, PLAN_TOO_LARGE);
+    cr_assert_eq(candidate_of(&table, "tp4|ep4>tp4", PLAN_RESHARD)->verdict, PLAN_POSSIBLE);
+    cr_assert_eq(candidate_of(&table, "tp4|ep4>tp4:int4", PLAN_KEEP)->verdict, PLAN_POSSIBLE);
+    plan_table_deinit(&table);
+    test.problem.allows_int4 = false;
+    table_find(&table, &test);
+    cr_assert_eq(candidate_of(&table, "tp4|ep4>tp4:int4", PLAN_KEEP)->verdict, PLAN_NOT_ALLOWED);
+    cr_assert_eq(candidate_of(&table, "tp4|ep4>tp4", PLAN_UPLOAD)->verdict, PLAN_NOT_ALLOWED);
+    cr_assert_eq(candidate_of(&table, "tp4|ep4>tp4", PLAN_RELOAD)->verdict, PLAN_POSSIBLE);
+    plan_table_deinit(&table);
+    test.problem.memory_bytes = 1000;
+    table_find(&table, &test);
+    cr_assert_eq(table.best, -1);
+    cr_assert_eq(table.static_tp, -1);
+    const struct plan_candidate *large = candidate_of(&table, "tp4|tp4", PLAN_NONE);
+    cr_assert_eq(large->verdict, PLAN_TOO_LARGE);
+    cr_assert_geq(plan_memory_total(&large->memory), 1 << 20);
+    plan_table_deinit(&table);
+}
+
+/* The least wave or pass that is asked about decides what fits; the best of those is taken. */
+Test(planner, waves_and_passes_are_part_of_the_plan)
+{
+    struct test_problem test;
+    struct plan_table table;
+    problem_simple(&test, &model_shapes[QWEN15_MOE_A27B].shape,
+                   &(struct simple_box){4, 1e14, 1e12, 1e10, 1e-5});
+    test.problem.load = (struct plan_load){64, 512, 64};
+    test.problem.wave_count = test.problem.pass_count = 2;
+    test.waves[0] = 8;
+    test.waves[1] = 64;
+    test.passes[0] = 512;
+    test.passes[1] = 8192;
+    table_find(&table, &test);
+    const struct plan_candidate *best = &table.candidates[table.best];
+    cr_assert_eq(best->wave, 64);
+    cr_assert_eq(best->pass_tokens, 8192);
+    plan_table_deinit(&table);
+    test.problem.memory_bytes = 21000; /* a wave of 64 on one group does not fit */
+    table_find(&table, &test);
+    cr_assert_eq(candidate_of(&table, "tp4|ep4", PLAN_NONE)->wave, 8);
+    cr_assert_eq(candidate_of(&table, "dp4|ep4", PLAN_NONE)->wave, 64);
+    plan_table_deinit(&table);
+}
+
+Test(planner, a_static_plan_has_no_transition_and_a_queue_pays_the_way_back)
+{
+    struct test_problem test;
+    struct plan_table table;
+    problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                   &(struct simple_box){4, 1e14, 1e12, 1e10, 1e-5});
+    test.problem.load.output_tokens = 1; /* no decode hides any of the transition */
+    table_find(&table, &test);
+    const struct plan_candidate *fixed = candidate_of(&table, "tp4|tp4", PLAN_NONE);
+    const struct plan_candidate *moved = candidate_of(&table, "tp4|ep4>tp4", PLAN_RESHARD);
+    cr_assert_eq(fixed->transition + fixed->way_back, 0);
+    cr_assert_eq(moved->way_back, 0);
+    double bytes = 6.0 * 14336 / 4 * 4096 * 3 * 2;
+    cr_assert_float_eq(moved->transition / (32 * bytes / 1e10), 1, 0.01);
+    cr_assert_eq(&table.candidates[table.static_tp], fixed);
+    plan_table_deinit(&table);
+    test.problem.is_queue = true;
+    table_find(&table, &test);
+    moved = candidate_of(&table, "tp4|ep4>tp4", PLAN_RESHARD);
+    cr_assert_float_eq(moved->way_back / (32 * bytes / 1e10), 1, 1e-9);
+    plan_table_deinit(&table);
+}
+
+/* The same problem, the same table. */
+Test(planner, is_a_pure_function)
+{
+    struct random random = {.seed = test_seed()};
+    for (int i = 0; i < 20; i++) {
+        struct test_problem test;
+        struct plan_table one, two;
+        problem_random(&test, &random);
+        table_find(&one, &test);
+        table_find(&two, &test);
+        cr_assert_eq(one.count, two.count);
+        cr_assert_eq(one.best, two.best);
+        for (int c = 0; c < one.count; c++)
+            cr_assert_eq(plan_candidate_total(&one.candidates[c]),
+                         plan_candidate_total(&two.candidates[c]));
+        plan_table_deinit(&one);
+        plan_table_deinit(&two);
+    }
+}

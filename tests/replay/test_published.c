@@ -1,0 +1,173 @@
+/* A second opinion: what replay finds for one collective, beside what others measured of it and
+ * published (published.json, with the sources). The boxes are older than this comparison and have
+ * nothing of it: their links are from data sheets, peer-to-peer tests and the constants that NCCL
+ * plans by.
+ *
+ *   within       a point without `misses_by` is within 15 %
+ *   known        one with it misses by as much as is written there, and by more than 15 %
+ *   counts       there are points of each kind of collective, of PCIe and of NVLink
+ *
+ * The table of all points is printed:
+ *   test_replay --filter published/collectives_take_as_long_as_others_measured
+ */
+#include <criterion/criterion.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "builder.h"
+
+#define BOUND     0.15
+#define UNCHANGED 0.01 /* of a miss that is known */
+
+static const struct {
+    const char *name;
+    enum collective_op op;
+} ops[] = {
+    {"all_gather", COLLECTIVE_OP_ALL_GATHER},
+    {"reduce_scatter", COLLECTIVE_OP_REDUCE_SCATTER},
+    {"all_reduce", COLLECTIVE_OP_ALL_REDUCE},
+    {"all_to_all", COLLECTIVE_OP_ALL_TO_ALL},
+};
+#define OP_COUNT (sizeof ops / sizeof *ops)
+
+static json_t *published;
+static struct box_model box;
+
+/* ---- What was published ---------------------------------------------------------------------- */
+
+static void open_published(void)
+{
+    json_error_t error;
+    published = json_load_file(REPLAY_DIR "/published.json", 0, &error);
+    cr_assert_not_null(published, "line %d: %s", error.line, error.text);
+}
+
+static void close_published(void)
+{
+    json_decref(published);
+}
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    cr_assert_not_null(text, "no %s", key);
+    return text;
+}
+
+static size_t op_of(const json_t *series)
+{
+    size_t op = 0;
+    while (op < OP_COUNT && strcmp(ops[op].name, text_of(series, "op")) != 0)
+        op++;
+    cr_assert_lt(op, OP_COUNT, "%s is no collective", text_of(series, "op"));
+    return op;
+}
+
+/* "a6000x4" is one of phasor's boxes, "tests/rtx4090x8" is one of the tests'. */
+static void read_box(const char *name)
+{
+    char path[512];
+    struct error err;
+    bool is_own = strncmp(name, "tests/", 6) == 0;
+    snprintf(path, sizeof path, "%s/%s.json", is_own ? REPLAY_DIR "/boxes" : BOXES_DIR,
+             is_own ? name + 6 : name);
+    cr_assert_eq(box_model_read(&box, path, &err), STATUS_OK, "%s", err.message);
+}
+
+/* ---- What replay finds ----------------------------------------------------------------------- */
+
+/* By nccl-tests' sizes: of what a rank has in the end (all-gather) or had (all others). */
+static void fill_counts(int64_t *counts, enum collective_op op, int size, int member, int64_t bytes)
+{
+    for (int i = 0; i < size; i++) {
+        counts[i] = op == COLLECTIVE_OP_ALL_REDUCE ? (i == 0 ? bytes : 0) : bytes / size;
+        if (op == COLLECTIVE_OP_ALL_TO_ALL && i == member)
+            counts[i] = 0;
+    }
+}
+
+/* One call of the first `size` ranks of the box, by itself. */
+static double replay_seconds(enum collective_op op, int size, int64_t bytes)
+{
+    struct builder builder;
+    struct simulation simulation;
+    struct error err;
+    int ranks[RECORDING_RANKS_MAX];
+    int64_t counts[RECORDING_RANKS_MAX];
+    build_begin(&builder, box.rank_count);
+    for (int r = 0; r < size; r++)
+        ranks[r] = r;
+    uint32_t group = build_group(&builder, size, ranks);
+    for (int r = 0; r < size; r++) {
+        fill_counts(counts, op, size, r, bytes);
+        build_collective(&builder, build_lane(&builder, LANE_STREAM, r), group, op, counts);
+    }
+    build_finish(&builder);
+    const struct simulation_params params = {.recording = &builder.recording, .box = &box};
+    cr_assert_eq(simulate(&simulation, &params, &err), STATUS_OK, "%s", err.message);
+    double seconds = simulation.seconds;
+    simulation_deinit(&simulation);
+    build_end(&builder);
+    return seconds;
+}
+
+/* ---- One beside the other -------------------------------------------------------------------- */
+
+static void print_point(const json_t *series, double bytes, double measured, double found,
+                        double miss)
+{
+    printf("%-16s %-15s %2d ranks %11.0f B %10.1f us %10.1f us %+7.2f %%%s\n",
+           text_of(series, "box"), text_of(series, "op"),
+           (int)json_integer_value(json_object_get(series, "ranks")), bytes, measured * 1e6,
+           found * 1e6, 100 * miss, fabs(miss) <= BOUND ? "" : "  misses");
+}
+
+/* Returns whether it is within the bound. */
+static bool check_point(const json_t *series, const json_t *point)
+{
+    enum collective_op op = ops[op_of(series)].op;
+    int size = (int)json_integer_value(json_object_get(series, "ranks"));
+    int64_t bytes = json_integer_value(json_object_get(point, "bytes"));
+    double measured = json_number_value(json_object_get(point, "us")) * 1e-6;
+    const json_t *known = json_object_get(point, "misses_by");
+    double found = replay_seconds(op, size, bytes), miss = found / measured - 1;
+    print_point(series, (double)bytes, measured, found, miss);
+    if (known == NULL) {
+        cr_expect_leq(fabs(miss), BOUND, "%s %s %d %lld: misses by %.3f", text_of(series, "box"),
+                      text_of(series, "op"), size, (long long)bytes, miss);
+        return fabs(miss) <= BOUND;
+    }
+    cr_expect_leq(fabs(miss - json_number_value(known)), UNCHANGED,
+                  "%s %s %d %lld: misses by %.3f, no more by %.3f", text_of(series, "box"),
+                  text_of(series, "op"), size, (long long)bytes, miss, json_number_value(known));
+    cr_expect_gt(fabs(miss), BOUND, "%s %s %d %lld: misses no more", text_of(series, "box"),
+                 text_of(series, "op"), size, (long long)bytes);
+    cr_expect_gt(strlen(text_of(series, "reason")), 0);
+    return false;
+}
+
+Test(published, collectives_take_as_long_as_others_measured, .init = open_published,
+     .fini = close_published)
+{
+    size_t i, k, counts[OP_COUNT] = {0}, within[OP_COUNT] = {0};
+    const json_t *series, *point;
+    printf("%-16s %-15s %8s %13s %13s %13s\n", "box", "collective", "", "", "measured", "replay");
+    json_array_foreach(json_object_get(published, "series"), i, series)
+    {
+        read_box(text_of(series, "box"));
+        cr_expect_gt(strlen(text_of(series, "source")), 0);
+        cr_expect_gt(strlen(text_of(series, "machine")), 0);
+        json_array_foreach(json_object_get(series, "points"), k, point)
+        {
+            counts[op_of(series)]++;
+            within[op_of(series)] += check_point(series, point);
+        }
+    }
+    for (size_t op = 0; op < OP_COUNT; op++) {
+        printf("%s: %zu of %zu points within %.0f %%\n", ops[op].name, within[op], counts[op],
+               100 * BOUND);
+        cr_expect_gt(counts[op], 0);
+    }
+}
