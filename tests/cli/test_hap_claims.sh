@@ -27,12 +27,11 @@ awk -F ' *[|] *' '$9 < 1 || $9 - $8 - $10 > 0.011 || $8 + $10 - $9 > 0.011 {bad 
     fail "a residual is not the difference"
 
 # ---- into the page: between its marks, and nowhere else
+cp out tables
 cp "$page" page.md
 expect 0 "a page" python3 "$script" --phasor "$phasor" --quick --page page.md
-cp page.md once.md
-expect 0 "a page again" python3 "$script" --phasor "$phasor" --quick --page page.md
-cmp -s page.md once.md || fail "a page: twice is not once"
-has page.md "^### Every bar" "a page"
+diff <(sed -n '/tables: begin/,/tables: end/p' page.md | sed -e '1,2d' -e '$d' | sed '$d') tables >out ||
+    fail "a page: not the tables"
 diff <(sed '/tables: begin/,/tables: end/d' "$page") <(sed '/tables: begin/,/tables: end/d' page.md) >out ||
     fail "a page: something else has changed"
 
