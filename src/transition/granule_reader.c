@@ -19,6 +19,17 @@
  * rank they give up before (comm_domain_params). */
 #define PATIENCE_SECONDS 60
 
+/* A list that is read. */
+struct reading {
+    struct granule_list list;
+    int64_t asked, come; /* granules: asked for, and given to the caller */
+};
+
+struct asked {
+    struct granule granule; /* its bytes are not there yet */
+    bool is_then;           /* of the list that follows */
+};
+
 struct granule_reader {
     const struct backup *backup;
     struct device *device;
@@ -27,12 +38,12 @@ struct granule_reader {
     int buffer_count;
     int *free_buffers; /* [buffer_count], of which free_count are */
     int free_count;
-    struct granule *asked; /* [buffer_count] for what a buffer is; its bytes are not there yet */
-    bool is_stuck;         /* the kernel has buffers for ever */
-
-    /* The list. */
-    const int64_t *numbers;
-    int64_t first, count, next; /* to be asked for */
+    struct asked *asked;      /* [buffer_count] for what a buffer is */
+    bool is_stuck;            /* the kernel has buffers for ever */
+    struct reading now, then; /* then: nothing is asked for before all of now is */
+    /* That have come and are not given yet; those of `then` are not until it begins. */
+    struct granule *there; /* [buffer_count], newest last */
+    int there_count;
 };
 
 struct granule_readers {
@@ -212,6 +223,8 @@ static enum status reader_init(struct granule_reader *reader, struct device *dev
     reader->buffer_count = buffer_count_of(params->backup, params->hold_count);
     TRY(memory_get((void **)&reader->free_buffers, (size_t)reader->buffer_count,
                    sizeof *reader->free_buffers, what, err));
+    TRY(memory_get((void **)&reader->there, (size_t)reader->buffer_count, sizeof *reader->there,
+                   what, err));
     return memory_get((void **)&reader->asked, (size_t)reader->buffer_count, sizeof *reader->asked,
                       what, err);
 }
@@ -291,6 +304,7 @@ void granule_readers_close(struct granule_readers *readers)
         if (reader->device != NULL)
             queue_close(reader);
         memory_free(reader->asked);
+        memory_free(reader->there);
         memory_free(reader->free_buffers);
     }
     memory_free(readers->ranks);
@@ -337,31 +351,38 @@ void granule_readers_source(char out[GRANULE_SOURCE_BYTES], const struct granule
 
 /* ---- Reading --------------------------------------------------------------------------------- */
 
-static int64_t number_of(const struct granule_reader *reader, int64_t i)
+/* Reads the next granule of a list into a free buffer. */
+static void granule_ask(struct granule_reader *reader, struct reading *reading)
 {
-    return reader->first + reader->numbers[i];
+    int buffer = reader->free_buffers[--reader->free_count];
+    int64_t i = reading->asked++, number = reading->list.first + reading->list.numbers[i];
+    reader->asked[buffer] = (struct asked){
+        .granule = {.i = i,
+                    .number = number,
+                    .buffer = buffer,
+                    .asked = record_mark(),
+                    .asked_ns = record_now()},
+        .is_then = reading == &reader->then,
+    };
+    read_queue_submit(reader->queue, (uint64_t)number, buffer,
+                      backup_granule_offset(reader->backup, number),
+                      (size_t)backup_granule_bytes(reader->backup, number));
 }
 
-/* Whatever is free is read into. */
+/* Whatever is free is read into. What is held is of `now`, and so are the buffers that come free
+ * until all of it is asked for: `then` takes nothing that `now` waits for. */
 static void read_ahead(struct granule_reader *reader)
 {
-    for (; reader->free_count > 0 && reader->next < reader->count; reader->next++) {
-        int buffer = reader->free_buffers[--reader->free_count];
-        int64_t number = number_of(reader, reader->next);
-        reader->asked[buffer] = (struct granule){.i = reader->next,
-                                                 .number = number,
-                                                 .buffer = buffer,
-                                                 .asked = record_mark(),
-                                                 .asked_ns = record_now()};
-        read_queue_submit(reader->queue, (uint64_t)number, buffer,
-                          backup_granule_offset(reader->backup, number),
-                          (size_t)backup_granule_bytes(reader->backup, number));
-    }
+    while (reader->free_count > 0 && reader->now.asked < reader->now.list.count)
+        granule_ask(reader, &reader->now);
+    while (reader->free_count > 0 && reader->then.asked < reader->then.list.count)
+        granule_ask(reader, &reader->then);
 }
 
 void granule_reader_stop(struct granule_reader *reader)
 {
-    reader->count = reader->next = 0;
+    reader->now = reader->then = (struct reading){.list = {.count = 0}};
+    reader->there_count = 0;
     if (!reader->is_stuck)
         reader->is_stuck = !read_queue_cancel(reader->queue);
     for (int b = 0; b < reader->buffer_count; b++)
@@ -369,20 +390,59 @@ void granule_reader_stop(struct granule_reader *reader)
     reader->free_count = reader->buffer_count;
 }
 
-enum status granule_reader_begin(struct granule_reader *reader, const int64_t *numbers,
-                                 int64_t count, int64_t first, struct error *err)
+/* That all of the list before it has come and been released. */
+static bool does_follow(const struct granule_reader *reader, const struct granule_list *list)
 {
-    granule_reader_stop(reader);
+    const struct granule_list *then = &reader->then.list;
+    int64_t read = reader->then.asked;
+    return reader->now.come == reader->now.list.count && then->count > 0 &&
+           then->numbers == list->numbers && then->count == list->count &&
+           then->first == list->first && reader->free_count + read == reader->buffer_count;
+}
+
+enum status granule_reader_begin(struct granule_reader *reader, const struct granule_list *list,
+                                 struct error *err)
+{
+    if (does_follow(reader, list)) {
+        reader->now = reader->then;
+        reader->then = (struct reading){.list = {.count = 0}};
+        for (int b = 0; b < reader->buffer_count; b++)
+            reader->asked[b].is_then = false;
+    } else {
+        granule_reader_stop(reader);
+        reader->now.list = *list;
+    }
     if (reader->is_stuck)
         return error_set(err, STATUS_IO,
                          "%s cannot be read any more: an earlier read of it has not ended; the "
                          "disk or the server of the file system hangs",
                          backup_path(reader->backup));
-    reader->numbers = numbers;
-    reader->count = count;
-    reader->first = first;
     read_ahead(reader);
     return STATUS_OK;
+}
+
+void granule_reader_follow(struct granule_reader *reader, const struct granule_list *list)
+{
+    if (reader->is_stuck)
+        return;
+    ASSERT(reader->then.asked == 0);
+    reader->then.list = *list;
+    read_ahead(reader);
+}
+
+/* One of the list that is read now. */
+static bool there_take(struct granule *out, struct granule_reader *reader)
+{
+    struct granule *there = reader->there;
+    for (int i = 0; i < reader->there_count; i++) {
+        if (reader->asked[there[i].buffer].is_then)
+            continue;
+        *out = there[i];
+        reader->there_count--;
+        memmove(&there[i], &there[i + 1], (size_t)(reader->there_count - i) * sizeof *there);
+        return true;
+    }
+    return false;
 }
 
 enum status granule_reader_next(struct granule_reader *reader, struct granule *out, bool *has,
@@ -390,13 +450,21 @@ enum status granule_reader_next(struct granule_reader *reader, struct granule *o
 {
     struct read_done done;
     perturb();
-    TRY(read_queue_wait(reader->queue, &done, seconds, err));
-    *has = done.buffer >= 0;
-    if (!*has)
-        return STATUS_OK;
-    *out = reader->asked[done.buffer];
-    out->bytes = done.bytes;
-    ASSERT(done.id == (uint64_t)out->number);
+    *has = false;
+    while (reader->now.come < reader->now.list.count) {
+        *has = there_take(out, reader);
+        if (*has)
+            break;
+        TRY(read_queue_wait(reader->queue, &done, seconds, err));
+        if (done.buffer < 0)
+            break;
+        struct asked *asked = &reader->asked[done.buffer];
+        ASSERT(done.id == (uint64_t)asked->granule.number);
+        asked->granule.bytes = done.bytes;
+        asked->granule.come_ns = record_now();
+        reader->there[reader->there_count++] = asked->granule;
+    }
+    reader->now.come += *has;
     return STATUS_OK;
 }
 

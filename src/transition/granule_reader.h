@@ -53,20 +53,32 @@ void granule_readers_source(char out[GRANULE_SOURCE_BYTES], const struct granule
  * flight. */
 struct granule_reader *granule_reader_of(const struct granule_readers *readers, int rank);
 
-/* Begins with a list: granule first + numbers[i] for i = 0 .. count - 1, each to come once, in any
- * order. `numbers` is borrowed until all have come, or the next list. What is left of an earlier
- * one is given up. STATUS_IO: that hangs. */
-enum status granule_reader_begin(struct granule_reader *reader, const int64_t *numbers,
-                                 int64_t count, int64_t first, struct error *err) MUST_CHECK;
+/* Granules first + numbers[i] for i = 0 .. count - 1. `numbers` is borrowed until all have come, or
+ * the list is given up. */
+struct granule_list {
+    const int64_t *numbers;
+    int64_t count, first;
+};
+
+/* Begins with a list, whose granules are each to come once, in any order. What is left of an
+ * earlier one is given up; but not what is there of this one, where granule_reader_follow has named
+ * it. STATUS_IO: giving up hangs. */
+enum status granule_reader_begin(struct granule_reader *reader, const struct granule_list *list,
+                                 struct error *err) MUST_CHECK;
+
+/* The list that will be begun next, most likely: the disk goes on with it, as far as there are
+ * buffers, when it has all that is left of this one. */
+void granule_reader_follow(struct granule_reader *reader, const struct granule_list *list);
 
 struct granule {
     int64_t i;         /* in the list */
     int64_t number;    /* in the backup */
     const char *bytes; /* host memory [backup_granule_bytes], not checked */
     int buffer;        /* private */
-    /* Of a recording: where the thread stood that asked for it, and when (record_now). */
+    /* Of a recording: where the thread stood that asked for it, when, and when it was seen to be
+     * there (record_now). */
     struct record_mark asked;
-    uint64_t asked_ns;
+    uint64_t asked_ns, come_ns;
 };
 
 /* The next granule that has been read; it is the caller's until it is released. At most hold_count
@@ -76,8 +88,9 @@ enum status granule_reader_next(struct granule_reader *reader, struct granule *o
                                 double seconds, struct error *err) MUST_CHECK;
 void granule_reader_release(struct granule_reader *reader, const struct granule *granule);
 
-/* Gives up what is left of the list, and what is held. Returns when nothing is being read; or when
- * that hangs for longer than the patience, which the next granule_reader_begin tells. */
+/* Gives up what is left of the list, what follows it, and what is held. Returns when nothing is
+ * being read; or when that hangs for longer than the patience, which the next granule_reader_begin
+ * tells. */
 void granule_reader_stop(struct granule_reader *reader);
 
 #endif

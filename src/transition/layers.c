@@ -303,3 +303,11 @@ enum status spares_poison(struct transition *transition, struct error *err)
         return STATUS_OK;
     return box_run_on(transition->params.box, &transition->hosts, rank_poison, transition, err);
 }
+
+int64_t layer_next(const struct transition *transition, int64_t layer, enum phase phase)
+{
+    while (layer < transition->params.shape->layer_count &&
+           !layer_has_to_move(transition, layer, phase))
+        layer++;
+    return layer;
+}

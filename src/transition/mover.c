@@ -143,15 +143,6 @@ static bool is_stopping(const struct transition *transition)
     return stopping;
 }
 
-/* The first layer from here on that has to move; the number of layers where none has. */
-static int64_t layer_next(const struct transition *transition, int64_t layer, enum phase phase)
-{
-    while (layer < transition->params.shape->layer_count &&
-           !layer_has_to_move(transition, layer, phase))
-        layer++;
-    return layer;
-}
-
 /* Layers are filled as long as there is room, and swapped in the same order, each when nobody needs
  * it as it was: layers before `*swapped` have been, those before `*filled` are there. */
 static enum status layers_fill_and_swap(struct transition *transition, enum phase phase,

@@ -154,6 +154,8 @@ static inline bool layer_is_int4(const struct transition *transition, int64_t la
 bool layer_reserve(struct transition *transition, int64_t layer, enum phase phase);
 void layer_give_back(struct transition *transition, int64_t layer, enum phase phase);
 bool layer_has_to_move(const struct transition *transition, int64_t layer, enum phase phase);
+/* The first layer from here on that has to move; the number of layers where none has. */
+int64_t layer_next(const struct transition *transition, int64_t layer, enum phase phase);
 /* What nobody needs becomes what nobody can use. */
 enum status spares_poison(struct transition *transition, struct error *err) MUST_CHECK;
 

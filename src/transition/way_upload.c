@@ -227,8 +227,8 @@ static void read_record(const struct transition_rank *rank, const struct granule
     enum read_tier tier = granule_readers_tier(rank->transition->granules);
     const char *name = tier == TIER_CACHED ? "read from the page cache" : "read";
     if (tier != TIER_LOCKED && record_is_on())
-        record_need(
-            record_read(rank->reads, name, granule->asked_ns, record_now(), bytes, granule->asked));
+        record_need(record_read(rank->reads, name, granule->asked_ns, granule->come_ns, bytes,
+                                granule->asked));
 }
 
 /* Gathers what has been read, `most` at most, and one at least: it is waited for. None where the
@@ -389,23 +389,45 @@ static enum status batches_move(struct transition_rank *rank, int64_t left, stru
     return batch_end(rank, err);
 }
 
+static struct granule_list layer_granules(const struct transition_rank *rank, int64_t layer)
+{
+    const struct transition_params *params = &rank->transition->params;
+    int64_t moe_layer = backup_moe_layer(checkpoint_config(params->checkpoint), layer);
+    return (struct granule_list){
+        .numbers = rank->upload->numbers,
+        .count = rank->upload->list.count * rank->upload->parts,
+        .first = backup_granule(backup_form(params->backup), moe_layer, 0, 0),
+    };
+}
+
+/* The disk goes on with the layer that comes next while this one is made and swapped; a trial
+ * moves one layer alone. */
+static enum status layer_begin(const struct transition_rank *rank, int64_t layer, enum phase phase,
+                               struct error *err)
+{
+    const struct transition *transition = rank->transition;
+    struct granule_list list = layer_granules(rank, layer);
+    int64_t next = layer_next(transition, layer + 1, phase);
+    TRY(granule_reader_begin(rank->upload->reader, &list, err));
+    if (transition->has_mover && next < transition->params.shape->layer_count) {
+        list = layer_granules(rank, next);
+        granule_reader_follow(rank->upload->reader, &list);
+    }
+    return STATUS_OK;
+}
+
 /* As many granules as there are pieces to be moved, of those that the layer has left. */
 static enum status upload_move(struct transition_rank *rank, int64_t layer, enum phase phase,
                                struct range pieces, struct error *err)
 {
-    const struct backup_form *form = backup_form(rank->transition->params.backup);
     struct upload_rank *upload = rank->upload;
-    int64_t moe_layer =
-        backup_moe_layer(checkpoint_config(rank->transition->params.checkpoint), layer);
     struct error cause;
     enum status status = STATUS_OK;
     upload->job.rank = rank;
     upload->job.target = expert_slots_target(rank->slots, layer, phase);
     if (pieces.first == 0) {
         upload->placed_count = 0;
-        status = granule_reader_begin(upload->reader, upload->numbers,
-                                      upload->list.count * upload->parts,
-                                      backup_granule(form, moe_layer, 0, 0), &cause);
+        status = layer_begin(rank, layer, phase, &cause);
         if (status != STATUS_OK)
             way_refuse(rank, status, &cause);
     }

@@ -545,9 +545,12 @@ Test(transition_faults, A29_a_read_that_hangs)
     static const struct {
         enum way way;
         int64_t hanging; /* reads: one; all workers', or all threads' */
-        int64_t behind;  /* at most: what is left of the pieces that hung, or of that layer */
-    } hangs[] = {
-        {WAY_RELOAD, 1, 8}, {WAY_RELOAD, 2 * 4, 8}, {WAY_UPLOAD, 1, 64}, {WAY_UPLOAD, 8 * 4, 64}};
+        int64_t behind;  /* at most: what is left of the pieces that hung; or what upload had
+                          * asked for, of that layer and the next: 32 buffers of each rank */
+    } hangs[] = {{WAY_RELOAD, 1, 8},
+                 {WAY_RELOAD, 2 * 4, 8},
+                 {WAY_UPLOAD, 1, 32 * 4 - 1},
+                 {WAY_UPLOAD, 8 * 4, 32 * 4 - 8 * 4}};
     struct cold cold;
     cold_open(&cold, &cases[0]);
     for (size_t h = 0; h < sizeof hangs / sizeof *hangs; h++) {

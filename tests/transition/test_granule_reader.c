@@ -89,23 +89,38 @@ static void read_some(const struct rig *rig, struct granule_reader *reader, cons
         let_one_go(&held, rig, reader, random);
 }
 
+/* Whether a round names the list of the next, or another that does not come, or none. */
+enum follower { FOLLOWED_BY_NEXT, FOLLOWED_BY_ANOTHER, FOLLOWED_BY_NONE };
+
+static void numbers_draw(int64_t numbers[LIST_COUNT], const struct rig *rig, struct random *random)
+{
+    uint64_t bound = (uint64_t)backup_form(rig->backup)->granule_count - 1;
+    for (int i = 0; i < LIST_COUNT; i++)
+        numbers[i] = (int64_t)random_below(random, bound);
+}
+
 static void check_lists(const struct rig *rig, const struct uring_calls *uring)
 {
     const struct granule_reader_params params = params_of(rig, uring);
     struct granule_readers *readers = readers_of(&params);
     struct granule_reader *reader = granule_reader_of(readers, 1);
     struct random random = {3, 0};
-    int64_t numbers[LIST_COUNT];
+    int64_t numbers[2][LIST_COUNT];
     struct error err;
     bool has;
+    numbers_draw(numbers[0], rig, &random);
     for (int round = 0; round < 30; round++) {
         /* Every third is given up in the middle, with some that are held. */
         int64_t most = round % 3 == 2 ? (int64_t)random_below(&random, LIST_COUNT) : LIST_COUNT;
-        uint64_t bound = (uint64_t)backup_form(rig->backup)->granule_count - 1;
-        for (int i = 0; i < LIST_COUNT; i++)
-            numbers[i] = (int64_t)random_below(&random, bound);
-        cr_assert_eq(granule_reader_begin(reader, numbers, LIST_COUNT, 1, &err), STATUS_OK);
-        read_some(rig, reader, numbers, most, &random);
+        const struct granule_list list = {numbers[round % 2], LIST_COUNT, 1};
+        struct granule_list next = {numbers[(round + 1) % 2], LIST_COUNT, 1};
+        enum follower follower = (enum follower)random_below(&random, 3);
+        numbers_draw(numbers[(round + 1) % 2], rig, &random);
+        cr_assert_eq(granule_reader_begin(reader, &list, &err), STATUS_OK);
+        next.first -= follower == FOLLOWED_BY_ANOTHER;
+        if (follower != FOLLOWED_BY_NONE)
+            granule_reader_follow(reader, &next);
+        read_some(rig, reader, list.numbers, most, &random);
         if (most == LIST_COUNT) {
             struct granule none;
             cr_assert_eq(granule_reader_next(reader, &none, &has, 0, &err), STATUS_OK);
@@ -147,7 +162,8 @@ Test(granule_reader, keeps_enough_in_flight_in_the_memory_that_was_said)
     cr_assert_leq(taken, 2 * (said + 16 * 1024), "%llu bytes for 2 x %llu",
                   (unsigned long long)taken, (unsigned long long)said);
     fake.hangs = true;
-    cr_assert_eq(granule_reader_begin(granule_reader_of(readers, 0), numbers, LIST_COUNT, 0, &err),
+    cr_assert_eq(granule_reader_begin(granule_reader_of(readers, 0),
+                                      &(struct granule_list){numbers, LIST_COUNT, 0}, &err),
                  STATUS_OK);
     uint64_t bytes = (uint64_t)backup_granule_bytes_max(rig.backup);
     cr_assert_lt(16 * bytes, 4 << 20);
@@ -156,5 +172,40 @@ Test(granule_reader, keeps_enough_in_flight_in_the_memory_that_was_said)
     fake.hangs = false;
     granule_readers_close(readers);
     cr_assert_eq(memory_counters_get().live_bytes, before);
+    rig_close(&rig);
+}
+
+/* While the first list is held the disk goes on with the second; nothing is read twice, or given
+ * before its list has begun. */
+Test(granule_reader, goes_on_with_the_list_that_follows)
+{
+    int64_t numbers[LIST_COUNT] = {0};
+    const struct granule_list first = {numbers, HOLD, 0}, second = {numbers, LIST_COUNT, 1};
+    struct random random = {4, 0};
+    struct granule held[HOLD], none;
+    struct error err;
+    struct rig rig;
+    bool has;
+    rig_load(&rig, &base);
+    const struct granule_reader_params params = params_of(&rig, &fake_uring);
+    struct granule_readers *readers = readers_of(&params);
+    struct granule_reader *reader = granule_reader_of(readers, 0);
+    uint64_t asked = granule_readers_use(readers).request_count;
+    cr_assert_eq(granule_reader_begin(reader, &first, &err), STATUS_OK);
+    granule_reader_follow(reader, &second);
+    cr_assert_eq(granule_readers_use(readers).request_count - asked, 16 + HOLD);
+    for (int i = 0; i < HOLD; i++) {
+        cr_assert_eq(granule_reader_next(reader, &held[i], &has, 5, &err), STATUS_OK);
+        cr_assert(has);
+        cr_assert_eq(held[i].number, 0);
+    }
+    cr_assert_eq(granule_reader_next(reader, &none, &has, 5, &err), STATUS_OK);
+    cr_assert(!has);
+    for (int i = 0; i < HOLD; i++)
+        granule_reader_release(reader, &held[i]);
+    cr_assert_eq(granule_reader_begin(reader, &second, &err), STATUS_OK);
+    read_some(&rig, reader, numbers, LIST_COUNT, &random);
+    cr_assert_eq(granule_readers_use(readers).request_count - asked, HOLD + LIST_COUNT);
+    granule_readers_close(readers);
     rig_close(&rig);
 }
