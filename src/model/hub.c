@@ -207,8 +207,8 @@ enum status hub_resolve(char **out, const char *model, const char *revision, str
         if (S_ISDIR(info.st_mode))
             return resolve_directory(out, model, revision, err);
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "%s is a file; give the directory with config.json and "
-                         "model*.safetensors",
+                         "%s is a file; give the directory that has config.json, "
+                         "and to run it model*.safetensors",
                          model);
     }
     if (!is_model_id(model))
