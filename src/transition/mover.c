@@ -168,6 +168,17 @@ static enum status layers_fill_and_swap(struct transition *transition, enum phas
     return STATUS_OK;
 }
 
+/* What some ways have begun for layers that did not come by them. */
+static void ways_end(const struct transition *transition)
+{
+    for (enum way way = 0; way < WAY_COUNT; way++) {
+        if (!transition->is_open[way] || ways[way]->end == NULL)
+            continue;
+        for (int r = 0; r < transition->rank_count; r++)
+            ways[way]->end(&transition->ranks[r]);
+    }
+}
+
 static enum status layers_move(struct transition *transition, enum phase phase, struct error *err)
 {
     int64_t swapped, filled;
@@ -175,6 +186,7 @@ static enum status layers_move(struct transition *transition, enum phase phase, 
     if (status != STATUS_OK)
         error_prefix(err, status, "layer %lld, changing the layout of its experts by %s",
                      (long long)transition->work_layer, way_names[transition->work_way]);
+    ways_end(transition);
     /* What is there in vain, and what was to come. */
     for (int64_t layer = swapped; layer < transition->params.shape->layer_count; layer++) {
         if (layer_has_to_move(transition, layer, phase))

@@ -72,6 +72,9 @@ struct way_ops {
     int64_t (*piece_count)(const struct transition_rank *rank, int64_t layer, enum phase phase);
     enum status (*move)(struct transition_rank *rank, int64_t layer, enum phase phase,
                         struct range pieces, struct error *err);
+    /* NULL, or gives up what was begun for layers to come. The transition has ended, how it may; no
+     * thread of the rank works on it. */
+    void (*end)(struct transition_rank *rank);
     bool takes_int4; /* a layer may come from there that has the backup's weights */
     bool gives_int4; /* it has them afterwards */
 };

@@ -437,11 +437,17 @@ static enum status upload_move(struct transition_rank *rank, int64_t layer, enum
     return status;
 }
 
+static void upload_end(struct transition_rank *rank)
+{
+    granule_reader_stop(rank->upload->reader);
+}
+
 const struct way_ops way_upload = {
     .open = upload_open,
     .close = upload_close,
     .piece_count = upload_piece_count,
     .move = upload_move,
+    .end = upload_end,
     .takes_int4 = true,
     .gives_int4 = true,
 };

@@ -152,7 +152,8 @@ static void went_on(struct reads *reads, const struct cold *cold, const struct e
     cr_assert_eq(status, STATUS_OK, "%s: %s", reads->label, err->message);
     cr_assert_eq(rig_check(&reads->rig, cold, PHASE_DECODE, reads->label),
                  rig_moe_layers(&reads->rig), "%s", reads->label);
-    cr_assert_eq(heard->count, is_warned, "%s: %s", reads->label, heard->last);
+    cr_assert_eq(heard->count, is_warned, "%s: %d of %d: %s", reads->label, heard->count, is_warned,
+                 heard->last);
     if (is_warned) {
         const char *then = reads->is_auto ? "going on by reshard" : "it is tried once more";
         cr_assert_not_null(strstr(heard->last, by), "%s", heard->last);
