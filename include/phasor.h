@@ -365,6 +365,23 @@ PHASOR_API struct phasor_plan_params phasor_plan_params_default(void);
 PHASOR_API enum phasor_status phasor_plan(char **out_json, const struct phasor_plan_params *params,
                                           struct phasor_error *err) PHASOR_MUST_CHECK;
 
+/* Loads of every pair of a number of sequences and a prompt length. */
+struct phasor_plan_axes {
+    const int64_t *sequences;     /* [sequence_count] */
+    const int64_t *prompt_tokens; /* [prompt_count] */
+    size_t sequence_count, prompt_count;
+};
+
+/* The same question for many loads, with sequences and prompt_tokens of `axes`, not of `params`; the
+ * box is priced once. A JSON object, released likewise: "cells" is an array of rows, one for each
+ * number of sequences, of a cell for each prompt length: the "plan" with the least time and its
+ * "against_static_tp" (how many times as fast; null: static TP does not fit), or null where nothing
+ * fits or the prompt is beyond the model's context. */
+PHASOR_API enum phasor_status phasor_plan_map(char **out_json,
+                                              const struct phasor_plan_params *params,
+                                              const struct phasor_plan_axes *axes,
+                                              struct phasor_error *err) PHASOR_MUST_CHECK;
+
 /* ---- The INT4 backup ----------------------------------------------------------------------- */
 
 /* Which weights have a scale of their own. */

@@ -287,46 +287,42 @@ static int check_page(void)
     return EXIT_FATAL;
 }
 
-/* What is chosen for a load; a load that cannot be leaves the cell empty. */
-static void map_cell(struct plan_map_cell *cell, struct phasor_plan_params *params, long length,
-                     long batch)
+static void map_cell(struct plan_map_cell *to, const json_t *cell)
+{
+    if (!json_is_object(cell))
+        return; /* nothing fits, or the model has no such context */
+    snprintf(to->plan, sizeof to->plan, "%s", table_text(cell, "plan"));
+    to->gain = seconds_of(cell, "against_static_tp");
+}
+
+static int map_fill(struct plan_map *map, const struct phasor_plan_params *params)
 {
     char *text;
-    struct phasor_error ignored;
-    params->prompt_tokens = length;
-    params->sequences = batch;
-    if (phasor_plan(&text, params, &ignored) != PHASOR_OK)
-        return;
+    struct phasor_error err;
+    for (int b = 0; b < PLAN_MAP_BATCHES; b++)
+        map->batches[b] = INT64_C(1) << b;
+    for (int l = 0; l < PLAN_MAP_LENGTHS; l++)
+        map->lengths[l] = INT64_C(128) << l;
+    const struct phasor_plan_axes axes = {map->batches, map->lengths, PLAN_MAP_BATCHES,
+                                          PLAN_MAP_LENGTHS};
+    if (phasor_plan_map(&text, params, &axes, &err) != PHASOR_OK)
+        return fail(&err);
     json_t *root = json_loads(text, 0, NULL);
-    const json_t *plans = json_object_get(root, "plans"), *best = json_object_get(root, "best");
-    const json_t *tp = json_object_get(root, "static_tp");
-    if (json_is_integer(best)) {
-        const json_t *row = json_array_get(plans, (size_t)json_integer_value(best));
-        snprintf(cell->plan, sizeof cell->plan, "%s", table_text(row, "plan"));
-        if (json_is_integer(tp))
-            cell->gain =
-                seconds_of(json_array_get(plans, (size_t)json_integer_value(tp)), "total_s") /
-                seconds_of(row, "total_s");
+    const json_t *cells = json_object_get(root, "cells");
+    for (size_t b = 0; b < PLAN_MAP_BATCHES; b++) {
+        for (size_t l = 0; l < PLAN_MAP_LENGTHS; l++)
+            map_cell(&map->cells[b][l], json_array_get(json_array_get(cells, b), l));
     }
     json_decref(root);
     phasor_text_free(text);
-}
-
-static void map_fill(struct plan_map *map, struct phasor_plan_params params)
-{
-    for (int b = 0; b < PLAN_MAP_BATCHES; b++) {
-        map->batches[b] = 1L << b;
-        for (int l = 0; l < PLAN_MAP_LENGTHS; l++) {
-            map->lengths[l] = 128L << l;
-            map_cell(&map->cells[b][l], &params, map->lengths[l], map->batches[b]);
-        }
-    }
+    return EXIT_DONE;
 }
 
 static int write_page(const json_t *root, const struct phasor_plan_params *params)
 {
     struct plan_map map = {.lengths = {0}};
-    map_fill(&map, *params);
+    if (map_fill(&map, params) != EXIT_DONE)
+        return EXIT_FATAL;
     FILE *file = fopen(values.report, "w");
     if (file == NULL) {
         fprintf(stderr, "phasor: %s: cannot be written: %s\n", values.report, strerror(errno));

@@ -297,11 +297,11 @@ static void put_map(FILE *file, const struct plan_map *map)
           file);
     fprintf(file, "<svg viewBox=\"0 0 940 %d\">\n", (PLAN_MAP_BATCHES + 1) * CELL_HEIGHT);
     for (int l = 0; l < PLAN_MAP_LENGTHS; l++) {
-        snprintf(text, sizeof text, "%ld", map->lengths[l]);
+        snprintf(text, sizeof text, "%" PRId64, map->lengths[l]);
         put_label(file, 60 + (l + 0.5) * CELL_WIDTH, 20, "middle", text);
     }
     for (int b = 0; b < PLAN_MAP_BATCHES; b++) {
-        snprintf(text, sizeof text, "%ld", map->batches[b]);
+        snprintf(text, sizeof text, "%" PRId64, map->batches[b]);
         put_label(file, 50, (b + 1.5) * CELL_HEIGHT + 5, "end", text);
         for (int l = 0; l < PLAN_MAP_LENGTHS; l++) {
             const struct plan_map_cell *cell = &map->cells[b][l];

@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 
 #define PLAN_MAP_LENGTHS 8 /* prompts of 128 .. 16384 tokens */
@@ -21,8 +22,8 @@ struct plan_map_cell {
 };
 
 struct plan_map {
-    long lengths[PLAN_MAP_LENGTHS];
-    long batches[PLAN_MAP_BATCHES];
+    int64_t lengths[PLAN_MAP_LENGTHS];
+    int64_t batches[PLAN_MAP_BATCHES];
     struct plan_map_cell cells[PLAN_MAP_BATCHES][PLAN_MAP_LENGTHS];
 };
 

@@ -323,11 +323,11 @@ struct phasor_plan_params phasor_plan_params_default(void)
                                        .routing_deviation = 0.3};
 }
 
-static enum status plan_model(char **out_json, const struct phasor_plan_params *params,
-                              struct error *err)
+static enum status plan_params_make(struct plan_params *out,
+                                    const struct phasor_plan_params *params, struct error *err)
 {
     TRY(check_model(params->model, params->dtype, err));
-    struct plan_params plan = {
+    *out = (struct plan_params){
         .model = params->model,
         .revision = params->revision,
         .box = params->box,
@@ -341,17 +341,39 @@ static enum status plan_model(char **out_json, const struct phasor_plan_params *
         .memory_bytes = params->memory_bytes,
         .routing_deviation = params->routing_deviation,
     };
-    return plan_json(out_json, &plan, err);
+    return STATUS_OK;
 }
 
 enum phasor_status phasor_plan(char **out_json, const struct phasor_plan_params *params,
                                struct phasor_error *err)
 {
     struct error reason;
+    struct plan_params plan;
     struct phasor_plan_params whole = phasor_plan_params_default();
     enum status status = complete(&whole, sizeof whole, params, &reason);
     if (status == STATUS_OK)
-        status = plan_model(out_json, &whole, &reason);
+        status = plan_params_make(&plan, &whole, &reason);
+    if (status == STATUS_OK)
+        status = plan_json(out_json, &plan, &reason);
+    return tell(err, status, &reason);
+}
+
+enum phasor_status phasor_plan_map(char **out_json, const struct phasor_plan_params *params,
+                                   const struct phasor_plan_axes *axes, struct phasor_error *err)
+{
+    struct error reason;
+    struct plan_params plan;
+    struct phasor_plan_params whole = phasor_plan_params_default();
+    enum status status = complete(&whole, sizeof whole, params, &reason);
+    if (status == STATUS_OK && axes == NULL)
+        status = error_set(&reason, STATUS_INVALID_ARGUMENT, "for which loads? \"axes\" is NULL");
+    if (status == STATUS_OK)
+        status = plan_params_make(&plan, &whole, &reason);
+    if (status == STATUS_OK)
+        status = plan_map_json(out_json, &plan,
+                               &(struct plan_axes){axes->sequences, axes->prompt_tokens,
+                                                   axes->sequence_count, axes->prompt_count},
+                               &reason);
     return tell(err, status, &reason);
 }
 

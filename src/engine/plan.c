@@ -102,31 +102,98 @@ static enum status find(struct description *to, const struct plan_params *params
     return STATUS_OK;
 }
 
+static enum status subject_init(struct plan_subject *out, const struct plan_params *params,
+                                const struct plan_inputs *inputs, const struct profile *profile,
+                                struct error *err)
+{
+    return plan_subject_init(out,
+                             &(struct plan_subject_params){
+                                 .config = &inputs->config,
+                                 .profile = profile,
+                                 .rank_count = inputs->box.rank_count,
+                                 .dtype = dtype_of(params, &inputs->config),
+                                 .memory_bytes = memory_of(params, &inputs->box),
+                                 .load = params->load,
+                                 .is_queue = params->is_queue,
+                                 .allows_int4 = params->allows_int4,
+                                 .max_num_seqs = params->max_num_seqs,
+                                 .max_num_batched_tokens = params->max_num_batched_tokens,
+                                 .routing_deviation = params->routing_deviation,
+                             },
+                             err);
+}
+
+/* The load is checked before the box is priced, which takes most of the time. */
 static enum status answer(char **out, const struct plan_params *params,
                           const struct plan_inputs *inputs, struct error *err)
 {
-    struct plan_box box;
+    struct plan_box box = {.memory = NULL};
     struct plan_subject subject;
+    TRY(subject_init(&subject, params, inputs, &box.profile, err));
+    TRY(plan_box_init(&box, &inputs->box, err));
     struct description to = {.root = json_object(), .reasons = NULL};
-    enum status status = plan_box_init(&box, &inputs->box, err);
+    enum status status = find(&to, params, &subject, &inputs->box, err);
     if (status == STATUS_OK)
-        status = plan_subject_init(&subject,
-                                   &(struct plan_subject_params){
-                                       .config = &inputs->config,
-                                       .profile = &box.profile,
-                                       .rank_count = inputs->box.rank_count,
-                                       .dtype = dtype_of(params, &inputs->config),
-                                       .memory_bytes = memory_of(params, &inputs->box),
-                                       .load = params->load,
-                                       .is_queue = params->is_queue,
-                                       .allows_int4 = params->allows_int4,
-                                       .max_num_seqs = params->max_num_seqs,
-                                       .max_num_batched_tokens = params->max_num_batched_tokens,
-                                       .routing_deviation = params->routing_deviation,
-                                   },
-                                   err);
-    if (status == STATUS_OK)
-        status = find(&to, params, &subject, &inputs->box, err);
+        status = description_dump(out, &to, "planning", err);
+    json_decref(to.root);
+    plan_box_deinit(&box);
+    return status;
+}
+
+/* ---- Other loads ----------------------------------------------------------------------------- */
+
+static json_t *cell_of(const struct plan_table *table)
+{
+    char text[LAYOUT_TEXT_BYTES];
+    if (table->best < 0)
+        return json_null();
+    const struct plan_candidate *best = &table->candidates[table->best];
+    double total = plan_candidate_total(best);
+    plan_layouts_format(text, &best->layouts);
+    if (table->static_tp < 0)
+        return json_pack("{s:s, s:n}", "plan", text, "against_static_tp");
+    double other = plan_candidate_total(&table->candidates[table->static_tp]);
+    return json_pack("{s:s, s:f}", "plan", text, "against_static_tp", other / total);
+}
+
+/* A load that cannot be has an empty cell. */
+static enum status put_cell(struct description *to, json_t *row, const struct plan_params *params,
+                            const struct plan_inputs *inputs, const struct profile *profile,
+                            struct error *err)
+{
+    struct plan_subject subject;
+    struct plan_table table;
+    enum status status = subject_init(&subject, params, inputs, profile, err);
+    if (status == STATUS_INVALID_ARGUMENT) {
+        description_append(to, row, json_null());
+        return STATUS_OK;
+    }
+    if (status != STATUS_OK)
+        return status;
+    TRY(plan_find(&table, &subject.problem, err));
+    description_append(to, row, cell_of(&table));
+    plan_table_deinit(&table);
+    return STATUS_OK;
+}
+
+static enum status map(char **out, const struct plan_params *params, const struct plan_axes *axes,
+                       const struct plan_inputs *inputs, struct error *err)
+{
+    struct plan_box box;
+    struct plan_params cell = *params;
+    TRY(plan_box_init(&box, &inputs->box, err));
+    struct description to = {.root = json_object(), .reasons = NULL};
+    json_t *rows = description_put_array(&to, to.root, "cells");
+    enum status status = STATUS_OK;
+    for (size_t s = 0; s < axes->sequence_count && status == STATUS_OK; s++) {
+        json_t *row = json_array();
+        description_append(&to, rows, row);
+        for (size_t p = 0; p < axes->prompt_count && status == STATUS_OK; p++) {
+            cell.load.sequences = axes->sequences[s];
+            cell.load.prompt_tokens = axes->prompt_tokens[p];
+            status = put_cell(&to, row, &cell, inputs, &box.profile, err);
+        }
+    }
     if (status == STATUS_OK)
         status = description_dump(out, &to, "planning", err);
     json_decref(to.root);
@@ -151,7 +218,9 @@ static enum status check_params(const struct plan_params *params, struct error *
     return STATUS_OK;
 }
 
-enum status plan_json(char **out, const struct plan_params *params, struct error *err)
+/* With `axes` the map, else the answer to the one question. */
+static enum status plan_read(char **out, const struct plan_params *params,
+                             const struct plan_axes *axes, struct error *err)
 {
     struct plan_inputs *inputs;
     TRY(check_params(params, err));
@@ -160,8 +229,34 @@ enum status plan_json(char **out, const struct plan_params *params, struct error
     if (status == STATUS_OK)
         status = box_read(inputs, params, err);
     if (status == STATUS_OK)
-        status = answer(out, params, inputs, err);
+        status =
+            axes == NULL ? answer(out, params, inputs, err) : map(out, params, axes, inputs, err);
     memory_free(inputs->dir);
     memory_free(inputs);
     return status;
+}
+
+enum status plan_json(char **out, const struct plan_params *params, struct error *err)
+{
+    return plan_read(out, params, NULL, err);
+}
+
+static enum status check_axes(const struct plan_axes *axes, struct error *err)
+{
+    for (size_t s = 0; s < axes->sequence_count; s++) {
+        if (axes->sequences[s] < 1)
+            return error_set(err, STATUS_INVALID_ARGUMENT, "a load is of at least one sequence");
+    }
+    for (size_t p = 0; p < axes->prompt_count; p++) {
+        if (axes->prompt_tokens[p] < 1)
+            return error_set(err, STATUS_INVALID_ARGUMENT, "a prompt has at least one token");
+    }
+    return STATUS_OK;
+}
+
+enum status plan_map_json(char **out, const struct plan_params *params,
+                          const struct plan_axes *axes, struct error *err)
+{
+    TRY(check_axes(axes, err));
+    return plan_read(out, params, axes, err);
 }

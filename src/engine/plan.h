@@ -22,4 +22,14 @@ struct plan_params {
 /* The contract is phasor_plan's; the keys are in phasor(1). `*out` is freed by memory_free. */
 enum status plan_json(char **out, const struct plan_params *params, struct error *err) MUST_CHECK;
 
+/* Loads of every pair of these. */
+struct plan_axes {
+    const int64_t *sequences, *prompt_tokens; /* [sequence_count], [prompt_count] */
+    size_t sequence_count, prompt_count;
+};
+
+/* The contract is phasor_plan_map's. */
+enum status plan_map_json(char **out, const struct plan_params *params,
+                          const struct plan_axes *axes, struct error *err) MUST_CHECK;
+
 #endif
