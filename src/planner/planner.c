@@ -143,12 +143,13 @@ static double price(struct plan_candidate *out, const struct search *search, int
         .decode_layer = decode_layer_seconds(search, search->phases.decode_total[second]),
     };
     bool moves = out->way != PLAN_NONE && out->way != PLAN_KEEP;
+    double ways_back = waves - !problem->is_queue;
     out->pass_tokens = problem->passes[p];
     out->wave = wave;
     out->prefill = waves * hiding.prefill;
     out->decode = waves * search->phases.decode_total[second];
     out->transition = moves ? waves * hiding_exposed(&hiding) : 0;
-    out->way_back = moves ? (waves - !problem->is_queue) * layers * back : 0;
+    out->way_back = moves && ways_back > 0 ? ways_back * layers * back : 0;
     out->prefill_cost = search->phases.prefill[first].cost;
     out->decode_cost = search->phases.decode[second];
     return plan_candidate_total(out);
@@ -164,6 +165,12 @@ static bool fits(struct plan_candidate *candidate, const struct search *search, 
     return plan_memory_total(&candidate->memory) <= problem->memory_bytes;
 }
 
+/* Sums of infinite parts may be no number: neither is ever less than another. */
+static double known_or_infinite(double seconds)
+{
+    return seconds >= 0 ? seconds : INFINITY;
+}
+
 /* The best of all pass sizes and waves that fit. What is too large tells of the least. */
 static void candidate_price(struct plan_candidate *candidate, const struct search *search,
                             int prefill, int decode)
@@ -177,7 +184,9 @@ static void candidate_price(struct plan_candidate *candidate, const struct searc
         for (int p = 0; p < problem->pass_count; p++) {
             struct plan_candidate tried = *candidate;
             bool has_room = fits(&tried, search, p, w);
-            double seconds = has_room ? price(&tried, search, prefill, decode, p, w) : INFINITY;
+            double seconds = has_room
+                                 ? known_or_infinite(price(&tried, search, prefill, decode, p, w))
+                                 : INFINITY;
             tried.verdict = !has_room           ? PLAN_TOO_LARGE
                             : isfinite(seconds) ? PLAN_POSSIBLE
                                                 : PLAN_UNKNOWN;

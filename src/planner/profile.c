@@ -2,6 +2,19 @@
 
 #include <math.h>
 
+/* A profile may say anything: what is no number, or below zero, is not known. */
+static double known_or_infinite(double seconds)
+{
+    return seconds >= 0 ? seconds : INFINITY;
+}
+
+double profile_rate_seconds(double amount, double rate)
+{
+    if (!(amount > 0))
+        return 0;
+    return rate > 0 ? amount / rate : INFINITY;
+}
+
 /* Where a value stands between two points of an axis: the lower one, and the share of the other. */
 struct place {
     int low;
@@ -67,9 +80,10 @@ double profile_work_seconds(const struct profile *profile, const struct work_sha
         return 0;
     if (table == NULL)
         return INFINITY;
-    double roofline = table->fixed + fmax(work_shape_flops(work) / table->flops_per_second,
-                                          bytes / table->bytes_per_second);
-    return roofline * exp(log_ratio_of(table, work));
+    double roofline =
+        table->fixed + fmax(profile_rate_seconds(work_shape_flops(work), table->flops_per_second),
+                            profile_rate_seconds(bytes, table->bytes_per_second));
+    return known_or_infinite(roofline * exp(log_ratio_of(table, work)));
 }
 
 /* Beyond the last point the last rate goes on, and before the first its time stands: a message is
@@ -92,7 +106,7 @@ double profile_collective_seconds(const struct profile *profile, enum group_op o
     for (int i = 0; i < profile->collective_count; i++) {
         const struct collective_table *table = &profile->collectives[i];
         if (table->op == op && table->size == size && table->is_strided == is_strided)
-            return between_bytes(table, bytes);
+            return known_or_infinite(between_bytes(table, bytes));
     }
     return INFINITY;
 }

@@ -58,10 +58,15 @@ struct profile {
     double host_step; /* seconds of the host for a pass */
 };
 
-/* Infinite where the profile has no table for it. */
+/* These are never below zero, and never no number: infinite where the profile has no table, or no
+ * sensible number in it. */
+
+/* Of `amount` at `rate` a second: of none 0, whatever the rate; infinite where the rate is none. */
+double profile_rate_seconds(double amount, double rate);
+
 double profile_work_seconds(const struct profile *profile, const struct work_shape *work);
 
-/* Of a group of one, or of no bytes: 0. Infinite where there is no table. */
+/* Of a group of one, or of no bytes: 0. */
 double profile_collective_seconds(const struct profile *profile, enum group_op op, int size,
                                   bool is_strided, double bytes);
 

@@ -21,6 +21,8 @@ double hiding_exposed(const struct hiding *hiding)
     int64_t spares = hiding->spares < SPARES_MAX ? hiding->spares : SPARES_MAX;
     double written = hiding->is_beside ? 0 : hiding->prefill, now = hiding->prefill;
     ASSERT(spares >= 1);
+    if (!isfinite(hiding->layer))
+        return INFINITY; /* fmax takes the other of a number and none */
     for (int64_t layer = 0; layer < hiding->layers; layer++) {
         double free_at = layer >= spares ? swapped[layer % spares] : 0;
         written = fmax(written, free_at) + hiding->layer;
@@ -108,8 +110,9 @@ double change_reshard_seconds(const struct profile *profile, const struct change
 
 double change_reload_seconds(const struct profile *profile, const struct change *change)
 {
-    return fmax(change->read / profile->disk_read,
-                change->taken / profile->repack + change->taken / profile->host_to_device);
+    return fmax(profile_rate_seconds(change->read, profile->disk_read),
+                profile_rate_seconds(change->taken, profile->repack) +
+                    profile_rate_seconds(change->taken, profile->host_to_device));
 }
 
 /* Reading goes on beside the rest. */
@@ -118,8 +121,9 @@ double change_upload_seconds(const struct profile *profile, const struct change 
 {
     struct work_shape dequantize = {
         .kind = WORK_DEQUANTIZE, .dtype = DTYPE_INT4, .dims = {(int64_t)change->values}};
-    double device = change->taken / profile->check + change->taken / profile->host_to_device;
+    double device = profile_rate_seconds(change->taken, profile->check) +
+                    profile_rate_seconds(change->taken, profile->host_to_device);
     if (!is_packed)
         device += profile_work_seconds(profile, &dequantize);
-    return fmax(change->read / profile->disk_read, device);
+    return fmax(profile_rate_seconds(change->read, profile->disk_read), device);
 }
