@@ -16,9 +16,12 @@ struct model_shape weights_shape(const struct model_config *config)
         .expert_dim = config->expert_dim,
         .shared_expert_dim = config->shared_expert_dim,
         .dense_dim = config->dense_dim,
+        .sliding_window = config->sliding_window,
     };
-    for (int64_t layer = 0; layer < config->layer_count; layer++)
+    for (int64_t layer = 0; layer < config->layer_count; layer++) {
         shape.moe_layer_count += config->layers[layer].ffn == FFN_MOE;
+        shape.sliding_layer_count += config->layers[layer].sliding;
+    }
     return shape;
 }
 

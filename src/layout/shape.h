@@ -15,8 +15,11 @@ struct model_shape {
     int64_t expert_count;
     int64_t expert_top_k;
     int64_t expert_dim;
-    int64_t shared_expert_dim; /* 0: none */
-    int64_t dense_dim;         /* 0: none */
+    int64_t shared_expert_dim;   /* 0: none */
+    int64_t dense_dim;           /* 0: none */
+    int64_t sliding_layer_count; /* whose attention sees the last `sliding_window` positions, itself
+                                  * included; the others see all */
+    int64_t sliding_window;      /* 0: none slides */
 };
 
 #endif

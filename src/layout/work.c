@@ -28,6 +28,18 @@ static int64_t pairs_before(int64_t count, int64_t window)
     return growing * (growing + 1) / 2 + (count - growing) * window;
 }
 
+int64_t work_attention_pairs(int64_t token_count, int64_t first_position, int64_t window)
+{
+    return pairs_before(first_position + token_count, window) -
+           pairs_before(first_position, window);
+}
+
+int64_t work_attention_positions(int64_t token_count, int64_t first_position, int64_t window)
+{
+    int64_t oldest = window > 0 && first_position >= window ? first_position - window + 1 : 0;
+    return token_count == 0 ? 0 : first_position + token_count - oldest;
+}
+
 void work_attention_sum(struct work *work, int64_t tokens, int64_t pairs, int64_t positions,
                         enum dtype kv_dtype)
 {
@@ -43,13 +55,8 @@ void work_attention_sum(struct work *work, int64_t tokens, int64_t pairs, int64_
 void work_attention_add(struct work *work, int64_t token_count, int64_t first_position,
                         int64_t window, enum dtype kv_dtype)
 {
-    int64_t end = first_position + token_count;
-    if (token_count == 0)
-        return;
-    int64_t oldest = window > 0 && first_position >= window ? first_position - window + 1 : 0;
-    work_attention_sum(work, token_count,
-                       pairs_before(end, window) - pairs_before(first_position, window),
-                       end - oldest, kv_dtype);
+    work_attention_sum(work, token_count, work_attention_pairs(token_count, first_position, window),
+                       work_attention_positions(token_count, first_position, window), kv_dtype);
 }
 
 struct work work_ffn_up(int64_t row_count, int64_t expert_count, const struct matrix *gate)

@@ -53,6 +53,10 @@ struct work work_attention(int64_t head_count, int64_t kv_head_count, int64_t he
 void work_attention_add(struct work *work, int64_t token_count, int64_t first_position,
                         int64_t window, enum dtype kv_dtype);
 
+/* What one segment adds to dims: pairs, and positions that any of its tokens sees. */
+int64_t work_attention_pairs(int64_t token_count, int64_t first_position, int64_t window);
+int64_t work_attention_positions(int64_t token_count, int64_t first_position, int64_t window);
+
 /* The same of many segments at once: their tokens, pairs and positions, as in dims. */
 void work_attention_sum(struct work *work, int64_t tokens, int64_t pairs, int64_t positions,
                         enum dtype kv_dtype);

@@ -102,11 +102,28 @@ static double group_chance(const struct model_shape *shape, int ep)
 
 /* ---- Attention: stages 1 to 3 ---------------------------------------------------------------- */
 
+/* Pairs and tokens of all groups, of which each has as many. More than can be counted, of a wave
+ * that no memory holds, is as good as the most. */
+static double attention_seconds(const struct stages *stages, double pairs, double seen)
+{
+    const struct model_shape *shape = stages->shape;
+    const struct layout *layout = stages->layout;
+    int64_t heads = layout_heads(layout, shape, 0).count;
+    double most = 0x1p56 / (double)(heads * shape->head_dim), groups = layout->attention.dp;
+    return work_seconds(
+        stages,
+        (struct work_shape){.kind = WORK_ATTENTION,
+                            .dtype = stages->types->cache,
+                            .dims = {whole(stages->group), whole(fmin(pairs / groups, most)),
+                                     whole(fmin(seen / groups, most)), heads,
+                                     layout_kv_heads(layout, shape, 0).count, shape->head_dim}});
+}
+
 static void attention(struct stages *stages)
 {
     const struct model_shape *shape = stages->shape;
     const struct layout *layout = stages->layout;
-    double layers = (double)shape->layer_count, groups = layout->attention.dp;
+    double layers = (double)shape->layer_count, sliding = (double)shape->sliding_layer_count;
     int tp = layout->attention.tp;
     int64_t heads = layout_heads(layout, shape, 0).count;
     int64_t kv_heads = layout_kv_heads(layout, shape, 0).count;
@@ -115,13 +132,11 @@ static void attention(struct stages *stages)
     add(stages, COST_PROJECTION, layers,
         matmul_seconds(stages, rows, (heads + 2 * kv_heads) * shape->head_dim, shape->hidden_dim) +
             matmul_seconds(stages, rows, shape->hidden_dim, heads * shape->head_dim));
-    add(stages, COST_ATTENTION, layers,
-        work_seconds(stages,
-                     (struct work_shape){.kind = WORK_ATTENTION,
-                                         .dtype = stages->types->cache,
-                                         .dims = {whole(rows), whole(stages->pass->pairs / groups),
-                                                  whole(stages->pass->seen / groups), heads,
-                                                  kv_heads, shape->head_dim}}));
+    add(stages, COST_ATTENTION, layers - sliding,
+        attention_seconds(stages, stages->pass->pairs, stages->pass->seen));
+    if (sliding > 0)
+        add(stages, COST_ATTENTION, sliding,
+            attention_seconds(stages, stages->pass->sliding_pairs, stages->pass->sliding_seen));
     double bytes = rows * stages->row_bytes * (tp - 1) / tp;
     if (stages->pass->form == FORM_REPLICATED) {
         exchange(stages, TRAFFIC_ATTENTION_REDUCE, layers, GROUP_ALL_REDUCE, tp, false, 2 * bytes);

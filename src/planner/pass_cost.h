@@ -11,10 +11,11 @@
 
 struct pass_shape {
     enum layer_form form;
-    double rows;       /* tokens of the pass, all data-parallel groups together */
-    double pairs;      /* of a query and a key that it sees (itself included), of all of them */
-    double seen;       /* tokens of the cache that attention reads, likewise */
-    double logit_rows; /* tokens whose logits are wanted */
+    double rows;  /* tokens of the pass, all data-parallel groups together */
+    double pairs; /* of a query and a key that it sees (itself included), of all of them */
+    double seen;  /* tokens of the cache that attention reads, likewise */
+    double sliding_pairs, sliding_seen; /* the same in layers with a sliding window */
+    double logit_rows;                  /* tokens whose logits are wanted */
 };
 
 /* How unevenly routers choose. */

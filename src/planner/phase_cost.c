@@ -18,6 +18,18 @@ static struct pass_cost cost_of(const struct plan_problem *problem, const struct
     return pass_cost(problem->profile, problem->shape, layout, &types, &problem->routing, pass);
 }
 
+/* Tokens of the cache that are read for a prompt in `count` pieces of `piece` tokens each (the last
+ * may be a part of one): before each piece stand those before it, and in a window one less than it
+ * is wide. */
+static double prompt_seen(double count, double piece, double window)
+{
+    double before = count * (count - 1) / 2 * piece;
+    double growing = window > 0 ? fmin(count, floor((window - 1) / piece) + 1) : count;
+    if (growing < count)
+        before = growing * (growing - 1) / 2 * piece + (count - growing) * (window - 1);
+    return count * piece + before;
+}
+
 /* Some of the rows of a wave's prompts. Of their pairs and final rows each row has its even share;
  * a prompt that is cut reads what stands before each piece again. */
 static struct pass_shape prefill_pass(const struct plan_problem *problem,
@@ -25,12 +37,14 @@ static struct pass_shape prefill_pass(const struct plan_problem *problem,
 {
     double prompt = (double)problem->load.prompt_tokens, all = prompt * (double)wave;
     double piece = fmin(prompt, rows / layout->attention.dp);
-    double rereads = (prompt / piece - 1) / 2; /* on the mean, of a prompt's tokens */
+    int64_t tokens = problem->load.prompt_tokens, window = problem->shape->sliding_window;
     return (struct pass_shape){
         .form = FORM_OWNED,
         .rows = rows,
-        .pairs = rows * (prompt + 1) / 2,
-        .seen = rows * (1 + rereads),
+        .pairs = rows * (double)work_attention_pairs(tokens, 0, 0) / prompt,
+        .seen = rows * prompt_seen(prompt / piece, piece, 0) / prompt,
+        .sliding_pairs = rows * (double)work_attention_pairs(tokens, 0, window) / prompt,
+        .sliding_seen = rows * prompt_seen(prompt / piece, piece, (double)window) / prompt,
         .logit_rows = (double)wave * rows / all,
     };
 }
@@ -61,30 +75,50 @@ struct prefill_cost plan_prefill_cost(const struct plan_problem *problem,
     return prefill;
 }
 
-static struct pass_shape decode_pass(const struct layout *layout, int64_t wave, double context)
+static struct pass_shape decode_pass(const struct plan_problem *problem,
+                                     const struct layout *layout, int64_t wave, double context)
 {
-    double rows = (double)padded(wave, layout);
+    double rows = (double)padded(wave, layout), window = (double)problem->shape->sliding_window;
+    double sees = window > 0 ? fmin(context, window) : context;
     return (struct pass_shape){
         .form = layout->attention.dp == 1 ? FORM_REPLICATED : FORM_GATHERED,
         .rows = rows,
         .pairs = rows * context,
         .seen = rows * context,
+        .sliding_pairs = rows * sees,
+        .sliding_seen = rows * sees,
         .logit_rows = rows,
     };
 }
 
-/* Simpson's rule over the growing context: exact where times are cubic in it. */
+/* Of the steps with `first` to `last` tokens in the cache, by Simpson's rule over them: exact where
+ * times are cubic in the context. */
+static void decode_add(struct pass_cost *to, const struct plan_problem *problem,
+                       const struct layout *layout, bool is_packed, int64_t wave, double first,
+                       double last)
+{
+    static const double weights[3] = {1.0 / 6, 4.0 / 6, 1.0 / 6};
+    for (int i = 0; i < 3; i++) {
+        struct pass_shape pass = decode_pass(problem, layout, wave, first + (last - first) * i / 2);
+        struct pass_cost cost = cost_of(problem, layout, &pass, is_packed);
+        cost_add(to, &cost, (last - first + 1) * weights[i]);
+    }
+}
+
+/* Times bend where the context outgrows the window: each side is for itself. */
 struct pass_cost plan_decode_cost(const struct plan_problem *problem, const struct layout *layout,
                                   bool is_packed, int64_t wave)
 {
-    static const double weights[3] = {1.0 / 6, 4.0 / 6, 1.0 / 6};
     struct pass_cost sum = {{0}};
-    double steps = (double)(problem->load.output_tokens - 1);
-    for (int i = 0; i < 3 && steps > 0; i++) {
-        double context = (double)problem->load.prompt_tokens + 1 + (steps - 1) * i / 2;
-        struct pass_shape pass = decode_pass(layout, wave, context);
-        struct pass_cost cost = cost_of(problem, layout, &pass, is_packed);
-        cost_add(&sum, &cost, steps * weights[i]);
+    double first = (double)problem->load.prompt_tokens + 1;
+    double last = first + (double)(problem->load.output_tokens - 2);
+    double window = (double)problem->shape->sliding_window;
+    if (last < first)
+        return sum;
+    if (first < window && window < last) {
+        decode_add(&sum, problem, layout, is_packed, wave, first, window);
+        first = window + 1;
     }
+    decode_add(&sum, problem, layout, is_packed, wave, first, last);
     return sum;
 }
