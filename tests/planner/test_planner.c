@@ -396,3 +396,119 @@ Test(planner, is_a_pure_function)
         plan_table_deinit(&two);
     }
 }
+
+/* ---- Profiles that say nothing sensible -------------------------------------------------------
+ */
+
+/* No candidate is possible whose times are no number, none is chosen, and what is possible is still
+ * found. */
+static void check_table(const struct test_problem *test, bool may_be_possible, const char *what)
+{
+    struct plan_table table;
+    table_find(&table, test);
+    for (int i = 0; i < table.count; i++) {
+        double total = plan_candidate_total(&table.candidates[i]);
+        if (table.candidates[i].verdict == PLAN_POSSIBLE)
+            cr_assert(isfinite(total) && total >= 0, "%s: %g seconds", what, total);
+    }
+    cr_assert_eq(table.best >= 0, may_be_possible, "%s", what);
+    plan_table_deinit(&table);
+}
+
+static const double nonsense[] = {0, -1, NAN, -INFINITY};
+#define NONSENSE (sizeof nonsense / sizeof *nonsense)
+
+Test(planner, a_rate_of_nothing_is_never_chosen)
+{
+    for (size_t i = 0; i < NONSENSE; i++) {
+        struct test_problem test;
+        for (int which = 0; which < 4; which++) {
+            problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                           &(struct simple_box){4, 1e14, 1e12, 1e10, 1e-5});
+            for (int t = 0; t < test.profile.work_count; t++) {
+                if (which == 0)
+                    test.work[t].flops_per_second = nonsense[i];
+                else if (which == 1)
+                    test.work[t].bytes_per_second = nonsense[i];
+                else if (which == 2)
+                    test.work[t].fixed = i == 0 ? NAN : INFINITY;
+                else
+                    test.log_ratios[t] = i == 0 ? NAN : INFINITY;
+            }
+            check_table(&test, false, "operations");
+        }
+    }
+}
+
+/* Nothing but static plans and keep is possible; and no way is free. */
+Test(planner, a_way_of_no_rate_is_never_chosen)
+{
+    for (size_t i = 0; i < NONSENSE; i++) {
+        struct test_problem test;
+        struct plan_table table;
+        problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                       &(struct simple_box){4, 1e14, 1e12, 1e10, 1e-5});
+        test.profile.disk_read = nonsense[i];
+        check_table(&test, true, "reading");
+        table_find(&table, &test);
+        cr_assert_eq(candidate_of(&table, "tp4|ep4>tp4", PLAN_RELOAD)->verdict, PLAN_UNKNOWN);
+        cr_assert_eq(candidate_of(&table, "tp4|ep4>tp4", PLAN_UPLOAD)->verdict, PLAN_UNKNOWN);
+        cr_assert_eq(candidate_of(&table, "tp4|ep4>tp4", PLAN_RESHARD)->verdict, PLAN_POSSIBLE);
+        plan_table_deinit(&table);
+        test.profile.disk_read = 1e9;
+        test.profile.check = nonsense[i];
+        table_find(&table, &test);
+        cr_assert_eq(candidate_of(&table, "tp4|ep4>tp4", PLAN_UPLOAD)->verdict, PLAN_UNKNOWN);
+        cr_assert_eq(candidate_of(&table, "tp4|ep4>tp4", PLAN_RELOAD)->verdict, PLAN_POSSIBLE);
+        plan_table_deinit(&table);
+        /* A way back that is not gone costs nothing, whatever nobody knows of it. */
+        test.profile.check = 1e9;
+        test.profile.repack = nonsense[i];
+        table_find(&table, &test);
+        cr_assert_eq(candidate_of(&table, "tp4|ep4>tp4", PLAN_UPLOAD)->verdict, PLAN_POSSIBLE);
+        plan_table_deinit(&table);
+        test.problem.is_queue = true;
+        table_find(&table, &test);
+        cr_assert_eq(candidate_of(&table, "tp4|ep4>tp4", PLAN_UPLOAD)->verdict, PLAN_UNKNOWN);
+        plan_table_deinit(&table);
+    }
+}
+
+/* The first pass and wave that are tried have no times: another one is taken. */
+Test(planner, a_size_of_unknown_times_gives_way)
+{
+    struct test_problem test;
+    struct plan_table table;
+    static const double sizes[] = {1, 1000};
+    double ratios[] = {NAN, 0};
+    problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                   &(struct simple_box){4, 1e14, 1e12, 1e10, 1e-5});
+    test.passes[0] = 512;
+    test.passes[1] = 4096;
+    test.problem.pass_count = 2;
+    for (int t = 0; t < test.profile.work_count; t++) {
+        if (test.work[t].kind != WORK_ATTENTION)
+            continue;
+        test.work[t].axis_count = 1;
+        test.work[t].axes[0] = (struct profile_axis){0, -1, 2, sizes};
+        test.work[t].log_ratios = ratios;
+    }
+    test.problem.load.output_tokens = 1;
+    table_find(&table, &test);
+    const struct plan_candidate *found = candidate_of(&table, "tp4|tp4", PLAN_NONE);
+    cr_assert_eq(found->verdict, PLAN_POSSIBLE);
+    cr_assert_eq(found->pass_tokens, 4096);
+    plan_table_deinit(&table);
+}
+
+/* Rates without end take no time; times that add up to more than a number can be are not chosen. */
+Test(planner, huge_rates_and_huge_times)
+{
+    struct test_problem test;
+    problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                   &(struct simple_box){4, INFINITY, INFINITY, 1e300, 0});
+    check_table(&test, true, "no time at all");
+    problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                   &(struct simple_box){4, 0x1p-1000, 1e12, 1e10, 0});
+    check_table(&test, false, "more than can be told");
+}
