@@ -75,7 +75,10 @@ static double seconds_of(const json_t *row, const char *key)
 
 static void add_seconds(struct table_line *line, double seconds)
 {
-    table_add(line, TIME_WIDTH, "%.*f s", seconds < 10 ? 3 : seconds < 1000 ? 1 : 0, seconds);
+    if (seconds < 1e7)
+        table_add(line, TIME_WIDTH, "%.*f s", seconds < 10 ? 3 : seconds < 1000 ? 1 : 0, seconds);
+    else
+        table_add(line, TIME_WIDTH, "%.3g s", seconds);
 }
 
 static bool is_possible(const json_t *row)

@@ -22,8 +22,12 @@ static const char *const colours[] = {"#0072b2", "#56b4e9", "#009e73", "#f0e442"
 /* What a file or a model says of itself is not to become markup. */
 static void put_text(FILE *file, const char *text)
 {
-    for (; *text != '\0'; text++) {
-        if (*text == '<')
+    for (size_t step = 1; *text != '\0'; text += step) {
+        size_t control = table_control_bytes(text);
+        step = control > 0 ? control : 1;
+        if (control > 0)
+            fputc('?', file);
+        else if (*text == '<')
             fputs("&lt;", file);
         else if (*text == '>')
             fputs("&gt;", file);

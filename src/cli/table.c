@@ -1,11 +1,32 @@
 #include "table.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
+
+size_t table_control_bytes(const char *text)
+{
+    unsigned char first = (unsigned char)text[0], second = (unsigned char)text[first != 0];
+    if (first == 0xC2 && second >= 0x80 && second < 0xA0)
+        return 2;
+    return (first > 0 && first < 0x20) || first == 0x7F ? 1 : 0;
+}
+
+static void print_safe(const char *text)
+{
+    while (*text != '\0') {
+        size_t control = table_control_bytes(text);
+        putchar(control > 0 ? '?' : *text);
+        text += control > 0 ? control : 1;
+    }
+}
 
 void table_row(const char *name, const char *value)
 {
-    printf("%-*s%s\n", TABLE_NAME_WIDTH, name, value);
+    printf("%-*s", TABLE_NAME_WIDTH, name);
+    print_safe(value);
+    putchar('\n');
 }
 
 void table_add(struct table_line *line, int width, const char *format, ...)
@@ -16,7 +37,9 @@ void table_add(struct table_line *line, int width, const char *format, ...)
     vsnprintf(piece, sizeof piece, format, args);
     va_end(args);
     size_t room = sizeof line->text - line->length;
-    int length = snprintf(line->text + line->length, room, "%-*s", width, piece);
+    bool fills = width > 0 && strlen(piece) >= (size_t)width; /* the next one stands apart, too */
+    int length =
+        snprintf(line->text + line->length, room, "%-*s%s", width, piece, fills ? " " : "");
     line->length += (size_t)length < room ? (size_t)length : room - 1;
 }
 
@@ -24,7 +47,9 @@ void table_print(struct table_line *line)
 {
     while (line->length > 0 && line->text[line->length - 1] == ' ')
         line->length--;
-    printf("%.*s\n", (int)line->length, line->text);
+    line->text[line->length] = '\0';
+    print_safe(line->text);
+    putchar('\n');
     *line = (struct table_line){.length = 0};
 }
 
@@ -51,9 +76,9 @@ void table_format_count(char *out, size_t capacity, double count)
 
 void table_format_bytes(char *out, size_t capacity, double bytes)
 {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     int unit = 0;
-    while (bytes >= 1024 && unit < 4) {
+    while (bytes >= 1024 && unit < 6) {
         bytes /= 1024;
         unit++;
     }

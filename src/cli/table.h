@@ -10,8 +10,13 @@
 
 void table_row(const char *name, const char *value);
 
-/* A line that is put together piece by piece, each filled up to `width` with blanks (0: as it is);
- * blanks at the end are not printed. Start with {0}; printing empties it. */
+/* Bytes of the control character that the text (UTF-8) begins with, C0, DEL or C1; 0: it begins
+ * with none. What files say of themselves is printed with '?' for each: rows and lines here do so.
+ */
+size_t table_control_bytes(const char *text);
+
+/* A line that is put together piece by piece, each filled up to `width` with blanks, at least one
+ * (0: as it is); blanks at the end are not printed. Start with {0}; printing empties it. */
 struct table_line {
     char text[512];
     size_t length;

@@ -4,6 +4,7 @@
 set -u
 phasor=$1
 model=$2
+boxes=$(realpath "$(dirname "$0")/../../boxes")
 source "$(dirname "$0")/tools.sh"
 
 # ---- tables
@@ -69,6 +70,20 @@ expect 0 "a cache of 2^64 bytes" "$phasor" plan long/config.json --box h200x2 --
     --batch-size 1m --max-num-seqs 1m --prompt-len 1073741568
 jq -e '[.plans[] | select(.verdict == "too large") | .memory.kv_cache > 1e18] | all and length > 0' \
     out >/dev/null || fail "a cache of 2^64 bytes comes round to little"
+
+# ---- what a file says of itself, and numbers that no column was made for
+jq '.title = "two\u001b[31m devices\u0007 <b>\u009b\u007f"' "$boxes/h200x2.json" >odd.json
+expect 0 "a title with control characters" "$phasor" plan "$model" --box odd.json --report odd.html
+for file in out odd.html; do
+    ! LC_ALL=C grep -qP '[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]' $file ||
+        fail "a title with control characters: they are in $file"
+done
+has out 'two?\[31m devices? <b>??' "a title with control characters"
+has odd.html 'two?\[31m devices? &lt;b&gt;??' "a title with control characters"
+jq '.device.peak_compute.value = 1e-6 | .device.memory_bandwidth.value = 1e-6' "$boxes/h200x2.json" >slow.json
+expect 0 "a box without an end" "$phasor" plan "$model" --box slow.json --all --batch-size 1000000
+! grep -qE '[0-9] s[0-9]|[kKMGTPE]iB[0-9]|^[^ ]*(none|keep|reshard|upload|reload)' out ||
+    fail "a box without an end: columns run together"
 
 # ---- mistakes
 expect 2 "no box" "$phasor" plan "$model"
