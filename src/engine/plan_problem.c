@@ -16,7 +16,8 @@
  */
 
 static struct weights_share share_of(const struct plan_subject *subject,
-                                     const struct plan_layouts *layouts, enum plan_room room)
+                                     const struct plan_layouts *layouts, enum plan_room room,
+                                     enum dtype experts)
 {
     return (struct weights_share){
         .layouts = *layouts,
@@ -24,7 +25,7 @@ static struct weights_share share_of(const struct plan_subject *subject,
         .keeps_both = room == PLAN_ROOM_BOTH,
         .spare_count = room == PLAN_ROOM_SPARE ? 1 : 0,
         .rank = 0, /* shares that do not come out even are larger on the first ranks */
-        .types = {subject->dtype, subject->dtype},
+        .types = {subject->dtype, experts},
     };
 }
 
@@ -33,7 +34,7 @@ static uint64_t resident_bytes(struct plan_subject *subject, const struct plan_l
 {
     const struct attention_layout *attention = &layouts->of[PHASE_PREFILL].attention;
     struct weights_bytes bytes;
-    struct weights_share share = share_of(subject, layouts, PLAN_ROOM_ONE);
+    struct weights_share share = share_of(subject, layouts, PLAN_ROOM_ONE, subject->dtype);
     for (int i = 0; i < subject->resident_count; i++) {
         const struct plan_resident *known = &subject->resident[i];
         if (known->attention.tp == attention->tp &&
@@ -49,16 +50,17 @@ static uint64_t resident_bytes(struct plan_subject *subject, const struct plan_l
 
 /* Starts anew with other layouts. */
 static struct plan_known *known_of(struct plan_subject *subject, const struct plan_layouts *layouts,
-                                   enum plan_room room)
+                                   enum plan_room room, enum dtype experts)
 {
     struct plan_known *known = &subject->known;
     bool is_same = known->is_known && memcmp(&known->layouts, layouts, sizeof *layouts) == 0;
-    struct weights_share share = share_of(subject, layouts, room);
-    if (is_same && known->room == room)
+    struct weights_share share = share_of(subject, layouts, room, experts);
+    if (is_same && known->room == room && known->dtype == experts)
         return known;
     if (!is_same)
         *known = (struct plan_known){.is_known = true, .layouts = *layouts};
     known->room = room;
+    known->dtype = experts;
     known->experts = weights_expert_bytes(subject->config, &share);
     return known;
 }
@@ -71,13 +73,18 @@ static int place_of(const int64_t *sizes, int count, int64_t size)
     return i;
 }
 
-/* A wave of all sequences may be none of the sizes: it stands at the last. */
+/* Sizes that may be chosen are asked about often; a wave of all sequences may be none of them, and
+ * stands at the last. */
 static uint64_t activation_bytes(struct plan_subject *subject, struct plan_known *known,
                                  int64_t pass_tokens, int64_t sequences)
 {
     const struct plan_problem *problem = &subject->problem;
     int pass = place_of(subject->passes, problem->pass_count, pass_tokens);
     int wave = place_of(subject->waves, problem->wave_count, sequences);
+    bool is_known = subject->passes[pass] == pass_tokens &&
+                    (subject->waves[wave] == sequences || sequences == problem->load.sequences);
+    if (!is_known)
+        return exec_bytes(subject->config, &known->layouts, pass_tokens, sequences);
     if (known->activations[pass][wave] == 0)
         known->activations[pass][wave] =
             exec_bytes(subject->config, &known->layouts, pass_tokens, sequences);
@@ -92,13 +99,15 @@ static uint64_t cache_bytes(int64_t pages, uint64_t page_bytes)
     return checked_mul(&bytes, (uint64_t)pages, page_bytes) && bytes < most ? bytes : most;
 }
 
-static struct plan_memory memory_of(void *context, const struct plan_layouts *layouts,
-                                    enum plan_room room, int64_t pass_tokens, int64_t sequences)
+/* The cache keeps all positions of a sequence, also of layers with a sliding window: its pages are
+ * of all layers, and go when the sequence ends. */
+static struct plan_memory memory_with(struct plan_subject *subject,
+                                      const struct plan_layouts *layouts, enum plan_room room,
+                                      int64_t pass_tokens, int64_t sequences, enum dtype experts)
 {
-    struct plan_subject *subject = context;
     const struct layout *layout = &layouts->of[PHASE_PREFILL];
     const struct plan_load *load = &subject->problem.load;
-    struct plan_known *known = known_of(subject, layouts, room);
+    struct plan_known *known = known_of(subject, layouts, room, experts);
     int64_t pages = kv_pages_for(load->prompt_tokens + load->output_tokens);
     int64_t of_group = ceil_div(sequences, layout->attention.dp);
     return (struct plan_memory){
@@ -108,6 +117,20 @@ static struct plan_memory memory_of(void *context, const struct plan_layouts *la
             cache_bytes(of_group * pages, kv_page_bytes(subject->config, layout, subject->dtype)),
         .activations = activation_bytes(subject, known, pass_tokens, sequences),
     };
+}
+
+static struct plan_memory memory_of(void *context, const struct plan_layouts *layouts,
+                                    enum plan_room room, int64_t pass_tokens, int64_t sequences)
+{
+    struct plan_subject *subject = context;
+    return memory_with(subject, layouts, room, pass_tokens, sequences, subject->dtype);
+}
+
+static struct plan_memory int4_memory_of(void *context, const struct plan_layouts *layouts,
+                                         enum plan_room room, int64_t pass_tokens,
+                                         int64_t sequences)
+{
+    return memory_with(context, layouts, room, pass_tokens, sequences, DTYPE_INT4);
 }
 
 /* ---- What there is to choose from ------------------------------------------------------------
@@ -186,6 +209,8 @@ enum status plan_subject_init(struct plan_subject *out, const struct plan_subjec
         out->problem.backup = backup_expert_type(&engine_backup_settings, out->shape.hidden_dim);
     else
         out->problem.allows_int4 = false;
+    if (out->problem.allows_int4 && out->shape.moe_layer_count > 0)
+        out->problem.int4_memory = int4_memory_of;
     sizes_find(out, params);
     return STATUS_OK;
 }

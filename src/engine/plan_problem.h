@@ -13,6 +13,7 @@ struct plan_known {
     bool is_known;
     struct plan_layouts layouts;
     enum plan_room room;
+    enum dtype dtype; /* of the experts */
     uint64_t experts;
     uint64_t activations[PLAN_SIZES_MAX][PLAN_SIZES_MAX]; /* [pass][wave]; 0: not asked about */
 };

@@ -5,6 +5,7 @@
 
 #include "base/size_text.h"
 #include "base/text.h"
+#include "planner/plan_remedy.h"
 
 /* ---- One candidate --------------------------------------------------------------------------- */
 
@@ -208,18 +209,33 @@ static void tell_best(struct text *out, const struct plan_problem *problem,
                            " Differences under 5 % are within what such predictions can tell.");
 }
 
-/* The candidate that lacks least, and by how much. */
-static void tell_nothing_fits(struct text *out, const struct plan_problem *problem,
-                              const struct plan_table *table)
+/* ---- Where nothing fits ---------------------------------------------------------------------- */
+
+static void tell_plan(struct text *out, const struct plan_layouts *layouts)
 {
-    const struct plan_candidate *least = NULL;
     char text[LAYOUT_TEXT_BYTES];
+    plan_layouts_format(text, layouts);
+    text_append_format(out, " (%s)", text);
+}
+
+static bool has_unknown(const struct plan_table *table)
+{
     for (int i = 0; i < table->count; i++) {
-        const struct plan_candidate *candidate = &table->candidates[i];
-        if (candidate->verdict == PLAN_TOO_LARGE &&
-            (least == NULL ||
-             plan_memory_total(&candidate->memory) < plan_memory_total(&least->memory)))
-            least = candidate;
+        if (table->candidates[i].verdict == PLAN_UNKNOWN)
+            return true;
+    }
+    return false;
+}
+
+/* What is needed for what, and of each change that would do, the least. */
+static void tell_nothing_fits(struct text *out, const struct plan_problem *problem,
+                              const struct plan_table *table, const struct plan_remedies *would)
+{
+    char text[LAYOUT_TEXT_BYTES];
+    const struct plan_candidate *least = would->smallest;
+    if (has_unknown(table)) {
+        text_append_string(out, "The box's profile has no times for any plan that fits.");
+        return;
     }
     if (least == NULL) {
         text_append_string(out, "No plan is possible for this model on this box.");
@@ -228,23 +244,63 @@ static void tell_nothing_fits(struct text *out, const struct plan_problem *probl
     plan_layouts_format(text, &least->layouts);
     text_append_format(
         out,
-        "Nothing fits: the smallest, %s, needs %s on a device of %s (%s experts, %s other weights, "
-        "%s KV cache, %s activations), so %s more on each; or take a shorter prompt or output, or "
-        "more devices.",
-        text, SIZE_TEXT(plan_memory_total(&least->memory)), SIZE_TEXT(problem->memory_bytes),
+        "Nothing fits: the smallest, %s, with %lld sequence%s together in passes of %lld tokens, "
+        "needs %s on a device of %s (%s experts, %s other weights, %s KV cache, %s activations). "
+        "It would fit with %s more on each device",
+        text, (long long)least->wave, least->wave == 1 ? "" : "s", (long long)least->pass_tokens,
+        SIZE_TEXT(would->memory_bytes), SIZE_TEXT(problem->memory_bytes),
         SIZE_TEXT(least->memory.experts), SIZE_TEXT(least->memory.weights),
         SIZE_TEXT(least->memory.cache), SIZE_TEXT(least->memory.activations),
-        SIZE_TEXT(plan_memory_total(&least->memory) - problem->memory_bytes));
+        SIZE_TEXT(would->memory_bytes - problem->memory_bytes));
+    if (would->sequences > 0) {
+        text_append_format(out, ", or with --max-num-seqs %lld", (long long)would->sequences);
+        tell_plan(out, &would->sequences_of);
+    }
+    if (would->pass_tokens > 0) {
+        text_append_format(out, ", or with --max-num-batched-tokens %lld",
+                           (long long)would->pass_tokens);
+        tell_plan(out, &would->pass_of);
+    }
+    if (would->int4_fits) {
+        text_append_format(out, ", or when run with --expert-dtype int4, in %s",
+                           SIZE_TEXT(plan_memory_total(&would->int4)));
+        tell_plan(out, &would->int4_of);
+    }
+    text_append_string(out, ".");
 }
+
+static json_t *size_or_null(int64_t size)
+{
+    return size > 0 ? json_integer(size) : json_null();
+}
+
+static void put_would_fit(struct description *to, const struct plan_remedies *would)
+{
+    if (would->smallest == NULL) {
+        description_put(to, to->root, "would_fit", json_null());
+        return;
+    }
+    json_t *object = description_put_object(to, to->root, "would_fit");
+    description_put_int(to, object, "memory", would->memory_bytes);
+    description_put(to, object, "max_num_seqs", size_or_null(would->sequences));
+    description_put(to, object, "max_num_batched_tokens", size_or_null(would->pass_tokens));
+    description_put(to, object, "expert_dtype",
+                    would->int4_fits ? json_string("int4") : json_null());
+}
+
+/* ---- The whole ------------------------------------------------------------------------------- */
 
 static void put_why(struct description *to, const struct plan_problem *problem,
                     const struct plan_table *table)
 {
     struct text why = {0};
+    struct plan_remedies would = {.smallest = NULL};
     bool has_tp = table->static_tp >= 0;
     int other = has_tp ? table->static_tp : table->best_static;
     if (table->best < 0)
-        tell_nothing_fits(&why, problem, table);
+        plan_remedies_find(&would, problem, table);
+    if (table->best < 0)
+        tell_nothing_fits(&why, problem, table, &would);
     else if (other < 0)
         text_append_string(&why, "No plan with one layout for both phases fits.");
     else
@@ -253,9 +309,8 @@ static void put_why(struct description *to, const struct plan_problem *problem,
     to->has_failed |= why.failed;
     description_put(to, to->root, "why", description_text(why.bytes));
     text_deinit(&why);
+    put_would_fit(to, &would);
 }
-
-/* ---- The whole ------------------------------------------------------------------------------- */
 
 static void put_index(struct description *to, const char *key, int index)
 {

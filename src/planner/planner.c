@@ -116,7 +116,7 @@ static struct plan_candidate *candidate_add(struct search *search)
     return &search->table->candidates[search->table->count++];
 }
 
-static enum plan_room room_of(enum plan_way way)
+enum plan_room plan_way_room(enum plan_way way)
 {
     return way == PLAN_NONE ? PLAN_ROOM_ONE : way == PLAN_KEEP ? PLAN_ROOM_BOTH : PLAN_ROOM_SPARE;
 }
@@ -144,8 +144,6 @@ static double price(struct plan_candidate *out, const struct search *search, int
     };
     bool moves = out->way != PLAN_NONE && out->way != PLAN_KEEP;
     double ways_back = waves - !problem->is_queue;
-    out->pass_tokens = problem->passes[p];
-    out->wave = wave;
     out->prefill = waves * hiding.prefill;
     out->decode = waves * search->phases.decode_total[second];
     out->transition = moves ? waves * hiding_exposed(&hiding) : 0;
@@ -161,7 +159,9 @@ static bool fits(struct plan_candidate *candidate, const struct search *search, 
     int64_t wave =
         problem->waves[w] < problem->load.sequences ? problem->waves[w] : problem->load.sequences;
     candidate->memory = problem->memory(problem->memory_context, &candidate->layouts,
-                                        room_of(candidate->way), problem->passes[p], wave);
+                                        plan_way_room(candidate->way), problem->passes[p], wave);
+    candidate->pass_tokens = problem->passes[p];
+    candidate->wave = wave;
     return plan_memory_total(&candidate->memory) <= problem->memory_bytes;
 }
 

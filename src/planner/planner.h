@@ -29,6 +29,8 @@ enum plan_room {
     PLAN_ROOM_BOTH   /* two layouts */
 };
 
+enum plan_room plan_way_room(enum plan_way way);
+
 /* Bytes that the fullest rank takes. */
 struct plan_memory {
     uint64_t weights; /* but for the routed experts */
@@ -60,6 +62,11 @@ struct plan_problem {
      * time, each of prompt and output tokens. */
     struct plan_memory (*memory)(void *context, const struct plan_layouts *layouts,
                                  enum plan_room room, int64_t pass_tokens, int64_t sequences);
+    /* The same with all experts in INT4, as --expert-dtype has it, of layouts without packed
+     * decode; NULL: that cannot be, or is not allowed. No plan has it: only what would fit is told.
+     */
+    struct plan_memory (*int4_memory)(void *context, const struct plan_layouts *layouts,
+                                      enum plan_room room, int64_t pass_tokens, int64_t sequences);
     void *memory_context;
 };
 
@@ -69,8 +76,8 @@ struct plan_candidate {
     struct plan_layouts layouts;
     enum plan_way way;
     enum plan_verdict verdict;
-    struct plan_memory memory; /* of the least wave and pass where it is too large */
-    int64_t pass_tokens, wave; /* the best of those that fit */
+    struct plan_memory memory;
+    int64_t pass_tokens, wave; /* the best of those that fit; where it is too large the least */
     /* Seconds of the whole batch. */
     double prefill, transition, decode, way_back;
     struct pass_cost prefill_cost, decode_cost; /* of all passes of a wave */

@@ -60,9 +60,51 @@ cmp -s out first || fail "the same question has another answer"
 
 # ---- what does not fit
 expect 0 "too little memory" "$phasor" plan "$model" --box h200x2 --memory 1MiB
-has out "Nothing fits: the smallest, .* needs .* on a device of 1024 KiB" "too little memory"
+has out "Nothing fits: the smallest, .* with 1 sequence together" "too little memory"
+has out "on a device of 1024 KiB (.* experts, .* other weights, .* KV cache," "too little memory"
 expect 0 "too little memory, JSON" "$phasor" plan "$model" --box h200x2 --memory 1MiB --json
 jq -e '.best == null and .static_tp == null' out >/dev/null || fail "too little memory: a plan"
+jq -e '.would_fit | .max_num_seqs == null and .expert_dtype == null and .memory > 1048576' out \
+    >/dev/null || fail "too little memory: what would fit"
+
+# best FLAG...: whether a plan fits, of 64 sequences together in passes of 4096 tokens but for these.
+best()
+{
+    "$phasor" plan "$model" --box h200x2 --json --batch-size 64 --prompt-len 512 --output-len 128 \
+        --max-num-seqs 64 --max-num-batched-tokens 4096 "$@" | jq -e '.best != null' >/dev/null
+}
+# Each change that is said to do does, and less of it does not.
+check_would_fit()
+{
+    local memory=$1 seqs tokens bytes
+    "$phasor" plan "$model" --box h200x2 --json --batch-size 64 --prompt-len 512 --output-len 128 \
+        --max-num-seqs 64 --max-num-batched-tokens 4096 --memory "$memory" >would
+    bytes=$(jq .would_fit.memory would) seqs=$(jq .would_fit.max_num_seqs would)
+    tokens=$(jq .would_fit.max_num_batched_tokens would)
+    best --memory "$bytes" || fail "$memory: $bytes bytes of memory do not do"
+    ! best --memory $((bytes - 1)) || fail "$memory: less than $bytes bytes do"
+    if [ "$seqs" != null ]; then
+        best --memory "$memory" --max-num-seqs "$seqs" || fail "$memory: $seqs sequences do not fit"
+        ! best --memory "$memory" --max-num-seqs $((seqs + 1)) || fail "$memory: more than $seqs fit"
+        fewer=1
+    fi
+    if [ "$tokens" != null ]; then
+        best --memory "$memory" --max-num-batched-tokens "$tokens" ||
+            fail "$memory: passes of $tokens do not fit"
+        ! best --memory "$memory" --max-num-batched-tokens $((tokens + 1)) ||
+            fail "$memory: passes of more than $tokens fit"
+        shorter=1
+    fi
+}
+fewer=0 shorter=0
+least=$("$phasor" plan "$model" --box h200x2 --json --batch-size 64 --prompt-len 512 \
+    --output-len 128 --max-num-seqs 64 --max-num-batched-tokens 4096 --memory 1 |
+    jq .would_fit.memory)
+for share in 99 90 70 50; do
+    check_would_fit $((least * share / 100))
+done
+[ $fewer = 1 ] || fail "no memory was enough for fewer sequences"
+[ $shorter = 1 ] || fail "no memory was enough for a shorter pass"
 
 mkdir long
 jq '.max_position_embeddings = 1073741824 | .num_hidden_layers = 512' "$model/config.json" >long/config.json
