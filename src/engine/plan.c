@@ -123,16 +123,16 @@ static enum status subject_init(struct plan_subject *out, const struct plan_para
                              err);
 }
 
-/* The load is checked before the box is priced, which takes most of the time. */
 static enum status answer(char **out, const struct plan_params *params,
                           const struct plan_inputs *inputs, struct error *err)
 {
-    struct plan_box box = {.memory = NULL};
+    struct plan_box box;
     struct plan_subject subject;
-    TRY(subject_init(&subject, params, inputs, &box.profile, err));
     TRY(plan_box_init(&box, &inputs->box, err));
     struct description to = {.root = json_object(), .reasons = NULL};
-    enum status status = find(&to, params, &subject, &inputs->box, err);
+    enum status status = subject_init(&subject, params, inputs, &box.profile, err);
+    if (status == STATUS_OK)
+        status = find(&to, params, &subject, &inputs->box, err);
     if (status == STATUS_OK)
         status = description_dump(out, &to, "planning", err);
     json_decref(to.root);
@@ -218,6 +218,18 @@ static enum status check_params(const struct plan_params *params, struct error *
     return STATUS_OK;
 }
 
+/* Before the box is read and priced, which takes most of the time. */
+static enum status load_check(const struct plan_params *params, const struct model_config *config,
+                              struct error *err)
+{
+    return plan_load_check(
+        &(struct plan_subject_params){.config = config,
+                                      .load = params->load,
+                                      .max_num_seqs = params->max_num_seqs,
+                                      .max_num_batched_tokens = params->max_num_batched_tokens},
+        err);
+}
+
 /* With `axes` the map, else the answer to the one question. */
 static enum status plan_read(char **out, const struct plan_params *params,
                              const struct plan_axes *axes, struct error *err)
@@ -226,6 +238,8 @@ static enum status plan_read(char **out, const struct plan_params *params,
     TRY(check_params(params, err));
     TRY(memory_get((void **)&inputs, 1, sizeof *inputs, "the plans", err));
     enum status status = config_read(inputs, params, err);
+    if (status == STATUS_OK && axes == NULL)
+        status = load_check(params, &inputs->config, err);
     if (status == STATUS_OK)
         status = box_read(inputs, params, err);
     if (status == STATUS_OK)

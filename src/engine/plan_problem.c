@@ -163,7 +163,7 @@ static void sizes_find(struct plan_subject *subject, const struct plan_subject_p
                                                                  : PASS_MOST);
 }
 
-static enum status check_load(const struct plan_subject_params *params, struct error *err)
+enum status plan_load_check(const struct plan_subject_params *params, struct error *err)
 {
     const struct plan_load *load = &params->load;
     int64_t most = params->config->position_count_max;
@@ -183,7 +183,7 @@ static enum status check_load(const struct plan_subject_params *params, struct e
 enum status plan_subject_init(struct plan_subject *out, const struct plan_subject_params *params,
                               struct error *err)
 {
-    TRY(check_load(params, err));
+    TRY(plan_load_check(params, err));
     *out = (struct plan_subject){
         .config = params->config,
         .shape = weights_shape(params->config),

@@ -173,3 +173,59 @@ Test(plan, params_are_checked)
     params.max_num_seqs = INT64_MAX;
     cr_assert_eq(phasor_plan(&text, &params, &err), PHASOR_INVALID_ARGUMENT);
 }
+
+/* ---- Many loads ------------------------------------------------------------------------------ */
+
+/* Each cell is the answer to its own question; a prompt beyond the context has none. */
+Test(plan, a_map_answers_as_each_question_does)
+{
+    static const int64_t sequences[] = {1, 7, 64}, prompts[] = {16, 500, INT64_C(1) << 40};
+    const struct phasor_plan_axes axes = {sequences, prompts, 3, 3};
+    struct phasor_plan_params params = phasor_plan_params_default();
+    struct phasor_error err = {.message = ""};
+    char *text;
+    params.model = MODEL;
+    params.box = "a6000x4";
+    cr_assert_eq(phasor_plan_map(&text, &params, &axes, &err), PHASOR_OK, "%s", err.message);
+    json_t *map = json_loads(text, 0, NULL);
+    const json_t *cells = json_object_get(map, "cells");
+    phasor_text_free(text);
+    cr_assert_eq(json_array_size(cells), 3);
+    for (size_t i = 0; i < 9; i++) {
+        const json_t *cell = json_array_get(json_array_get(cells, i / 3), i % 3);
+        params.sequences = sequences[i / 3];
+        params.prompt_tokens = prompts[i % 3];
+        if (phasor_plan(&text, &params, &err) != PHASOR_OK) {
+            cr_assert(i % 3 == 2 && json_is_null(cell));
+            continue;
+        }
+        json_t *root = json_loads(text, 0, NULL);
+        const json_t *plans = json_object_get(root, "plans");
+        const json_t *best = json_array_get(plans, (size_t)int_of(root, "best"));
+        const json_t *tp = json_array_get(plans, (size_t)int_of(root, "static_tp"));
+        double gain = json_real_value(json_object_get(tp, "total_s")) /
+                      json_real_value(json_object_get(best, "total_s"));
+        cr_assert_str_eq(json_string_value(json_object_get(cell, "plan")),
+                         json_string_value(json_object_get(best, "plan")));
+        cr_assert_float_eq(json_real_value(json_object_get(cell, "against_static_tp")), gain, 1e-9);
+        json_decref(root);
+        phasor_text_free(text);
+    }
+    json_decref(map);
+    cr_assert_eq(phasor_plan_map(&text, &params, NULL, &err), PHASOR_INVALID_ARGUMENT);
+    const struct phasor_plan_axes none = {(const int64_t[]){0}, prompts, 1, 1};
+    cr_assert_eq(phasor_plan_map(&text, &params, &none, &err), PHASOR_INVALID_ARGUMENT);
+}
+
+/* Nobody looks for a box where the load is refused. */
+Test(plan, a_load_is_checked_before_its_box)
+{
+    char *text;
+    struct phasor_error err;
+    struct phasor_plan_params params = phasor_plan_params_default();
+    params.model = MODEL;
+    params.box = "no-such-box";
+    params.prompt_tokens = INT64_C(1) << 40;
+    cr_assert_eq(phasor_plan(&text, &params, &err), PHASOR_INVALID_ARGUMENT);
+    cr_assert_not_null(strstr(err.message, "the model's context"), "%s", err.message);
+}
