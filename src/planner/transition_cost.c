@@ -13,6 +13,12 @@ static double released_at(const struct hiding *hiding, int64_t layer)
     return begin + hiding->last_pass * (double)(layer + 1) / (double)hiding->layers;
 }
 
+/* Of numbers; fmax is a call, and this is most of what the search does. */
+static double later(double one, double two)
+{
+    return one > two ? one : two;
+}
+
 /* Layers are written one after another; the i-th needs the slot that the (i - spares)-th left. */
 double hiding_exposed(const struct hiding *hiding)
 {
@@ -22,12 +28,12 @@ double hiding_exposed(const struct hiding *hiding)
     double written = hiding->is_beside ? 0 : hiding->prefill, now = hiding->prefill;
     ASSERT(spares >= 1);
     if (!isfinite(hiding->layer))
-        return INFINITY; /* fmax takes the other of a number and none */
+        return INFINITY;
     for (int64_t layer = 0; layer < hiding->layers; layer++) {
         double free_at = layer >= spares ? swapped[layer % spares] : 0;
-        written = fmax(written, free_at) + hiding->layer;
-        swapped[layer % spares] = fmax(written, released_at(hiding, layer));
-        now = fmax(now, swapped[layer % spares]) + hiding->decode_layer;
+        written = later(written, free_at) + hiding->layer;
+        swapped[layer % spares] = later(written, released_at(hiding, layer));
+        now = later(now, swapped[layer % spares]) + hiding->decode_layer;
     }
     double exposed = now - hiding->prefill - (double)hiding->layers * hiding->decode_layer;
     return fmax(0, exposed); /* sums do not come out even */
