@@ -422,7 +422,7 @@ Test(planner, a_rate_of_nothing_is_never_chosen)
 {
     for (size_t i = 0; i < NONSENSE; i++) {
         struct test_problem test;
-        for (int which = 0; which < 4; which++) {
+        for (int which = 0; which < 5; which++) {
             problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
                            &(struct simple_box){4, 1e14, 1e12, 1e10, 1e-5});
             for (int t = 0; t < test.profile.work_count; t++) {
@@ -432,9 +432,11 @@ Test(planner, a_rate_of_nothing_is_never_chosen)
                     test.work[t].bytes_per_second = nonsense[i];
                 else if (which == 2)
                     test.work[t].fixed = i == 0 ? NAN : INFINITY;
-                else
+                else if (which == 3)
                     test.log_ratios[t] = i == 0 ? NAN : INFINITY;
             }
+            if (which == 4)
+                test.profile.host_step = i == 0 ? -INFINITY : i == 1 ? -1e9 : nonsense[i];
             check_table(&test, false, "operations");
         }
     }
@@ -499,6 +501,18 @@ Test(planner, a_size_of_unknown_times_gives_way)
     cr_assert_eq(found->verdict, PLAN_POSSIBLE);
     cr_assert_eq(found->pass_tokens, 4096);
     plan_table_deinit(&table);
+}
+
+/* A million sequences of as many tokens as a config may say: flops are counted, not come round. */
+Test(planner, a_load_that_no_memory_holds)
+{
+    struct test_problem test;
+    problem_simple(&test, &model_shapes[MIXTRAL_8X22B].shape,
+                   &(struct simple_box){8, 1e14, 1e12, 1e10, 1e-5});
+    test.problem.load = (struct plan_load){1 << 20, 1 << 30, 1 << 30};
+    test.waves[0] = 1 << 20;
+    test.passes[0] = 1 << 24;
+    check_table(&test, true, "a long wave");
 }
 
 /* Rates without end take no time; times that add up to more than a number can be are not chosen. */

@@ -115,3 +115,28 @@ Test(profile, collectives_are_interpolated_between_bytes)
     cr_assert(isinf(profile_collective_seconds(&profile, GROUP_ALL_REDUCE, 4, false, 1)));
     cr_assert(isinf(profile_collective_seconds(&profile, GROUP_ALL_REDUCE, 2, true, 1)));
 }
+
+/* What is no time is not known: it is never less than another. */
+Test(profile, nonsense_is_infinite)
+{
+    static const double nonsense[] = {NAN, -1e9};
+    for (size_t i = 0; i < 2; i++) {
+        const double ratio = 0, bytes[] = {1, 2}, seconds[] = {nonsense[i], nonsense[i]};
+        struct work_table work = {.kind = WORK_MATMUL,
+                                  .dtype = DTYPE_BF16,
+                                  .flops_per_second = 1e12,
+                                  .bytes_per_second = 1e12,
+                                  .fixed = nonsense[i],
+                                  .log_ratios = &ratio};
+        struct collective_table collective = {GROUP_ALL_GATHER, 2, false, 2, bytes, seconds};
+        struct profile profile = {
+            .work_count = 1, .collective_count = 1, .work = &work, .collectives = &collective};
+        struct work_shape product = {WORK_MATMUL, DTYPE_BF16, {64, 64, 64}};
+        cr_assert_eq(profile_work_seconds(&profile, &product), INFINITY);
+        cr_assert_eq(profile_collective_seconds(&profile, GROUP_ALL_GATHER, 2, false, 1.5),
+                     INFINITY);
+        cr_assert_eq(profile_collective_seconds(&profile, GROUP_ALL_GATHER, 2, false, 8), INFINITY);
+        cr_assert_eq(profile_rate_seconds(1, nonsense[i]), INFINITY);
+        cr_assert_eq(profile_rate_seconds(0, nonsense[i]), 0);
+    }
+}

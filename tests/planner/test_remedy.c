@@ -42,13 +42,13 @@ static struct plan_memory int4_memory(void *context, const struct plan_layouts *
     return memory;
 }
 
-/* Four ranks, 10,000 bytes of experts, 1,000 of other weights over At, a byte a token of the cache
+/* 10,000 bytes of experts, 1,000 of other weights over At, a byte a token of the cache
  * over Ad, a byte a token of a pass: 8 sequences of 100 tokens in passes of 512 take 10,000 + 800 /
  * Ad + 1,000 / At + 512 at least. */
-static void problem_make(struct test_problem *out, uint64_t memory_bytes)
+static void problem_make(struct test_problem *out, int ranks, uint64_t memory_bytes)
 {
     problem_simple(out, &model_shapes[MIXTRAL_8X7B].shape,
-                   &(struct simple_box){4, 1e14, 1e12, 1e10, 1e-5});
+                   &(struct simple_box){ranks, 1e14, 1e12, 1e10, 1e-5});
     out->expert_bytes = 10000;
     out->problem.load = (struct plan_load){64, 60, 40};
     out->problem.memory_bytes = memory_bytes;
@@ -74,19 +74,17 @@ static void check_least(const struct test_problem *test, const struct plan_remed
                  (long long)would->pass_tokens, (long long)tokens);
 }
 
-Test(remedy, is_the_least_of_each_change)
+static void check_range(int ranks, uint64_t most, uint64_t least, uint64_t step)
 {
-    /* The least takes 11,412: tp2dp2. */
-    static const uint64_t memory[] = {11411, 11400, 11300, 11100, 11000, 10908,
-                                      10907, 10862, 10861, 10000, 1};
     int fewer = 0, shorter = 0, neither = 0;
-    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) {
+    for (uint64_t memory = most; memory > least; memory -= step) {
         struct test_problem test;
         struct plan_table table;
         struct plan_remedies would;
-        problem_make(&test, memory[i]);
+        problem_make(&test, ranks, memory);
+        test.problem.allows_int4 = ranks > 1;
         table_find(&table, &test);
-        cr_assert_eq(table.best, -1, "%llu bytes", (unsigned long long)memory[i]);
+        cr_assert_eq(table.best, -1, "%llu bytes", (unsigned long long)memory);
         plan_remedies_find(&would, &test.problem, &table);
         cr_assert_not_null(would.smallest);
         check_least(&test, &would);
@@ -99,12 +97,23 @@ Test(remedy, is_the_least_of_each_change)
     cr_assert(fewer > 0 && shorter > 0 && neither > 0, "%d, %d, %d", fewer, shorter, neither);
 }
 
+Test(remedy, is_the_least_of_each_change)
+{
+    check_range(4, 11411, 10800, 57); /* the least takes 11,412: tp2dp2 */
+}
+
+/* One rank has one plan: no other makes up for what is found of it. */
+Test(remedy, is_the_least_of_one_plan)
+{
+    check_range(1, 12311, 11500, 7);
+}
+
 Test(remedy, of_int4_experts)
 {
     struct test_problem test;
     struct plan_table table;
     struct plan_remedies would;
-    problem_make(&test, 4000);
+    problem_make(&test, 4, 4000);
     test.problem.int4_memory = int4_memory;
     table_find(&table, &test);
     plan_remedies_find(&would, &test.problem, &table);
@@ -129,7 +138,7 @@ Test(remedy, of_what_no_memory_helps)
     struct model_shape shape = model_shapes[MIXTRAL_8X7B].shape;
     shape.expert_dim = 1; /* cannot be cut */
     shape.expert_count = 3;
-    problem_make(&test, 1);
+    problem_make(&test, 4, 1);
     test.shape = shape;
     test.problem.allows_int4 = false;
     table_find(&table, &test);

@@ -111,3 +111,18 @@ Test(transition_cost, bytes_of_each_way)
     cr_assert_eq(upload.values, 8 * quarter / 2);
     cr_assert_eq(change_by_reshard(shape, &ep, &ep, bf16).received, 0);
 }
+
+/* A layer that takes no number of seconds is not there in no time. */
+Test(transition_cost, what_is_unknown_is_never_there)
+{
+    static const double layers[] = {NAN, INFINITY, -INFINITY};
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        struct hiding hiding = {.layers = 4,
+                                .spares = 1,
+                                .is_beside = true,
+                                .layer = layers[i],
+                                .prefill = 10,
+                                .last_pass = 4};
+        cr_assert_eq(hiding_exposed(&hiding), INFINITY);
+    }
+}
