@@ -1,0 +1,175 @@
+/* How long it takes to plan; see bench/README.md.
+ *
+ * Inside the timed window: one question of an engine that has its config and its box's profile, as
+ * phasor plan and --plan auto put it (plan_subject_init, plan_find), and freeing the answer. So the
+ * memory that is worked out once for all passes and waves is in it. Outside: reading the config,
+ * pricing the box, telling why. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/system.h"
+#include "engine/box_files.h"
+#include "engine/calibrate_grid.h"
+#include "engine/plan_box.h"
+#include "engine/plan_problem.h"
+#include "head.h"
+#include "model/synth_parts.h"
+
+#define REPEATS 201
+
+static const char *const models[] = {"mixtral-8x7b", "qwen2-57b-a14b", "qwen3-30b-a3b"};
+#define MODELS (sizeof models / sizeof *models)
+
+/* 256 sequences: nine waves may be chosen, and five passes. */
+static const struct {
+    const char *name;
+    int64_t max_num_seqs, max_num_batched_tokens;
+    double goal; /* ms */
+} questions[] = {{"given", 64, 8192, 1}, {"all", 0, 0, 20}};
+#define QUESTIONS (sizeof questions / sizeof *questions)
+
+static void check(enum status status, const struct error *err)
+{
+    if (status == STATUS_OK)
+        return;
+    fprintf(stderr, "bench_plan: %s\n", err->message);
+    exit(1);
+}
+
+/* ---- Profiles -------------------------------------------------------------------------------- */
+
+/* The box's operations with the axes that phasor calibrate begins with, and no ratio: as long to
+ * look up as what was measured. */
+static struct profile_axis axes[WORK_KIND_COUNT * 3][PROFILE_AXES_MAX];
+static struct work_table gridded[WORK_KIND_COUNT * 3];
+static double values[WORK_KIND_COUNT * 3][PROFILE_AXES_MAX][GRID_VALUES_MAX];
+static double ratios[65536]; /* 0 each */
+
+static void axis_copy(struct profile_axis *to, double *own, const struct grid_axis *axis)
+{
+    *to = (struct profile_axis){axis->dim, axis->over, axis->count, own};
+    for (int v = 0; v < axis->count; v++)
+        own[v] = axis->values[v];
+}
+
+static void profile_grid(struct profile *out, const struct profile *profile)
+{
+    const struct calibrate_plan *plan = &calibrate_plan_default;
+    *out = *profile;
+    out->work = gridded;
+    for (int t = 0; t < profile->work_count; t++) {
+        gridded[t] = profile->work[t];
+        gridded[t].log_ratios = ratios;
+        for (int g = 0; g < plan->grid_count; g++) {
+            const struct grid *grid = &plan->grids[g];
+            if (grid->kind != gridded[t].kind || grid->dtype != gridded[t].dtype)
+                continue;
+            gridded[t].axis_count = grid->axis_count;
+            for (int a = 0; a < grid->axis_count; a++)
+                axis_copy(&axes[t][a], values[t][a], &grid->axes[a]);
+            memcpy(gridded[t].axes, axes[t], sizeof axes[t]);
+        }
+    }
+}
+
+/* ---- Timing ---------------------------------------------------------------------------------- */
+
+static int by_value(const void *a, const void *b)
+{
+    double one = *(const double *)a, two = *(const double *)b;
+    return one < two ? -1 : one > two;
+}
+
+static double cpu_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+struct taken {
+    double wall, cpu; /* seconds */
+};
+
+static struct taken plan_once(int *candidates, const struct model_config *config,
+                              const struct profile *profile, const struct box_model *box,
+                              size_t question)
+{
+    struct plan_subject subject;
+    struct plan_table table;
+    struct error err;
+    const struct plan_subject_params params = {
+        .config = config,
+        .profile = profile,
+        .rank_count = box->rank_count,
+        .dtype = DTYPE_BF16,
+        .memory_bytes = box->device.memory_bytes,
+        .load = {256, 2048, 256},
+        .is_queue = true,
+        .allows_int4 = true,
+        .max_num_seqs = questions[question].max_num_seqs,
+        .max_num_batched_tokens = questions[question].max_num_batched_tokens,
+        .routing_deviation = 0.3,
+    };
+    double begin = system_seconds(), cpu_begin = cpu_seconds();
+    check(plan_subject_init(&subject, &params, &err), &err);
+    check(plan_find(&table, &subject.problem, &err), &err);
+    *candidates = table.count;
+    plan_table_deinit(&table);
+    return (struct taken){system_seconds() - begin, cpu_seconds() - cpu_begin};
+}
+
+static void plan_time(const char *model, const struct model_config *config, const char *of,
+                      const struct profile *profile, const struct box_model *box, size_t question)
+{
+    double ms[REPEATS], cpu_ms[REPEATS];
+    int candidates;
+    for (int i = 0; i < REPEATS; i++) {
+        struct taken taken = plan_once(&candidates, config, profile, box, question);
+        ms[i] = 1e3 * taken.wall;
+        cpu_ms[i] = 1e3 * taken.cpu;
+    }
+    qsort(ms, REPEATS, sizeof *ms, by_value);
+    qsort(cpu_ms, REPEATS, sizeof *cpu_ms, by_value);
+    double middle = ms[REPEATS / 2];
+    printf("%-16s %-8s %-6s %6d %9.3f %9.3f %7.1f %% %6.0f  %s\n", model, of,
+           questions[question].name, candidates, middle, cpu_ms[REPEATS / 2],
+           100 * (ms[REPEATS - 1 - REPEATS / 4] - ms[REPEATS / 4]) / middle,
+           questions[question].goal, middle < questions[question].goal ? "yes" : "NO");
+}
+
+int main(int argc, char **argv)
+{
+    static struct box_model box;
+    static struct model_config config;
+    struct plan_box made;
+    struct profile measured;
+    struct text path = {0};
+    struct error err;
+    check(box_files_find(&path, argc > 1 ? argv[1] : "a100x8", &err), &err);
+    check(box_model_read(&box, path.bytes, &err), &err);
+    check(plan_box_init(&made, &box, &err), &err);
+    profile_grid(&measured, &made.profile);
+    bench_print_head(argc, argv);
+    printf("# clock: CLOCK_MONOTONIC; median of %d questions, spread of their middle half; and of "
+           "the\n"
+           "# thread's CPU time, which others on the machine do not add to\n"
+           "# box: %s, %d ranks; 256 sequences of 2048 and 256 tokens\n",
+           REPEATS, box.name, box.rank_count);
+    printf("# model          profile  sizes   plans    ms           cpu    spread   goal  met\n");
+    for (size_t m = 0; m < MODELS; m++) {
+        json_t *json;
+        check(synth_config(&json, &config, &(struct synth_params){.preset = models[m]}, &err),
+              &err);
+        json_decref(json);
+        for (size_t q = 0; q < QUESTIONS; q++) {
+            plan_time(models[m], &config, "box", &made.profile, &box, q);
+            plan_time(models[m], &config, "grid", &measured, &box, q);
+        }
+    }
+    plan_box_deinit(&made);
+    text_deinit(&path);
+    return 0;
+}
