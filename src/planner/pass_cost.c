@@ -73,6 +73,24 @@ static void exchange(struct stages *stages, enum traffic kind, double layers, en
 
 /* ---- Routing --------------------------------------------------------------------------------- */
 
+/* The largest of n normal values whose sum is given, in deviations above their mean, on the mean:
+ * sqrt(n / (n - 1)) times that of independent ones. Between these n, along ln n. */
+static double largest_deviation(int n)
+{
+    static const struct {
+        int n;
+        double deviations;
+    } known[] = {{2, 0.7979},  {3, 1.0365},  {4, 1.1886},  {6, 1.3882},  {8, 1.5219}, {12, 1.7017},
+                 {16, 1.8239}, {24, 1.9896}, {32, 2.1028}, {48, 2.2568}, {64, 2.3623}};
+    size_t i = 0, last = sizeof known / sizeof *known - 1;
+    while (i < last && known[i].n < n)
+        i++;
+    if (i == 0 || known[i].n <= n)
+        return known[i].deviations;
+    double share = log((double)n / known[i - 1].n) / log((double)known[i].n / known[i - 1].n);
+    return known[i - 1].deviations + share * (known[i].deviations - known[i - 1].deviations);
+}
+
 double routing_imbalance(const struct routing *routing, const struct model_shape *shape, int ep,
                          double draws)
 {
@@ -80,7 +98,7 @@ double routing_imbalance(const struct routing *routing, const struct model_shape
         return 1;
     double chance = (ep - 1) / draws;
     double liking = routing->deviation * routing->deviation * ep / (double)shape->expert_count;
-    double fullest = 1 + sqrt(2 * log(ep) * (chance + liking));
+    double fullest = 1 + largest_deviation(ep) * sqrt(chance + liking);
     return fmin(fullest, ep);
 }
 

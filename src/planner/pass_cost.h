@@ -59,9 +59,9 @@ struct pass_cost pass_cost(const struct profile *profile, const struct model_sha
 
 /* The same over the layout's groups of experts: rows of the fullest group over the mean, >= 1. Rows
  * are drawn by chance, and experts are not equally liked:
- *   1 + sqrt(2 ln(Ee) x variance), variance = (Ee - 1) / draws + deviation^2 x Ee / E
- * relative to the mean's square, at most Ee. The largest of n normal values lies sqrt(2 ln n)
- * deviations above their mean. */
+ *   1 + d(Ee) x sqrt(variance), variance = (Ee - 1) / draws + deviation^2 x Ee / E
+ * relative to the mean's square, at most Ee; d(n): how many deviations the largest of n normal
+ * values of a given sum lies above their mean, on the mean. */
 double routing_imbalance(const struct routing *routing, const struct model_shape *shape, int ep,
                          double draws);
 

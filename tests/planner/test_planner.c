@@ -102,16 +102,43 @@ Test(planner, products_are_priced_by_their_flops)
     cr_assert_float_eq(cost.seconds[COST_HEAD] / (2.0 * 10 * 8000 * 4096), 1, 1e-9);
 }
 
+/* Rows of the fullest group over the mean, of so many rows that go to any group alike. */
+static double fullest_drawn(int groups, int64_t rows, struct random *random)
+{
+    int64_t counts[LAYOUT_RANKS_MAX] = {0}, most = 0;
+    for (int64_t row = 0; row < rows; row++)
+        counts[random_below(random, (uint64_t)groups)]++;
+    for (int g = 0; g < groups; g++)
+        most = counts[g] > most ? counts[g] : most;
+    return (double)most * groups / (double)rows;
+}
+
+Test(planner, the_fullest_group_is_as_full_as_one_that_is_drawn)
+{
+    static const int groups[] = {2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 32, 64};
+    const struct model_shape *shape = &model_shapes[MIXTRAL_8X7B].shape;
+    const struct routing even = {0};
+    struct random random = {.seed = 5};
+    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
+        int64_t rows = 100 * groups[g];
+        double mean = 0;
+        for (int i = 0; i < 2000; i++)
+            mean += fullest_drawn(groups[g], rows, &random) / 2000;
+        double told = routing_imbalance(&even, shape, groups[g], (double)rows);
+        cr_assert_float_eq((told - 1) / (mean - 1), 1, 0.06, "%d groups: %.4f for %.4f", groups[g],
+                           told, mean);
+    }
+}
+
 Test(planner, routing_is_uneven_by_chance_and_by_liking)
 {
     const struct model_shape *shape = &model_shapes[MIXTRAL_8X7B].shape;
     struct routing even = {0}, skewed = {.deviation = 0.5};
     cr_assert_eq(routing_imbalance(&even, shape, 1, 100), 1);
     cr_assert_float_eq(routing_imbalance(&even, shape, 4, 1e12), 1, 1e-5);
-    cr_assert_float_eq(routing_imbalance(&even, shape, 4, 300), 1 + sqrt(2 * log(4) * 0.01), 1e-12);
-    cr_assert_float_eq(routing_imbalance(&skewed, shape, 4, 1e15), 1 + sqrt(2 * log(4) * 0.125),
-                       1e-6);
-    cr_assert_eq(routing_imbalance(&skewed, shape, 4, 0.5), 4);
+    cr_assert_float_eq(routing_imbalance(&even, shape, 4, 300), 1 + 1.1886 * 0.1, 1e-12);
+    cr_assert_float_eq(routing_imbalance(&skewed, shape, 4, 1e15), 1 + 1.1886 * sqrt(0.125), 1e-6);
+    cr_assert_eq(routing_imbalance(&skewed, shape, 4, 0.1), 4);
     /* One token meets 2 of 8 experts; two meet 8 x (1 - (3/4)^2). */
     cr_assert_float_eq(routing_experts_met(shape, 8, 1), 2, 1e-12);
     cr_assert_float_eq(routing_experts_met(shape, 8, 2), 3.5, 1e-12);
