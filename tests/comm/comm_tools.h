@@ -16,6 +16,10 @@ struct backend {
 extern const struct backend backends[];
 extern const int backend_count;
 
+/* Seconds of patience that no delay uses up: what does not end then hangs, and the runner ends it.
+ */
+#define FOREVER 1e9
+
 /* The name of tag t is tag_names[t]; the last one has none. */
 extern const char *const tag_names[COMM_TAGS_MAX];
 

@@ -85,7 +85,7 @@ static enum status affinity_rank(void *context, int rank, struct error *err)
 
 static void affinity_fill(struct affinity *out, int rank_count)
 {
-    out->box = test_box_open(rank_count, 0);
+    out->box = test_box_open(rank_count, FOREVER);
     test_box_run(out->box, affinity_rank, out);
     box_close(out->box);
 }
@@ -136,7 +136,7 @@ static enum status visit_rank(void *context, int rank, struct error *err)
 
 Test(box, runs_each_rank_on_its_host_thread)
 {
-    struct box *box = test_box_open(5, 0);
+    struct box *box = test_box_open(5, FOREVER);
     struct visit first = {0}, second = {0};
     test_box_run(box, visit_rank, &first);
     test_box_run(box, visit_rank, &second);

@@ -79,7 +79,8 @@ static void run_table(const struct backend *backend, int member_count)
     struct job job;
     struct error err;
     struct random random = {.seed = (uint64_t)member_count};
-    cr_assert_eq(backend->open(&job.box, member_count, 0, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(backend->open(&job.box, member_count, FOREVER, &err), STATUS_OK, "%s",
+                 err.message);
     test_comm_create(job.comms, job.box, member_count);
     for (int form = 0; form < FORM_COUNT; form++) {
         for (int profile = 0; profile < PROFILE_COUNT; profile++)
@@ -99,7 +100,7 @@ Test(collectives, hold_their_contracts)
 
 Test(collectives, ends_know_their_places)
 {
-    struct box *box = test_box_open(4, 0);
+    struct box *box = test_box_open(4, FOREVER);
     struct comm *comms[3];
     struct error err;
     cr_assert_eq(comm_create(comms, box_domain(box), (int[]){3, 0, 2}, 3, &err), STATUS_OK);

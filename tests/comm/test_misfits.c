@@ -3,7 +3,6 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-#include "base/system.h"
 #include "comm_tools.h"
 
 #define RANKS 3
@@ -266,14 +265,12 @@ Test(misfits, end_the_run_and_name_two_ranks)
         struct error err;
         memset(&room, 0, sizeof room);
         room.misfit = &misfits[i];
-        room.box = test_box_open(RANKS, 0);
+        room.box = test_box_open(RANKS, FOREVER);
         test_comm_create(comms, room.box, RANKS);
         for (int r = 0; r < RANKS; r++)
             room.desks[r].comm = comms[r];
-        double start = system_seconds();
         cr_assert_eq(box_run(room.box, room_rank, &room, &err), STATUS_INTERNAL, "%s",
                      room.misfit->name);
-        cr_assert_lt(system_seconds() - start, 5, "%s", room.misfit->name);
         check_said(&room, &err);
         test_comms_destroy(comms, RANKS);
         box_close(room.box);
@@ -295,6 +292,16 @@ static void one_byte_each(struct comm *comm, struct stream *stream, char *out)
                     &(struct comm_all_gather){out, out + comm_member(comm), counts, 0});
 }
 
+/* A stream that is held until the run has ended. */
+static enum status until_ended(void *argument, struct error *err)
+{
+    const struct comm_domain *domain = *(const struct comm_domain **)argument;
+    (void)err;
+    while (comm_domain_failure(domain, NULL) == STATUS_OK)
+        sleep_microseconds(1000);
+    return STATUS_OK;
+}
+
 static enum status crossing_rank(void *context, int rank, struct error *err)
 {
     struct crossing *crossing = context;
@@ -302,7 +309,9 @@ static enum status crossing_rank(void *context, int rank, struct error *err)
     struct device *device = box_device(crossing->box, rank);
     struct stream *beside;
     TRY(device->ops->stream_create(device, &beside, STREAM_NORMAL, err));
-    stream_pause(crossing->box, rank, 300000);
+    const struct comm_domain *domain = box_domain(crossing->box);
+    if (rank == 0)
+        device->ops->call(device->stream, until_ended, &domain, sizeof domain);
     one_byte_each(crossing->comms[rank], device->stream, out[rank]);
     one_byte_each(crossing->comms[rank], rank == 0 ? beside : device->stream, out[rank]);
     enum status status = device->ops->synchronize(beside, err);
@@ -314,7 +323,7 @@ static enum status crossing_rank(void *context, int rank, struct error *err)
 
 Test(misfits, of_two_streams)
 {
-    struct crossing crossing = {.box = test_box_open(2, 0)};
+    struct crossing crossing = {.box = test_box_open(2, FOREVER)};
     struct error err;
     test_comm_create(crossing.comms, crossing.box, 2);
     cr_assert_eq(box_run(crossing.box, crossing_rank, &crossing, &err), STATUS_INTERNAL);

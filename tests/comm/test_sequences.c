@@ -76,8 +76,8 @@ static struct sequence *sequence_make(uint64_t seed)
     sequence->seed = seed;
     int rank_count = 2 + (int)random_below(&random, MEMBERS_MAX - 1);
     sequence->backend = &backends[random_below(&random, (uint64_t)backend_count)];
-    cr_assert_eq(sequence->backend->open(&sequence->box, rank_count, 0, &err), STATUS_OK, "%s",
-                 err.message);
+    cr_assert_eq(sequence->backend->open(&sequence->box, rank_count, FOREVER, &err), STATUS_OK,
+                 "%s", err.message);
     sequence->group_count = 1 + (int)random_below(&random, COMMS_MAX);
     for (int g = 0; g < sequence->group_count; g++) {
         struct group *group = &sequence->groups[g];
@@ -251,7 +251,7 @@ static enum status overlap_rank(void *context, int rank, struct error *err)
 
 Test(sequences, alternate_between_two_communicators)
 {
-    struct overlap overlap = {.box = test_box_open(4, 0)};
+    struct overlap overlap = {.box = test_box_open(4, FOREVER)};
     struct error err;
     cr_assert_eq(comm_create(overlap.low, box_domain(overlap.box), (int[]){0, 1, 2}, 3, &err), 0);
     cr_assert_eq(comm_create(overlap.high, box_domain(overlap.box), (int[]){3, 2, 1}, 3, &err), 0);
@@ -297,7 +297,7 @@ Test(sequences, reductions_give_the_same_bits_in_every_run)
         for (int i = 0; i < SUMS; i++)
             first.in[r][i] = (float)random_normal(&random);
     }
-    first.box = test_box_open(4, 0);
+    first.box = test_box_open(4, FOREVER);
     test_comm_create(first.comms, first.box, 4);
     again = first;
     test_box_run(first.box, sums_rank, &first);

@@ -85,7 +85,11 @@ static struct job *job_open(struct turn *turn, const struct comm_links *speed)
 {
     static struct job job;
     struct error err;
-    struct box_params params = {.rank_count = 2, .thread_count = 2, .turn = turn, .links = *speed};
+    struct box_params params = {.rank_count = 2,
+                                .thread_count = 2,
+                                .turn = turn,
+                                .links = *speed,
+                                .patience_seconds = FOREVER};
     cr_assert_eq(box_open(&job.box, &params, &err), STATUS_OK, "%s", err.message);
     test_comm_create(job.comms, job.box, 2);
     return &job;
@@ -111,7 +115,8 @@ Test(slow, a_collective_takes_what_its_links_need)
     job_close(job);
 }
 
-/* The pause of rank 1 begins after begun, so no rank may be through before its end and the transfer. */
+/* The pause of rank 1 begins after begun, so no rank may be through before its end and the
+ * transfer. */
 Test(slow, time_counts_from_the_last_member)
 {
     struct job *job = job_open(NULL, &links);
@@ -125,49 +130,54 @@ Test(slow, time_counts_from_the_last_member)
 
 /* ---- Turns ----------------------------------------------------------------------------------- */
 
-static atomic_int order;
-
-static enum status note_place(void *argument, struct error *err)
+static enum status note_work(void *argument, struct error *err)
 {
     (void)err;
-    **(int **)argument = atomic_fetch_add(&order, 1);
+    atomic_store(*(atomic_bool **)argument, true);
     return STATUS_OK;
 }
 
-struct places {
+struct notes {
     struct job *job;
-    int behind, beside; /* the collective */
+    atomic_bool behind, beside; /* the collective */
+    bool was_behind;            /* when that beside was there */
 };
 
+/* Once rank 0 is within the collective, its other stream works, and then ends the run. */
 static enum status run_beside(void *context, int rank, struct error *err)
 {
-    struct places *places = context;
-    struct device *device = box_device(places->job->box, rank);
+    struct notes *notes = context;
+    struct device *device = box_device(notes->job->box, rank);
     struct stream *other;
-    int *behind = &places->behind, *beside = &places->beside;
-    post(places->job, rank, device->stream);
+    atomic_bool *behind = &notes->behind, *beside = &notes->beside;
+    post(notes->job, rank, device->stream);
     if (rank == 1)
         return device->ops->synchronize(device->stream, err);
-    device->ops->call(device->stream, note_place, &behind, sizeof behind);
+    device->ops->call(device->stream, note_work, &behind, sizeof behind);
     TRY(device->ops->stream_create(device, &other, STREAM_NORMAL, err));
-    sleep_microseconds(50000); /* so that the collective has begun, in the main */
-    device->ops->call(other, note_place, &beside, sizeof beside);
+    while (comm_domain_bytes(box_domain(notes->job->box), 1, 0) == 0)
+        sleep_microseconds(100);
+    device->ops->call(other, note_work, &beside, sizeof beside);
     enum status status = device->ops->synchronize(other, err);
+    notes->was_behind = atomic_load(behind);
     device->ops->stream_destroy(device, other);
-    return status == STATUS_OK ? device->ops->synchronize(device->stream, err) : status;
+    return status == STATUS_OK ? error_set(err, STATUS_CANCELLED, "enough") : status;
 }
 
+/* The bytes would come in some hours, and the run does not end before the other stream has worked.
+ */
 Test(slow, others_work_while_a_rank_sleeps)
 {
     struct turn *turn;
     struct error err;
     cr_assert_eq(one_at_a_time_create(&turn, &err), STATUS_OK, "%s", err.message);
-    struct comm_links slower = {.bytes_per_second = 2e4}; /* 0.4 s */
-    struct places places = {.job = job_open(turn, &slower)};
-    places.job->index = GATHER;
-    test_box_run(places.job->box, run_beside, &places);
-    cr_assert_lt(places.beside, places.behind);
-    job_close(places.job);
+    struct comm_links slower = {.bytes_per_second = 1};
+    struct notes notes = {.job = job_open(turn, &slower)};
+    notes.job->index = GATHER;
+    cr_assert_eq(box_run(notes.job->box, run_beside, &notes, &err), STATUS_CANCELLED);
+    cr_assert_str_eq(err.message, "rank 0: enough");
+    cr_assert(atomic_load(&notes.beside) && !notes.was_behind);
+    job_close(notes.job);
     one_at_a_time_destroy(turn);
 }
 
@@ -180,12 +190,13 @@ static enum status run_and_fail(void *context, int rank, struct error *err)
     post(job, rank, device->stream);
     if (rank == 0)
         return device->ops->synchronize(device->stream, err);
-    sleep_microseconds(20000);
+    while (comm_domain_bytes(box_domain(job->box), 1, 0) == 0)
+        sleep_microseconds(100);
     return error_set(err, STATUS_CANCELLED, "enough");
 }
 
 /* The bytes would come in some hours. */
-Test(slow, the_end_of_the_run_ends_sleeping, .timeout = 60)
+Test(slow, the_end_of_the_run_ends_sleeping)
 {
     struct comm_links slower = {.bytes_per_second = 1};
     struct job *job = job_open(NULL, &slower);

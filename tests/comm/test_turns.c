@@ -43,7 +43,7 @@ static void touching_child(int touched)
     struct touch touch = {.touched = touched};
     struct error err;
     const struct backend *backend = &backends[backend_count - 1];
-    if (backend->open(&touch.box, 2, 0, &err) != STATUS_OK)
+    if (backend->open(&touch.box, 2, FOREVER, &err) != STATUS_OK)
         _exit(7);
     test_comm_create(touch.comms, touch.box, 2);
     for (int r = 0; r < 2; r++) {

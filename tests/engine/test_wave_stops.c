@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "clock.h"
 #include "engine/engine.h"
 #include "layout/expert_form.h"
 #include "wave_tools.h"
@@ -124,6 +125,11 @@ static const char *copy_model(void)
     return tools_path(tools_folder(), "model.safetensors");
 }
 
+/* Reads wait from `are_held` on until the change knows that it is to stop: whoever was told to then
+ * waits for the layer that is being read, or the run has ended. */
+static atomic_bool are_held, is_read, is_known;
+static _Thread_local bool is_told;
+
 static enum phasor_status run_copy(const struct phasor_batch_params *batch,
                                    struct phasor_batch_result *result, struct phasor_error *err)
 {
@@ -132,6 +138,7 @@ static enum phasor_status run_copy(const struct phasor_batch_params *batch,
     struct phasor_model *model;
     cr_assert_eq(phasor_model_open(&model, &params, err), PHASOR_OK, "%s", err->message);
     enum phasor_status status = phasor_batch_run(model, batch, result, err);
+    atomic_store(&are_held, false);
     phasor_model_close(model);
     return status;
 }
@@ -173,40 +180,57 @@ Test(wave_stops, a_run_that_cannot_reload_is_resumed)
 /* ---- A stop in the middle of a change ---------------------------------------------------------
  */
 
-static atomic_bool is_slow; /* each read takes READ_NS */
-#define READ_NS 10000000
-
 /* In place of the C library's. */
 ssize_t pread(int fd, void *out, size_t bytes, off_t offset);
 ssize_t pread(int fd, void *out, size_t bytes, off_t offset)
 {
-    if (atomic_load(&is_slow))
-        nanosleep(&(struct timespec){.tv_nsec = READ_NS}, NULL);
+    if (atomic_load(&are_held))
+        atomic_store(&is_read, true);
+    while (atomic_load(&are_held) && !atomic_load(&is_known))
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     return syscall(SYS_pread64, fd, out, bytes, offset);
 }
 
-/* Behind the first pass, in the change of layout that it begins or before it. */
-static int drain(void *context, const struct phasor_batch_progress *progress)
+static void note_wait(void)
 {
-    (void)context;
-    atomic_store(&is_slow, true);
-    return progress->prompt_tokens > 0 ? PHASOR_DRAIN : PHASOR_GO_ON;
+    if (is_told)
+        atomic_store(&is_known, true);
+}
+
+/* In the change of layout behind the first pass, while its first layer is read. */
+static int stop(void *context, const struct phasor_batch_progress *progress)
+{
+    (void)context, (void)progress;
+    is_told = atomic_load(&is_read);
+    atomic_store(&are_held, true);
+    return is_told ? PHASOR_STOP : PHASOR_GO_ON;
+}
+
+static void expect_stopped(const struct phasor_batch_params *batch,
+                           struct phasor_batch_result *result)
+{
+    struct phasor_error err;
+    atomic_store(&is_read, false);
+    atomic_store(&is_known, false);
+    clock_hurry(1);
+    clock_on_wait(note_wait);
+    cr_assert_eq(run_copy(batch, result, &err), PHASOR_CANCELLED, "%s", err.message);
+    clock_on_wait(NULL);
+    is_told = false;
+    cr_assert(atomic_load(&is_read), "no layer was being read");
+    cr_assert_not_null(strstr(err.message, "the run was stopped; 0 of 5 rows are done"), "%s",
+                       err.message);
 }
 
 Test(wave_stops, a_stop_does_not_wait_for_all_layers)
 {
     struct phasor_batch_result result;
-    struct phasor_error err;
     size_t length;
     copy_model();
     struct phasor_batch_params batch = wave_batch(wave_rows);
-    batch.progress = drain;
-    batch.drain_seconds = 0.1;
+    batch.progress = stop;
     batch.summary_path = tools_path(tools_folder(), "summary");
-    cr_assert_eq(run_copy(&batch, &result, &err), PHASOR_CANCELLED);
-    atomic_store(&is_slow, false);
-    cr_assert_not_null(strstr(err.message, "the run was stopped; 0 of 5 rows are done"), "%s",
-                       err.message);
+    expect_stopped(&batch, &result);
     char *text = tools_read_file(batch.summary_path, &length);
     json_t *root = json_loads(text, 0, NULL);
     const json_t *layers = json_object_get(root, "expert_layers");
@@ -228,13 +252,10 @@ Test(wave_stops, what_a_stopped_change_leaves_decodes_nothing)
     static const char two[] = WAVE_ROW("a", "2") WAVE_ROW("b", "2") WAVE_ROW("c", "2")
         WAVE_ROW("d", "2") WAVE_ROW("e", "2");
     struct phasor_batch_result result;
-    struct phasor_error err;
     copy_model();
     struct phasor_batch_params batch = wave_batch(two);
-    batch.progress = drain;
-    batch.drain_seconds = 0.1;
-    cr_assert_eq(run_copy(&batch, &result, &err), PHASOR_CANCELLED);
-    atomic_store(&is_slow, false);
+    batch.progress = stop;
+    expect_stopped(&batch, &result);
     cr_assert_eq(result.completed, 0);
     resume(batch);
 }

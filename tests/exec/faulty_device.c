@@ -3,11 +3,16 @@
 #include <stdatomic.h>
 #include <time.h>
 
+#include "patience.h"
+
 static struct fault {
     struct device_ops ops;
     const struct device_ops *real;
     enum fault_kind kind;
     size_t spared_bytes;
+    struct comm_domain *domain;
+    bool (*do_all_wait)(void *context);
+    void *context;
     atomic_llong left;    /* operations until it comes */
     atomic_int nap_count; /* on streams, and not over */
 } fault;
@@ -18,11 +23,18 @@ static enum status fail(void *argument, struct error *err)
     return error_set(err, STATUS_IO, FAULT_SENTENCE);
 }
 
+static void sleep_ms(long ms)
+{
+    nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
+}
+
 static enum status hang(void *argument, struct error *err)
 {
     (void)argument;
     (void)err;
-    nanosleep(&(struct timespec){.tv_sec = FAULT_HANG_SECONDS}, NULL);
+    while (!fault.do_all_wait(fault.context))
+        sleep_ms(1);
+    time_passes_to_the_end(fault.domain);
     return STATUS_OK;
 }
 
@@ -30,7 +42,7 @@ static enum status nap(void *argument, struct error *err)
 {
     (void)argument;
     (void)err;
-    nanosleep(&(struct timespec){.tv_nsec = FAULT_LATE_MS * 1000000}, NULL);
+    sleep_ms(FAULT_LATE_MS);
     atomic_fetch_sub(&fault.nap_count, 1);
     return STATUS_OK;
 }
@@ -107,6 +119,14 @@ void faulty_device_install(struct device *device, enum fault_kind kind)
 void faulty_device_remove(struct device *device)
 {
     device->ops = fault.real;
+}
+
+void faulty_device_hang(struct comm_domain *domain, bool (*do_all_wait)(void *context),
+                        void *context)
+{
+    fault.domain = domain;
+    fault.do_all_wait = do_all_wait;
+    fault.context = context;
 }
 
 void faulty_device_spare(size_t bytes)

@@ -5,20 +5,26 @@
 
 #include "device/device.h"
 
+struct comm_domain;
+
 enum fault_kind {
     FAULT_STREAM, /* an operation fails on the stream */
     FAULT_HOST,   /* a synchronize fails: the host returns without what it should have done next,
                      while what it has put on the stream, FAULT_LATE_MS late, goes on */
-    FAULT_HANG    /* an operation takes FAULT_HANG_SECONDS */
+    FAULT_HANG    /* an operation hangs until the run has ended */
 };
 
-#define FAULT_SENTENCE     "a fault that the test put in"
-#define FAULT_HANG_SECONDS 2
-#define FAULT_LATE_MS      20
+#define FAULT_SENTENCE "a fault that the test put in"
+#define FAULT_LATE_MS  20
 
 /* Before anything takes the device's table of operations; nothing fails yet. */
 void faulty_device_install(struct device *device, enum fault_kind kind);
 void faulty_device_remove(struct device *device);
+
+/* Of FAULT_HANG, under a clock that stands (clock.h): time passes once do_all_wait(context) says
+ * that no other rank moves any more. */
+void faulty_device_hang(struct comm_domain *domain, bool (*do_all_wait)(void *context),
+                        void *context);
 
 /* Calls with an argument of so many bytes count for none. */
 void faulty_device_spare(size_t bytes);

@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -196,6 +197,11 @@ static int fake_next(struct uring_ring *ring, struct read_result *out, double se
 {
     double sleeps;
     sleep_for(fake.delay);
+    if (fake.stops_process) {
+        fake.stops_process = false;
+        kill(getpid(), SIGSTOP);
+        return 0;
+    }
     pthread_mutex_lock(&lock);
     int count = read_end(ring, out, seconds, &sleeps);
     pthread_mutex_unlock(&lock);

@@ -31,6 +31,7 @@ struct fake {
     bool lacks_read;     /* every read is invalid: Linux before 5.6 */
     bool hangs;          /* no completion comes */
     double delay;        /* seconds before each */
+    bool stops_process;  /* once, while it is waited for one; none has come when it goes on */
 
     int ring_count;   /* set up and not exited */
     int flying_count; /* reads, in all of them */

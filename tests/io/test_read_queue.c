@@ -14,6 +14,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "io/uring_calls.h"
 #include "reads.h"
 
@@ -315,6 +316,7 @@ Test(read_queue, waiting_for_nothing)
 
 Test(read_queue, a_caller_that_was_away_for_long)
 {
+    clock_hold();
     FOR_EACH_WAY(params)
     {
         params.patience_seconds = 0.05;
@@ -322,7 +324,7 @@ Test(read_queue, a_caller_that_was_away_for_long)
         struct read_queue *queue = reads_queue(&params);
         for (int b = 0; b < BUFFER_COUNT; b++)
             read_queue_submit(queue, 6, b, 0, 4096);
-        usleep(200 * 1000);
+        clock_advance(1000);
         for (int b = 0; b < BUFFER_COUNT; b++) {
             cr_assert_eq(read_queue_wait(queue, &done, 100, NULL), STATUS_OK);
             cr_assert_neq(done.buffer, -1);

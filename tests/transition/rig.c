@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "base/system.h"
 #include "layout/moves.h"
 #include "model/config.h"
 #include "transition/transition_state.h"
@@ -24,14 +23,13 @@ static void hear(void *context, enum log_level level, const char *message)
     struct warnings *heard = context;
     if (level != LOG_WARNING)
         return;
-    heard->count++;
-    heard->at = system_seconds();
     snprintf(heard->last, sizeof heard->last, "%s", message);
+    heard->count++;
 }
 
 struct log_sink rig_hear(struct warnings *heard)
 {
-    *heard = (struct warnings){0};
+    memset(heard, 0, sizeof *heard);
     return (struct log_sink){hear, heard};
 }
 

@@ -3,6 +3,8 @@
 #ifndef PHASOR_TESTS_TRANSITION_RIG_H
 #define PHASOR_TESTS_TRANSITION_RIG_H
 
+#include <stdatomic.h>
+
 #include "exec/scenarios.h"
 #include "io/uring_calls.h"
 #include "quant/backup_write.h"
@@ -36,8 +38,7 @@ extern const struct uring_calls rig_no_uring;
 
 /* Warnings alone. */
 struct warnings {
-    int count;
-    double at; /* of the last */
+    atomic_int count;
     char last[512];
 };
 struct log_sink rig_hear(struct warnings *heard);

@@ -3,9 +3,9 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/disk.h"
+#include "clock.h"
 #include "comm/collective.h"
 #include "reads.h"
 #include "rig.h"
@@ -172,13 +172,13 @@ Test(choice, spare_slots_are_written_to_at_the_start)
     }
 }
 
-/* ---- When upload is chosen ------------------------------------------------------------------- */
+/* ---- When upload is chosen: the clock stands, but for what is slow --------------------------- */
 
 static int slow_read(void *context, enum disk_op op, size_t *length)
 {
     (void)context, (void)length;
     if (op == DISK_READ)
-        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+        clock_advance(1e-3);
     return 0;
 }
 
@@ -192,7 +192,7 @@ static const struct device_ops *real_ops;
 static enum status slow_run(void *argument, struct error *err)
 {
     (void)argument, (void)err;
-    nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+    clock_advance(0.2);
     return STATUS_OK;
 }
 
@@ -226,6 +226,7 @@ Test(choice, upload_that_is_chosen_locks_its_copy)
     struct error err;
     if (!uring_works())
         return;
+    clock_hold();
     rig_load(&rig, &params);
     struct device *device = box_device(rig.runner.box, 0);
     real_ops = device->ops;

@@ -5,11 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/memory.h"
 #include "base/perturb.h"
 #include "base/system.h"
+#include "clock.h"
+#include "patience.h"
 #include "rig.h"
 #include "transition/transition_state.h"
 
@@ -357,12 +358,17 @@ Test(overlap, what_is_written_before_the_awaited_is_swapped_does_not_starve)
 
 /* ---- Who asks -------------------------------------------------------------------------------- */
 
+struct asked {
+    struct comm_domain *domain;
+    int count;
+};
+
 static enum status answer_slowly(void *context, struct error *err)
 {
-    int *count = context;
+    struct asked *asked = context;
     (void)err;
-    if (++*count == 1)
-        nanosleep(&(struct timespec){.tv_sec = 2}, NULL);
+    if (++asked->count == 1)
+        time_passes(asked->domain, 2);
     return STATUS_OK;
 }
 
@@ -383,16 +389,19 @@ static enum status wait_and_meet(void *context, int rank, struct error *err)
     return of->ops->synchronize(of->device->stream, err);
 }
 
-/* Far longer than the patience of the other rank, which waits for rank 0 in a collective. */
+/* Far longer than the patience of the other rank, which waits for rank 0 in a collective, or for
+ * the layer, and looks at the clock. */
 Test(overlap, who_is_asked_within_a_pass_may_take_long_to_answer)
 {
     struct rig_params params = cases[0];
     struct rig rig;
     struct error err;
     struct beside beside = {.rig = &rig};
-    int asked = 0;
+    struct asked asked = {0};
     params.patience_seconds = 0.4;
+    clock_hold();
     counted_open(&rig, &params);
+    asked.domain = box_domain(rig.runner.box);
     layers_find(&beside);
     transition_watch(rig.transition, &(struct watch){answer_slowly, &asked});
     atomic_store(&copies.held_by, rig.transition); /* at the first */
@@ -401,7 +410,7 @@ Test(overlap, who_is_asked_within_a_pass_may_take_long_to_answer)
         continue;
     cr_assert_eq(box_run(rig.runner.box, wait_and_meet, &beside, &err), STATUS_OK, "%s",
                  err.message);
-    cr_assert_geq(asked, 1);
+    cr_assert_geq(asked.count, 1);
     atomic_store(&copies.held_by, NULL);
     counted_close(&rig);
 }
