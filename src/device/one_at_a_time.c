@@ -17,6 +17,7 @@ struct one_at_a_time {
     pthread_mutex_t lock; /* of what follows */
     bool is_taken;
     struct asking *first, **last;
+    int asking_count;
 };
 
 static struct one_at_a_time *of_turn(struct turn *turn)
@@ -33,6 +34,7 @@ static void take(struct turn *turn, struct device *device)
         struct asking own = {.given = PTHREAD_COND_INITIALIZER};
         *of->last = &own;
         of->last = &own.next;
+        of->asking_count++;
         while (!own.has_turn)
             pthread_cond_wait(&own.given, &of->lock);
         pthread_cond_destroy(&own.given);
@@ -54,6 +56,7 @@ static void give(struct turn *turn, struct device *device)
         of->first = next->next;
         if (of->first == NULL)
             of->last = &of->first;
+        of->asking_count--;
         next->has_turn = true;
         pthread_cond_signal(&next->given);
     }
@@ -76,6 +79,15 @@ enum status one_at_a_time_create(struct turn **out, struct error *err)
     of->last = &of->first;
     *out = &of->turn;
     return STATUS_OK;
+}
+
+int one_at_a_time_asking(struct turn *turn)
+{
+    struct one_at_a_time *of = of_turn(turn);
+    pthread_mutex_lock(&of->lock);
+    int count = of->asking_count;
+    pthread_mutex_unlock(&of->lock);
+    return count;
 }
 
 void one_at_a_time_destroy(struct turn *turn)

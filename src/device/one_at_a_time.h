@@ -9,6 +9,7 @@
 
 /* For box_params; outlives the box. */
 enum status one_at_a_time_create(struct turn **out, struct error *err) MUST_CHECK;
+int one_at_a_time_asking(struct turn *turn);   /* streams that wait for their turn now */
 void one_at_a_time_destroy(struct turn *turn); /* NULL is allowed */
 
 #endif

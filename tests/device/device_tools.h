@@ -18,16 +18,15 @@ void synchronize_ok(struct device *device, struct stream *stream);
 
 void sleep_ms(long ms);
 
-/* Whether *flag has become `value` within some seconds. */
-bool flag_wait(atomic_int *flag, int value);
+/* Returns when *flag has become `value`. */
+void flag_wait(atomic_int *flag, int value);
 
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
 /* Adds one to *flag. */
 void put_count(struct device *device, struct stream *stream, atomic_int *flag);
 
-/* Sets *entered (may be NULL) to 1, then waits for *opened to be 1; fails when that does not come.
- */
+/* Sets *entered (may be NULL) to 1, then waits for *opened to be 1. */
 void put_gate(struct device *device, struct stream *stream, atomic_int *entered,
               atomic_int *opened);
 

@@ -2,7 +2,6 @@
 #include <criterion/criterion.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <time.h>
 
 #include "device/one_at_a_time.h"
 #include "device_tools.h"
@@ -114,15 +113,13 @@ Test(one_at_a_time, who_waits_gives_its_turn)
 
 static struct {
     struct turn *turn;
-    atomic_int asked, served;
+    atomic_int served;
     int order[ASKING];
 } queue;
 
 static void *ask(void *context)
 {
     int own = (int)(intptr_t)context;
-    while (atomic_load(&queue.asked) != own)
-        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
     queue.turn->take(queue.turn, NULL);
     queue.order[atomic_fetch_add(&queue.served, 1)] = own;
     queue.turn->give(queue.turn, NULL);
@@ -135,13 +132,10 @@ Test(one_at_a_time, turns_come_in_the_order_in_which_they_were_asked_for)
     struct error err;
     cr_assert_eq(one_at_a_time_create(&queue.turn, &err), STATUS_OK);
     queue.turn->take(queue.turn, NULL);
-    atomic_store(&queue.asked, -1);
-    for (int t = 0; t < ASKING; t++)
-        cr_assert_eq(pthread_create(&threads[t], NULL, ask, (void *)(intptr_t)t), 0);
     for (int t = 0; t < ASKING; t++) {
-        atomic_store(&queue.asked, t);
-        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
-        atomic_store(&queue.asked, -1);
+        cr_assert_eq(pthread_create(&threads[t], NULL, ask, (void *)(intptr_t)t), 0);
+        while (one_at_a_time_asking(queue.turn) <= t)
+            sleep_ms(1);
     }
     cr_expect_eq(atomic_load(&queue.served), 0);
     queue.turn->give(queue.turn, NULL);

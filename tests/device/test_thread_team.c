@@ -184,23 +184,32 @@ Test(thread_team, waits_for_the_slow_and_wakes_the_sleeping)
     thread_team_destroy(team);
 }
 
-static double cpu_seconds(void)
+/* Time of a CPU that the workers have had so far. */
+static int64_t workers_ns(const struct job *job, int size)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    int64_t sum = 0;
+    for (int worker = 1; worker < size; worker++) {
+        clockid_t clock;
+        struct timespec now;
+        cr_assert_eq(pthread_getcpuclockid(job->threads[worker], &clock), 0);
+        clock_gettime(clock, &now);
+        sum += (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    }
+    return sum;
 }
 
+/* Sooner or later they are all asleep, and then have none. */
 Test(thread_team, takes_no_time_while_idle)
 {
     struct thread_team *team = team_open(4);
     struct job job = {0};
     thread_team_run(team, job_work, &job);
-    sleep_ms(20);
-    double before = cpu_seconds();
-    sleep_ms(200);
-    double spent = cpu_seconds() - before;
-    cr_assert(spent < 0.05, "%g seconds of CPU in 0.2 idle seconds", spent);
+    int64_t before, after = workers_ns(&job, 4);
+    do {
+        before = after;
+        sleep_ms(200);
+        after = workers_ns(&job, 4);
+    } while (after != before);
     thread_team_destroy(team);
 }
 
