@@ -54,15 +54,19 @@ static void trace_close(struct trace *trace)
     trace_destroy(trace);
 }
 
+/* Of the thread on a CPU. */
+static uint64_t worked_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 static void work_for(uint64_t ns)
 {
-    struct timespec begin, now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
-    do
-        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    while ((uint64_t)(now.tv_sec - begin.tv_sec) * 1000000000u + (uint64_t)now.tv_nsec -
-               (uint64_t)begin.tv_nsec <
-           ns);
+    uint64_t begin = worked_ns();
+    while (worked_ns() - begin < ns)
+        continue;
 }
 
 static void sleep_for(uint64_t ns)
@@ -192,6 +196,7 @@ Test(record, knows_no_mark_of_an_earlier_one)
 Test(record, counts_a_hosts_time_once)
 {
     struct trace *trace = trace_open();
+    uint64_t begun = worked_ns();
     record_start(trace, 10000);
     for (int kind = DRIVER; kind <= HOST; kind++) {
         trace_lane_use(lanes[kind]);
@@ -210,13 +215,14 @@ Test(record, counts_a_hosts_time_once)
         record_pause();
     }
     record_stop(trace);
+    uint64_t worked = worked_ns() - begun;
     look(trace);
     for (int kind = DRIVER; kind <= HOST; kind++) {
         uint64_t sum = 0;
         for (size_t n = 0; n < views[kind].node_count; n++)
             sum += views[kind].nodes[n].duration_ns;
         cr_expect_geq(sum, (kind == DRIVER ? 25 : 5) * MS);
-        cr_expect(kind == DRIVER || sum < 20 * MS, "%llu ns: what it slept is in it",
+        cr_expect(kind == DRIVER || sum <= worked, "%llu ns: what it slept is in it",
                   (unsigned long long)sum);
         cr_expect_geq(views[kind].node_count, 100);
     }
@@ -379,6 +385,7 @@ Test(record, is_none_where_there_is_no_room)
 static struct {
     pthread_mutex_t lock;
     struct record_mark last;
+    atomic_int node_count;
     atomic_bool has_ended;
 } shared = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -391,6 +398,7 @@ static void *work_many(void *context)
         record_need(shared.last);
         node("node");
         shared.last = record_mark();
+        atomic_fetch_add(&shared.node_count, 1);
         pthread_mutex_unlock(&shared.lock);
     }
     trace_lane_use(NULL);
@@ -401,13 +409,15 @@ Test(record, ends_whole_while_threads_go_on)
 {
     struct trace *trace = trace_open();
     pthread_t threads[THREADS];
+    size_t node_count = 0;
     record_start(trace, INT64_MAX);
     for (int t = 0; t < THREADS; t++) {
         struct trace_lane *lane = trace_lane_add(trace, 10 + t, "thread");
         record_lane_set(lane, RECORD_LANE_STREAM);
         cr_assert_eq(pthread_create(&threads[t], NULL, work_many, lane), 0);
     }
-    sleep_for(50 * MS);
+    while (atomic_load(&shared.node_count) < 10000)
+        sleep_for(MS);
     cr_expect_eq(record_stop(trace), RECORD_WHOLE);
     look(trace); /* while they run, and add nothing */
     for (int l = 0; l < view_count; l++) {
@@ -420,7 +430,9 @@ Test(record, ends_whole_while_threads_go_on)
             cr_assert_leq(need.count, views[other].node_count, "a node is not there");
         }
     }
-    cr_expect_gt(views[LANE_COUNT].node_count, 0);
+    for (int l = LANE_COUNT; l < view_count; l++)
+        node_count += views[l].node_count;
+    cr_expect_geq(node_count, 10000);
     atomic_store(&shared.has_ended, true);
     for (int t = 0; t < THREADS; t++)
         pthread_join(threads[t], NULL);

@@ -44,18 +44,17 @@ Test(normalizer, normal_forms)
     }
 }
 
-/* A long run of marks is ordered by counting: the same order as by insertion, in linear time. */
+/* A long run of marks is ordered by counting: the same order as by insertion, in linear time:
+ * by insertion this would take hours. */
 Test(normalizer, long_runs_of_marks)
 {
-    enum { PAIRS = 200000 };
+    enum { PAIRS = 2000000 };
     struct text in = {0}, got = {0};
     struct error err;
     text_append_string(&in, "a");
     for (int i = 0; i < PAIRS; i++)
         text_append_string(&in, "\u0301\u0316");
-    double start = cpu_seconds();
     cr_assert_eq(normalizer_form(NORMALIZER_NFD, &got, in.bytes, in.length, &err), STATUS_OK);
-    cr_expect_lt(cpu_seconds() - start, 5);
     cr_assert_eq(got.length, in.length);
     for (size_t i = 0; i < 2 * PAIRS; i++)
         cr_assert_eq(memcmp(got.bytes + 1 + 2 * i, i < PAIRS ? "\u0316" : "\u0301", 2), 0);
