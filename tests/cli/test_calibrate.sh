@@ -32,15 +32,13 @@ has err "are too little to measure 2 devices" "too little memory"
 points() { { grep -o '\[[0-9]' "$1" 2>/dev/null || true; } | wc -l; }
 
 # ---- stopped and gone on with; killed and gone on with
-# stopped SIGNAL CODE COUNT: once more than COUNT points are kept, which is looked at for a minute
+# stopped SIGNAL CODE COUNT: once more than COUNT points are kept
+more_points() { [ "$(points box.json.partial)" -gt "$1" ]; }
 stopped() {
     # A background job of a script ignores SIGINT, unless it is told not to.
     env --default-signal=INT "$phasor" calibrate --devices cpu:2 -o box.json --memory 512MiB >out 2>err </dev/null &
-    local pid=$! code tries=600
-    until [ "$(points box.json.partial)" -gt "$3" ] || [ $tries -eq 0 ]; do
-        sleep 0.1
-        tries=$((tries - 1))
-    done
+    local pid=$! code
+    until_ready $pid more_points "$3"
     kill "-$1" $pid
     wait $pid 2>/dev/null
     code=$?
@@ -59,10 +57,7 @@ stopped TERM 143 "$second"
 # ---- another box
 "$phasor" calibrate --devices cpu:3 -o box.json --memory 512MiB >out 2>err </dev/null &
 pid=$!
-for _ in $(seq 100); do
-    grep -q "not gone on with" err && break
-    sleep 0.1
-done
+until_ready $pid grep -q "not gone on with" err
 kill -TERM $pid
 wait $pid
 has err "warning: box.json.partial is not gone on with: .*2 ranks, here there are 3" "another box"

@@ -210,8 +210,15 @@ for i in $(seq 20); do row "s$i" '"prompt":"In","max_tokens":1'; done >many
 for i in $(seq 20000); do row "r$i" '"prompt":"In the beginning","max_tokens":400'; done >>many
 for signal in INT:130 TERM:143; do
     rm -f o7 m7
-    expect "${signal#*:}" "SIG${signal%:*}" timeout --preserve-status -s "${signal%:*}" 4 \
-        "$phasor" run "$model" -i many -o o7 --metrics-file m7 --max-num-seqs 16
+    # A background job of a script ignores SIGINT, unless it is told not to.
+    env --default-signal=INT "$phasor" run "$model" -i many -o o7 --metrics-file m7 \
+        --max-num-seqs 16 >out 2>err </dev/null &
+    pid=$!
+    until_ready $pid [ -s o7 ]
+    kill "-${signal%:*}" $pid
+    wait $pid
+    code=$?
+    [ $code -eq "${signal#*:}" ] || fail "SIG${signal%:*}: exit code $code"
     [ -s o7 ] || fail "SIG${signal%:*}: nothing was kept"
     [ -z "$(tail -c 1 o7)" ] || fail "SIG${signal%:*}: the last line is not whole"
     has err "not run" "SIG${signal%:*}"
@@ -223,13 +230,13 @@ done
 # program ends as signals end it.
 printf '"max_tokens":1,"prompt":[5' >body
 for i in $(seq 900); do printf ',%d' $((i + 5)); done >>body
-for i in $(seq 32); do row "l$i" "$(cat body),$i]"; done >long
+for i in $(seq 1000); do row "l$i" "$(cat body),$i]"; done >long
 "$phasor" run "$model" -i long -o o11 --max-num-batched-tokens 8192 --no-prefix-sharing \
     --threads 1 >out 2>err </dev/null &
 pid=$!
-until [ -e o11 ] || ! kill -0 $pid 2>/dev/null; do sleep 0.05; done
+until_ready $pid [ -e o11 ]
 kill -TERM $pid
-until grep -q "phasor: stopping: " err || ! kill -0 $pid 2>/dev/null; do sleep 0.05; done
+until_ready $pid grep -q "phasor: stopping: " err
 has err "phasor: stopping: the pass under way is finished" "a signal within a pass"
 sleep 1.1
 kill -TERM $pid 2>/dev/null

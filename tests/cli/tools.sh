@@ -22,6 +22,21 @@ expect() {
     code=$?
     [ "$code" -eq "$wanted" ] || fail "$name: exit code $code, expected $wanted"
 }
+# until_ready PID command...: waits until the command succeeds; fails when the process ends before
+until_ready() {
+    local pid=$1
+    shift
+    until "$@" 2>/dev/null; do
+        kill -0 "$pid" 2>/dev/null || { "$@" 2>/dev/null; return; }
+        sleep 0.02
+    done
+}
+# catches PID NUMBER: whether the process has a handler for that signal
+catches() {
+    local mask
+    mask=$(sed -n 's/^SigCgt:[^0-9a-f]*//p' "/proc/$1/status")
+    [ -n "$mask" ] && [ $((0x$mask >> ($2 - 1) & 1)) -eq 1 ]
+}
 silent() { [ ! -s "$1" ] || fail "$2: something stands on $1"; }
 has() { grep -q -e "$2" "$1" || fail "$3: no \"$2\" in $1"; }
 lines() { [ "$(wc -l <"$1")" -eq "$2" ] || fail "$3: $(wc -l <"$1") lines in $1, expected $2"; }
