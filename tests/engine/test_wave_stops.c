@@ -128,7 +128,7 @@ static const char *copy_model(void)
 /* Reads wait from `are_held` on until the change knows that it is to stop: whoever was told to then
  * waits for the layer that is being read, or the run has ended. */
 static atomic_bool are_held, is_read, is_known;
-static _Thread_local bool is_told;
+static _Thread_local bool has_waited, is_told; /* for a layer that is read; to stop */
 
 static enum phasor_status run_copy(const struct phasor_batch_params *batch,
                                    struct phasor_batch_result *result, struct phasor_error *err)
@@ -193,6 +193,7 @@ ssize_t pread(int fd, void *out, size_t bytes, off_t offset)
 
 static void note_wait(void)
 {
+    has_waited = atomic_load(&is_read);
     if (is_told)
         atomic_store(&is_known, true);
 }
@@ -201,7 +202,7 @@ static void note_wait(void)
 static int stop(void *context, const struct phasor_batch_progress *progress)
 {
     (void)context, (void)progress;
-    is_told = atomic_load(&is_read);
+    is_told = has_waited;
     atomic_store(&are_held, true);
     return is_told ? PHASOR_STOP : PHASOR_GO_ON;
 }
@@ -216,7 +217,7 @@ static void expect_stopped(const struct phasor_batch_params *batch,
     clock_on_wait(note_wait);
     cr_assert_eq(run_copy(batch, result, &err), PHASOR_CANCELLED, "%s", err.message);
     clock_on_wait(NULL);
-    is_told = false;
+    has_waited = is_told = false;
     cr_assert(atomic_load(&is_read), "no layer was being read");
     cr_assert_not_null(strstr(err.message, "the run was stopped; 0 of 5 rows are done"), "%s",
                        err.message);
