@@ -188,9 +188,13 @@ static enum status read_protocol(struct box_protocol *out, const struct place *f
         return error_set(file->err, STATUS_FORMAT, "%s: protocols: \"%s\" is longer than %zu bytes",
                          file->name, name, sizeof out->name - 1);
     strcpy(out->name, name);
-    TRY(place_enter_key(&place, &protocols, name, "base_latency step_latency efficiency "));
+    TRY(place_enter_key(&place, &protocols, name,
+                        "base_latency step_latency message_latency efficiency "));
     TRY(place_get_number(&out->base_latency, &place, "base_latency", SECONDS));
     TRY(place_get_number(&out->step_latency, &place, "step_latency", SECONDS));
+    out->message_latency = 0;
+    if (json_object_get(place.object, "message_latency") != NULL)
+        TRY(place_get_number(&out->message_latency, &place, "message_latency", SECONDS));
     return place_get_number(&out->efficiency, &place, "efficiency", SHARE);
 }
 

@@ -34,9 +34,10 @@ enum algorithm { ALGORITHM_DIRECT, ALGORITHM_RING, ALGORITHM_COUNT };
  * NCCL's LL, LL128 and Simple are such. */
 struct box_protocol {
     char name[16];
-    double base_latency; /* seconds, once for a collective */
-    double step_latency; /* seconds, for each step */
-    double efficiency;   /* above 0, at most 1: of the links' bandwidth */
+    double base_latency;    /* seconds, once for a collective */
+    double step_latency;    /* seconds, for each step */
+    double message_latency; /* seconds, direct: for each message of the member who has most */
+    double efficiency;      /* above 0, at most 1: of the links' bandwidth */
 };
 
 struct box_collective {

@@ -75,12 +75,24 @@ static void add_flow(struct collective_flows *out, const struct call *call,
             (struct collective_flow){.from = sender, .to = receiver, .bytes = bytes};
 }
 
+/* The most that one member sends, or receives. */
+static int most_messages(const struct collective_flows *flows)
+{
+    int sent[RECORDING_RANKS_MAX] = {0}, received[RECORDING_RANKS_MAX] = {0}, most = 0;
+    for (int f = 0; f < flows->count; f++) {
+        int out = ++sent[flows->flows[f].from], in = ++received[flows->flows[f].to];
+        most = out > most ? out : most;
+        most = in > most ? in : most;
+    }
+    return most;
+}
+
 void collective_flows_find(struct collective_flows *out, const struct graph *graph,
                            uint32_t meeting, const struct network *network)
 {
     struct call call = find_call(graph, meeting);
     int phases = call.op == COLLECTIVE_OP_ALL_REDUCE ? 2 : 1;
-    out->count = 0;
+    out->count = out->messages = 0;
     out->latency = 0;
     if (call.size == 1) {
         out->steps = 0;
@@ -97,6 +109,7 @@ void collective_flows_find(struct collective_flows *out, const struct graph *gra
                     add_flow(out, &call, network, from, to, bytes);
             }
         }
+        out->messages = phases * most_messages(out);
     }
 }
 
@@ -126,7 +139,8 @@ const struct box_protocol *collective_flows_protocol(double *latency,
     for (int p = 0; p < collective->protocol_count; p++) {
         const struct box_protocol *protocol = &collective->protocols[p];
         double wait = protocol->base_latency / network->scale +
-                      flows->steps * (protocol->step_latency / network->scale + flows->latency);
+                      flows->steps * (protocol->step_latency / network->scale + flows->latency) +
+                      flows->messages * (protocol->message_latency / network->scale);
         double done = wait + carrying / protocol->efficiency;
         if (best == NULL || done < soonest) {
             best = protocol;

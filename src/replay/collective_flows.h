@@ -7,6 +7,9 @@
  *           of a reduce-scatter the receiver's, of an all-reduce 2 total / n. 1 step, an all-reduce
  *           2.
  *
+ * Messages are counted directly: those of bytes that one member sends, or receives, of all members
+ * the most. A ring's are its steps.
+ *
  * A communicator of one member moves nothing and takes no time. */
 #ifndef PHASOR_REPLAY_COLLECTIVE_FLOWS_H
 #define PHASOR_REPLAY_COLLECTIVE_FLOWS_H
@@ -22,7 +25,7 @@ struct collective_flow {
 };
 
 struct collective_flows {
-    int count, steps;
+    int count, steps, messages;
     double latency; /* of the longest route between those who send and receive */
     struct collective_flow flows[COLLECTIVE_FLOWS_MAX];
 };
@@ -30,8 +33,8 @@ struct collective_flows {
 void collective_flows_find(struct collective_flows *out, const struct graph *graph,
                            uint32_t meeting, const struct network *network);
 
-/* The protocol that is soonest done on an idle box, of equals the first: `latency` of its steps,
- * then the bytes of the busiest link. */
+/* The protocol that is soonest done on an idle box, of equals the first: `latency` of its steps and
+ * messages, then the bytes of the busiest link. */
 const struct box_protocol *collective_flows_protocol(double *latency,
                                                      const struct collective_flows *flows,
                                                      const struct box_collective *collective,

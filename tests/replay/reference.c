@@ -144,11 +144,29 @@ static void fill_direct(struct messages *out, const struct reference *it, uint32
     }
 }
 
-static void choose_protocol(struct messages *out, const struct reference *it,
-                            const struct box_collective *how, int steps)
+/* Of the member who sends, or is sent, to most. */
+static int message_count(const struct messages *messages)
 {
-    double latency = 0, load[RESOURCES] = {0}, carrying = 0, soonest = INFINITY;
+    int most = 0;
+    for (int m = 0; m < messages->size; m++) {
+        int sent = 0, received = 0;
+        for (int other = 0; other < messages->size; other++) {
+            sent += messages->bytes[m][other] > 0;
+            received += messages->bytes[other][m] > 0;
+        }
+        most = sent > most ? sent : most;
+        most = received > most ? received : most;
+    }
+    return most;
+}
+
+static void choose_protocol(struct messages *out, const struct reference *it,
+                            const struct box_collective *how, enum collective_op op)
+{
     bool is_ring = how->algorithm == ALGORITHM_RING;
+    int steps = (is_ring ? out->size - 1 : 1) * (op == COLLECTIVE_OP_ALL_REDUCE ? 2 : 1);
+    double latency = 0, load[RESOURCES] = {0}, carrying = 0, soonest = INFINITY;
+    int count = is_ring ? 0 : (op == COLLECTIVE_OP_ALL_REDUCE ? 2 : 1) * message_count(out);
     for (int a = 0; a < out->size; a++) {
         for (int b = 0; b < out->size; b++) {
             struct box_route route;
@@ -166,7 +184,8 @@ static void choose_protocol(struct messages *out, const struct reference *it,
     }
     for (int p = 0; p < how->protocol_count; p++) {
         const struct box_protocol *protocol = &how->protocols[p];
-        double wait = protocol->base_latency + steps * (protocol->step_latency + latency);
+        double wait = protocol->base_latency + steps * (protocol->step_latency + latency) +
+                      count * protocol->message_latency;
         if (wait + carrying / protocol->efficiency < soonest) {
             soonest = wait + carrying / protocol->efficiency;
             out->wait = wait;
@@ -190,9 +209,7 @@ static void find_messages(struct messages *out, const struct reference *it, uint
         fill_ring(out, (enum collective_op)call->op, &recording->counts[call->count_first]);
     else
         fill_direct(out, it, node, (enum collective_op)call->op);
-    choose_protocol(out, it, how,
-                    (is_ring ? group->size - 1 : 1) *
-                        (call->op == COLLECTIVE_OP_ALL_REDUCE ? 2 : 1));
+    choose_protocol(out, it, how, (enum collective_op)call->op);
 }
 
 static void end_call(struct reference *it, uint32_t node)

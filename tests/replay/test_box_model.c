@@ -98,6 +98,18 @@ Test(box_file, memories_and_one_slot)
     cr_assert_eq(box.links[1].ends[0], 1);
 }
 
+Test(box_file, messages_may_have_latency)
+{
+    struct error err;
+    change("\"efficiency\": {\"value\": 0.95,",
+           "\"message_latency\": {\"value\": 3, \"unit\": \"us\", \"source\": \"s\"}, "
+           "\"efficiency\": {\"value\": 0.95,");
+    cr_assert_eq(parse(&err), STATUS_OK, "%s", err.message);
+    cr_assert_float_eq(box.collectives[COLLECTIVE_OP_EXCHANGE].protocols[0].message_latency, 3e-6,
+                       1e-18);
+    cr_assert_eq(box.collectives[COLLECTIVE_OP_ALL_GATHER].protocols[0].message_latency, 0);
+}
+
 Test(box_file, is_read)
 {
     struct error err;
@@ -156,6 +168,8 @@ Test(box_file, refuses_what_it_does_not_mean)
         {"\"source\": \"p2p", "\"sauce\": \"p2p", "\"sauce\" is no key"},
         {"\"ffn_up\": \"dense\",", "", "\"ffn_up\""},
         {"\"value\": 48,", "\"value\": 1e12,", "more than a device"},
+        {"\"efficiency\": {\"value\": 0.95,",
+         "\"message_latency\": 1, \"efficiency\": {\"value\": 0.95,", "expected an object"},
         {"\"algorithm\": \"ring\"", "\"algorithm\": \"tree\"",
          "all_gather: \"algorithm\": \"tree\""},
         {"\"all_to_all\": {\"algorithm\": \"direct\"", "\"all_to_all\": {\"algorithm\": \"ring\"",

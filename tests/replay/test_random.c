@@ -36,6 +36,7 @@ static void random_protocols(struct box_collective *out)
     for (int p = 0; p < out->protocol_count; p++)
         out->protocols[p] = (struct box_protocol){.base_latency = below(2) * amount(0.01),
                                                   .step_latency = below(2) * amount(0.01),
+                                                  .message_latency = below(2) * amount(0.01),
                                                   .efficiency = below(2) == 0 ? 1 : 0.3};
 }
 

@@ -431,6 +431,38 @@ Test(algorithms, steps_have_latencies)
     }
 }
 
+/* 0 sends two messages, 2 receives two and 3 has none; of no bytes there is none. */
+Test(algorithms, direct_messages_have_latencies)
+{
+    uint32_t lanes[4], nodes[4];
+    box_star(&box, 4, 1e30, 0.5); /* routes of latency 1 */
+    box.collectives[COLLECTIVE_OP_EXCHANGE].protocols[0].base_latency = 100;
+    box.collectives[COLLECTIVE_OP_EXCHANGE].protocols[0].message_latency = 10;
+    uint32_t group = begin_ranks(lanes, 4);
+    exchange_all(nodes, lanes, 4, group, (int64_t[4][4]){{0, 8, 8}, {0, 0, 8}});
+    run();
+    expect(nodes[3], 0, 100 + 1 + 2 * 10);
+    end();
+    group = begin_ranks(lanes, 4);
+    exchange_all(nodes, lanes, 4, group, (int64_t[4][4]){{0, 0, 0, 8}, {0, 0, 0, 8}, {0, 0, 0, 8}});
+    run();
+    expect(nodes[0], 0, 100 + 1 + 3 * 10);
+    end();
+    box.collectives[COLLECTIVE_OP_ALL_REDUCE].protocols[0].message_latency = 10;
+    box.collectives[COLLECTIVE_OP_ALL_REDUCE].algorithm = ALGORITHM_DIRECT;
+    group = begin_ranks(lanes, 4);
+    call_all(nodes, lanes, 4, group, COLLECTIVE_OP_ALL_REDUCE, (int64_t[]){4, 0, 0, 0});
+    run();
+    expect(nodes[0], 0, 2 * (1 + 3 * 10));
+    end();
+    box.collectives[COLLECTIVE_OP_ALL_REDUCE].algorithm = ALGORITHM_RING;
+    group = begin_ranks(lanes, 4);
+    call_all(nodes, lanes, 4, group, COLLECTIVE_OP_ALL_REDUCE, (int64_t[]){4, 0, 0, 0});
+    run();
+    expect(nodes[0], 0, 6);
+    end();
+}
+
 /* Of two protocols the quick one for few bytes, the one with more of the bandwidth for many. */
 Test(algorithms, the_protocol_that_is_soonest_done)
 {
