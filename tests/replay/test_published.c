@@ -1,8 +1,9 @@
 /* A second opinion: what replay finds for one collective, beside what others measured of it and
- * published (published.json, with the sources). The boxes are older than this comparison and have
- * nothing of it: their links are from data sheets, peer-to-peer tests and the constants that NCCL
- * plans by.
+ * published (published.json, with the sources). No box has anything of the points that it is held
+ * against: its protocols are the constants that NCCL plans by, or are fitted to another machine, or
+ * to other sizes of the same one (`fitted_to`; docs/boxes.md says which is which).
  *
+ *   held out     no point is one of those that its box is fitted to
  *   within       a point without `misses_by` is within 15 %
  *   known        one with it misses by as much as is written there, and by more than 15 %
  *   counts       there are points of each kind of collective, of PCIe and of NVLink
@@ -76,6 +77,51 @@ static void read_box(const char *name)
     cr_assert_eq(box_model_read(&box, path, &err), STATUS_OK, "%s", err.message);
 }
 
+/* Whether the points that a box is fitted to (tools/fit_box) have one of a series. */
+static bool is_fitted(const json_t *fitted, const json_t *series, json_int_t bytes)
+{
+    size_t i, k;
+    const json_t *one, *point;
+    json_array_foreach(json_object_get(fitted, "series"), i, one)
+    {
+        if (strcmp(text_of(one, "op"), text_of(series, "op")) != 0 ||
+            json_integer_value(json_object_get(one, "ranks")) !=
+                json_integer_value(json_object_get(series, "ranks")))
+            continue;
+        json_array_foreach(json_object_get(one, "points"), k, point)
+        {
+            cr_assert_gt(json_integer_value(json_array_get(point, 0)), 0);
+            if (json_integer_value(json_array_get(point, 0)) == bytes)
+                return true;
+        }
+    }
+    return false;
+}
+
+/* Returns how many points the box was fitted to. */
+static size_t check_held_out(const json_t *series, const char *name)
+{
+    char path[512];
+    json_error_t error;
+    size_t k, count = 0;
+    const json_t *point, *one;
+    snprintf(path, sizeof path, "%s/%s.json", POINTS_DIR, name);
+    json_t *fitted = json_load_file(path, 0, &error);
+    cr_assert_not_null(fitted, "%s: line %d: %s", path, error.line, error.text);
+    json_array_foreach(json_object_get(series, "points"), k, point)
+    {
+        json_int_t bytes = json_integer_value(json_object_get(point, "bytes"));
+        cr_expect_not(is_fitted(fitted, series, bytes), "%s %s: fitted to %lld bytes", name,
+                      text_of(series, "op"), (long long)bytes);
+    }
+    json_array_foreach(json_object_get(fitted, "series"), k, one)
+    {
+        count += json_array_size(json_object_get(one, "points"));
+    }
+    json_decref(fitted);
+    return count;
+}
+
 /* ---- What replay finds ----------------------------------------------------------------------- */
 
 /* By nccl-tests' sizes: of what a rank has in the end (all-gather) or had (all others). */
@@ -118,7 +164,7 @@ static double replay_seconds(enum collective_op op, int size, int64_t bytes)
 static void print_point(const json_t *series, double bytes, double measured, double found,
                         double miss)
 {
-    printf("%-16s %-15s %2d ranks %11.0f B %10.1f us %10.1f us %+7.2f %%%s\n",
+    printf("%-22s %-15s %2d ranks %11.0f B %10.1f us %10.1f us %+7.2f %%%s\n",
            text_of(series, "box"), text_of(series, "op"),
            (int)json_integer_value(json_object_get(series, "ranks")), bytes, measured * 1e6,
            found * 1e6, 100 * miss, fabs(miss) <= BOUND ? "" : "  misses");
@@ -153,7 +199,7 @@ Test(published, collectives_take_as_long_as_others_measured, .init = open_publis
 {
     size_t i, k, counts[OP_COUNT] = {0}, within[OP_COUNT] = {0};
     const json_t *series, *point;
-    printf("%-16s %-15s %8s %13s %13s %13s\n", "box", "collective", "", "", "measured", "replay");
+    printf("%-22s %-15s %8s %13s %13s %13s\n", "box", "collective", "", "", "measured", "replay");
     json_array_foreach(json_object_get(published, "series"), i, series)
     {
         read_box(text_of(series, "box"));
@@ -170,4 +216,19 @@ Test(published, collectives_take_as_long_as_others_measured, .init = open_publis
                100 * BOUND);
         cr_expect_gt(counts[op], 0);
     }
+}
+
+Test(published, no_box_is_held_against_what_it_is_fitted_to, .init = open_published,
+     .fini = close_published)
+{
+    size_t i, count = 0;
+    const json_t *series;
+    json_array_foreach(json_object_get(published, "series"), i, series)
+    {
+        if (json_object_get(series, "fitted_to") == NULL)
+            continue;
+        cr_expect_gt(check_held_out(series, text_of(series, "fitted_to")), 0);
+        count++;
+    }
+    cr_expect_gt(count, 0);
 }
