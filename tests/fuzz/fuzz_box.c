@@ -47,6 +47,7 @@ static void check_box(const struct box_model *box)
         for (int p = 0; p < collective->protocol_count; p++) {
             check_latency(collective->protocols[p].base_latency);
             check_latency(collective->protocols[p].step_latency);
+            check_latency(collective->protocols[p].message_latency);
             check_number(collective->protocols[p].efficiency);
         }
     }

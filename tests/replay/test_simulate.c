@@ -328,17 +328,18 @@ Test(links, the_scale_multiplies_bandwidths_and_divides_latencies)
     box_add_link(&box, 0, 1, 10, 1);
     box.collectives[COLLECTIVE_OP_EXCHANGE].protocols[0].base_latency = 2;
     box.collectives[COLLECTIVE_OP_EXCHANGE].protocols[0].step_latency = 3;
+    box.collectives[COLLECTIVE_OP_EXCHANGE].protocols[0].message_latency = 4;
     uint32_t group = begin_ranks(lanes, 2);
     exchange_all(nodes, lanes, 2, group, (int64_t[4][4]){{0, 20}, {0, 0}});
     run();
-    expect(nodes[0], 0, 1 + 2 + 3 + 2);
+    expect(nodes[0], 0, 1 + 2 + 3 + 4 + 2);
     simulation_deinit(&simulation);
     cr_assert_eq(simulate(&simulation,
                           &(struct simulation_params){
                               .recording = &builder.recording, .box = &box, .link_scale = 4},
                           &err),
                  STATUS_OK);
-    expect(nodes[0], 0, 2);
+    expect(nodes[0], 0, 3);
     end();
 }
 
