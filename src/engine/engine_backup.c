@@ -3,6 +3,7 @@
 #include <stdint.h>
 #include <unistd.h>
 
+#include "base/cache_folder.h"
 #include "base/memory.h"
 #include "quant/backup_path.h"
 #include "quant/backup_write.h"
@@ -94,7 +95,7 @@ static enum status make(const char *path, const struct checkpoint *checkpoint,
     };
     log_write(&params->log, LOG_INFO,
               "making the INT4 backup of the experts, once for all runs: %s", path);
-    TRY(backup_path_make_folder(path, err));
+    TRY(cache_folder_make_above(path, err));
     enum status status = backup_write(&report, checkpoint, &write, err);
     if (status == STATUS_CANCELLED)
         error_set(err, status,

@@ -1,5 +1,6 @@
 #include "engine/quantize.h"
 
+#include "base/cache_folder.h"
 #include "base/memory.h"
 #include "model/hub.h"
 #include "quant/backup_path.h"
@@ -28,7 +29,7 @@ static enum status run_in_cache(struct backup_report *out, const struct checkpoi
 {
     char *path;
     TRY(backup_path_in_cache(&path, checkpoint, &params->write.settings, err));
-    enum status status = params->verifies ? STATUS_OK : backup_path_make_folder(path, err);
+    enum status status = params->verifies ? STATUS_OK : cache_folder_make_above(path, err);
     if (status == STATUS_OK)
         status = run_at(out, checkpoint, params, path, err);
     memory_free(path);

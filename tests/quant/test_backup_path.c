@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "backup_tools.h"
+#include "base/cache_folder.h"
 #include "base/memory.h"
 #include "quant/backup_path.h"
 
@@ -73,11 +74,11 @@ Test(backup_path, makes_the_folders_above)
     char *folder = temp_dir_make();
     const char *path = path_of(folder, "a/b/file");
     for (int i = 0; i < 2; i++)
-        cr_assert_eq(backup_path_make_folder(path, &err), STATUS_OK, "%s", err.message);
+        cr_assert_eq(cache_folder_make_above(path, &err), STATUS_OK, "%s", err.message);
     cr_assert(stat(path_of(folder, "a/b"), &about) == 0 && S_ISDIR(about.st_mode));
     cr_assert_neq(stat(path, &about), 0);
     file_write_text(path, "");
-    expect_failure("a file above", backup_path_make_folder(path_of(path, "x/y"), &err), &err,
+    expect_failure("a file above", cache_folder_make_above(path_of(path, "x/y"), &err), &err,
                    STATUS_IO, "cannot make the folder");
     temp_dir_remove(folder);
 }
