@@ -19,7 +19,8 @@ static uint64_t number_in_file(const char *path, const char *format)
     return number;
 }
 
-#define CGROUP_STAT "/sys/fs/cgroup/memory.stat"
+#define CGROUP_STAT  "/sys/fs/cgroup/memory.stat"
+#define CGROUP_LIMIT "/sys/fs/cgroup/memory.max"
 
 /* What is used and cannot be had back; UINT64_MAX stands for a number that is not told. */
 static uint64_t cgroup_taken(uint64_t used, uint64_t inactive_file, uint64_t active_file)
@@ -36,7 +37,7 @@ uint64_t system_memory_available(void)
         available *= 1024;
     /* Inside a container the root of the cgroup tree is the container's own. Cached file pages
      * count as used there, but are given back when memory is asked for. */
-    uint64_t limit = number_in_file("/sys/fs/cgroup/memory.max", "%llu");
+    uint64_t limit = number_in_file(CGROUP_LIMIT, "%llu");
     uint64_t used = number_in_file("/sys/fs/cgroup/memory.current", "%llu");
     if (limit != UINT64_MAX && used != UINT64_MAX) {
         uint64_t taken = cgroup_taken(used, number_in_file(CGROUP_STAT, "inactive_file %llu"),
@@ -45,6 +46,15 @@ uint64_t system_memory_available(void)
         available = left < available ? left : available;
     }
     return available;
+}
+
+uint64_t system_memory_total(void)
+{
+    uint64_t total = number_in_file("/proc/meminfo", "MemTotal: %llu kB");
+    uint64_t limit = number_in_file(CGROUP_LIMIT, "%llu");
+    if (total != UINT64_MAX)
+        total *= 1024;
+    return limit < total ? limit : total;
 }
 
 #define PROCESS_STATUS "/proc/self/status"

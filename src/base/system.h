@@ -9,6 +9,10 @@
  * UINT64_MAX when nothing tells. */
 uint64_t system_memory_available(void);
 
+/* Bytes of memory that the machine has, used or not; less where that cgroup allows less. UINT64_MAX
+ * when nothing tells. */
+uint64_t system_memory_total(void);
+
 /* Bytes that this process may still lock in memory (mlock): UINT64_MAX where nothing limits it. */
 uint64_t system_memory_lockable(void);
 

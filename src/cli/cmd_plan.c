@@ -28,8 +28,9 @@ static struct plan_values values = {
 
 static const struct cli_option options[] = {
     {"box", 0, OPTION_FILE, AT(box), "BOX",
-     "the devices and their links: one that comes with phasor, such as a6000x4, or a box file", 0,
-     0, NULL},
+     "the devices and their links: one that comes with phasor, such as a6000x4, a box file, or the "
+     "profile of one's own that phasor calibrate wrote",
+     0, 0, NULL},
     {"prompt-len", 0, OPTION_COUNT, AT(prompt_len), "TOKENS", "tokens of each prompt (2048)", 1,
      COUNT_TOP, NULL},
     {"output-len", 0, OPTION_COUNT, AT(output_len), "TOKENS", "tokens of each answer (256)", 1,
@@ -41,7 +42,7 @@ static const struct cli_option options[] = {
     {"policy", 0, OPTION_WORD, AT(policy), "POLICY",
      "whose weights decode may run on: int4-decode, exact (int4-decode)", 0, 0, policy_words},
     {"memory", 0, OPTION_BYTES, AT(memory), "BYTES",
-     "memory of each device (what the box says, less a twelfth)", 0, 0, NULL},
+     "memory of each device (what the box says, or this machine has, less a twelfth)", 0, 0, NULL},
     {"dtype", 0, OPTION_WORD, AT(dtype), "TYPE",
      "number type of weights and KV cache: auto, float32, bfloat16 (auto)", 0, 0, dtype_words},
     {"max-num-seqs", 0, OPTION_COUNT, AT(max_num_seqs), "COUNT",
@@ -203,13 +204,15 @@ static void print_plans(const json_t *root)
 static void print_question(const json_t *root)
 {
     const json_t *box = json_object_get(root, "box"), *load = json_object_get(root, "load");
-    char text[256], bytes[48];
+    char text[768], bytes[48];
     table_row("model", table_text(root, "model"));
     table_format_bytes(bytes, sizeof bytes, (double)table_int(box, "memory_of_device"));
     snprintf(text, sizeof text, "%s: %s", table_text(box, "name"), table_text(box, "title"));
     table_row("box", text);
-    snprintf(text, sizeof text, "%s, not measured; %s of memory on each device",
-             table_text(box, "times"), bytes);
+    bool is_measured = strcmp(table_text(box, "times"), "measured") == 0;
+    snprintf(text, sizeof text, "%s; %s of memory on each device",
+             is_measured ? "predicted from operations measured on it" : "assumed, not measured",
+             bytes);
     table_row("times", text);
     snprintf(text, sizeof text,
              "%" PRId64 " sequences of %" PRId64 " prompt and %" PRId64 " output tokens",
@@ -340,9 +343,17 @@ static int write_page(const json_t *root, const struct phasor_plan_params *param
     return EXIT_DONE;
 }
 
+static void warn(const json_t *root)
+{
+    const json_t *warning = json_object_get(json_object_get(root, "box"), "warning");
+    if (json_is_string(warning))
+        fprintf(stderr, "warning: %s\n", json_string_value(warning));
+}
+
 static int show(char *text, const struct phasor_plan_params *params)
 {
     json_t *root = json_loads(text, 0, NULL);
+    warn(root);
     if (values.json)
         printf("%s\n", text);
     else

@@ -339,11 +339,11 @@ static void put_question(FILE *file, const json_t *root)
     put_text(file, table_text(box, "title"));
     fprintf(file,
             ". %" PRId64 " sequences of %" PRId64 " prompt and %" PRId64
-            " output tokens. Times are ",
+            " output tokens. Times are predicted, from ",
             table_int(load, "sequences"), table_int(load, "prompt_tokens"),
             table_int(load, "output_tokens"));
     put_text(file, table_text(box, "times"));
-    fputs(": predicted, not measured.</p>\n<p><b>", file);
+    fputs(" figures of the box.</p>\n<p><b>", file);
     put_text(file, table_text(root, "why"));
     fputs("</b></p>\n", file);
 }

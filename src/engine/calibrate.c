@@ -11,7 +11,6 @@
 #include "base/json.h"
 #include "base/memory.h"
 #include "base/system.h"
-#include "device/thread_team.h"
 #include "engine/calibrate_state.h"
 #include "engine/profile_names.h"
 #include "layout/traffic.h"
@@ -264,11 +263,8 @@ static enum status box_get(struct calibration *now, struct error *err)
     struct box_params box = {.rank_count = now->params.rank_count,
                              .thread_count = now->params.thread_count};
     TRY(box_open(&now->box, &box, err));
-    int cores = thread_team_cpu_count();
-    int threads = now->params.thread_count > 0 ? now->params.thread_count : cores;
-    threads = threads < box.rank_count ? box.rank_count : threads;
     profile_identity_here(&now->store.identity, box_device(now->box, 0)->ops->name, box.rank_count,
-                          threads);
+                          box.thread_count);
     return STATUS_OK;
 }
 

@@ -1,22 +1,18 @@
 #include "engine/plan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
-#include "base/text.h"
-#include "engine/box_files.h"
-#include "engine/plan_box.h"
 #include "engine/plan_problem.h"
 #include "engine/plan_report.h"
+#include "engine/plan_source.h"
 #include "model/hub.h"
-
-/* Of a device's memory: the rest is the driver's, the libraries', and what is cut into pieces. */
-#define USABLE_SHARE 0.92
 
 /* What is read before anything is priced. */
 struct plan_inputs {
     struct model_config config;
-    struct box_model box;
+    struct plan_source source;
     char *dir;
 };
 
@@ -36,17 +32,6 @@ static enum status config_read(struct plan_inputs *out, const struct plan_params
     return model_config_load(&out->config, out->dir, err);
 }
 
-static enum status box_read(struct plan_inputs *out, const struct plan_params *params,
-                            struct error *err)
-{
-    struct text path = {0};
-    enum status status = box_files_find(&path, params->box, err);
-    if (status == STATUS_OK)
-        status = box_model_read(&out->box, path.bytes, err);
-    text_deinit(&path);
-    return status;
-}
-
 /* ---- What was asked -------------------------------------------------------------------------- */
 
 static void put_load(struct description *to, const struct plan_params *params)
@@ -58,16 +43,33 @@ static void put_load(struct description *to, const struct plan_params *params)
     description_put(to, load, "is_queue", json_boolean(params->is_queue));
 }
 
+/* Null where there is nothing to warn of. */
+static json_t *warning_of(const struct plan_source *source)
+{
+    char sentence[sizeof source->name + sizeof source->misfit.message + 64];
+    if (source->fit == PROFILE_FITS)
+        return json_null();
+    snprintf(sentence, sizeof sentence, "the profile %s is %s: %s", source->name,
+             profile_fit_names[source->fit], source->misfit.message);
+    return description_text(sentence);
+}
+
+static void put_box(struct description *to, const struct plan_source *source, uint64_t memory_bytes)
+{
+    json_t *box = description_put_object(to, to->root, "box");
+    description_put(to, box, "name", description_text(source->name));
+    description_put(to, box, "title", description_text(source->title));
+    description_put_int(to, box, "devices", (uint64_t)source->rank_count);
+    description_put_int(to, box, "memory_of_device", memory_bytes);
+    description_put(to, box, "times", json_string(source->is_measured ? "measured" : "assumed"));
+    description_put(to, box, "warning", warning_of(source));
+}
+
 static void put_question(struct description *to, const struct plan_params *params,
-                         const struct plan_subject *subject, const struct box_model *model)
+                         const struct plan_subject *subject, const struct plan_source *source)
 {
     description_put(to, to->root, "model", description_text(params->model));
-    json_t *box = description_put_object(to, to->root, "box");
-    description_put(to, box, "name", description_text(model->name));
-    description_put(to, box, "title", description_text(model->title));
-    description_put_int(to, box, "devices", (uint64_t)model->rank_count);
-    description_put_int(to, box, "memory_of_device", subject->problem.memory_bytes);
-    description_put(to, box, "times", json_string("assumed"));
+    put_box(to, source, subject->problem.memory_bytes);
     put_load(to, params);
     description_put(to, to->root, "dtype", json_string(dtype_name(subject->dtype)));
     description_put(to, to->root, "policy",
@@ -83,60 +85,51 @@ static enum dtype dtype_of(const struct plan_params *params, const struct model_
     return dtype == DTYPE_F16 ? DTYPE_BF16 : dtype; /* as it runs */
 }
 
-static uint64_t memory_of(const struct plan_params *params, const struct box_model *box)
-{
-    if (params->memory_bytes > 0)
-        return params->memory_bytes;
-    return (uint64_t)((double)box->device.memory_bytes * USABLE_SHARE);
-}
-
 static enum status find(struct description *to, const struct plan_params *params,
-                        struct plan_subject *subject, const struct box_model *box,
+                        struct plan_subject *subject, const struct plan_source *source,
                         struct error *err)
 {
     struct plan_table table;
     TRY(plan_find(&table, &subject->problem, err));
-    put_question(to, params, subject, box);
+    put_question(to, params, subject, source);
     plan_report_put(to, &subject->problem, &table);
     plan_table_deinit(&table);
     return STATUS_OK;
 }
 
 static enum status subject_init(struct plan_subject *out, const struct plan_params *params,
-                                const struct plan_inputs *inputs, const struct profile *profile,
-                                struct error *err)
+                                const struct plan_inputs *inputs, struct error *err)
 {
-    return plan_subject_init(out,
-                             &(struct plan_subject_params){
-                                 .config = &inputs->config,
-                                 .profile = profile,
-                                 .rank_count = inputs->box.rank_count,
-                                 .dtype = dtype_of(params, &inputs->config),
-                                 .memory_bytes = memory_of(params, &inputs->box),
-                                 .load = params->load,
-                                 .is_queue = params->is_queue,
-                                 .allows_int4 = params->allows_int4,
-                                 .max_num_seqs = params->max_num_seqs,
-                                 .max_num_batched_tokens = params->max_num_batched_tokens,
-                                 .routing_deviation = params->routing_deviation,
-                             },
-                             err);
+    const struct plan_source *source = &inputs->source;
+    return plan_subject_init(
+        out,
+        &(struct plan_subject_params){
+            .config = &inputs->config,
+            .profile = source->profile,
+            .rank_count = source->rank_count,
+            .dtype = dtype_of(params, &inputs->config),
+            .memory_bytes = params->memory_bytes > 0 ? params->memory_bytes : source->memory_bytes,
+            .load = params->load,
+            .is_queue = params->is_queue,
+            .allows_int4 = params->allows_int4,
+            .max_num_seqs = params->max_num_seqs,
+            .max_num_batched_tokens = params->max_num_batched_tokens,
+            .routing_deviation = params->routing_deviation,
+        },
+        err);
 }
 
 static enum status answer(char **out, const struct plan_params *params,
                           const struct plan_inputs *inputs, struct error *err)
 {
-    struct plan_box box;
     struct plan_subject subject;
-    TRY(plan_box_init(&box, &inputs->box, err));
     struct description to = {.root = json_object(), .reasons = NULL};
-    enum status status = subject_init(&subject, params, inputs, &box.profile, err);
+    enum status status = subject_init(&subject, params, inputs, err);
     if (status == STATUS_OK)
-        status = find(&to, params, &subject, &inputs->box, err);
+        status = find(&to, params, &subject, &inputs->source, err);
     if (status == STATUS_OK)
         status = description_dump(out, &to, "planning", err);
     json_decref(to.root);
-    plan_box_deinit(&box);
     return status;
 }
 
@@ -158,12 +151,11 @@ static json_t *cell_of(const struct plan_table *table)
 
 /* A load that cannot be has an empty cell. */
 static enum status put_cell(struct description *to, json_t *row, const struct plan_params *params,
-                            const struct plan_inputs *inputs, const struct profile *profile,
-                            struct error *err)
+                            const struct plan_inputs *inputs, struct error *err)
 {
     struct plan_subject subject;
     struct plan_table table;
-    enum status status = subject_init(&subject, params, inputs, profile, err);
+    enum status status = subject_init(&subject, params, inputs, err);
     if (status == STATUS_INVALID_ARGUMENT) {
         description_append(to, row, json_null());
         return STATUS_OK;
@@ -179,9 +171,7 @@ static enum status put_cell(struct description *to, json_t *row, const struct pl
 static enum status map(char **out, const struct plan_params *params, const struct plan_axes *axes,
                        const struct plan_inputs *inputs, struct error *err)
 {
-    struct plan_box box;
     struct plan_params cell = *params;
-    TRY(plan_box_init(&box, &inputs->box, err));
     struct description to = {.root = json_object(), .reasons = NULL};
     json_t *rows = description_put_array(&to, to.root, "cells");
     enum status status = STATUS_OK;
@@ -191,13 +181,12 @@ static enum status map(char **out, const struct plan_params *params, const struc
         for (size_t p = 0; p < axes->prompt_count && status == STATUS_OK; p++) {
             cell.load.sequences = axes->sequences[s];
             cell.load.prompt_tokens = axes->prompt_tokens[p];
-            status = put_cell(&to, row, &cell, inputs, &box.profile, err);
+            status = put_cell(&to, row, &cell, inputs, err);
         }
     }
     if (status == STATUS_OK)
         status = description_dump(out, &to, "planning", err);
     json_decref(to.root);
-    plan_box_deinit(&box);
     return status;
 }
 
@@ -206,7 +195,8 @@ static enum status check_params(const struct plan_params *params, struct error *
     const struct plan_load *load = &params->load;
     if (params->box == NULL)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "for which box? --box names one that comes with phasor, or a box file");
+                         "for which box? --box names one that comes with phasor, a box file, or a "
+                         "profile of phasor calibrate");
     if (load->sequences < 1 || load->prompt_tokens < 1 || load->output_tokens < 1)
         return error_set(
             err, STATUS_INVALID_ARGUMENT,
@@ -241,10 +231,11 @@ static enum status plan_read(char **out, const struct plan_params *params,
     if (status == STATUS_OK && axes == NULL)
         status = load_check(params, &inputs->config, err);
     if (status == STATUS_OK)
-        status = box_read(inputs, params, err);
+        status = plan_source_read(&inputs->source, params->box, err);
     if (status == STATUS_OK)
         status =
             axes == NULL ? answer(out, params, inputs, err) : map(out, params, axes, inputs, err);
+    plan_source_deinit(&inputs->source);
     memory_free(inputs->dir);
     memory_free(inputs);
     return status;

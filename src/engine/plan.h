@@ -9,7 +9,7 @@
 struct plan_params {
     const char *model;
     const char *revision; /* or NULL */
-    const char *box;      /* a name, or a file */
+    const char *box;      /* see plan_source_read */
     bool dtype_is_auto;
     enum dtype dtype;
     struct plan_load load;

@@ -83,8 +83,20 @@ enum profile_fit profile_identity_fit(const struct profile_identity *file,
                                       const struct profile_identity *here,
                                       struct error *difference);
 
-/* This machine with ranks of these kernels (device_ops.name). */
+/* This machine with ranks of these kernels (device_ops.name) and so many threads of all of them
+ * together; 0: one for each core. A rank has one at least. */
 void profile_identity_here(struct profile_identity *out, const char *kernels, int ranks,
-                           int threads);
+                           int thread_count);
+
+/* The same with the kernels that the CPU's ranks would have; a device is opened to ask. */
+enum status profile_identity_of_cpu(struct profile_identity *out, int ranks, int thread_count,
+                                    struct error *err) MUST_CHECK;
+
+/* Where its profile lies when nobody says: in the cache (base/cache_folder.h),
+ * "profile-cpu<ranks>-<hash of processor, cores and threads>.json", so that a stale one is found
+ * and a foreign one is not. Kernels and version do not matter. `*out` is freed by memory_free;
+ * STATUS_NOT_FOUND when there is no cache. */
+enum status profile_path_in_cache(char **out, const struct profile_identity *here,
+                                  struct error *err) MUST_CHECK;
 
 #endif

@@ -15,6 +15,8 @@ Test(system, memory_is_less_than_the_machine_has)
     if (available == UINT64_MAX)
         cr_skip_test("this system does not tell its memory");
     cr_assert(available <= machine);
+    cr_assert(system_memory_total() <= machine);
+    cr_assert_gt(system_memory_total(), 1 << 20, "in bytes, not in kB");
     cr_assert_gt(available, 1 << 20, "in bytes, not in kB: %llu", (unsigned long long)available);
 }
 

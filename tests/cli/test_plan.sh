@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # phasor plan as a user meets it.
-# Usage: test_plan.sh PHASOR MODEL
+# Usage: test_plan.sh PHASOR MODEL EXAMPLE_PROFILE
 set -u
 phasor=$1
 model=$2
 boxes=$(realpath "$(dirname "$0")/../../boxes")
+example=$(realpath "$3")
 source "$(dirname "$0")/tools.sh"
 
 # ---- tables
@@ -57,6 +58,40 @@ jq -e '[.plans[] | select(.verdict == "possible") |
 cp out first
 expect 0 "again" "$phasor" plan "$model" --box h200x2 --json
 cmp -s out first || fail "the same question has another answer"
+
+# ---- profiles
+"$example" own.json 2 gather=1e6
+"$example" other.json 4 processor=Abacus
+"$example" old.json 2 version=0.0.1
+expect 0 "a profile" "$phasor" plan "$model" --box own.json --report own.html
+silent err "a profile"
+has out "^box *own.json: 2 x cpu" "a profile"; has out "measured on it" "a profile"
+! grep -q "not measured" out || fail "a profile: not measured"
+has own.html "from measured figures" "a profile"
+for box in own:measured:null other:measured:true old:measured:true; do
+    IFS=: read -r file times warns <<<"$box"
+    expect 0 "a profile, JSON" "$phasor" plan "$model" --box "$file.json" --json
+    jq -e --arg times "$times" --argjson warns "$warns" '.box.times == $times and
+        (if $warns then (.box.warning | length > 20) else .box.warning == null end)' out >/dev/null ||
+        fail "$file.json: times and warning"
+done
+expect 0 "a foreign profile" "$phasor" plan "$model" --box other.json
+has out "^box *other.json: 4 x cpu" "a foreign profile"; has err "^warning: .* is foreign: .*Abacus" "a foreign profile"
+lines err 1 "a foreign profile"
+expect 0 "a stale profile" "$phasor" plan "$model" --box old.json
+has err "^warning: .* is stale: .*0.0.1" "a stale profile"
+expect 0 "memory of a profile's box" "$phasor" plan "$model" --box own.json --memory 1MiB
+has out "Nothing fits" "memory of a profile's box"
+cp own.json noname
+expect 0 "a profile's path" "$phasor" plan "$model" --box ./noname
+sed 's/"ranks"/"runks"/' own.json >torn.json
+expect 1 "a profile that breaks its format" "$phasor" plan "$model" --box torn.json
+has err 'torn.json.*"ranks"' "a profile that breaks its format"; lines err 1 "a profile that breaks its format"
+head -c 200 own.json >torn.json
+expect 1 "half a profile" "$phasor" plan "$model" --box torn.json
+lines err 1 "half a profile"
+expect 1 "neither" "$phasor" plan "$model" --box "$model/config.json"
+has err "config.json is neither a box file, .*, nor a profile of phasor calibrate" "neither"; lines err 1 "neither"
 
 # ---- what does not fit
 expect 0 "too little memory" "$phasor" plan "$model" --box h200x2 --memory 1MiB

@@ -6,6 +6,7 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 cd "$dir" || exit 1
 unset "${!PHASOR_@}"
+export PHASOR_CACHE=$dir/cache # no profile or backup of the user's
 failures=0
 
 fail() {

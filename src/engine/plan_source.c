@@ -1,0 +1,116 @@
+#include "engine/plan_source.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "base/memory.h"
+#include "base/system.h"
+#include "engine/box_files.h"
+
+const char *const profile_fit_names[] = {
+    [PROFILE_FITS] = "fits", [PROFILE_STALE] = "stale", [PROFILE_FOREIGN] = "foreign"};
+
+/* ---- A box file ------------------------------------------------------------------------------ */
+
+static enum status box_take(struct plan_source *out, const struct box_model *model,
+                            struct error *err)
+{
+    TRY(plan_box_init(&out->box, model, err));
+    out->profile = &out->box.profile;
+    out->rank_count = model->rank_count;
+    out->memory_bytes = (uint64_t)((double)model->device.memory_bytes * PLAN_USABLE_SHARE);
+    snprintf(out->name, sizeof out->name, "%s", model->name);
+    snprintf(out->title, sizeof out->title, "%s", model->title);
+    return STATUS_OK;
+}
+
+static enum status box_read(struct plan_source *out, const char *path, struct error *err)
+{
+    struct box_model *model;
+    TRY(memory_get((void **)&model, 1, sizeof *model, "the box", err));
+    enum status status = box_model_read(model, path, err);
+    if (status == STATUS_OK)
+        status = box_take(out, model, err);
+    memory_free(model);
+    return status;
+}
+
+/* ---- A profile ------------------------------------------------------------------------------- */
+
+/* Ranks and threads are the plan's, whatever this machine would take for a run. */
+static enum status fit_find(struct plan_source *out, struct error *err)
+{
+    const struct profile_identity *file = &out->file.identity;
+    struct profile_identity here;
+    TRY(profile_identity_of_cpu(&here, file->ranks, file->threads, err));
+    here.ranks = file->ranks;
+    here.threads = file->threads;
+    out->fit = profile_identity_fit(file, &here, &out->misfit);
+    return STATUS_OK;
+}
+
+static enum status profile_read(struct plan_source *out, const char *path, struct error *err)
+{
+    const char *slash = strrchr(path, '/');
+    const struct profile_identity *identity = &out->file.identity;
+    TRY(profile_file_read(&out->file, path, err));
+    out->is_measured = true;
+    out->profile = &out->file.profile;
+    out->rank_count = identity->ranks;
+    out->memory_bytes =
+        (uint64_t)((double)system_memory_total() * PLAN_USABLE_SHARE / identity->ranks);
+    snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1,
+             slash == NULL ? path : slash + 1);
+    snprintf(out->title, sizeof out->title, "%d x %s on %s, %d threads", identity->ranks,
+             identity->kernels, *identity->processor != 0 ? identity->processor : "a processor",
+             identity->threads);
+    return fit_find(out, err);
+}
+
+/* ---- Either ---------------------------------------------------------------------------------- */
+
+enum kind { IS_BOX, IS_PROFILE, IS_NEITHER };
+
+static enum status kind_find(enum kind *out, const char *path, struct error *err)
+{
+    json_t *root;
+    TRY(json_load_object(&root, path, PROFILE_FILE_BYTES_MAX, err));
+    *out = json_object_get(root, "phasor_profile") != NULL ? IS_PROFILE
+           : json_object_get(root, "format") != NULL       ? IS_BOX
+                                                           : IS_NEITHER;
+    json_decref(root);
+    return STATUS_OK;
+}
+
+static enum status file_read(struct plan_source *out, const char *path, struct error *err)
+{
+    enum kind kind;
+    TRY(kind_find(&kind, path, err));
+    if (kind == IS_NEITHER)
+        return error_set(err, STATUS_FORMAT,
+                         "--box: %s is neither a box file, which says \"format\": \"phasor box\", "
+                         "nor a profile of phasor calibrate, which says \"phasor_profile\"",
+                         path);
+    return kind == IS_BOX ? box_read(out, path, err) : profile_read(out, path, err);
+}
+
+enum status plan_source_read(struct plan_source *out, const char *box, struct error *err)
+{
+    struct text path = {0};
+    *out = (struct plan_source){.profile = NULL};
+    enum status status = box_files_find(&path, box, err);
+    if (status == STATUS_OK)
+        status = file_read(out, path.bytes, err);
+    text_deinit(&path);
+    if (status != STATUS_OK)
+        plan_source_deinit(out);
+    return status;
+}
+
+void plan_source_deinit(struct plan_source *source)
+{
+    plan_box_deinit(&source->box);
+    profile_file_deinit(&source->file);
+    *source = (struct plan_source){.profile = NULL};
+}

@@ -1,0 +1,38 @@
+/* The box that a plan is for, as the planner sees it: one that nobody has measured, out of a box
+ * file (docs/box-format.md), or one that `phasor calibrate` has (docs/profile-format.md). */
+#ifndef PHASOR_ENGINE_PLAN_SOURCE_H
+#define PHASOR_ENGINE_PLAN_SOURCE_H
+
+#include "engine/plan_box.h"
+#include "engine/profile_file.h"
+
+/* Of a device's memory: the rest is the driver's, the libraries', and what is cut into pieces. */
+#define PLAN_USABLE_SHARE 0.92
+
+#define PLAN_TITLE_BYTES 384
+
+struct plan_source {
+    const struct profile *profile;
+    int rank_count;
+    uint64_t memory_bytes; /* of each device: what of it can be used; of a profile's box, which does
+                            * not say, this machine's over the ranks */
+    char name[256], title[PLAN_TITLE_BYTES];
+    bool is_measured;
+    /* Of a profile, against this machine; the sentence where it does not fit. */
+    enum profile_fit fit;
+    struct error misfit;
+    struct plan_box box; /* one of the two has the profile */
+    struct profile_file file;
+};
+
+/* `box` is the name of one that comes with phasor, or a file, which is told apart by its content.
+ * Fails as box_files_find, box_model_read and profile_file_read do; STATUS_FORMAT for a file that
+ * is neither. A profile that does not fit this machine is none the worse here. */
+enum status plan_source_read(struct plan_source *out, const char *box,
+                             struct error *err) MUST_CHECK;
+void plan_source_deinit(struct plan_source *source); /* a zero one is allowed */
+
+/* "stale", "foreign", "fits". */
+extern const char *const profile_fit_names[];
+
+#endif
