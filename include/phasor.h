@@ -101,6 +101,13 @@ enum phasor_policy {
     PHASOR_POLICY_EXACT        /* the checkpoint's alone */
 };
 
+struct phasor_batch_params;
+
+/* Sequences of one length each. */
+struct phasor_load {
+    int64_t sequences, prompt_tokens, output_tokens;
+};
+
 struct phasor_model_params {
     size_t size;
     const char *model;       /* a directory, or "org/name" in the local Hugging Face cache */
@@ -117,8 +124,8 @@ struct phasor_model_params {
                               * as the plan has, or one */
     const char *plan;        /* how weights lie over the ranks, "tp4|ep4", or in prefill and then in
                               * decode, "dp4|ep4>tp4", perhaps on packed INT4 weights,
-                              * "tp4|tp4>tp4:int4" (docs/plans.md); NULL: static tensor
-                              * parallelism */
+                              * "tp4|tp4>tp4:int4" (docs/plans.md); "auto": see `batch`; NULL or
+                              * "static": static tensor parallelism */
     phasor_log_fn *log;      /* or NULL */
     void *log_context;
     /* Bytes of weights read so far, of those of all devices together; before that, where an INT4
@@ -139,6 +146,15 @@ struct phasor_model_params {
     int64_t max_num_batched_tokens;
     bool records; /* runs may be recorded (record_path): the ranks work one at a time, and what they
                    * take together is what they would if they had one core for all. Of the CPU */
+    /* With plan "auto": the batch that will be run, with all its params. Its rows' lengths are read,
+     * and the plan is taken of which the planner predicts the least time, from the times that
+     * phasor_calibrate measured on this machine with these devices and threads; where there are none
+     * it is static tensor parallelism, and the log has the cure. With `resume`, that of the run that
+     * is finished. Read during the call only, but for an input that cannot be read twice: that is
+     * kept for the first phasor_batch_run. NULL: there is no batch, and `load` is what is run. */
+    const struct phasor_batch_params *batch;
+    struct phasor_load load;  /* of no sequences: not known, and the plan is static */
+    const char *profile_path; /* of phasor_calibrate; NULL: what phasor_profile_path says */
 };
 PHASOR_API struct phasor_model_params phasor_model_params_default(void);
 
@@ -151,6 +167,9 @@ PHASOR_API enum phasor_status phasor_model_open(struct phasor_model **out,
                                                 const struct phasor_model_params *params,
                                                 struct phasor_error *err) PHASOR_MUST_CHECK;
 PHASOR_API void phasor_model_close(struct phasor_model *model); /* NULL is allowed */
+
+/* How its weights lie: "dp4|ep4>tp4" (docs/plans.md). The text lives as long as the model. */
+PHASOR_API const char *phasor_model_plan(const struct phasor_model *model);
 
 /* ---- Batch files --------------------------------------------------------------------------- */
 
@@ -259,6 +278,11 @@ struct phasor_batch_result {
      * "transition". */
     uint64_t transitions;
     double transition_seconds;
+    /* Where the model's plan was chosen for this batch, and all of it was run: what the phases, and
+     * changes of layout beyond what passes hide, were predicted to take, if each answer is as long
+     * as max_tokens allows. */
+    bool has_prediction;
+    double predicted_prefill_seconds, predicted_decode_seconds, predicted_between_seconds;
 };
 
 /* What can be told of the files of a run before a model is loaded: input that cannot be read, files
@@ -345,13 +369,15 @@ struct phasor_plan_params {
     size_t size;
     const char *model;       /* as in phasor_model_params, or DIR/config.json alone */
     const char *revision;    /* of a cached model; NULL: main */
-    const char *box;         /* one that comes with phasor ("a6000x4"), or a box file
-                              * (docs/box-format.md) */
+    const char *box;         /* one that comes with phasor ("a6000x4"), a box file
+                              * (docs/box-format.md), or a profile (docs/profile-format.md), of
+                              * another machine, too */
     enum phasor_dtype dtype; /* of weights and KV cache; AUTO: as the checkpoint says */
     int64_t sequences, prompt_tokens, output_tokens;
     bool is_queue; /* more of the same come behind: the way back to prefill's layout is paid */
     enum phasor_policy policy;
-    uint64_t memory_bytes;          /* of each device; 0: what the box says */
+    uint64_t memory_bytes;          /* of each device; 0: what the box says, or of a profile's what
+                                     * this machine has over the devices */
     int64_t max_num_seqs;           /* sequences at a time; 0: part of the plan */
     int64_t max_num_batched_tokens; /* tokens of a pass; 0: part of the plan */
     double routing_deviation; /* how much the experts' shares of tokens differ from one another,
@@ -458,7 +484,7 @@ PHASOR_API enum phasor_status phasor_replay(char **out_json,
 struct phasor_calibrate_params {
     size_t size;
     const char *devices;     /* "cpu" or "cpu:N": as they will be in a run; NULL: "cpu" */
-    const char *output_path; /* the profile */
+    const char *output_path; /* the profile; NULL: what phasor_profile_path says */
     int thread_count;        /* of all devices together; 0: one for each core the process may use */
     bool overwrite;          /* measure anew where there is a profile */
     uint64_t memory_bytes;   /* for what is measured; 0: what is enough (384 MiB a device or four
@@ -489,6 +515,13 @@ struct phasor_calibrate_result {
 PHASOR_API enum phasor_status phasor_calibrate(const struct phasor_calibrate_params *params,
                                                struct phasor_calibrate_result *result,
                                                struct phasor_error *err) PHASOR_MUST_CHECK;
+
+/* Where the profile of these devices and threads lies that nobody gave another place, and where plan
+ * "auto" looks for it: in the folder of phasor_backup_path, named by the machine, the devices and the
+ * threads. Freed by phasor_text_free; nothing is made. */
+PHASOR_API enum phasor_status phasor_profile_path(char **out_path,
+                                                  const struct phasor_calibrate_params *params,
+                                                  struct phasor_error *err) PHASOR_MUST_CHECK;
 
 /* ---- Random checkpoints -------------------------------------------------------------------- */
 

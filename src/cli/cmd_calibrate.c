@@ -19,8 +19,11 @@ static struct calibrate_values values;
 #define AT(member) offsetof(struct calibrate_values, member)
 
 static const struct cli_option options[] = {
-    {"output", 'o', OPTION_FILE, AT(output), "FILE", "the profile (docs/profile-format.md)", 0, 0,
-     NULL},
+    {"output", 'o', OPTION_FILE, AT(output), "FILE",
+     "the profile (that of these devices in $PHASOR_CACHE or ~/.cache/phasor, where phasor run "
+     "looks "
+     "for it)",
+     0, 0, NULL},
     {"devices", 0, OPTION_TEXT, AT(devices), "DEVICES",
      "cpu, or cpu:N: as they will be in runs (cpu)", 0, 0, NULL},
     {"threads", 0, OPTION_COUNT, AT(threads), "COUNT",
@@ -40,10 +43,10 @@ static int on_progress(void *context, uint64_t points_done, uint64_t points_tota
     return stop_signal_get();
 }
 
-static void print_result(const struct phasor_calibrate_result *result)
+static void print_result(const struct phasor_calibrate_result *result, const char *path)
 {
     char text[256];
-    table_row("profile", values.output);
+    table_row("profile", path);
     table_row("processor", result->processor);
     snprintf(text, sizeof text, "%d x %s, %d threads", result->rank_count, result->kernels,
              result->thread_count);
@@ -55,36 +58,47 @@ static void print_result(const struct phasor_calibrate_result *result)
     table_row("took", text);
 }
 
-static int run(const struct cli_command *command, char **operands, int operand_count)
+static int calibrate(struct phasor_calibrate_params *params, struct progress *progress,
+                     const char *path)
 {
-    (void)operands;
-    (void)operand_count;
-    if (values.output == NULL)
-        return options_mistake(command, "--output is missing");
-    struct progress progress;
     struct phasor_error err;
     struct phasor_calibrate_result result;
+    params->progress = on_progress;
+    params->progress_context = progress;
+    params->log = progress_log;
+    params->log_context = progress;
+    progress_init(progress, values.quiet, false);
+    stop_signal_catch(NULL);
+    enum phasor_status status = phasor_calibrate(params, &result, &err);
+    progress_erase(progress);
+    if (status == PHASOR_OK) {
+        if (!values.quiet)
+            print_result(&result, path);
+        return EXIT_DONE;
+    }
+    int exit_code = fail(&err);
+    return stop_signal_get() != 0 ? 128 + stop_signal_get() : exit_code;
+}
+
+static int run(const struct cli_command *command, char **operands, int operand_count)
+{
+    (void)command;
+    (void)operands;
+    (void)operand_count;
+    struct progress progress;
+    struct phasor_error err;
     struct phasor_calibrate_params params = phasor_calibrate_params_default();
+    char *path = NULL;
     params.devices = values.devices;
     params.output_path = values.output;
     params.thread_count = (int)values.threads;
     params.overwrite = values.overwrite;
     params.memory_bytes = values.memory;
-    params.progress = on_progress;
-    params.progress_context = &progress;
-    params.log = progress_log;
-    params.log_context = &progress;
-    progress_init(&progress, values.quiet, false);
-    stop_signal_catch(NULL);
-    enum phasor_status status = phasor_calibrate(&params, &result, &err);
-    progress_erase(&progress);
-    if (status == PHASOR_OK) {
-        if (!values.quiet)
-            print_result(&result);
-        return EXIT_DONE;
-    }
-    int exit_code = fail(&err);
-    return stop_signal_get() != 0 ? 128 + stop_signal_get() : exit_code;
+    if (values.output == NULL && phasor_profile_path(&path, &params, &err) != PHASOR_OK)
+        return fail(&err);
+    int exit_code = calibrate(&params, &progress, path == NULL ? values.output : path);
+    phasor_text_free(path);
+    return exit_code;
 }
 
 const struct cli_command command_calibrate = {

@@ -19,7 +19,7 @@ struct run_values {
     int dtype, expert_dtype, transition, policy;
     const char *backup;
     int64_t threads;
-    const char *devices, *plan;
+    const char *devices, *plan, *profile;
     uint64_t seed;
     int64_t max_num_seqs, max_num_batched_tokens, max_model_len;
     uint64_t memory, kv_memory;
@@ -32,7 +32,10 @@ struct run_values {
 
 #define MAX_TOKENS_DEFAULT 128
 
+#define PLAN_AUTO "auto"
+
 static struct run_values values = {
+    .plan = PLAN_AUTO,
     .max_num_seqs = 256,
     .max_num_batched_tokens = 2048,
     .max_tokens = MAX_TOKENS_DEFAULT,
@@ -102,7 +105,13 @@ static const struct cli_option options[] = {
     {"plan", 0, OPTION_TEXT, AT(plan), "PLAN",
      "how weights lie over the ranks, such as \"tp4|ep4\", or in prefill and then in decode, such "
      "as \"dp4|ep4>tp4\"; with \":int4\" behind that, decode runs on the INT4 backup's packed "
-     "weights (default: static tensor parallelism)",
+     "weights; static: tensor parallelism; auto: the fastest for these rows, by the times that "
+     "phasor "
+     "calibrate measured here (auto)",
+     0, 0, NULL},
+    {"profile", 0, OPTION_FILE, AT(profile), "FILE",
+     "the times that --plan auto chooses by (those of these devices in $PHASOR_CACHE or "
+     "~/.cache/phasor)",
      0, 0, NULL},
     {"transition", 0, OPTION_WORD, AT(transition), "WAY",
      "how experts come from one layout to the other: auto, keep, reshard, reload, upload, mixed "
@@ -214,6 +223,9 @@ static int check_values(const struct cli_command *command, char **operands, int 
         return mistake;
     if (values.resume && values.overwrite)
         return options_mistake(command, "--resume keeps what --overwrite would replace");
+    if (values.profile != NULL && strcmp(values.plan, PLAN_AUTO) != 0)
+        return options_mistake(command, "--profile is for --plan auto, and the plan is %s",
+                               values.plan);
     if (values.max_num_batched_tokens < values.max_num_seqs)
         return options_mistake(command,
                                "--max-num-batched-tokens (%lld) must be at least --max-num-seqs "
@@ -244,9 +256,40 @@ static int on_load(void *context, uint64_t bytes_done, uint64_t bytes_total)
     return 0;
 }
 
+/* All but what concerns progress. */
+static struct phasor_batch_params batch_params(void)
+{
+    struct phasor_batch_params params = phasor_batch_params_default();
+    params.input_path = values.input;
+    params.output_path = values.output;
+    params.error_path = values.errors;
+    params.metrics_path = values.metrics;
+    params.summary_path = values.summary;
+    params.trace_path = values.trace;
+    params.record_path = values.record;
+    params.chat_template = values.chat_template;
+    params.overwrite = values.overwrite;
+    params.resume = values.resume;
+    params.deterministic = values.deterministic;
+    params.strict = values.strict;
+    params.ignore_eos = values.ignore_eos;
+    params.prompt_logprobs = values.prompt_logprobs;
+    params.seed = values.seed;
+    params.max_num_seqs = values.max_num_seqs;
+    params.max_num_batched_tokens = values.max_num_batched_tokens;
+    params.max_model_len = values.max_model_len;
+    params.kv_bytes = values.kv_memory;
+    params.shares_prefixes = !values.no_prefix_sharing;
+    return params;
+}
+
+/* Of a prompt, about: its tokens are not known before the model is open. */
+#define BYTES_OF_TOKEN 4
+
 static enum phasor_status open_model(struct phasor_model **out, struct progress *progress,
                                      struct phasor_error *err)
 {
+    struct phasor_batch_params batch = batch_params();
     struct phasor_model_params params = phasor_model_params_default();
     params.model = values.model;
     params.revision = values.revision;
@@ -256,6 +299,7 @@ static enum phasor_status open_model(struct phasor_model **out, struct progress 
     params.thread_count = (int)values.threads;
     params.devices = values.devices;
     params.plan = values.plan;
+    params.profile_path = values.profile;
     params.transition = (enum phasor_transition)values.transition;
     params.backup_path = values.backup;
     params.policy = (enum phasor_policy)values.policy;
@@ -265,6 +309,10 @@ static enum phasor_status open_model(struct phasor_model **out, struct progress 
     if (values.prompt == NULL) {
         params.max_num_seqs = values.max_num_seqs;
         params.max_num_batched_tokens = values.max_num_batched_tokens;
+        params.batch = &batch;
+    } else {
+        params.load = (struct phasor_load){1, 1 + (int64_t)strlen(values.prompt) / BYTES_OF_TOKEN,
+                                           values.max_tokens};
     }
     params.log = progress_log;
     params.log_context = progress;
@@ -329,29 +377,9 @@ static const char *stop_sentence(const struct progress *progress)
 static int run_batch(const struct cli_command *command, struct phasor_model *model,
                      struct progress *progress)
 {
-    struct phasor_batch_params params = phasor_batch_params_default();
+    struct phasor_batch_params params = batch_params();
     struct phasor_batch_result result;
     struct phasor_error err;
-    params.input_path = values.input;
-    params.output_path = values.output;
-    params.error_path = values.errors;
-    params.metrics_path = values.metrics;
-    params.summary_path = values.summary;
-    params.trace_path = values.trace;
-    params.record_path = values.record;
-    params.chat_template = values.chat_template;
-    params.overwrite = values.overwrite;
-    params.resume = values.resume;
-    params.deterministic = values.deterministic;
-    params.strict = values.strict;
-    params.ignore_eos = values.ignore_eos;
-    params.prompt_logprobs = values.prompt_logprobs;
-    params.seed = values.seed;
-    params.max_num_seqs = values.max_num_seqs;
-    params.max_num_batched_tokens = values.max_num_batched_tokens;
-    params.max_model_len = values.max_model_len;
-    params.kv_bytes = values.kv_memory;
-    params.shares_prefixes = !values.no_prefix_sharing;
     params.progress = on_progress;
     params.progress_context = progress;
     progress_begin(progress);

@@ -92,6 +92,24 @@ static void print_stages(const struct phasor_batch_result *result)
                        result->decode_seconds);
 }
 
+/* "predicted prefill 1.20 s (measured 1.31 s), decode ...": a plan's, against the clock. */
+static void print_prediction(const struct phasor_batch_result *result)
+{
+    if (!result->has_prediction)
+        return;
+    fprintf(stderr,
+            "predicted prefill %.3g s (measured %.3g s, %.2fx), decode %.3g s (measured %.3g s, "
+            "%.2fx)",
+            result->predicted_prefill_seconds, result->prefill_seconds,
+            ratio(result->prefill_seconds, result->predicted_prefill_seconds),
+            result->predicted_decode_seconds, result->decode_seconds,
+            ratio(result->decode_seconds, result->predicted_decode_seconds));
+    if (result->predicted_between_seconds > 0)
+        fprintf(stderr, ", between %.3g s (measured %.3g s)", result->predicted_between_seconds,
+                result->transition_seconds);
+    fputc('\n', stderr);
+}
+
 /* ---- Times --------------------------------------------------------------------------------- */
 
 static void print_times(const struct phasor_batch_result *result)
@@ -198,6 +216,7 @@ void run_summary_print(const struct phasor_batch_result *result)
     }
     print_rows(result);
     print_rates(result);
+    print_prediction(result);
     print_stages(result);
     print_transitions(result);
     print_times(result);

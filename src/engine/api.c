@@ -4,18 +4,14 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "base/system.h"
+#include "engine/api_parts.h"
 #include "engine/batch.h"
 #include "engine/batch_names.h"
-#include "engine/calibrate.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "engine/inspect.h"
 #include "engine/plan.h"
-#include "engine/quantize.h"
-#include "engine/replay.h"
 #include "layout/traffic.h"
-#include "model/synth.h"
 
 #define MIRRORS(public, internal)                                                                  \
     _Static_assert((int)(public) == (int)(internal), #public " mirrors " #internal)
@@ -37,9 +33,6 @@ MIRRORS(PHASOR_TRANSITION_MIXED - 1, WAY_MIXED);
 MIRRORS(PHASOR_LOG_DEBUG, LOG_DEBUG);
 MIRRORS(PHASOR_LOG_INFO, LOG_INFO);
 MIRRORS(PHASOR_LOG_WARNING, LOG_WARNING);
-MIRRORS(PHASOR_QUANT_GROUP, BACKUP_PER_GROUP);
-MIRRORS(PHASOR_QUANT_CHANNEL, BACKUP_PER_CHANNEL);
-MIRRORS(PHASOR_QUANT_TENSOR, BACKUP_PER_TENSOR);
 _Static_assert(sizeof((struct phasor_error *)0)->message == ERROR_MESSAGE_BYTES,
                "a sentence fits the public struct");
 _Static_assert(PHASOR_RANKS_MAX == LAYOUT_RANKS_MAX, "ranks have their places in a result");
@@ -47,16 +40,6 @@ _Static_assert((int)PHASOR_STAGE_COUNT == (int)STAGE_KIND_COUNT, "and so have st
 _Static_assert((int)PHASOR_COLLECTIVE_COUNT == (int)TRAFFIC_KIND_COUNT, "and so have collectives");
 
 /* ---- Errors and logs ----------------------------------------------------------------------- */
-
-static enum phasor_status tell(struct phasor_error *out, enum status status,
-                               const struct error *err)
-{
-    if (status != STATUS_OK && out != NULL) {
-        out->status = (enum phasor_status)status;
-        memcpy(out->message, err->message, sizeof out->message);
-    }
-    return (enum phasor_status)status;
-}
 
 const char *phasor_version(void)
 {
@@ -68,39 +51,14 @@ const char *phasor_status_name(enum phasor_status status)
     return status_name((enum status)status);
 }
 
-/* The caller's function, behind one of the library's own type. */
-struct log_bridge {
-    phasor_log_fn *log;
-    void *context;
-};
-
-static void log_through(void *context, enum log_level level, const char *message)
-{
-    const struct log_bridge *bridge = context;
-    if (bridge->log != NULL)
-        bridge->log(bridge->context, (enum phasor_log_level)level, message);
-}
-
-/* Fills `whole` (which holds the defaults) with the caller's struct of params->size bytes: an older
- * program's is shorter, a newer one's longer. */
-static enum status complete(void *whole, size_t whole_bytes, const void *params, struct error *err)
-{
-    size_t size = 0;
-    if (params != NULL)
-        memcpy(&size, params, sizeof size);
-    if (size < sizeof size)
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "the parameters are missing or have no size; take them from the "
-                         "*_default function");
-    memcpy(whole, params, size < whole_bytes ? size : whole_bytes);
-    memcpy(whole, &whole_bytes, sizeof whole_bytes);
-    return STATUS_OK;
-}
-
 /* ---- Models -------------------------------------------------------------------------------- */
+
+#define PLAN_AUTO "auto"
 
 struct phasor_model {
     struct engine *engine;
+    struct auto_plan plan; /* found */
+    char plan_text[LAYOUT_TEXT_BYTES];
     struct log_bridge bridge;
     struct log_sink log;
 };
@@ -110,21 +68,9 @@ struct phasor_model_params phasor_model_params_default(void)
     return (struct phasor_model_params){.size = sizeof(struct phasor_model_params)};
 }
 
-static enum status check_model(const char *model, enum phasor_dtype dtype, struct error *err)
+static enum status check_params(const struct phasor_model_params *params, struct error *err)
 {
-    if (model == NULL || *model == 0)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "a model is needed");
-    if (dtype != PHASOR_DTYPE_AUTO && dtype != PHASOR_DTYPE_FLOAT32 &&
-        dtype != PHASOR_DTYPE_BFLOAT16)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "dtype: %d is none of enum phasor_dtype",
-                         (int)dtype);
-    return STATUS_OK;
-}
-
-static enum status open_model(struct phasor_model *model, const struct phasor_model_params *params,
-                              struct error *err)
-{
-    TRY(check_model(params->model, params->dtype, err));
+    TRY(api_check_model(params->model, params->dtype, err));
     if (params->expert_dtype != PHASOR_DTYPE_AUTO && params->expert_dtype != PHASOR_DTYPE_INT4)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "expert_dtype: %d is neither PHASOR_DTYPE_AUTO nor PHASOR_DTYPE_INT4",
@@ -139,6 +85,43 @@ static enum status open_model(struct phasor_model *model, const struct phasor_mo
     if ((int)params->policy < 0 || params->policy > PHASOR_POLICY_EXACT)
         return error_set(err, STATUS_INVALID_ARGUMENT, "policy: %d is none of enum phasor_policy",
                          (int)params->policy);
+    const struct phasor_load *load = &params->load;
+    if (load->sequences < 0 ||
+        (load->sequences > 0 && (load->prompt_tokens < 1 || load->output_tokens < 1)))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "load: a sequence has at least a prompt token and an output token");
+    return STATUS_OK;
+}
+
+/* `batch` has room for the caller's, completed. */
+static enum status plan_ask(struct auto_plan *plan, struct phasor_batch_params *batch,
+                            const struct phasor_model_params *params, struct error *err)
+{
+    plan->profile_path = params->profile_path;
+    plan->load = (struct plan_load){params->load.sequences, params->load.prompt_tokens,
+                                    params->load.output_tokens};
+    if (params->batch == NULL)
+        return STATUS_OK;
+    TRY(api_complete(batch, sizeof *batch, params->batch, err));
+    if (batch->input_path == NULL)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "the batch to plan for has no input file");
+    plan->batch = batch;
+    return STATUS_OK;
+}
+
+/* What was borrowed is the caller's again. */
+static void plan_forget(struct auto_plan *plan)
+{
+    plan->profile_path = NULL;
+    plan->batch = NULL;
+}
+
+static enum status open_model(struct phasor_model *model, const struct phasor_model_params *params,
+                              struct error *err)
+{
+    TRY(check_params(params, err));
+    struct phasor_batch_params batch = phasor_batch_params_default();
+    bool chooses = params->plan != NULL && strcmp(params->plan, PLAN_AUTO) == 0;
     bool is_auto = params->transition == PHASOR_TRANSITION_AUTO;
     struct engine_params engine = {
         .model = params->model,
@@ -148,7 +131,9 @@ static enum status open_model(struct phasor_model *model, const struct phasor_mo
         .has_int4_experts = params->expert_dtype == PHASOR_DTYPE_INT4,
         .thread_count = params->thread_count,
         .devices = params->devices,
-        .plan = params->plan,
+        .plan = chooses ? NULL : params->plan,
+        .choose = chooses ? auto_plan_choose : NULL,
+        .choose_context = &model->plan,
         .transition_is_auto = is_auto,
         .transition = is_auto ? WAY_KEEP : (enum way)(params->transition - 1),
         .backup_path = params->backup_path,
@@ -163,7 +148,17 @@ static enum status open_model(struct phasor_model *model, const struct phasor_mo
         .load_progress = params->load_progress,
         .load_context = params->load_context,
     };
-    return engine_open(&model->engine, &engine, err);
+    if (chooses)
+        TRY(plan_ask(&model->plan, &batch, params, err));
+    TRY(engine_open(&model->engine, &engine, err));
+    plan_forget(&model->plan);
+    plan_layouts_format(model->plan_text, engine_layouts(model->engine));
+    return STATUS_OK;
+}
+
+const char *phasor_model_plan(const struct phasor_model *model)
+{
+    return model->plan_text;
 }
 
 enum phasor_status phasor_model_open(struct phasor_model **out,
@@ -173,19 +168,22 @@ enum phasor_status phasor_model_open(struct phasor_model **out,
     struct error reason;
     struct phasor_model_params whole = phasor_model_params_default();
     struct phasor_model *model = NULL;
-    enum status status = complete(&whole, sizeof whole, params, &reason);
+    enum status status = api_complete(&whole, sizeof whole, params, &reason);
     if (status == STATUS_OK)
         status = memory_get((void **)&model, 1, sizeof *model, "the model", &reason);
     if (status == STATUS_OK) {
         model->bridge = (struct log_bridge){whole.log, whole.log_context};
-        model->log = (struct log_sink){log_through, &model->bridge};
+        model->log = (struct log_sink){api_log, &model->bridge};
+        auto_plan_init(&model->plan);
         status = open_model(model, &whole, &reason);
     }
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) {
         *out = model;
-    else
+    } else if (model != NULL) {
+        auto_plan_deinit(&model->plan);
         memory_free(model);
-    return tell(err, status, &reason);
+    }
+    return api_tell(err, status, &reason);
 }
 
 void phasor_model_close(struct phasor_model *model)
@@ -193,6 +191,7 @@ void phasor_model_close(struct phasor_model *model)
     if (model == NULL)
         return;
     engine_close(model->engine);
+    auto_plan_deinit(&model->plan);
     memory_free(model);
 }
 
@@ -224,10 +223,10 @@ enum phasor_status phasor_batch_check(const struct phasor_batch_params *params,
 {
     struct error reason;
     struct phasor_batch_params whole = phasor_batch_params_default();
-    enum status status = complete(&whole, sizeof whole, params, &reason);
+    enum status status = api_complete(&whole, sizeof whole, params, &reason);
     if (status == STATUS_OK)
         status = batch_names_check_early(&whole, &reason);
-    return tell(err, status, &reason);
+    return api_tell(err, status, &reason);
 }
 
 enum phasor_status phasor_batch_run(struct phasor_model *model,
@@ -239,11 +238,11 @@ enum phasor_status phasor_batch_run(struct phasor_model *model,
     struct phasor_batch_result ignored;
     if (result != NULL)
         *result = (struct phasor_batch_result){0};
-    enum status status = complete(&whole, sizeof whole, params, &reason);
+    enum status status = api_complete(&whole, sizeof whole, params, &reason);
     if (status == STATUS_OK)
-        status = batch_run(model->engine, &whole, &model->log, result == NULL ? &ignored : result,
-                           &reason);
-    return tell(err, status, &reason);
+        status = batch_run_planned(model->engine, &whole, &model->plan, &model->log,
+                                   result == NULL ? &ignored : result, &reason);
+    return api_tell(err, status, &reason);
 }
 
 struct phasor_generate_params phasor_generate_params_default(void)
@@ -262,11 +261,11 @@ enum phasor_status phasor_generate(struct phasor_model *model,
     struct error reason;
     struct phasor_generate_params whole = phasor_generate_params_default();
     struct phasor_generate_result ignored;
-    enum status status = complete(&whole, sizeof whole, params, &reason);
+    enum status status = api_complete(&whole, sizeof whole, params, &reason);
     if (status == STATUS_OK)
         status = generate_run(model->engine, &whole, &model->log,
                               result == NULL ? &ignored : result, &reason);
-    return tell(err, status, &reason);
+    return api_tell(err, status, &reason);
 }
 
 /* ---- Inspection ---------------------------------------------------------------------------- */
@@ -282,7 +281,7 @@ struct phasor_inspect_params phasor_inspect_params_default(void)
 static enum status inspect_model(char **out_json, const struct phasor_inspect_params *params,
                                  struct error *err)
 {
-    TRY(check_model(params->model, params->dtype, err));
+    TRY(api_check_model(params->model, params->dtype, err));
     struct inspect_params inspect = {
         .model = params->model,
         .revision = params->revision,
@@ -301,10 +300,10 @@ enum phasor_status phasor_inspect(char **out_json, const struct phasor_inspect_p
 {
     struct error reason;
     struct phasor_inspect_params whole = phasor_inspect_params_default();
-    enum status status = complete(&whole, sizeof whole, params, &reason);
+    enum status status = api_complete(&whole, sizeof whole, params, &reason);
     if (status == STATUS_OK)
         status = inspect_model(out_json, &whole, &reason);
-    return tell(err, status, &reason);
+    return api_tell(err, status, &reason);
 }
 
 void phasor_text_free(char *text)
@@ -326,7 +325,7 @@ struct phasor_plan_params phasor_plan_params_default(void)
 static enum status plan_params_make(struct plan_params *out,
                                     const struct phasor_plan_params *params, struct error *err)
 {
-    TRY(check_model(params->model, params->dtype, err));
+    TRY(api_check_model(params->model, params->dtype, err));
     *out = (struct plan_params){
         .model = params->model,
         .revision = params->revision,
@@ -350,12 +349,12 @@ enum phasor_status phasor_plan(char **out_json, const struct phasor_plan_params 
     struct error reason;
     struct plan_params plan;
     struct phasor_plan_params whole = phasor_plan_params_default();
-    enum status status = complete(&whole, sizeof whole, params, &reason);
+    enum status status = api_complete(&whole, sizeof whole, params, &reason);
     if (status == STATUS_OK)
         status = plan_params_make(&plan, &whole, &reason);
     if (status == STATUS_OK)
         status = plan_json(out_json, &plan, &reason);
-    return tell(err, status, &reason);
+    return api_tell(err, status, &reason);
 }
 
 enum phasor_status phasor_plan_map(char **out_json, const struct phasor_plan_params *params,
@@ -364,7 +363,7 @@ enum phasor_status phasor_plan_map(char **out_json, const struct phasor_plan_par
     struct error reason;
     struct plan_params plan;
     struct phasor_plan_params whole = phasor_plan_params_default();
-    enum status status = complete(&whole, sizeof whole, params, &reason);
+    enum status status = api_complete(&whole, sizeof whole, params, &reason);
     if (status == STATUS_OK && axes == NULL)
         status = error_set(&reason, STATUS_INVALID_ARGUMENT, "for which loads? \"axes\" is NULL");
     if (status == STATUS_OK)
@@ -374,235 +373,5 @@ enum phasor_status phasor_plan_map(char **out_json, const struct phasor_plan_par
                                &(struct plan_axes){axes->sequences, axes->prompt_tokens,
                                                    axes->sequence_count, axes->prompt_count},
                                &reason);
-    return tell(err, status, &reason);
-}
-
-/* ---- The INT4 backup ----------------------------------------------------------------------- */
-
-struct phasor_quantize_params phasor_quantize_params_default(void)
-{
-    return (struct phasor_quantize_params){.size = sizeof(struct phasor_quantize_params)};
-}
-
-static enum status quantize_progress(void *context, uint64_t done_bytes, uint64_t total_bytes)
-{
-    const struct phasor_quantize_params *params = context;
-    bool goes_on = params->progress(params->progress_context, done_bytes, total_bytes) == 0;
-    return goes_on ? STATUS_OK : STATUS_CANCELLED;
-}
-
-static enum status quantize_params_make(struct quantize_params *out,
-                                        struct phasor_quantize_params *params, struct error *err)
-{
-    TRY(check_model(params->model, PHASOR_DTYPE_AUTO, err));
-    if ((int)params->scheme < 0 || (int)params->scheme >= BACKUP_SCHEME_COUNT)
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "scheme: %d is none of enum phasor_quant_scheme", (int)params->scheme);
-    if (params->thread_count < 0 || params->thread_count > QUANTIZE_THREADS_MAX)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "--threads: expected 0 to %d, found %d",
-                         QUANTIZE_THREADS_MAX, params->thread_count);
-    *out = (struct quantize_params){
-        .model = params->model,
-        .revision = params->revision,
-        .verifies = params->verify,
-        .write = {.path = params->output_path,
-                  .settings = {.scheme = (enum backup_scheme)params->scheme,
-                               .is_asymmetric = params->asymmetric,
-                               .has_zstd = params->zstd,
-                               .group = params->group == 0 ? BACKUP_GROUP_DEFAULT : params->group},
-                  .overwrites = params->overwrite,
-                  .thread_count = params->thread_count,
-                  .progress = params->progress == NULL ? NULL : quantize_progress,
-                  .progress_context = params},
-    };
-    return STATUS_OK;
-}
-
-enum phasor_status phasor_quantize(const struct phasor_quantize_params *params,
-                                   struct phasor_quantize_result *result, struct phasor_error *err)
-{
-    struct error reason;
-    struct phasor_quantize_params whole = phasor_quantize_params_default();
-    struct quantize_params quantize;
-    struct backup_report report;
-    double start = system_seconds();
-    enum status status = complete(&whole, sizeof whole, params, &reason);
-    if (status == STATUS_OK)
-        status = quantize_params_make(&quantize, &whole, &reason);
-    if (status == STATUS_OK)
-        status = quantize_run(&report, &quantize, &reason);
-    if (status == STATUS_OK && result != NULL)
-        *result = (struct phasor_quantize_result){
-            .file_bytes = report.file_bytes,
-            .found_bytes = report.bytes_found,
-            .weight_count = report.weight_count,
-            .matrix_count = report.matrix_count,
-            .cosine_min = report.cosine_min,
-            .cosine_mean = report.cosine_mean,
-            .elapsed_seconds = system_seconds() - start,
-        };
-    return tell(err, status, &reason);
-}
-
-enum phasor_status phasor_backup_path(char **out_path, const struct phasor_quantize_params *params,
-                                      struct phasor_error *err)
-{
-    struct error reason;
-    struct phasor_quantize_params whole = phasor_quantize_params_default();
-    struct quantize_params quantize;
-    enum status status = complete(&whole, sizeof whole, params, &reason);
-    if (status == STATUS_OK)
-        status = quantize_params_make(&quantize, &whole, &reason);
-    if (status == STATUS_OK)
-        status = quantize_path(out_path, &quantize, &reason);
-    return tell(err, status, &reason);
-}
-
-/* ---- Replaying a run ----------------------------------------------------------------------- */
-
-struct phasor_replay_params phasor_replay_params_default(void)
-{
-    return (struct phasor_replay_params){.size = sizeof(struct phasor_replay_params)};
-}
-
-enum phasor_status phasor_replay(char **out_json, const struct phasor_replay_params *params,
-                                 struct phasor_error *err)
-{
-    struct error reason;
-    struct phasor_replay_params whole = phasor_replay_params_default();
-    enum status status = complete(&whole, sizeof whole, params, &reason);
-    struct replay_params replay = {
-        .recording_path = whole.recording_path,
-        .box = whole.box,
-        .is_modelled = whole.modelled,
-        .is_scaled = whole.scale,
-        .trace_path = whole.trace_path,
-    };
-    if (status == STATUS_OK)
-        status = replay_run(out_json, &replay, &reason);
-    return tell(err, status, &reason);
-}
-
-/* ---- The times of a box -------------------------------------------------------------------- */
-
-struct phasor_calibrate_params phasor_calibrate_params_default(void)
-{
-    return (struct phasor_calibrate_params){.size = sizeof(struct phasor_calibrate_params)};
-}
-
-static enum status calibrate_params_make(struct calibrate_params *out,
-                                         const struct phasor_calibrate_params *params,
-                                         const struct log_sink *log, struct error *err)
-{
-    struct engine_devices devices;
-    if (params->output_path == NULL || *params->output_path == 0)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "a name for the profile is needed");
-    TRY(engine_devices_parse(&devices, params->devices, err));
-    if (devices.cuda)
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "--devices: GPUs cannot be calibrated yet; give cpu or cpu:N");
-    if (params->thread_count < 0 || params->thread_count > CALIBRATE_THREADS_MAX)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "--threads: expected 0 to %d, found %d",
-                         CALIBRATE_THREADS_MAX, params->thread_count);
-    *out = (struct calibrate_params){
-        .output_path = params->output_path,
-        .rank_count = devices.rank_count,
-        .thread_count = params->thread_count,
-        .overwrites = params->overwrite,
-        .memory_bytes = params->memory_bytes,
-        .log = *log,
-        .progress = params->progress,
-        .progress_context = params->progress_context,
-    };
-    return STATUS_OK;
-}
-
-static void calibrate_tell(struct phasor_calibrate_result *out,
-                           const struct calibrate_report *report)
-{
-    *out = (struct phasor_calibrate_result){
-        .rank_count = report->identity.ranks,
-        .thread_count = report->identity.threads,
-        .points_measured = report->points_measured,
-        .points_found = report->points_found,
-        .spread_median = report->spread_median,
-    };
-    memcpy(out->processor, report->identity.processor, sizeof out->processor);
-    memcpy(out->kernels, report->identity.kernels, sizeof out->kernels);
-}
-_Static_assert(sizeof((struct phasor_calibrate_result *)0)->kernels == PROFILE_NAME_BYTES,
-               "names fit the public struct");
-
-enum phasor_status phasor_calibrate(const struct phasor_calibrate_params *params,
-                                    struct phasor_calibrate_result *result,
-                                    struct phasor_error *err)
-{
-    struct error reason;
-    struct phasor_calibrate_params whole = phasor_calibrate_params_default();
-    struct calibrate_params calibrate;
-    struct calibrate_report report;
-    double start = system_seconds();
-    enum status status = complete(&whole, sizeof whole, params, &reason);
-    struct log_bridge bridge = {whole.log, whole.log_context};
-    struct log_sink log = {log_through, &bridge};
-    if (status == STATUS_OK)
-        status = calibrate_params_make(&calibrate, &whole, &log, &reason);
-    if (status == STATUS_OK)
-        status = calibrate_run(&report, &calibrate, &reason);
-    if (status == STATUS_OK && result != NULL) {
-        calibrate_tell(result, &report);
-        result->elapsed_seconds = system_seconds() - start;
-    }
-    return tell(err, status, &reason);
-}
-
-/* ---- Random checkpoints -------------------------------------------------------------------- */
-
-struct phasor_synth_params phasor_synth_params_default(void)
-{
-    return (struct phasor_synth_params){.size = sizeof(struct phasor_synth_params)};
-}
-
-const char *const *phasor_synth_presets(void)
-{
-    return synth_presets();
-}
-
-static enum status synth_progress(void *context, uint64_t done_bytes, uint64_t total_bytes)
-{
-    const struct phasor_synth_params *params = context;
-    bool goes_on = params->progress(params->progress_context, done_bytes, total_bytes) == 0;
-    return goes_on ? STATUS_OK : STATUS_CANCELLED;
-}
-
-static enum status run_synth(struct phasor_synth_params *params, struct error *err)
-{
-    if (params->preset == NULL || params->output_dir == NULL)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "a preset and an output folder are needed");
-    struct synth_params synth = {
-        .preset = params->preset,
-        .dir = params->output_dir,
-        .layer_count = params->layer_count,
-        .vocab_count = params->vocab_count,
-        .scale = params->scale_divisor,
-        .dtype = params->dtype == PHASOR_DTYPE_FLOAT32 ? DTYPE_F32 : DTYPE_BF16,
-        .seed = params->seed,
-        .shard_bytes_max = params->shard_bytes_max,
-        .fused = params->fused_experts,
-        .progress = params->progress == NULL ? NULL : synth_progress,
-        .progress_context = params,
-    };
-    return synth_write(&synth, err);
-}
-
-enum phasor_status phasor_synth(const struct phasor_synth_params *params, struct phasor_error *err)
-{
-    struct error reason = {.status = STATUS_OK};
-    struct phasor_synth_params whole = phasor_synth_params_default();
-    enum status status = complete(&whole, sizeof whole, params, &reason);
-    if (status == STATUS_OK)
-        status = run_synth(&whole, &reason);
-    if (status == STATUS_CANCELLED && reason.message[0] == 0)
-        error_set(&reason, STATUS_CANCELLED, "the writing was stopped");
-    return tell(err, status, &reason);
+    return api_tell(err, status, &reason);
 }

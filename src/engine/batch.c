@@ -6,6 +6,7 @@
 
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/system.h"
 #include "base/trace.h"
@@ -29,6 +30,7 @@
 struct batch {
     struct engine *engine;
     const struct phasor_batch_params *params;
+    struct auto_plan *plan;
     const struct log_sink *log;
     struct phasor_batch_result *result;
     struct batch_reader *reader;
@@ -313,6 +315,7 @@ static enum status gather_facts(struct batch_facts *out, const struct batch *bat
 {
     const struct phasor_batch_params *params = batch->params;
     const struct session *session = &batch->session;
+    const struct transition *transition = engine_transition(batch->engine);
     plan_layouts_format(plan, engine_layouts(batch->engine));
     engine_decode_weights(decode_weights, batch->engine);
     *out = (struct batch_facts){
@@ -332,6 +335,7 @@ static enum status gather_facts(struct batch_facts *out, const struct batch *bat
         .token_max = session->kv_token_max < session->context_max ? session->kv_token_max
                                                                   : session->context_max,
         .plan = plan,
+        .transition = transition == NULL ? NULL : way_names[transition_way(transition)],
         .kernels = engine_kernels(batch->engine),
     };
     return fingerprint_checkpoint(&out->model, engine_checkpoint(batch->engine), err);
@@ -363,17 +367,47 @@ static enum status open_files(struct batch *batch, struct error *err)
     return STATUS_OK;
 }
 
-static enum status run(struct batch *batch, struct error *err)
+/* What was read ahead for the plan and cannot be read again, or what the params name. */
+static enum status open_reader(struct batch *batch, struct error *err)
 {
     const struct phasor_batch_params *params = batch->params;
     const struct watch reading = {.ask = batch_progress_reading, .context = &batch->progress};
-    TRY(batch_reader_open(&batch->reader, params->input_path, BATCH_LINE_BYTES_MAX, &reading,
-                          params->resume ? &batch->names : NULL, err));
+    struct row_names *names = params->resume ? &batch->names : NULL;
+    int fd = batch->plan == NULL ? -1 : auto_plan_take_input(batch->plan);
+    enum status status = fd >= 0 ? batch_reader_open_fd(&batch->reader, fd, params->input_path,
+                                                        BATCH_LINE_BYTES_MAX, &reading, names, err)
+                                 : batch_reader_open(&batch->reader, params->input_path,
+                                                     BATCH_LINE_BYTES_MAX, &reading, names, err);
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
+/* Of this input, and all of it. */
+static void take_forecast(const struct batch *batch)
+{
+    const struct auto_plan *plan = batch->plan;
+    struct phasor_batch_result *result = batch->result;
+    struct fingerprint input = batch_reader_fingerprint(batch->reader);
+    if (plan == NULL || !plan->has_forecast || memcmp(&input, &plan->input, sizeof input) != 0 ||
+        result->completed_before + result->failed_before > 0)
+        return;
+    result->has_prediction = true;
+    result->predicted_prefill_seconds = plan->forecast.prefill;
+    result->predicted_decode_seconds = plan->forecast.decode;
+    result->predicted_between_seconds = plan->forecast.between;
+}
+
+static enum status run(struct batch *batch, struct error *err)
+{
+    const struct phasor_batch_params *params = batch->params;
+    TRY(open_reader(batch, err));
     batch->result->total = (uint64_t)batch_reader_row_count(batch->reader);
     if (params->strict)
         TRY(check_all_rows(batch, err));
     TRY(open_session(batch, err));
     TRY(open_files(batch, err));
+    take_forecast(batch);
     batch->progress.started_at = system_seconds();
     batch_report_begin(batch->report);
     TRY(run_all(batch, err));
@@ -398,8 +432,19 @@ enum status batch_run(struct engine *engine, const struct phasor_batch_params *p
                       const struct log_sink *log, struct phasor_batch_result *result,
                       struct error *err)
 {
-    struct batch batch = {
-        .engine = engine, .params = params, .log = log, .result = result, .notes.log = log};
+    return batch_run_planned(engine, params, NULL, log, result, err);
+}
+
+enum status batch_run_planned(struct engine *engine, const struct phasor_batch_params *params,
+                              struct auto_plan *plan, const struct log_sink *log,
+                              struct phasor_batch_result *result, struct error *err)
+{
+    struct batch batch = {.engine = engine,
+                          .params = params,
+                          .plan = plan,
+                          .log = log,
+                          .result = result,
+                          .notes.log = log};
     *result = (struct phasor_batch_result){0};
     if (params->input_path == NULL || params->output_path == NULL)
         return error_set(err, STATUS_INVALID_ARGUMENT, "an input and an output file are needed");

@@ -103,9 +103,13 @@ static enum status spool(struct batch_reader *reader, struct error *err)
     return status;
 }
 
-static enum status open_input(struct batch_reader *reader, const char *path, struct error *err)
+/* `fd` -1: what `path` names. */
+static enum status open_input(struct batch_reader *reader, int fd, const char *path,
+                              struct error *err)
 {
-    reader->fd = strcmp(path, "-") == 0 ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && strcmp(path, "-") == 0)
+        fd = STDIN_FILENO;
+    reader->fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : open(path, O_RDONLY | O_CLOEXEC);
     if (reader->fd < 0)
         return error_set_errno(err, errno, "cannot open the input file %s", reader->name);
     struct stat about;
@@ -181,6 +185,13 @@ static enum status first_pass(struct batch_reader *reader, struct error *err)
 enum status batch_reader_open(struct batch_reader **out, const char *path, size_t line_bytes_max,
                               const struct watch *watch, struct row_names *names, struct error *err)
 {
+    return batch_reader_open_fd(out, -1, path, line_bytes_max, watch, names, err);
+}
+
+enum status batch_reader_open_fd(struct batch_reader **out, int fd, const char *path,
+                                 size_t line_bytes_max, const struct watch *watch,
+                                 struct row_names *names, struct error *err)
+{
     const char *name = strcmp(path, "-") == 0 ? "standard input" : path;
     void *memory;
     TRY(memory_get(&memory, 1, sizeof(struct batch_reader), "the batch reader", err));
@@ -189,7 +200,7 @@ enum status batch_reader_open(struct batch_reader **out, const char *path, size_
         .fd = -1, .name = name, .line_bytes_max = line_bytes_max, .names = names};
     if (watch != NULL)
         reader->watch = *watch;
-    enum status status = open_input(reader, path, err);
+    enum status status = open_input(reader, fd, path, err);
     if (status == STATUS_OK)
         status = batch_reader_rewind(reader, err);
     if (status == STATUS_OK)

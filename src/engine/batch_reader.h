@@ -42,6 +42,11 @@ struct batch_row {
 enum status batch_reader_open(struct batch_reader **out, const char *path, size_t line_bytes_max,
                               const struct watch *watch, struct row_names *names,
                               struct error *err) MUST_CHECK;
+/* The same of a file that is open and can be read twice, such as batch_reader_fd; `path` is its
+ * name alone. The descriptor is the caller's. */
+enum status batch_reader_open_fd(struct batch_reader **out, int fd, const char *path,
+                                 size_t line_bytes_max, const struct watch *watch,
+                                 struct row_names *names, struct error *err) MUST_CHECK;
 void batch_reader_close(struct batch_reader *reader); /* NULL is allowed */
 
 int64_t batch_reader_row_count(const struct batch_reader *reader);

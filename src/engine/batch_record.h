@@ -32,8 +32,10 @@ struct batch_facts {
     /* These change results only a little, and count only with `deterministic`. */
     int64_t token_max; /* the longest sequence that the KV cache holds */
     const char *plan;
-    const char *kernels; /* which the kind of processor chooses */
-    int64_t begun_at;    /* seconds since 1970 */
+    const char *transition; /* by which way its layouts change; NULL: they do not. Not held against
+                             * anything, but kept where nobody names one */
+    const char *kernels;    /* which the kind of processor chooses */
+    int64_t begun_at;       /* seconds since 1970 */
 };
 
 /* A new reference, to be released by json_decref. */

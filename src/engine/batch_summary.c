@@ -102,6 +102,16 @@ static void write_phases(struct json_writer *json, const struct phasor_batch_res
     write_int(json, "shared_tokens", result->shared_tokens);
 }
 
+/* Of a plan that was chosen for this batch. */
+static void write_prediction(struct json_writer *json, const struct phasor_batch_result *result)
+{
+    if (!result->has_prediction)
+        return;
+    write_number(json, "predicted_prefill_s", result->predicted_prefill_seconds);
+    write_number(json, "predicted_decode_s", result->predicted_decode_seconds);
+    write_number(json, "predicted_between_s", result->predicted_between_seconds);
+}
+
 static void write_ranks(struct json_writer *json, const struct phasor_batch_result *result)
 {
     write_int(json, "peak_memory_bytes", result->peak_bytes);
@@ -175,6 +185,7 @@ void batch_summary_write(struct text *out, const struct batch_snapshot *now)
     write_latency(&json, "itl", &now->result->itl);
     write_latency(&json, "e2el", &now->result->e2el);
     write_phases(&json, now->result);
+    write_prediction(&json, now->result);
     write_ranks(&json, now->result);
     write_transitions(&json, now);
     json_write_close(&json, '}');

@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -81,47 +80,41 @@ static enum status tokenizer_load(struct engine *engine, const struct engine_par
     return STATUS_OK;
 }
 
-/* ---- Devices and plan ------------------------------------------------------------------------ */
+/* ---- The plan -------------------------------------------------------------------------------- */
 
-enum status engine_devices_parse(struct engine_devices *out, const char *devices, struct error *err)
+/* What `chosen` then has is as if it had been named, but that nobody is told what is without
+ * effect.
+ */
+static enum status plan_choose(struct engine *engine, struct engine_params *chosen,
+                               const struct weight_types *types, struct error *err)
 {
-    *out = (struct engine_devices){.rank_count = 1};
-    if (devices == NULL || strcmp(devices, "cpu") == 0)
+    struct engine_choice choice;
+    const struct engine_basis basis = {
+        .params = chosen,
+        .checkpoint = engine->checkpoint,
+        .tokenizer = engine->tokenizer,
+        .types = *types,
+        .rank_count = engine_layout(engine)->rank_count,
+        .has_gpus = engine->has_gpus,
+    };
+    if (chosen->plan != NULL || chosen->choose == NULL)
         return STATUS_OK;
-    if (strcmp(devices, "cuda:0") == 0) {
-        out->cuda = true;
+    TRY(chosen->choose(chosen->choose_context, &choice, &basis, err));
+    if (!choice.is_made)
         return STATUS_OK;
+    engine->layouts = choice.layouts;
+    bool takes_int4 =
+        choice.layouts.decode_is_packed || (choice.has_way && choice.way == WAY_UPLOAD);
+    bool is_open = plan_layouts_differ(&choice.layouts) && !choice.has_way;
+    if (choice.has_way) {
+        chosen->transition_is_auto = false;
+        chosen->transition = choice.way;
     }
-    const char *digits = strncmp(devices, "cpu:", 4) == 0 ? devices + 4 : "";
-    size_t length = strspn(digits, "0123456789");
-    bool is_number = length >= 1 && length <= 2 && digits[0] != '0' && digits[length] == '\0';
-    int count = is_number ? atoi(digits) : 0;
-    if (count < 1 || count > COMM_RANKS_MAX)
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "--devices: expected cpu, cpu:N with N from 1 to %d, or cuda:0, found "
-                         "\"%s\"",
-                         COMM_RANKS_MAX, devices);
-    out->rank_count = count;
+    if (!takes_int4 && !is_open) {
+        chosen->backup_path = NULL;
+        chosen->is_exact = false;
+    }
     return STATUS_OK;
-}
-
-enum status engine_plan_parse(struct plan_layouts *out, const char *plan,
-                              const struct model_config *config, int rank_count, struct error *err)
-{
-    struct model_shape shape = weights_shape(config);
-    enum status status;
-    if (plan == NULL) {
-        struct layout layout;
-        status = layout_static_tp(&layout, &shape, rank_count, err);
-        if (status != STATUS_OK)
-            return error_prefix(err, STATUS_INVALID_ARGUMENT, "--devices");
-        *out = plan_layouts_static(&layout);
-        return STATUS_OK;
-    }
-    status = plan_layouts_parse(out, plan, rank_count, err);
-    if (status == STATUS_OK && plan_layouts_check(out, &shape, err) != STATUS_OK)
-        return error_prefix(err, STATUS_INVALID_ARGUMENT, "--plan %s", plan);
-    return status == STATUS_OK ? status : error_prefix(err, status, "--plan");
 }
 
 /* ---- Weights --------------------------------------------------------------------------------- */
@@ -430,44 +423,67 @@ void engine_watch(struct engine *engine, const struct watch *watch)
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
-static enum status engine_load(struct engine *engine, const struct engine_params *params,
-                               struct error *err)
+static enum status backup_get(struct engine *engine, const struct engine_params *params,
+                              struct error *err)
 {
-    struct engine_devices devices = {.rank_count = 0}; /* as many as the plan has */
-    TRY(trace_create(&engine->trace, err));
-    engine->lane = trace_lane_add(engine->trace, -1, "run");
-    record_lane_set(engine->lane, RECORD_LANE_DRIVER);
-    if (params->devices != NULL || params->plan == NULL)
-        TRY(engine_devices_parse(&devices, params->devices, err));
-    engine->has_gpus = devices.cuda;
-    if (params->records && engine->has_gpus)
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "--record: runs of the CPU's ranks can be recorded, and --devices is %s; "
-                         "choose cpu:N",
-                         params->devices);
-    if (params->records)
-        TRY(one_at_a_time_create(&engine->turn, err));
-    TRY(hub_resolve(&engine->dir, params->model, params->revision, err));
-    TRY(checkpoint_open(&engine->checkpoint, engine->dir, err));
-    TRY(engine_plan_parse(&engine->layouts, params->plan, checkpoint_config(engine->checkpoint),
-                          devices.rank_count, err));
-    engine->shape = weights_shape(engine_config(engine));
-    TRY(tokenizer_load(engine, params, err));
     if (changes_layout(engine))
-        TRY(engine_backup_open(&engine->backup, engine->checkpoint, params,
-                               engine->layouts.decode_is_packed, err));
-    else
-        engine_backup_pass_over(params, engine->shape.moe_layer_count > 0);
+        return engine_backup_open(&engine->backup, engine->checkpoint, params,
+                                  engine->layouts.decode_is_packed, err);
+    engine_backup_pass_over(params, engine->shape.moe_layer_count > 0);
+    return STATUS_OK;
+}
+
+static enum status weights_and_ways_get(struct engine *engine, const struct engine_params *params,
+                                        const struct weight_types *types, struct error *err)
+{
+    TRY(backup_get(engine, params, err));
     struct engine_room room = {
         .params = params,
         .config = engine_config(engine),
         .shape = &engine->shape,
         .layouts = &engine->layouts,
         .backup = engine->backup,
+        .types = *types,
     };
-    TRY(choose_types(&room.types, params, engine_config(engine), err));
     TRY(weights_get(engine, &room, err));
     return transition_get(engine, &room, err);
+}
+
+static enum status devices_get(int *rank_count, struct engine *engine,
+                               const struct engine_params *params, struct error *err)
+{
+    struct engine_devices devices = {.rank_count = 0}; /* as many as the plan has */
+    if (params->devices != NULL || params->plan == NULL)
+        TRY(engine_devices_parse(&devices, params->devices, err));
+    *rank_count = devices.rank_count;
+    engine->has_gpus = devices.cuda;
+    if (params->records && engine->has_gpus)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "--record: runs of the CPU's ranks can be recorded, and --devices is %s; "
+                         "choose cpu:N",
+                         params->devices);
+    return params->records ? one_at_a_time_create(&engine->turn, err) : STATUS_OK;
+}
+
+static enum status engine_load(struct engine *engine, const struct engine_params *params,
+                               struct error *err)
+{
+    struct engine_params chosen = *params;
+    struct weight_types types;
+    int rank_count;
+    TRY(trace_create(&engine->trace, err));
+    engine->lane = trace_lane_add(engine->trace, -1, "run");
+    record_lane_set(engine->lane, RECORD_LANE_DRIVER);
+    TRY(devices_get(&rank_count, engine, params, err));
+    TRY(hub_resolve(&engine->dir, params->model, params->revision, err));
+    TRY(checkpoint_open(&engine->checkpoint, engine->dir, err));
+    TRY(engine_plan_parse(&engine->layouts, params->plan, checkpoint_config(engine->checkpoint),
+                          rank_count, err));
+    engine->shape = weights_shape(engine_config(engine));
+    TRY(tokenizer_load(engine, params, err));
+    TRY(choose_types(&types, params, engine_config(engine), err));
+    TRY(plan_choose(engine, &chosen, &types, err));
+    return weights_and_ways_get(engine, &chosen, &types, err);
 }
 
 enum status engine_open(struct engine **out, const struct engine_params *params, struct error *err)

@@ -20,15 +20,38 @@
 #include "tokenizer/tokenizer.h"
 #include "transition/transition.h"
 
+struct engine_params;
+
+/* What a plan can be chosen by: nothing is loaded yet. All is borrowed. */
+struct engine_basis {
+    const struct engine_params *params;
+    const struct checkpoint *checkpoint;
+    const struct tokenizer *tokenizer; /* NULL: the checkpoint has none */
+    struct weight_types types;
+    int rank_count;
+    bool has_gpus; /* the ranks are GPUs */
+};
+
+struct engine_choice {
+    bool is_made; /* else it is as if nobody had been asked */
+    struct plan_layouts layouts;
+    bool has_way; /* by which experts change between them; else as engine_params say */
+    enum way way;
+};
+
 struct engine_params {
-    const char *model;       /* directory or id */
-    const char *revision;    /* or NULL */
-    bool dtype_is_auto;      /* weights as config.json says: bf16 and f16 as bf16, f32 as f32 */
-    enum dtype dtype;        /* DTYPE_F32 or DTYPE_BF16 otherwise */
-    bool has_int4_experts;   /* routed experts are rounded to int4 while they load */
-    int32_t thread_count;    /* of all ranks together; 0: one for each core the process may use */
-    const char *devices;     /* "cpu", "cpu:N" or "cuda:0"; NULL: as many as the plan has, or one */
-    const char *plan;        /* see plan_layouts_parse; NULL: static tensor parallelism */
+    const char *model;     /* directory or id */
+    const char *revision;  /* or NULL */
+    bool dtype_is_auto;    /* weights as config.json says: bf16 and f16 as bf16, f32 as f32 */
+    enum dtype dtype;      /* DTYPE_F32 or DTYPE_BF16 otherwise */
+    bool has_int4_experts; /* routed experts are rounded to int4 while they load */
+    int32_t thread_count;  /* of all ranks together; 0: one for each core the process may use */
+    const char *devices;   /* "cpu", "cpu:N" or "cuda:0"; NULL: as many as the plan has, or one */
+    const char *plan;      /* see engine_plan_parse */
+    /* Who is asked for the plan where `plan` is NULL; or NULL. The layouts are legal. */
+    enum status (*choose)(void *context, struct engine_choice *out,
+                          const struct engine_basis *basis, struct error *err);
+    void *choose_context;
     bool transition_is_auto; /* between the layouts of a plan that has two */
     enum way transition;     /* without transition_is_auto */
     const char *backup_path; /* INT4, for WAY_UPLOAD, transition_is_auto or packed decode; NULL: in
@@ -115,9 +138,11 @@ struct engine_devices {
 enum status engine_devices_parse(struct engine_devices *out, const char *devices,
                                  struct error *err) MUST_CHECK;
 
+#define ENGINE_PLAN_STATIC "static"
+
 /* The layouts that a plan's text means for this model on so many ranks (0: as many as it has); NULL
- * means static tensor parallelism. STATUS_INVALID_ARGUMENT when the model cannot lie so: the
- * sentence has the rule. */
+ * and ENGINE_PLAN_STATIC mean static tensor parallelism (0 ranks: one). STATUS_INVALID_ARGUMENT
+ * when the model cannot lie so: the sentence has the rule. */
 enum status engine_plan_parse(struct plan_layouts *out, const char *plan,
                               const struct model_config *config, int rank_count,
                               struct error *err) MUST_CHECK;

@@ -144,6 +144,22 @@ enum status engine_backup_open(struct backup **out, const struct checkpoint *che
     return status;
 }
 
+bool engine_backup_is_at_hand(const struct engine_params *params,
+                              const struct checkpoint *checkpoint)
+{
+    struct error ignored;
+    char *path;
+    if (params->is_exact || params->has_int4_experts)
+        return false;
+    if (params->backup_path != NULL)
+        return true;
+    if (backup_path_in_cache(&path, checkpoint, &engine_backup_settings, &ignored) != STATUS_OK)
+        return false;
+    bool is_there = access(path, F_OK) == 0;
+    memory_free(path);
+    return is_there;
+}
+
 void engine_backup_pass_over(const struct engine_params *params, bool has_experts)
 {
     bool has_path = params->backup_path != NULL;

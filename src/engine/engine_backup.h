@@ -17,6 +17,12 @@ enum status engine_backup_open(struct backup **out, const struct checkpoint *che
                                const struct engine_params *params, bool is_packed,
                                struct error *err) MUST_CHECK;
 
+/* Whether there is one that could be opened so: named, or in the cache. None is made or looked
+ * into.
+ */
+bool engine_backup_is_at_hand(const struct engine_params *params,
+                              const struct checkpoint *checkpoint);
+
 /* Where experts never change their layout: one warning, if what `params` says of a backup is
  * without effect. */
 void engine_backup_pass_over(const struct engine_params *params, bool has_experts);

@@ -6,6 +6,7 @@
 #include "engine/engine_backup.h"
 #include "engine/run_limits.h"
 #include "exec/exec.h"
+#include "quant/int4.h"
 
 /* Waves and passes are chosen among powers of two of these. */
 #define WAVE_MOST  256
@@ -92,11 +93,14 @@ static uint64_t activation_bytes(struct plan_subject *subject, struct plan_known
 }
 
 /* More than there can be is as good as the most: sums with it do not come round to little. */
+#define CACHE_BYTES_MOST ((uint64_t)1 << 60)
+
 static uint64_t cache_bytes(int64_t pages, uint64_t page_bytes)
 {
-    const uint64_t most = (uint64_t)1 << 60;
     uint64_t bytes;
-    return checked_mul(&bytes, (uint64_t)pages, page_bytes) && bytes < most ? bytes : most;
+    return checked_mul(&bytes, (uint64_t)pages, page_bytes) && bytes < CACHE_BYTES_MOST
+               ? bytes
+               : CACHE_BYTES_MOST;
 }
 
 /* The cache keeps all positions of a sequence, also of layers with a sliding window: its pages are
@@ -110,11 +114,14 @@ static struct plan_memory memory_with(struct plan_subject *subject,
     struct plan_known *known = known_of(subject, layouts, room, experts);
     int64_t pages = kv_pages_for(load->prompt_tokens + load->output_tokens);
     int64_t of_group = ceil_div(sequences, layout->attention.dp);
+    uint64_t cache =
+        cache_bytes(of_group * pages, kv_page_bytes(subject->config, layout, subject->dtype));
+    if (subject->cache_bytes_max > 0 && cache > subject->cache_bytes_max)
+        cache = CACHE_BYTES_MOST; /* so that it does not fit */
     return (struct plan_memory){
         .weights = resident_bytes(subject, layouts),
         .experts = known->experts,
-        .cache =
-            cache_bytes(of_group * pages, kv_page_bytes(subject->config, layout, subject->dtype)),
+        .cache = cache,
         .activations = activation_bytes(subject, known, pass_tokens, sequences),
     };
 }
@@ -123,7 +130,8 @@ static struct plan_memory memory_of(void *context, const struct plan_layouts *la
                                     enum plan_room room, int64_t pass_tokens, int64_t sequences)
 {
     struct plan_subject *subject = context;
-    return memory_with(subject, layouts, room, pass_tokens, sequences, subject->dtype);
+    return memory_with(subject, layouts, room, pass_tokens, sequences,
+                       subject->problem.native.dtype);
 }
 
 static struct plan_memory int4_memory_of(void *context, const struct plan_layouts *layouts,
@@ -148,6 +156,7 @@ static int sizes_between(int64_t *out, int64_t least, int64_t most)
 static void sizes_find(struct plan_subject *subject, const struct plan_subject_params *params)
 {
     int64_t sequences = params->load.sequences;
+    int64_t wave_max = params->wave_max > 0 ? params->wave_max : WAVE_MOST;
     int64_t tokens = sequences < PASS_MOST ? sequences * params->load.prompt_tokens : PASS_MOST;
     struct plan_problem *problem = &subject->problem;
     subject->waves[0] = params->max_num_seqs;
@@ -155,7 +164,7 @@ static void sizes_find(struct plan_subject *subject, const struct plan_subject_p
     problem->wave_count = problem->pass_count = 1;
     if (params->max_num_seqs == 0)
         problem->wave_count =
-            sizes_between(subject->waves, 1, sequences < WAVE_MOST ? sequences : WAVE_MOST);
+            sizes_between(subject->waves, 1, sequences < wave_max ? sequences : wave_max);
     if (params->max_num_batched_tokens == 0)
         problem->pass_count = sizes_between(subject->passes, PASS_LEAST,
                                             tokens < PASS_LEAST  ? PASS_LEAST
@@ -184,21 +193,26 @@ enum status plan_subject_init(struct plan_subject *out, const struct plan_subjec
                               struct error *err)
 {
     TRY(plan_load_check(params, err));
+    const struct expert_type native = {
+        .dtype = params->has_int4_experts ? DTYPE_INT4 : params->dtype,
+        .group = params->has_int4_experts ? INT4_GROUP : 0,
+    };
     *out = (struct plan_subject){
         .config = params->config,
         .shape = weights_shape(params->config),
         .dtype = params->dtype,
+        .cache_bytes_max = params->kv_bytes / (uint64_t)params->rank_count,
     };
     out->problem = (struct plan_problem){
         .rank_count = params->rank_count,
         .shape = &out->shape,
         .profile = params->profile,
-        .types = {params->dtype, params->dtype, params->dtype},
-        .native = {.dtype = params->dtype},
+        .types = {params->dtype, native.dtype, params->dtype},
+        .native = native,
         .routing = {.deviation = params->routing_deviation},
         .load = params->load,
         .is_queue = params->is_queue,
-        .allows_int4 = params->allows_int4,
+        .allows_int4 = params->allows_int4 && !params->has_int4_experts,
         .passes = out->passes,
         .waves = out->waves,
         .memory_bytes = params->memory_bytes,

@@ -29,6 +29,7 @@ struct plan_subject {
     const struct model_config *config;
     struct model_shape shape;
     enum dtype dtype;
+    uint64_t cache_bytes_max; /* on each rank; 0: what memory leaves */
     struct plan_problem problem;
     int64_t passes[PLAN_SIZES_MAX], waves[PLAN_SIZES_MAX];
     struct plan_known known;
@@ -41,10 +42,13 @@ struct plan_subject_params {
     const struct profile *profile;
     int rank_count;
     enum dtype dtype;      /* of weights and cache: DTYPE_F32 or DTYPE_BF16 */
+    bool has_int4_experts; /* as of engine_params; then there is no backup's INT4 */
     uint64_t memory_bytes; /* of each device */
+    uint64_t kv_bytes;     /* of it, for the KV cache; 0: what is left */
     struct plan_load load;
     bool is_queue, allows_int4;
     int64_t max_num_seqs, max_num_batched_tokens; /* 0: the planner chooses */
+    int64_t wave_max; /* where it does: at most so many sequences at a time; 0: 256 */
     double routing_deviation;
 };
 

@@ -8,8 +8,11 @@ model=$2
 source "$(dirname "$0")/tools.sh"
 
 # ---- what is refused
-expect 2 "no output" "$phasor" calibrate
-has err "output is missing" "no output"
+expect 1 "in the cache" "$phasor" calibrate --devices cpu:2 --memory 1MiB
+has err "are too little to measure 2 devices" "in the cache"
+mkdir -p "$PHASOR_CACHE"
+expect 1 "nowhere" env -u PHASOR_CACHE -u XDG_CACHE_HOME -u HOME "$phasor" calibrate
+has err "no place for the profile" "nowhere"
 expect 2 "an operand" "$phasor" calibrate "$model" -o box.json
 expect 1 "no such devices" "$phasor" calibrate --devices cpu:0 -o box.json
 has err "expected cpu, cpu:N" "no such devices"

@@ -1,0 +1,45 @@
+/* The plan that a run is opened with where nobody names one: that of the planner for the lengths of
+ * its batch and the times of this box; static tensor parallelism where these were not measured.
+ *
+ * A run that is resumed keeps the plan of its record, whatever profile there is by then. */
+#ifndef PHASOR_ENGINE_AUTO_PLAN_H
+#define PHASOR_ENGINE_AUTO_PLAN_H
+
+#include "engine/engine.h"
+#include "model/fingerprint.h"
+#include "phasor.h"
+#include "planner/planner.h"
+
+/* Seconds of a whole batch. */
+struct plan_forecast {
+    double prefill, decode;
+    double between; /* changes of layout: what passes do not hide */
+};
+
+struct auto_plan {
+    const char *profile_path;                /* NULL: the one in the cache */
+    const struct phasor_batch_params *batch; /* complete; NULL: there is none, but */
+    struct plan_load load;                   /* such; of no sequences: nothing is known of it */
+    /* Found: */
+    bool has_forecast; /* a plan was chosen for `input` */
+    struct plan_forecast forecast;
+    struct fingerprint input;
+    int input_fd; /* of what cannot be read twice, or its copy; -1: none */
+};
+
+void auto_plan_init(struct auto_plan *plan); /* nothing is known */
+void auto_plan_deinit(struct auto_plan *plan);
+
+/* engine_params.choose, with an auto_plan as its context; what that borrows is needed no longer.
+ *
+ * A profile that is not in the cache is a note where there are ranks to lay out; one that is of
+ * another box, or stale, a warning; the choice is not made then. One that was named and is not
+ * there, or that breaks its format, is a failure. A plan is chosen only where it can be run: with
+ * the INT4 backup that is at hand, and by the way that was asked for. */
+enum status auto_plan_choose(void *context, struct engine_choice *out,
+                             const struct engine_basis *basis, struct error *err) MUST_CHECK;
+
+/* The input that was read ahead and cannot be read again, now the caller's; -1: there is none. */
+int auto_plan_take_input(struct auto_plan *plan);
+
+#endif

@@ -1,0 +1,156 @@
+#!/usr/bin/env bash
+# phasor run --plan auto as a user meets it: profiles that fit, are missing, foreign, stale or broken; and
+# resumed runs. The profiles are examples whose rates say which plan is the fastest.
+# Usage: test_auto.sh PHASOR MODEL EXAMPLE_PROFILE
+set -u
+phasor=$1
+model=$2
+example=$(realpath "$3")
+source "$(dirname "$0")/tools.sh"
+
+rows() { # rows COUNT
+    for i in $(seq "$1"); do
+        printf '{"custom_id":"r%d","method":"POST","url":"/v1/completions",' "$i"
+        printf '"body":{"prompt":"In the beginning was the word %d","max_tokens":%d}}\n' "$i" $((10 + i))
+    done
+}
+rows 12 >in
+run=("$phasor" run "$model" --devices cpu:2 --memory 512MiB -i in)
+plan_of() { jq -r .plan "$1"; }
+answers() { jq -cS '[.custom_id, .response.body.choices]' "$1" | sort; }
+
+# ---- what no profile says
+expect 0 "no profile" "${run[@]}" -o none --summary-file none.json
+has err "^note: plan: static tensor parallelism, .*phasor calibrate --devices cpu:2, once" "no profile"
+[ "$(grep -c '^note' err)" -eq 1 ] || fail "no profile: not one note"
+[ "$(plan_of none.json)" = "tp2|tp2" ] || fail "no profile: another plan than static TP"
+jq -e 'has("predicted_prefill_s") | not' none.json >/dev/null || fail "no profile: a prediction"
+expect 0 "no profile, threads" "${run[@]}" -o threads --threads 3
+has err "calibrate --devices cpu:2 --threads 3, once" "no profile, threads"
+expect 0 "one rank" "$phasor" run "$model" -i in -o one
+! grep -q "plan" err || fail "one rank: a word of plans"
+answers none >answers
+
+# ---- one that fits
+"$example" gathers.json 2 gather=1e6 # what gathers is slow
+"$example" exchanges.json 2 exchange=1e5
+"$example" cache 2 gather=1e6
+expect 0 "in the cache" "${run[@]}" -o auto -v --summary-file auto.json
+has err "^note: plan: .*: predicted prefill [0-9.e-]* s, decode [0-9.e-]* s.* times as fast as static" "in the cache"
+has err "^predicted prefill .* s (measured .* s, .*x), decode .* (measured .* s, .*x)" "in the cache"
+first=$(plan_of auto.json)
+[ "$first" != "tp2|tp2" ] || fail "in the cache: slow gathers, and still static TP"
+jq -e '.predicted_prefill_s > 0 and .predicted_decode_s > 0 and .predicted_between_s >= 0' auto.json >/dev/null ||
+    fail "in the cache: no prediction in the summary"
+[ "$(plan_of auto.phasor-run)" = "$first" ] || fail "in the cache: another plan in the record"
+answers auto | cmp -s - answers || fail "in the cache: other answers"
+
+# What phasor plan says of the same load: the note has its numbers.
+read -r sequences prompt output < <(sed -n 's/^note: planned for \([0-9]*\) sequences of \([0-9]*\) prompt and \([0-9]*\) output.*/\1 \2 \3/p' err)
+[ "$sequences" = 12 ] && [ "$output" = 17 ] || fail "the load: $sequences sequences, $output output tokens"
+for profile in gathers exchanges; do
+    expect 0 "$profile" "${run[@]}" -o $profile --profile $profile.json --summary-file $profile.s
+    expect 0 "$profile, phasor plan" "$phasor" plan "$model" --box $profile.json --json --policy exact \
+        --batch-size "$sequences" --prompt-len "$prompt" --output-len "$output" --memory 256MiB \
+        --max-num-batched-tokens 2048
+    jq -e --slurpfile s $profile.s '.plans[.best] as $b | $s[0] |
+           .plan == $b.plan and (.transition // "none") == $b.way and
+           (.predicted_prefill_s / $b.prefill_s - 1 | fabs) < 1e-9 and
+           (.predicted_decode_s / $b.decode_s - 1 | fabs) < 1e-9' out >/dev/null ||
+        fail "$profile: the run is by another plan than phasor plan tells"
+done
+[ "$(plan_of gathers.s)" != "$(plan_of exchanges.s)" ] || fail "two profiles, one plan"
+
+expect 0 "--plan static" "${run[@]}" -o static --plan static --summary-file static.json
+[ "$(plan_of static.json)" = "tp2|tp2" ] || fail "--plan static: another plan"
+silent out "--plan static"
+expect 0 "a way of one's own" "${run[@]}" -o way --transition reshard --profile exchanges.json --summary-file way.json
+jq -e '(.transition // "reshard") == "reshard"' way.json >/dev/null || fail "a way of one's own: another"
+expect 0 "a prompt" "$phasor" run "$model" --devices cpu:2 -p "In the beginning" -n 4
+has err "^note: plan: .*predicted" "a prompt"
+expect 0 "from a pipe" bash -c "cat in | '$phasor' run '$model' --devices cpu:2 -i - -o piped"
+answers piped | cmp -s - answers || fail "from a pipe: other answers"
+has err "^predicted prefill" "from a pipe"
+echo '{}' >wrong
+expect 3 "no row that can be run" "$phasor" run "$model" --devices cpu:2 -i wrong -o wrong.out
+! grep -q "predicted" err || fail "no row that can be run: a prediction"
+
+# ---- INT4: only with a backup, and not against the policy
+"$example" int4.json 2 bytes=1e8 # weights are all that takes time
+expect 0 "no backup" "${run[@]}" -o int4.1 --profile int4.json --summary-file int4.s
+! plan_of int4.s | grep -q int4 || fail "no backup, and decode on INT4"
+has err "int4 would be .* times as fast as that, .*phasor quantize" "no backup"
+expect 0 "a backup" "$phasor" quantize "$model" -q
+expect 0 "with a backup" "${run[@]}" -o int4.2 --profile int4.json --summary-file int4.s
+plan_of int4.s | grep -q int4 || fail "a backup, and decode on $(plan_of int4.s)"
+expect 0 "--policy exact" "${run[@]}" -o int4.3 --profile int4.json --summary-file int4.s --policy exact
+! plan_of int4.s | grep -q int4 || fail "--policy exact, and decode on INT4"
+! grep -q "without effect" err || fail "--policy exact, and a word of its being without effect"
+
+# ---- those that do not fit
+"$example" foreign.json 2 processor=Abacus
+"$example" kernels.json 2 "kernels=cpu (stone)"
+"$example" version.json 2 version=0.0.1
+"$example" four.json 4
+sed 's/"phasor_profile":1/"phasor_profile":2/; s/"phasor_profile": 1/"phasor_profile": 2/' gathers.json >later.json
+static() { # static NAME FILE PATTERN
+    expect 0 "$1" "${run[@]}" -o o.static --overwrite --profile "$2" --summary-file o.json
+    has err "^warning: the profile $2 is $3.*static tensor parallelism, and phasor calibrate --devices cpu:2 -o $2 --overwrite" "$1"
+    [ "$(plan_of o.json)" = "tp2|tp2" ] || fail "$1: another plan than static TP"
+}
+static "foreign" foreign.json 'foreign: .*processor "Abacus"'
+static "other ranks" four.json 'foreign: .*4 ranks, here there are 2'
+static "other kernels" kernels.json 'stale: .*kernels "cpu (stone)"'
+static "another version" version.json 'stale: .*version of phasor "0.0.1"'
+static "another format" later.json 'stale: .*format 2'
+"$example" cache 2 version=0.0.1
+expect 0 "stale in the cache" "${run[@]}" -o stale
+has err "^warning: the profile .* is stale: .*phasor calibrate --devices cpu:2 --overwrite" "stale in the cache"
+expect 0 "phasor plan by a foreign one" "$phasor" plan "$model" --box foreign.json
+has err "^warning: the profile foreign.json is foreign: .*Abacus" "phasor plan by a foreign one"
+
+# ---- those that are none
+head -c 300 gathers.json >torn.json
+expect 1 "torn" "${run[@]}" -o torn --profile torn.json
+has err "torn.json.*it is no profile of phasor calibrate: remove it" "torn"
+lines err 1 "torn"
+[ ! -e torn ] || fail "torn: a run was begun"
+expect 1 "a box" "${run[@]}" -o torn --profile "$model/config.json"
+expect 1 "missing" "${run[@]}" -o torn --profile missing.json
+has err "missing.json" "missing"
+"$example" cache 2
+for file in "$PHASOR_CACHE"/profile-*.json; do echo '{"phasor_profile":1}' >"$file"; done
+expect 1 "broken in the cache" "${run[@]}" -o torn
+has err "$PHASOR_CACHE/profile-cpu2-.*--plan static" "broken in the cache"
+expect 2 "--profile with a plan" "${run[@]}" -o torn --profile gathers.json --plan "tp2|tp2"
+has err "profile is for --plan auto" "--profile with a plan"
+rm -r "$PHASOR_CACHE"
+
+# ---- resumed: the plan of then, whatever the profile says now
+rows 40 >in
+for way in "" --deterministic; do
+    rm -f o o.phasor-run
+    expect 0 "begun $way" "${run[@]}" -o o --profile exchanges.json $way
+    cp o whole
+    begun=$(plan_of o.phasor-run)
+    for profile in gathers.json foreign.json missing.json; do
+        head -n 7 whole >o
+        expect 0 "resumed with $profile $way" "${run[@]}" -o o --resume --profile $profile --summary-file o.json $way
+        has err "^note: plan: $begun.*, with which the run was begun" "resumed with $profile $way"
+        [ "$(plan_of o.json)" = "$begun" ] || fail "resumed with $profile $way: $(plan_of o.json), not $begun"
+        jq -e 'has("predicted_prefill_s") | not' o.json >/dev/null || fail "resumed with $profile: a prediction of all rows"
+        answers o | cmp -s - <(answers whole) || fail "resumed with $profile $way: other answers"
+    done
+done
+: >o # nothing is left of it: it begins anew
+expect 0 "begun anew" "${run[@]}" -o o --resume --profile gathers.json --deterministic
+[ "$(plan_of o.phasor-run)" != "$begun" ] || fail "begun anew: by the plan of then"
+head -n 7 o >o.part; mv o.part o
+echo '{"phasor_run":1,"plan":"tp9|tp9"}' >o.phasor-run
+expect 1 "a record that is not the run's" "${run[@]}" -o o --resume --profile gathers.json
+echo 'no record' >o.phasor-run
+expect 1 "no record" "${run[@]}" -o o --resume --profile gathers.json
+has err "o.phasor-run" "no record"
+
+[ $failures -eq 0 ] && echo "all passed"
+exit $((failures > 0))

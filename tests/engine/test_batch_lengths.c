@@ -1,0 +1,153 @@
+/* How long rows are, read ahead: against what the run then counts. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/text.h"
+#include "engine/batch_lengths.h"
+#include "engine_tools.h"
+#include "phasor.h"
+
+#define MODEL MODELS_DIR "/kjv-moe"
+
+TestSuite(batch_lengths, .timeout = 60);
+
+#define ROW(id, body)                                                                              \
+    "{\"custom_id\":\"" id "\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{" body    \
+    "}}\n"
+#define CHAT(id, body)                                                                             \
+    "{\"custom_id\":\"" id "\",\"method\":\"POST\",\"url\":\"/v1/chat/completions\",\"body\":{"    \
+    "\"messages\":[{\"role\":\"user\",\"content\":\"Who was Moses?\"}]" body "}}\n"
+
+static struct batch_reader *reader_of(const char *lines)
+{
+    struct batch_reader *reader;
+    struct error err;
+    const char *path = tools_path(tools_folder(), "in.jsonl");
+    tools_write_file(path, lines, strlen(lines));
+    cr_assert_eq(batch_reader_open(&reader, path, BATCH_LINE_BYTES_MAX, NULL, NULL, &err),
+                 STATUS_OK, "%s", err.message);
+    return reader;
+}
+
+static struct plan_load lengths_of(const char *lines, const struct tokenizer *tokenizer,
+                                   int64_t context_max)
+{
+    struct plan_load load;
+    struct error err;
+    struct batch_row row;
+    bool found;
+    struct batch_lengths_params params = {
+        .reader = reader_of(lines),
+        .tokenizer = tokenizer,
+        .chat_template = tokenizer == NULL ? NULL : chat_template_find("kjv-moe"),
+        .context_max = context_max,
+    };
+    cr_assert_eq(batch_lengths_read(&load, &params, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(batch_reader_next(params.reader, &row, &found, &err), STATUS_OK);
+    cr_assert_eq(found ? row.index : 0, 0, "the reader is not at the first row");
+    batch_reader_close(params.reader);
+    return load;
+}
+
+static const struct {
+    const char *name, *lines;
+    struct plan_load load;
+} cases[] = {
+    {"ids", ROW("a", "\"prompt\":[5,6,7],\"max_tokens\":9"), {1, 3, 9}},
+    {"no max_tokens", ROW("a", "\"prompt\":[5,6,7]"), {1, 3, 16}},
+    {"means, rounded up",
+     ROW("a", "\"prompt\":[5],\"max_tokens\":1") ROW("b", "\"prompt\":[5,6],\"max_tokens\":4"),
+     {2, 2, 3}},
+    {"n, and several prompts",
+     ROW("a", "\"prompt\":[[5],[5,6,7]],\"n\":3,\"max_tokens\":8"),
+     {6, 2, 8}},
+    {"scored only", ROW("a", "\"prompt\":[5,6],\"max_tokens\":0,\"prompt_logprobs\":0"), {1, 2, 1}},
+    {"wrong rows are left out",
+     "no json\n" ROW("a", "\"prompt\":[5,6,7],\"max_tokens\":9") ROW("a", "\"prompt\":[5]")
+         ROW("b", "\"prompt\":[5],\"max_tokens\":100") ROW("c", "\"prompt\":\"needs a tokenizer\""),
+     {1, 3, 9}},
+    {"none", "no json\n", {0, 0, 0}},
+    {"nothing", "", {0, 0, 0}},
+};
+
+#define CONTEXT 100
+
+static bool is_same(const struct plan_load *one, const struct plan_load *two)
+{
+    return one->sequences == two->sequences && one->prompt_tokens == two->prompt_tokens &&
+           one->output_tokens == two->output_tokens;
+}
+
+Test(batch_lengths, are_counted)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct plan_load found = lengths_of(cases[i].lines, NULL, CONTEXT);
+        cr_expect(is_same(&found, &cases[i].load), "%s: %lld of %lld + %lld", cases[i].name,
+                  (long long)found.sequences, (long long)found.prompt_tokens,
+                  (long long)found.output_tokens);
+    }
+}
+
+/* Both together are never more than the context, though each is rounded up. */
+Test(batch_lengths, stay_within_the_context)
+{
+    struct plan_load found = lengths_of(ROW("a", "\"prompt\":[5],\"max_tokens\":3")
+                                            ROW("b", "\"prompt\":[5,6],\"max_tokens\":2"),
+                                        NULL, 4);
+    cr_assert_eq(found.prompt_tokens, 2);
+    cr_assert_eq(found.output_tokens, 2);
+    found = lengths_of(ROW("a", "\"prompt\":[5,6,7],\"max_tokens\":0,\"echo\":true"), NULL, 3);
+    cr_assert_eq(found.prompt_tokens + found.output_tokens, 3);
+}
+
+/* Of many rows some are looked at, evenly: here each of 2 x 4096 + 1 has a prompt of 1 or 3. */
+Test(batch_lengths, of_many_rows_are_estimated)
+{
+    struct text lines = {0};
+    int rows = 2 * BATCH_LENGTHS_ROWS_MAX + 1;
+    for (int i = 0; i < rows; i++)
+        text_append_format(&lines,
+                           "{\"custom_id\":\"%d\",\"method\":\"POST\",\"url\":"
+                           "\"/v1/completions\",\"body\":{\"prompt\":%s,\"max_tokens\":5}}\n",
+                           i, i % 2 == 0 ? "[5]" : "[5,6,7]");
+    cr_assert(!lines.failed);
+    struct plan_load found = lengths_of(lines.bytes, NULL, CONTEXT);
+    cr_assert_eq(found.sequences, rows, "%lld", (long long)found.sequences);
+    cr_assert_eq(found.prompt_tokens, 2, "%lld", (long long)found.prompt_tokens);
+    cr_assert_eq(found.output_tokens, 5);
+    text_deinit(&lines);
+}
+
+/* Prompts of text and chats are as long as the run finds them. */
+Test(batch_lengths, are_those_of_the_run)
+{
+    static const char lines[] = ROW("a", "\"prompt\":\"In the beginning\",\"max_tokens\":3")
+        ROW("b", "\"prompt\":[\"And God said\",\"Let there be light\"],\"max_tokens\":3")
+            CHAT("c", ",\"max_tokens\":3");
+    struct tokenizer *tokenizer;
+    struct error err;
+    struct phasor_error failure;
+    struct phasor_model *model;
+    struct phasor_batch_result result;
+    struct phasor_model_params open = phasor_model_params_default();
+    struct phasor_batch_params run = phasor_batch_params_default();
+    open.model = MODEL;
+    run.input_path = tools_path(tools_folder(), "in.jsonl");
+    run.output_path = tools_path(tools_folder(), "out.jsonl");
+    run.chat_template = "kjv-moe";
+    run.kv_bytes = 64 << 20;
+    cr_assert_eq(tokenizer_open(&tokenizer, MODEL, &err), STATUS_OK, "%s", err.message);
+    struct plan_load found = lengths_of(lines, tokenizer, 8192);
+    cr_assert_eq(phasor_model_open(&model, &open, &failure), PHASOR_OK, "%s", failure.message);
+    cr_assert_eq(phasor_batch_run(model, &run, &result, &failure), PHASOR_OK, "%s",
+                 failure.message);
+    cr_assert_eq(result.completed, 3);
+    cr_assert_eq(found.sequences, 4);
+    cr_assert_eq(found.prompt_tokens, (int64_t)(result.prompt_tokens + 3) / 4);
+    cr_assert_eq(lengths_of(CHAT("c", ""), tokenizer, 8192).output_tokens, BATCH_LENGTHS_ANSWER);
+    phasor_model_close(model);
+    tokenizer_close(tokenizer);
+}
