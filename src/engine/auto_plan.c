@@ -190,6 +190,14 @@ static void tell_question(const struct auto_plan *plan, const struct plan_proble
         SIZE_TEXT(problem->memory_bytes), problem->rank_count);
 }
 
+static void tell_none(const struct log_sink *log, const struct plan_problem *problem)
+{
+    log_write(log, LOG_WARNING,
+              "no plan that can be run is predicted to fit into %s on each rank; static tensor "
+              "parallelism is tried",
+              SIZE_TEXT(problem->memory_bytes));
+}
+
 /* ---- The whole ------------------------------------------------------------------------------- */
 
 static uint64_t memory_of_rank(const struct engine_params *params, int rank_count)
@@ -261,10 +269,7 @@ static enum status plan_with(struct auto_plan *plan, struct engine_choice *out,
         tell_choice(log, &table, chosen);
         tell_backup(log, &table, chosen);
     } else {
-        log_write(log, LOG_WARNING,
-                  "no plan is predicted to fit into %s on each rank; static tensor parallelism is "
-                  "tried",
-                  SIZE_TEXT(subject.problem.memory_bytes));
+        tell_none(log, &subject.problem);
     }
     plan_table_deinit(&table);
     return STATUS_OK;

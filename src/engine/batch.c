@@ -383,14 +383,15 @@ static enum status open_reader(struct batch *batch, struct error *err)
     return status;
 }
 
-/* Of this input, and all of it. */
+/* Of this input, and all of it; ranks that work one at a time, to be recorded, are not as
+ * predicted. */
 static void take_forecast(const struct batch *batch)
 {
     const struct auto_plan *plan = batch->plan;
     struct phasor_batch_result *result = batch->result;
     struct fingerprint input = batch_reader_fingerprint(batch->reader);
     if (plan == NULL || !plan->has_forecast || memcmp(&input, &plan->input, sizeof input) != 0 ||
-        result->completed_before + result->failed_before > 0)
+        result->completed_before + result->failed_before > 0 || engine_records(batch->engine))
         return;
     result->has_prediction = true;
     result->predicted_prefill_seconds = plan->forecast.prefill;

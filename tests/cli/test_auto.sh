@@ -66,6 +66,9 @@ expect 0 "--plan static" "${run[@]}" -o static --plan static --summary-file stat
 silent out "--plan static"
 expect 0 "a way of one's own" "${run[@]}" -o way --transition reshard --profile exchanges.json --summary-file way.json
 jq -e '(.transition // "reshard") == "reshard"' way.json >/dev/null || fail "a way of one's own: another"
+expect 0 "recorded" "${run[@]}" -o recorded --record run.rec
+has err "^note: plan: .*predicted" "recorded"
+! grep -q "^predicted" err || fail "recorded: ranks one at a time against a prediction"
 expect 0 "a prompt" "$phasor" run "$model" --devices cpu:2 -p "In the beginning" -n 4
 has err "^note: plan: .*predicted" "a prompt"
 expect 0 "from a pipe" bash -c "cat in | '$phasor' run '$model' --devices cpu:2 -i - -o piped"
