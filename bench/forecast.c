@@ -16,6 +16,7 @@
 #include "engine/profile_file.h"
 #include "exec/stage.h"
 #include "head.h"
+#include "parts.h"
 
 #define ROUNDS_MAX        99
 #define LAYOUTS_MAX       (2 * LAYOUT_LIST_MAX)
@@ -26,42 +27,6 @@
 
 enum { PREFILL, DECODE, PHASES };
 static const char *const phase_words[PHASES] = {"prefill", "decode"};
-
-/* What the planner and the executor both tell apart. */
-enum part {
-    PART_PROJECTION,
-    PART_ATTENTION,
-    PART_EXPERTS,
-    PART_SHARED,
-    PART_ROWS,
-    PART_HEAD,
-    PART_EXCHANGE,
-    PART_HOST,
-    PART_COUNT
-};
-static const char *const part_words[PART_COUNT] = {"projection", "attention", "experts",  "shared",
-                                                   "rows",       "head",      "exchange", "host"};
-
-static const enum part part_of_cost[COST_EXCHANGE] = {
-    [COST_PROJECTION] = PART_PROJECTION,
-    [COST_ATTENTION] = PART_ATTENTION,
-    [COST_EXPERTS] = PART_EXPERTS,
-    [COST_SHARED] = PART_SHARED,
-    [COST_ROWS] = PART_ROWS,
-    [COST_HEAD] = PART_HEAD,
-    [COST_HOST] = PART_HOST,
-};
-
-/* The stages of embedding and head have their collectives in them. */
-static const enum part part_of_stage[STAGE_KIND_COUNT] = {
-    [STAGE_BETWEEN] = PART_HOST,    [STAGE_PROJECTION] = PART_PROJECTION,
-    [STAGE_EXPERTS] = PART_EXPERTS, [STAGE_ATTENTION] = PART_ATTENTION,
-    [STAGE_SHARED] = PART_SHARED,   [STAGE_HEAD] = PART_HEAD,
-    [STAGE_EMBEDDING] = PART_ROWS,  [STAGE_NORM] = PART_ROWS,
-    [STAGE_ROPE] = PART_ROWS,       [STAGE_ROUTER] = PART_ROWS,
-    [STAGE_COMBINE] = PART_ROWS,    [STAGE_COLLECTIVE] = PART_EXCHANGE,
-    [STAGE_TRANSITION] = PART_HOST,
-};
 
 struct forecast {
     struct layout layout;
@@ -104,14 +69,6 @@ static int64_t pass_tokens(void)
 
 /* ---- Predictions ----------------------------------------------------------------------------- */
 
-static void parts_of(double parts[PART_COUNT], const struct pass_cost *cost)
-{
-    for (int part = 0; part < COST_PART_COUNT; part++) {
-        enum part to = part < COST_EXCHANGE ? part_of_cost[part] : PART_EXCHANGE;
-        parts[to] += cost->seconds[part];
-    }
-}
-
 static void predict(struct forecast *out, const struct plan_problem *problem)
 {
     struct prefill_cost prefill =
@@ -119,8 +76,8 @@ static void predict(struct forecast *out, const struct plan_problem *problem)
     struct pass_cost decode = plan_decode_cost(problem, &out->layout, false, load.sequences);
     out->predicted[PREFILL] = pass_cost_total(&prefill.cost);
     out->predicted[DECODE] = pass_cost_total(&decode);
-    parts_of(out->predicted_parts[PREFILL], &prefill.cost);
-    parts_of(out->predicted_parts[DECODE], &decode);
+    parts_of_cost(out->predicted_parts[PREFILL], &prefill.cost);
+    parts_of_cost(out->predicted_parts[DECODE], &decode);
     if (!isfinite(out->predicted[PREFILL] + out->predicted[DECODE]))
         fail("the profile lacks a table that a layout needs; calibrate again");
 }
@@ -232,7 +189,7 @@ static void round_keep(struct forecast *forecast, int round,
     forecast->walls[DECODE][round] = result->decode_seconds;
     for (int phase = 0; phase < PHASES; phase++) {
         for (int stage = 0; stage < STAGE_KIND_COUNT; stage++)
-            forecast->parts[phase][part_of_stage[stage]][round] += stages[phase][stage];
+            forecast->parts[phase][part_of_stage(stage)][round] += stages[phase][stage];
     }
 }
 
@@ -295,17 +252,13 @@ static void print_predictions(void)
     fflush(stdout);
 }
 
-/* What each part was predicted to take and took, in ms. */
 static void print_parts(struct forecast *forecast, int phase, int rounds)
 {
+    double found[PART_COUNT];
+    for (int part = 0; part < PART_COUNT; part++)
+        found[part] = median(forecast->parts[phase][part], rounds);
     printf("#");
-    for (int part = 0; part < PART_COUNT; part++) {
-        double found = median(forecast->parts[phase][part], rounds);
-        if (found > 0 || forecast->predicted_parts[phase][part] > 0)
-            printf("  %s %.1f/%.1f", part_words[part], forecast->predicted_parts[phase][part] * 1e3,
-                   found * 1e3);
-    }
-    printf("\n");
+    parts_print(forecast->predicted_parts[phase], found);
 }
 
 static double print_phase(struct forecast *forecast, int phase, int rounds)

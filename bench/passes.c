@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "exec/exec.h"
 #include "exec/sampler.h"
+#include "replay/report.h"
 #include "replay/simulate.h"
 
 #define NODES_MAX      ((int64_t)1 << 22)
@@ -372,39 +373,60 @@ int passes_record(const struct passes *passes, const struct layout *layout,
 
 /* ---- Replay ---------------------------------------------------------------------------------- */
 
-static double replay(const char *path, const struct box_model *box)
+static void parts_fill(double parts[PART_COUNT], const struct report *report,
+                       const struct recording *recording)
+{
+    for (int p = 0; p < RECORD_PHASE_COUNT; p++) {
+        const struct report_phase *phase = &report->phases[p];
+        for (uint32_t stage = 0; stage < recording->stage_count; stage++)
+            parts[part_of_stage((int)stage)] += phase->compute_seconds[stage];
+        for (uint32_t tag = 0; tag < recording->tag_count; tag++)
+            parts[PART_EXCHANGE] += phase->collective_seconds[tag];
+        parts[PART_EXCHANGE] += phase->others_seconds;
+        parts[PART_HOST] += phase->copy_seconds + phase->wait_seconds;
+    }
+}
+
+static struct pass_time replay(const char *path, const struct box_model *box)
 {
     struct recording recording;
     struct simulation simulation;
+    struct report report;
+    struct pass_time time = {0};
     struct error err;
+    struct simulation_params params = {.recording = &recording, .box = box};
     check(recording_read(&recording, path, &err), &err);
-    check(simulate(&simulation, &(struct simulation_params){.recording = &recording, .box = box},
-                   &err),
-          &err);
-    double seconds = simulation.seconds;
+    check(simulate(&simulation, &params, &err), &err);
+    check(report_make(&report, &recording, &simulation, &err), &err);
+    time.seconds = simulation.seconds;
+    parts_fill(time.parts, &report, &recording);
+    report_deinit(&report);
     simulation_deinit(&simulation);
     recording_deinit(&recording);
-    return seconds;
+    return time;
 }
 
-static int by_value(const void *a, const void *b)
+static int by_seconds(const void *a, const void *b)
 {
-    double x = *(const double *)a, y = *(const double *)b;
+    double x = ((const struct pass_time *)a)->seconds, y = ((const struct pass_time *)b)->seconds;
     return (x > y) - (x < y);
 }
 
-double passes_seconds(const struct passes *passes, const struct layout *layout,
-                      const struct pass_case *of, int round_count, const struct box_model *box)
+struct pass_time passes_time(const struct passes *passes, const struct layout *layout,
+                             const struct pass_case *of, int round_count,
+                             const struct box_model *box)
 {
-    double seconds[PASSES_ROUNDS_MAX * DECODE_REPEATS];
+    struct pass_time times[PASSES_ROUNDS_MAX * DECODE_REPEATS];
     int count = 0;
     for (int round = 0; round < round_count; round++) {
         for (int repeat = 0; repeat < repeats_of(of); repeat++) {
             char path[PATH_BYTES];
             path_of(path, passes, layout, of, round, repeat);
-            seconds[count++] = replay(path, box);
+            times[count++] = replay(path, box);
         }
     }
-    qsort(seconds, (size_t)count, sizeof *seconds, by_value);
-    return count % 2 == 1 ? seconds[count / 2] : (seconds[count / 2 - 1] + seconds[count / 2]) / 2;
+    qsort(times, (size_t)count, sizeof *times, by_seconds);
+    if (count % 2 == 0)
+        times[count / 2].seconds = (times[count / 2 - 1].seconds + times[count / 2].seconds) / 2;
+    return times[count / 2];
 }

@@ -7,6 +7,7 @@
 #define PHASOR_BENCH_PASSES_H
 
 #include "layout/layout.h"
+#include "parts.h"
 #include "replay/box_model.h"
 
 #define PASSES_ROUNDS_MAX 99
@@ -37,8 +38,16 @@ int64_t passes_period(const struct layout *layout, int64_t prompt, int64_t token
 int passes_record(const struct passes *passes, const struct layout *layout,
                   const struct pass_case *cases, int count, int round);
 
-/* Seconds by replay on the box; the median of all rounds' recordings. */
-double passes_seconds(const struct passes *passes, const struct layout *layout,
-                      const struct pass_case *of, int round_count, const struct box_model *box);
+/* By replay on the box. */
+struct pass_time {
+    double seconds;
+    double parts[PART_COUNT]; /* means over the ranks, of their streams; what they waited for others
+                               * is with `exchange` */
+};
+
+/* The median of all rounds' recordings. */
+struct pass_time passes_time(const struct passes *passes, const struct layout *layout,
+                             const struct pass_case *of, int round_count,
+                             const struct box_model *box);
 
 #endif

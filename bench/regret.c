@@ -43,7 +43,7 @@ struct question {
 struct known {
     int layout;
     struct pass_case of;
-    double seconds;
+    struct pass_time time;
 };
 
 struct model {
@@ -279,50 +279,61 @@ static void record_all(void)
     }
 }
 
-static double case_seconds(struct model *model, const struct layout *layout, struct pass_case of)
+static const struct pass_time *case_time(struct model *model, const struct layout *layout,
+                                         struct pass_case of)
 {
     struct error err;
     int index = layout_index(model, layout);
     for (size_t i = 0; i < model->known_count; i++) {
         const struct known *known = &model->known[i];
         if (known->layout == index && memcmp(&known->of, &of, sizeof of) == 0)
-            return known->seconds;
+            return &known->time;
     }
-    double seconds = passes_seconds(&model->passes, layout, &of, round_count, &here.box);
+    struct pass_time time = passes_time(&model->passes, layout, &of, round_count, &here.box);
     check(memory_reserve(&model->known, &model->known_room, model->known_count + 1,
                          sizeof *model->known, "passes", &err),
           &err);
-    model->known[model->known_count++] = (struct known){index, of, seconds};
-    return seconds;
+    model->known[model->known_count] = (struct known){index, of, time};
+    return &model->known[model->known_count++].time;
 }
 
-static double prefill_seconds(struct model *model, const struct question *question,
-                              const struct layout *layout)
+static void time_add(struct pass_time *to, const struct pass_time *more, double times)
 {
+    to->seconds += times * more->seconds;
+    for (int part = 0; part < PART_COUNT; part++)
+        to->parts[part] += times * more->parts[part];
+}
+
+static struct pass_time prefill_time(struct model *model, const struct question *question,
+                                     const struct layout *layout)
+{
+    struct pass_time sum = {0};
     int64_t tokens = pass_tokens(question), prompt = question->scenario->prompt;
     int64_t period = passes_period(layout, prompt, tokens);
-    double sum = 0;
+    double passes = (double)(question->sequences * prompt / tokens) / (double)period;
     for (int64_t i = 0; i < period; i++)
-        sum += case_seconds(model, layout, prefill_case(question, i));
-    return sum / (double)period * (double)(question->sequences * prompt / tokens);
+        time_add(&sum, case_time(model, layout, prefill_case(question, i)), passes);
+    return sum;
 }
 
 /* A step takes longer by as much for each token that is there before it. */
-static double decode_seconds(struct model *model, const struct question *question,
-                             const struct layout *layout, bool is_packed)
+static struct pass_time decode_time(struct model *model, const struct question *question,
+                                    const struct layout *layout, bool is_packed)
 {
+    struct pass_time sum = {0};
     double steps = (double)(question->scenario->output - 1);
-    double first = case_seconds(model, layout, decode_case(question, is_packed, false));
-    double last = case_seconds(model, layout, decode_case(question, is_packed, true));
-    return steps * (first + last) / 2;
+    for (int last = 0; last < 2; last++)
+        time_add(&sum, case_time(model, layout, decode_case(question, is_packed, last)), steps / 2);
+    return sum;
 }
 
 static double plan_seconds(struct model *model, const struct question *question,
                            const struct plan_candidate *candidate)
 {
     const struct plan_layouts *layouts = &candidate->layouts;
-    return prefill_seconds(model, question, &layouts->of[PHASE_PREFILL]) +
-           decode_seconds(model, question, &layouts->of[PHASE_DECODE], layouts->decode_is_packed);
+    return prefill_time(model, question, &layouts->of[PHASE_PREFILL]).seconds +
+           decode_time(model, question, &layouts->of[PHASE_DECODE], layouts->decode_is_packed)
+               .seconds;
 }
 
 /* ---- Report ---------------------------------------------------------------------------------- */
@@ -331,6 +342,16 @@ struct totals {
     int count;
     double regret_sum, regret_most, static_most;
 };
+
+static void print_phase(const char *phase, double predicted, const struct pass_cost *cost,
+                        const struct pass_time *found)
+{
+    double parts[PART_COUNT] = {0};
+    parts_of_cost(parts, cost);
+    printf("#     %s %.4f s, predicted %.4f (%+.1f %%)\n#      ", phase, found->seconds, predicted,
+           100 * (predicted / found->seconds - 1));
+    parts_print(parts, found->parts);
+}
 
 /* Each layout's phases: predicted, and as they came out. */
 static void print_phases(struct model *model, const struct question *question)
@@ -342,13 +363,12 @@ static void print_phases(struct model *model, const struct question *question)
         char text[LAYOUT_TEXT_BYTES];
         if (!is_composed(candidate) || !is_same(layout, &candidate->layouts.of[PHASE_PREFILL]))
             continue;
-        double prefill = prefill_seconds(model, question, layout);
-        double decode = decode_seconds(model, question, layout, is_packed);
+        struct pass_time prefill = prefill_time(model, question, layout);
+        struct pass_time decode = decode_time(model, question, layout, is_packed);
         plan_layouts_format(text, &candidate->layouts);
-        printf("#   %-24s prefill %9.4f s, predicted %9.4f (%+6.1f %%); decode %9.4f s, predicted "
-               "%9.4f (%+6.1f %%)\n",
-               text, prefill, candidate->prefill, 100 * (candidate->prefill / prefill - 1), decode,
-               candidate->decode, 100 * (candidate->decode / decode - 1));
+        printf("#   %s\n", text);
+        print_phase("prefill", candidate->prefill, &candidate->prefill_cost, &prefill);
+        print_phase("decode", candidate->decode, &candidate->decode_cost, &decode);
     }
 }
 
