@@ -263,6 +263,17 @@ static void ffn(struct stages *stages, double layers, int64_t width, bool beside
 
 /* ---- Embedding and head: stages 0 and 9 ------------------------------------------------------ */
 
+/* Rotations of the group's rows before the pass, logits behind it; ids and counts are little beside
+ * them. */
+static double copy_seconds(const struct stages *stages)
+{
+    const struct model_shape *shape = stages->shape;
+    int64_t vocab = layout_vocab(shape, stages->layout->rank_count, 0).count;
+    double values =
+        stages->group * (double)shape->head_dim + stages->pass->logit_rows * (double)vocab;
+    return values * ACTIVATION_BYTES / stages->profile->host_to_device;
+}
+
 static void ends(struct stages *stages)
 {
     const struct model_shape *shape = stages->shape;
@@ -276,7 +287,7 @@ static void ends(struct stages *stages)
     add(stages, COST_ROWS, 1, rows_seconds(stages, stages->own, shape->hidden_dim));
     add(stages, COST_HEAD, 1,
         matmul_seconds(stages, wanted, layout_vocab(shape, size, 0).count, shape->hidden_dim));
-    add(stages, COST_HOST, 1, stages->profile->host_step);
+    add(stages, COST_HOST, 1, stages->profile->host_step + copy_seconds(stages));
 }
 
 struct pass_cost pass_cost(const struct profile *profile, const struct model_shape *shape,

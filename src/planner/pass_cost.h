@@ -35,7 +35,7 @@ enum cost_part {
     COST_SHARED,     /* 8, and dense layers */
     COST_ROWS,       /* 1, 4, 7: norms, sums, router, combine */
     COST_HEAD,       /* 9 */
-    COST_HOST,       /* between passes */
+    COST_HOST,       /* between passes, with what is copied between host and devices */
     COST_EXCHANGE,   /* + enum traffic: between ranks */
     COST_PART_COUNT = COST_EXCHANGE + TRAFFIC_KIND_COUNT
 };
