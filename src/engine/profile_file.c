@@ -416,6 +416,7 @@ static enum status read_all(struct profile_file *out, const json_t *root, const 
     TRY(check_format(root, file, err));
     TRY(profile_identity_read(&out->identity, root, file, err));
     TRY(rates_read(out, root, file, err));
+    out->profile.sharing = (double)out->identity.threads / out->identity.cores;
     TRY(read_works(out, &reader, root));
     return read_collectives(out, &reader, root);
 }

@@ -214,6 +214,16 @@ static void experts_exchange(struct stages *stages, double layers, double imbala
     }
 }
 
+/* Times are of devices that all have as much to do. Where some share a core, the fullest has it to
+ * itself when the others are done: all together are done when the cores have done everything, or
+ * the fullest with a core of its own, whichever is later. */
+static double felt_imbalance(const struct stages *stages, double draws)
+{
+    double fullest =
+        routing_imbalance(stages->routing, stages->shape, stages->layout->experts.ep, draws);
+    return fmax(fullest / fmax(stages->profile->sharing, 1), 1);
+}
+
 static void experts(struct stages *stages)
 {
     const struct model_shape *shape = stages->shape;
@@ -222,7 +232,7 @@ static void experts(struct stages *stages)
     if (layers == 0)
         return;
     double draws = tokens * (double)shape->expert_top_k;
-    double imbalance = routing_imbalance(stages->routing, shape, ep, draws);
+    double imbalance = felt_imbalance(stages, draws);
     double held = (double)shape->expert_count / ep;
     int64_t width = layout_expert_width(stages->layout, shape, 0).count;
     double pairs = draws / ep * imbalance;

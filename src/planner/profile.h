@@ -56,6 +56,9 @@ struct profile {
     double check;     /* granules' checksums, bytes per second of a rank */
     double repack;    /* native weights as they are read from a checkpoint, likewise */
     double host_step; /* seconds of the host for a pass */
+    /* Devices that compute on the same core, as they did when work was measured on all of them at
+     * once: who has less to do leaves it to the others. 0 or 1: each has its own. */
+    double sharing;
 };
 
 /* These are never below zero, and never no number: infinite where the profile has no table, or no

@@ -55,6 +55,7 @@ Test(profile_file, is_read)
     cr_expect_eq(file.profile.collectives[0].seconds[1], 2e-6);
     cr_expect_eq(file.profile.disk_read, 1e9);
     cr_expect_eq(file.profile.repack, PROFILE_NO_RATE);
+    cr_expect_eq(file.profile.sharing, 1); /* two threads, two cores */
     struct work_shape work = {WORK_MATMUL, DTYPE_BF16, {8, 256, 64}};
     cr_expect(isfinite(profile_work_seconds(&file.profile, &work)));
     profile_file_deinit(&file);

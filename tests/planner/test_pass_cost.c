@@ -1,0 +1,63 @@
+/* What a pass pays beside its layers, and what devices that share a core do not pay. */
+#include <criterion/criterion.h>
+#include <math.h>
+
+#include "model_shapes.h"
+#include "problems.h"
+
+TestSuite(pass_cost, .timeout = 60);
+
+static struct layout layout_of(const char *text)
+{
+    struct error err;
+    struct layout layout;
+    cr_assert_eq(layout_parse(&layout, text, 0, &err), STATUS_OK, "%s", err.message);
+    return layout;
+}
+
+static struct pass_cost cost_of(const struct test_problem *test, const char *text, double deviation,
+                                const struct pass_shape *pass)
+{
+    struct layout layout = layout_of(text);
+    struct routing routing = {.deviation = deviation};
+    return pass_cost(&test->profile, &test->shape, &layout, &test->problem.types, &routing, pass);
+}
+
+/* Each rank copies the rotations of its group's rows, and the logits of its part of the vocabulary.
+ */
+Test(pass_cost, copies_between_host_and_devices_take_time)
+{
+    struct test_problem test;
+    const struct model_shape *shape = &model_shapes[MIXTRAL_8X7B].shape;
+    const struct pass_shape pass = {
+        .form = FORM_OWNED, .rows = 64, .pairs = 64, .seen = 64, .logit_rows = 8};
+    problem_simple(&test, shape, &(struct simple_box){4, INFINITY, INFINITY, INFINITY, 0});
+    test.profile.host_step = 0.5;
+    test.profile.host_to_device = 1000;
+    double logits = 8.0 * (double)shape->vocab_count / 4;
+    double rotation = (double)shape->head_dim * 4 / 1000;
+    cr_assert_eq(shape->vocab_count % 64, 0);
+    double cut = cost_of(&test, "tp4|tp4", 0, &pass).seconds[COST_HOST];
+    double apart = cost_of(&test, "dp4|ep4", 0, &pass).seconds[COST_HOST];
+    cr_expect_float_eq(cut, 0.5 + 64 * rotation + logits * 4 / 1000, 1e-6);
+    cr_expect_float_eq(apart, 0.5 + 16 * rotation + logits * 4 / 1000, 1e-6);
+}
+
+/* Experts' time is as that of their rows here: of the fullest group while each device has a core;
+ * two to a core, no more than of all rows, until the fullest has twice its share. */
+Test(pass_cost, who_shares_a_core_does_not_wait_for_the_fullest)
+{
+    struct test_problem test;
+    const struct model_shape *shape = &model_shapes[MIXTRAL_8X7B].shape;
+    const struct pass_shape pass = {.form = FORM_OWNED, .rows = 1 << 20, .logit_rows = 1};
+    double even, own, shared, most;
+    problem_simple(&test, shape, &(struct simple_box){4, 1e9, INFINITY, INFINITY, 0});
+    even = cost_of(&test, "dp4|ep4", 0, &pass).seconds[COST_EXPERTS];
+    own = cost_of(&test, "dp4|ep4", 0.5, &pass).seconds[COST_EXPERTS];
+    test.profile.sharing = 2;
+    shared = cost_of(&test, "dp4|ep4", 0.5, &pass).seconds[COST_EXPERTS];
+    most = cost_of(&test, "dp4|ep4", 100, &pass).seconds[COST_EXPERTS];
+    cr_expect_float_eq(own / even, 1 + 0.5 * sqrt(2 * log(4) * 4 / 8), 1e-2);
+    cr_expect_float_eq(shared / even, 1, 1e-2);
+    cr_expect_float_eq(most / even, 2, 1e-2); /* four times the mean, on a core of its own */
+}
