@@ -4,8 +4,8 @@
 
 #include "exec/stage.h"
 
-const char *const part_words[PART_COUNT] = {"projection", "attention", "experts",  "shared",
-                                            "rows",       "head",      "exchange", "host"};
+const char *const part_words[PART_COUNT] = {"projection", "attention", "experts", "shared", "rows",
+                                            "head",       "exchange",  "others",  "host"};
 
 enum part part_of_stage(int stage)
 {

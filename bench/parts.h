@@ -12,7 +12,8 @@ enum part {
     PART_ROWS,
     PART_HEAD,
     PART_EXCHANGE,
-    PART_HOST, /* copies between it and devices, too, where they are told apart */
+    PART_OTHERS, /* that a rank waited for; the planner has the slowest rank's times instead */
+    PART_HOST,   /* copies between it and devices, too, where they are told apart */
     PART_COUNT
 };
 

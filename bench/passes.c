@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/random.h"
 #include "base/record.h"
 #include "base/trace.h"
 #include "engine/batch_recording.h"
@@ -16,8 +17,7 @@
 #include "replay/simulate.h"
 
 #define NODES_MAX      ((int64_t)1 << 22)
-#define DECODE_REPEATS 3    /* of a round; a prefill pass is long enough to be measured once */
-#define VOCAB          2000 /* token ids below it, above the special ones */
+#define DECODE_REPEATS 3 /* of a round; a prefill pass is long enough to be measured once */
 #define PATH_BYTES     512
 #define SEGMENTS_MAX   4096
 #define KV_BYTE        0x3c /* bf16 of it are small numbers */
@@ -125,8 +125,9 @@ static void segment_add(struct runner *runner, const struct pass_case *of, int g
     if (runner->segment_count == SEGMENTS_MAX)
         fail("too many sequences");
     int64_t number = (int64_t)group * sequences_of(runner->layout, of) + sequence;
+    int64_t token = of->phase == PHASE_DECODE ? number : number * of->prompt + first;
     runner->segments[runner->segment_count++] =
-        (struct exec_segment){.tokens = runner->tokens + number * 31 + first,
+        (struct exec_segment){.tokens = runner->tokens + token,
                               .token_count = count,
                               .first_position = first,
                               .pages = runner->pages + sequence * pages_of(of),
@@ -165,7 +166,8 @@ static void segments_fill(struct runner *runner, const struct pass_case *of)
 
 /* Of all cases that the layout has: the largest. */
 struct sizes {
-    int64_t tokens, sequences, pages, positions;
+    int64_t tokens, sequences, pages;
+    int64_t drawn; /* tokens at random */
 };
 
 static struct sizes sizes_of(const struct layout *layout, const struct pass_case *cases, int count)
@@ -177,13 +179,13 @@ static struct sizes sizes_of(const struct layout *layout, const struct pass_case
         int64_t tokens = is_decode ? of->sequences : of->tokens;
         int64_t sequences = is_decode ? of->sequences : layout->attention.dp;
         int64_t groups = layout->attention.dp, here = sequences_of(layout, of);
-        int64_t pages = here * pages_of(of), positions = is_decode ? of->context : of->prompt;
-        positions += groups * here * 31;
+        int64_t pages = here * pages_of(of);
+        int64_t drawn = groups * here * (is_decode ? 1 : of->prompt);
         sequences = sequences < groups * here ? groups * here : sequences;
         sizes.tokens = tokens > sizes.tokens ? tokens : sizes.tokens;
         sizes.sequences = sequences > sizes.sequences ? sequences : sizes.sequences;
         sizes.pages = pages > sizes.pages ? pages : sizes.pages;
-        sizes.positions = positions > sizes.positions ? positions : sizes.positions;
+        sizes.drawn = drawn > sizes.drawn ? drawn : sizes.drawn;
     }
     sizes.tokens = sizes.tokens < sizes.sequences ? sizes.sequences : sizes.tokens;
     return sizes;
@@ -192,16 +194,14 @@ static struct sizes sizes_of(const struct layout *layout, const struct pass_case
 static void arrays_fill(struct runner *runner, const struct sizes *sizes)
 {
     struct error err;
-    uint32_t state = 12345;
-    check(memory_get((void **)&runner->tokens, (size_t)sizes->positions, sizeof(int32_t), "ids",
-                     &err),
+    int64_t vocab = engine_config(runner->engine)->vocab_count;
+    struct random random = {.seed = 1};
+    check(memory_get((void **)&runner->tokens, (size_t)sizes->drawn, sizeof(int32_t), "ids", &err),
           &err);
     check(memory_get((void **)&runner->pages, (size_t)sizes->pages, sizeof(int32_t), "pages", &err),
           &err);
-    for (int64_t i = 0; i < sizes->positions; i++) {
-        state = state * 1664525u + 1013904223u;
-        runner->tokens[i] = 3 + (int32_t)(state >> 16) % (VOCAB - 3);
-    }
+    for (int64_t i = 0; i < sizes->drawn; i++)
+        runner->tokens[i] = (int32_t)random_below(&random, (uint64_t)vocab);
     for (int64_t i = 0; i < sizes->pages; i++)
         runner->pages[i] = (int32_t)i;
 }
@@ -382,7 +382,7 @@ static void parts_fill(double parts[PART_COUNT], const struct report *report,
             parts[part_of_stage((int)stage)] += phase->compute_seconds[stage];
         for (uint32_t tag = 0; tag < recording->tag_count; tag++)
             parts[PART_EXCHANGE] += phase->collective_seconds[tag];
-        parts[PART_EXCHANGE] += phase->others_seconds;
+        parts[PART_OTHERS] += phase->others_seconds;
         parts[PART_HOST] += phase->copy_seconds + phase->wait_seconds;
     }
 }

@@ -41,8 +41,7 @@ int passes_record(const struct passes *passes, const struct layout *layout,
 /* By replay on the box. */
 struct pass_time {
     double seconds;
-    double parts[PART_COUNT]; /* means over the ranks, of their streams; what they waited for others
-                               * is with `exchange` */
+    double parts[PART_COUNT]; /* means over the ranks, of their streams */
 };
 
 /* The median of all rounds' recordings. */
