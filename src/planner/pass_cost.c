@@ -174,7 +174,7 @@ static void experts_owned(struct stages *stages, double layers, double imbalance
     double choice_bytes = CHOICE_BYTES * (double)shape->expert_top_k;
     double received = stages->own; /* rows of a rank, before its group gathers them */
     if (ep > 1) {
-        double to_each = stages->own * group_chance(shape, ep) * imbalance;
+        double to_each = stages->own * fmin(group_chance(shape, ep) * imbalance, 1);
         double leave = to_each * (ep - 1);
         received = to_each * ep;
         exchange(stages, TRAFFIC_COUNTS, layers, GROUP_ALL_GATHER, stages->layout->rank_count,
@@ -235,7 +235,7 @@ static void experts(struct stages *stages)
     double imbalance = felt_imbalance(stages, draws);
     double held = (double)shape->expert_count / ep;
     int64_t width = layout_expert_width(stages->layout, shape, 0).count;
-    double pairs = draws / ep * imbalance;
+    double pairs = fmin(draws / ep * imbalance, tokens * fmin((double)shape->expert_top_k, held));
     double met = fmin(routing_experts_met(shape, held, tokens) * imbalance, fmin(held, pairs));
     add(stages, COST_ROWS, layers,
         matmul_seconds(stages, stages->own, shape->expert_count, shape->hidden_dim) +

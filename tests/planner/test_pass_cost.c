@@ -61,3 +61,20 @@ Test(pass_cost, who_shares_a_core_does_not_wait_for_the_fullest)
     cr_expect_float_eq(shared / even, 1, 1e-2);
     cr_expect_float_eq(most / even, 2, 1e-2); /* four times the mean, on a core of its own */
 }
+
+/* Where each token has all experts it comes to each group, whatever is liked. */
+Test(pass_cost, a_token_comes_to_a_group_once)
+{
+    struct test_problem test;
+    struct model_shape shape = model_shapes[MIXTRAL_8X7B].shape;
+    const struct pass_shape pass = {.form = FORM_OWNED, .rows = 4096, .logit_rows = 1};
+    shape.expert_top_k = shape.expert_count;
+    problem_simple(&test, &shape, &(struct simple_box){4, 1e9, INFINITY, 1, 0});
+    struct pass_cost even = cost_of(&test, "dp4|ep4", 0, &pass);
+    struct pass_cost liked = cost_of(&test, "dp4|ep4", 2, &pass);
+    int dispatch = COST_EXCHANGE + TRAFFIC_DISPATCH;
+    double leave = 1024.0 * 3 * (double)shape.hidden_dim * 4 * (double)shape.layer_count;
+    cr_expect_float_eq(even.seconds[dispatch] / leave, 1, 1e-9);
+    cr_expect_float_eq(liked.seconds[dispatch] / leave, 1, 1e-9);
+    cr_expect_float_eq(liked.seconds[COST_EXPERTS] / even.seconds[COST_EXPERTS], 1, 1e-9);
+}
