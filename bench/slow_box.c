@@ -40,8 +40,10 @@ static void links_slow(struct box_model *box, double compute, double memory)
     }
     for (int op = 0; op < COLLECTIVE_OP_COUNT; op++) {
         for (int p = 0; p < box->collectives[op].protocol_count; p++) {
-            box->collectives[op].protocols[p].base_latency *= memory;
-            box->collectives[op].protocols[p].step_latency *= memory;
+            struct box_protocol *protocol = &box->collectives[op].protocols[p];
+            protocol->base_latency *= memory;
+            protocol->step_latency *= memory;
+            protocol->message_latency *= memory;
         }
     }
 }
