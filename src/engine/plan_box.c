@@ -5,8 +5,8 @@
 #include "base/memory.h"
 #include "replay/simulate.h"
 
-/* Bytes of messages: from 256 B to 1 GiB, each four times the one before. On a slow link a KiB takes
- * longer than to begin; what is less is mostly counts and choices. */
+/* Bytes of messages: from 256 B to 1 GiB, each four times the one before. On a slow link a KiB
+ * takes longer than to begin; what is less is mostly counts and choices. */
 #define POINT_COUNT 12
 #define POINT_LEAST 256.0
 
