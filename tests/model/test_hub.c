@@ -71,7 +71,7 @@ Test(hub, a_directory_is_itself)
                    "directory|revision (main)");
     file_write_text(path_of(dir, "x.gguf"), "x");
     expect_failure("file", hub_resolve(&out, path_of(dir, "x.gguf"), NULL, &err), &err,
-                   STATUS_INVALID_ARGUMENT, "x.gguf is a file|directory with config.json");
+                   STATUS_INVALID_ARGUMENT, "x.gguf is a file|directory that has config.json");
     expect_resources("directory", before);
     temp_dir_remove(dir);
 }
