@@ -455,3 +455,35 @@ double scenario_worst(const struct scenario_result *found, const struct scenario
     }
     return worst;
 }
+
+/* sum of exp(logits), from the largest on; `most` is that. */
+static double exponents_sum(double *most, const float *logits, int64_t count)
+{
+    double sum = 0;
+    *most = logits[0];
+    for (int64_t i = 1; i < count; i++)
+        *most = logits[i] > *most ? logits[i] : *most;
+    for (int64_t i = 0; i < count; i++)
+        sum += exp(logits[i] - *most);
+    return sum;
+}
+
+double scenario_nll_change(const struct scenario_result *found,
+                           const struct scenario_result *expected)
+{
+    double of_found = 0, of_expected = 0;
+    cr_assert_eq(found->token_count, expected->token_count);
+    for (int64_t row = 0; row < expected->token_count; row++) {
+        const float *a = found->logits + row * expected->vocab;
+        const float *b = expected->logits + row * expected->vocab;
+        double most_a, most_b, sum_b = exponents_sum(&most_b, b, expected->vocab);
+        double all_a = log(exponents_sum(&most_a, a, expected->vocab)) + most_a;
+        double all_b = log(sum_b) + most_b;
+        for (int64_t i = 0; i < expected->vocab; i++) {
+            double chance = exp(b[i] - most_b) / sum_b;
+            of_found += chance * (all_a - a[i]);
+            of_expected += chance * (all_b - b[i]);
+        }
+    }
+    return of_found / of_expected - 1;
+}

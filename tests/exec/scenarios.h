@@ -58,6 +58,11 @@ void scenario_run_with(struct scenario_result *out, struct model_runner *runner,
 /* The root of the mean square difference of the logits in units of their standard deviation. */
 double scenario_mean(const struct scenario_result *found, const struct scenario_result *expected);
 
+/* By how much, of it, the NLL of text grows that `expected` would write itself: of each position all
+ * tokens, as likely as it has them, so that it does not depend on which ones are drawn. >= 0. */
+double scenario_nll_change(const struct scenario_result *found,
+                           const struct scenario_result *expected);
+
 /* The largest difference of two logits in units of the row's standard deviation. */
 double scenario_worst(const struct scenario_result *found, const struct scenario_result *expected);
 
