@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,10 +17,12 @@
 #include "engine/engine_backup.h"
 #include "engine/plan_problem.h"
 #include "engine/plan_source.h"
+#include "engine/run_limits.h"
 
 /* Of runs that do not say. */
-#define PASS_TOKENS_DEFAULT 2048
-#define ROUTING_DEVIATION   0.3 /* as of phasor_plan */
+#define PASS_TOKENS_DEFAULT   2048
+#define RUN_SEQUENCES_DEFAULT 256
+#define ROUTING_DEVIATION     0.3 /* as of phasor_plan */
 
 /* A backup is spoken of where it would save more than predictions err. */
 #define GAIN_WORTH_A_WORD 1.05
@@ -40,6 +43,8 @@ static void load_bound(struct plan_load *load, int64_t context_max)
         load->prompt_tokens = context_max - 1;
     if (load->output_tokens > context_max - load->prompt_tokens)
         load->output_tokens = context_max - load->prompt_tokens;
+    if (load->prompt_tokens < 1 || load->output_tokens < 1)
+        load->sequences = 0;
 }
 
 static enum status lengths_read(struct auto_plan *plan, const struct engine_basis *basis,
@@ -88,7 +93,9 @@ static enum status load_find(struct auto_plan *plan, const struct engine_basis *
     TRY(batch_reader_open(&reader, plan->batch->input_path, BATCH_LINE_BYTES_MAX, &watch, NULL,
                           err));
     plan->input = batch_reader_fingerprint(reader);
-    if (!is_regular(plan->batch->input_path))
+    if (!is_regular(plan->batch->input_path) &&
+        snprintf(plan->input_path, sizeof plan->input_path, "%s", plan->batch->input_path) <
+            (int)sizeof plan->input_path)
         plan->input_fd = fcntl(batch_reader_fd(reader), F_DUPFD_CLOEXEC, 0);
     enum status status = lengths_read(plan, basis, reader, &watch, err);
     batch_reader_close(reader);
@@ -163,11 +170,17 @@ static void tell_choice(const struct log_sink *log, const struct plan_table *tab
     text_deinit(&line);
 }
 
-static void tell_backup(const struct log_sink *log, const struct plan_table *table, int chosen)
+/* That decode is on other weights than the checkpoint's, or would be faster there. */
+static void tell_backup(const struct log_sink *log, const struct plan_table *table, int chosen,
+                        const struct engine_params *params)
 {
     char layouts[LAYOUT_TEXT_BYTES];
-    const struct plan_candidate *best = &table->candidates[table->best];
+    const struct plan_candidate *best = &table->candidates[candidate_pick(table, params, true)];
     double gain = plan_candidate_total(&table->candidates[chosen]) / plan_candidate_total(best);
+    if (takes_int4(&table->candidates[chosen]))
+        log_write(log, LOG_INFO,
+                  "decode runs on the experts of the INT4 backup, and answers differ a little; "
+                  "--policy exact forbids it");
     if (!takes_int4(best) || gain < GAIN_WORTH_A_WORD)
         return;
     plan_layouts_format(layouts, &best->layouts);
@@ -190,8 +203,17 @@ static void tell_question(const struct auto_plan *plan, const struct plan_proble
         SIZE_TEXT(problem->memory_bytes), problem->rank_count);
 }
 
-static void tell_none(const struct log_sink *log, const struct plan_problem *problem)
+static void tell_none(const struct log_sink *log, const struct plan_table *table,
+                      const struct plan_problem *problem)
 {
+    for (int i = 0; i < table->count; i++) {
+        if (table->candidates[i].verdict != PLAN_UNKNOWN)
+            continue;
+        log_write(log, LOG_WARNING,
+                  "the profile has no times for a plan that fits, and static tensor parallelism is "
+                  "taken; phasor calibrate --overwrite measures anew");
+        return;
+    }
     log_write(log, LOG_WARNING,
               "no plan that can be run is predicted to fit into %s on each rank; static tensor "
               "parallelism is tried",
@@ -200,11 +222,14 @@ static void tell_none(const struct log_sink *log, const struct plan_problem *pro
 
 /* ---- The whole ------------------------------------------------------------------------------- */
 
-static uint64_t memory_of_rank(const struct engine_params *params, int rank_count)
+/* Less what a run takes beside weights, cache and passes. */
+static uint64_t memory_of_rank(const struct engine_params *params, int rank_count,
+                               uint64_t table_bytes)
 {
     uint64_t there = (uint64_t)((double)system_memory_available() * PLAN_USABLE_SHARE);
     uint64_t budget = params->memory_bytes;
-    return (budget > 0 && budget < there ? budget : there) / (uint64_t)rank_count;
+    uint64_t bytes = budget > 0 && budget < there ? budget : there;
+    return (bytes > table_bytes ? bytes - table_bytes : 0) / (uint64_t)rank_count;
 }
 
 static struct plan_subject_params subject_of(const struct auto_plan *plan,
@@ -213,19 +238,24 @@ static struct plan_subject_params subject_of(const struct auto_plan *plan,
 {
     const struct engine_params *params = basis->params;
     const struct phasor_batch_params *batch = plan->batch;
+    const struct model_config *config = checkpoint_config(basis->checkpoint);
     int64_t pass = batch != NULL ? batch->max_num_batched_tokens : params->max_num_batched_tokens;
+    int64_t wave = batch != NULL ? batch->max_num_seqs : params->max_num_seqs;
+    pass = pass > 0 ? pass : PASS_TOKENS_DEFAULT;
+    wave = wave > 0 ? wave : RUN_SEQUENCES_DEFAULT;
     return (struct plan_subject_params){
-        .config = checkpoint_config(basis->checkpoint),
+        .config = config,
         .profile = profile,
         .rank_count = basis->rank_count,
         .dtype = basis->types.matrices,
         .has_int4_experts = params->has_int4_experts,
-        .memory_bytes = memory_of_rank(params, basis->rank_count),
+        .memory_bytes = memory_of_rank(params, basis->rank_count,
+                                       run_table_bytes(wave, pass, config->vocab_count)),
         .kv_bytes = batch != NULL ? batch->kv_bytes : params->kv_bytes,
         .load = plan->load,
         .allows_int4 = !params->is_exact,
-        .max_num_batched_tokens = pass > 0 ? pass : PASS_TOKENS_DEFAULT,
-        .wave_max = batch != NULL ? batch->max_num_seqs : params->max_num_seqs,
+        .max_num_batched_tokens = pass,
+        .wave_max = wave,
         .routing_deviation = ROUTING_DEVIATION,
     };
 }
@@ -267,9 +297,9 @@ static enum status plan_with(struct auto_plan *plan, struct engine_choice *out,
         if (!basis->params->transition_is_auto) /* mixed, too, which no plan has */
             out->way = basis->params->transition;
         tell_choice(log, &table, chosen);
-        tell_backup(log, &table, chosen);
+        tell_backup(log, &table, chosen, basis->params);
     } else {
-        tell_none(log, &subject.problem);
+        tell_none(log, &table, &subject.problem);
     }
     plan_table_deinit(&table);
     return STATUS_OK;
@@ -300,9 +330,11 @@ void auto_plan_init(struct auto_plan *plan)
     *plan = (struct auto_plan){.input_fd = -1};
 }
 
-int auto_plan_take_input(struct auto_plan *plan)
+int auto_plan_take_input(struct auto_plan *plan, const char *path)
 {
     int fd = plan->input_fd;
+    if (fd < 0 || strcmp(plan->input_path, path) != 0)
+        return -1;
     plan->input_fd = -1;
     return fd;
 }

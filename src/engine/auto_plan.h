@@ -5,6 +5,8 @@
 #ifndef PHASOR_ENGINE_AUTO_PLAN_H
 #define PHASOR_ENGINE_AUTO_PLAN_H
 
+#include <limits.h>
+
 #include "engine/engine.h"
 #include "model/fingerprint.h"
 #include "phasor.h"
@@ -24,7 +26,8 @@ struct auto_plan {
     bool has_forecast; /* a plan was chosen for `input` */
     struct plan_forecast forecast;
     struct fingerprint input;
-    int input_fd; /* of what cannot be read twice, or its copy; -1: none */
+    int input_fd;              /* of what cannot be read twice, or its copy; -1: none */
+    char input_path[PATH_MAX]; /* as it was named */
 };
 
 void auto_plan_init(struct auto_plan *plan); /* nothing is known */
@@ -39,7 +42,8 @@ void auto_plan_deinit(struct auto_plan *plan);
 enum status auto_plan_choose(void *context, struct engine_choice *out,
                              const struct engine_basis *basis, struct error *err) MUST_CHECK;
 
-/* The input that was read ahead and cannot be read again, now the caller's; -1: there is none. */
-int auto_plan_take_input(struct auto_plan *plan);
+/* The input of that name that was read ahead and cannot be read again, now the caller's; -1: there
+ * is none. */
+int auto_plan_take_input(struct auto_plan *plan, const char *path);
 
 #endif

@@ -55,9 +55,14 @@ static enum status read_at(struct profile_file *out, bool *fits, const char *pat
         tell_misfit(path, named, profile_fit_names[PROFILE_STALE], cause.message, basis);
         return STATUS_OK;
     }
+    if (status == STATUS_NOT_FOUND)
+        return error_set(err, status,
+                         "--profile: %s; phasor calibrate -o %s makes one, and --plan static runs "
+                         "without",
+                         cause.message, path);
     if (status != STATUS_OK)
         return error_set(err, status, "%s%s", cause.message,
-                         status == STATUS_NOT_FOUND || status == STATUS_NO_MEMORY
+                         status != STATUS_FORMAT
                              ? ""
                              : "; it is no profile of phasor calibrate: remove it and calibrate "
                                "again, or run without one by --plan static");

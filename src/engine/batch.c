@@ -373,7 +373,7 @@ static enum status open_reader(struct batch *batch, struct error *err)
     const struct phasor_batch_params *params = batch->params;
     const struct watch reading = {.ask = batch_progress_reading, .context = &batch->progress};
     struct row_names *names = params->resume ? &batch->names : NULL;
-    int fd = batch->plan == NULL ? -1 : auto_plan_take_input(batch->plan);
+    int fd = batch->plan == NULL ? -1 : auto_plan_take_input(batch->plan, params->input_path);
     enum status status = fd >= 0 ? batch_reader_open_fd(&batch->reader, fd, params->input_path,
                                                         BATCH_LINE_BYTES_MAX, &reading, names, err)
                                  : batch_reader_open(&batch->reader, params->input_path,
@@ -383,15 +383,16 @@ static enum status open_reader(struct batch *batch, struct error *err)
     return status;
 }
 
-/* Of this input, and all of it; ranks that work one at a time, to be recorded, are not as
- * predicted. */
+/* Of this input, and all of it, to its end; ranks that work one at a time, to be recorded, are not
+ * as predicted. */
 static void take_forecast(const struct batch *batch)
 {
     const struct auto_plan *plan = batch->plan;
     struct phasor_batch_result *result = batch->result;
     struct fingerprint input = batch_reader_fingerprint(batch->reader);
     if (plan == NULL || !plan->has_forecast || memcmp(&input, &plan->input, sizeof input) != 0 ||
-        result->completed_before + result->failed_before > 0 || engine_records(batch->engine))
+        result->completed_before + result->failed_before > 0 || engine_records(batch->engine) ||
+        !batch->has_all_rows || batch_progress_done(&batch->progress) < result->total)
         return;
     result->has_prediction = true;
     result->predicted_prefill_seconds = plan->forecast.prefill;
@@ -408,10 +409,10 @@ static enum status run(struct batch *batch, struct error *err)
         TRY(check_all_rows(batch, err));
     TRY(open_session(batch, err));
     TRY(open_files(batch, err));
-    take_forecast(batch);
     batch->progress.started_at = system_seconds();
     batch_report_begin(batch->report);
     TRY(run_all(batch, err));
+    take_forecast(batch);
     return batch_files_finish(&batch->files, err);
 }
 

@@ -31,9 +31,7 @@ struct side_file batch_names_side(const struct phasor_batch_params *params, enum
         [SIDE_TRACE] = {.path = params->trace_path,
                         .flag = "--trace",
                         .head = "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"program\":\"phasor"},
-        [SIDE_RECORD] = {.path = params->record_path,
-                         .flag = "--record",
-                         .head = RECORDING_MAGIC},
+        [SIDE_RECORD] = {.path = params->record_path, .flag = "--record", .head = RECORDING_MAGIC},
     };
     return files[side];
 }

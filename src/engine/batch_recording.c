@@ -2,11 +2,11 @@
 
 #include <string.h>
 
+#include "base/json_writer.h"
 #include "base/memory.h"
 #include "base/record.h"
 #include "base/text.h"
 #include "comm/collective.h"
-#include "base/json_writer.h"
 #include "exec/stage.h"
 #include "layout/traffic.h"
 #include "layout/work.h"

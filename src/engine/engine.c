@@ -24,7 +24,8 @@ struct engine {
     struct tokenizer *tokenizer;
     struct plan_layouts layouts;
     uint64_t memory_bytes;
-    bool has_gpus; /* its ranks are GPUs, not shares of the CPU */
+    bool has_chosen; /* the layouts: nobody named them */
+    bool has_gpus;   /* its ranks are GPUs, not shares of the CPU */
     struct trace *trace;
     struct trace_lane *lane; /* of who drives */
     struct turn *turn;       /* of ranks that are recorded; NULL: they run as they can */
@@ -103,6 +104,7 @@ static enum status plan_choose(struct engine *engine, struct engine_params *chos
     if (!choice.is_made)
         return STATUS_OK;
     engine->layouts = choice.layouts;
+    engine->has_chosen = true;
     bool takes_int4 =
         choice.layouts.decode_is_packed || (choice.has_way && choice.way == WAY_UPLOAD);
     bool is_open = plan_layouts_differ(&choice.layouts) && !choice.has_way;
@@ -322,6 +324,8 @@ struct transition *engine_transition(const struct engine *engine)
 
 const char *engine_room_advice(const struct engine *engine)
 {
+    if (engine->has_chosen)
+        return ", or take --plan static";
     return room_advice(engine->keeps_both, engine->layouts.decode_is_packed);
 }
 

@@ -147,6 +147,7 @@ enum status engine_backup_open(struct backup **out, const struct checkpoint *che
 bool engine_backup_is_at_hand(const struct engine_params *params,
                               const struct checkpoint *checkpoint)
 {
+    struct backup *backup = NULL;
     struct error ignored;
     char *path;
     if (params->is_exact || params->has_int4_experts)
@@ -155,9 +156,13 @@ bool engine_backup_is_at_hand(const struct engine_params *params,
         return true;
     if (backup_path_in_cache(&path, checkpoint, &engine_backup_settings, &ignored) != STATUS_OK)
         return false;
-    bool is_there = access(path, F_OK) == 0;
+    const struct wish wish = {.params = params};
+    enum status status = open_in_cache(&backup, path, checkpoint, &wish, &ignored);
     memory_free(path);
-    return is_there;
+    if (status != STATUS_OK || backup == NULL)
+        return false;
+    backup_close(backup);
+    return true;
 }
 
 void engine_backup_pass_over(const struct engine_params *params, bool has_experts)

@@ -122,7 +122,9 @@ static struct plan_memory memory_with(struct plan_subject *subject,
         .weights = resident_bytes(subject, layouts),
         .experts = known->experts,
         .cache = cache,
-        .activations = activation_bytes(subject, known, pass_tokens, sequences),
+        .activations =
+            activation_bytes(subject, known, pass_tokens,
+                             subject->wave_opened > sequences ? subject->wave_opened : sequences),
     };
 }
 
@@ -201,6 +203,7 @@ enum status plan_subject_init(struct plan_subject *out, const struct plan_subjec
         .config = params->config,
         .shape = weights_shape(params->config),
         .dtype = params->dtype,
+        .wave_opened = params->wave_max,
         .cache_bytes_max = params->kv_bytes / (uint64_t)params->rank_count,
     };
     out->problem = (struct plan_problem){

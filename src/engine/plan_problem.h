@@ -30,6 +30,8 @@ struct plan_subject {
     struct model_shape shape;
     enum dtype dtype;
     uint64_t cache_bytes_max; /* on each rank; 0: what memory leaves */
+    int64_t wave_opened; /* passes are opened for so many sequences, however few run; 0: for those
+                          * that run */
     struct plan_problem problem;
     int64_t passes[PLAN_SIZES_MAX], waves[PLAN_SIZES_MAX];
     struct plan_known known;
@@ -48,7 +50,8 @@ struct plan_subject_params {
     struct plan_load load;
     bool is_queue, allows_int4;
     int64_t max_num_seqs, max_num_batched_tokens; /* 0: the planner chooses */
-    int64_t wave_max; /* where it does: at most so many sequences at a time; 0: 256 */
+    int64_t wave_max; /* where it does: at most so many sequences at a time, for which passes are
+                       * opened; 0: 256, and for those that run */
     double routing_deviation;
 };
 
