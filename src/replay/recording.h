@@ -112,7 +112,7 @@ struct recording_group {
 struct recording {
     int rank_count;
     double wall_seconds; /* of the recorded run itself, its ranks one at a time */
-    char *about;         /* JSON object: model, plan, kernels, machine, version, tokens */
+    char *about;         /* JSON object: docs/recording-format.md has the keys */
     char **strings;
     char **stage_names;
     char **tag_names;

@@ -321,7 +321,13 @@ static enum status make_path(struct report *out, const struct survey *survey, st
 
 /* ---- The whole ------------------------------------------------------------------------------- */
 
-static void read_tokens(struct report *out, const struct recording *recording)
+static uint64_t count_of(const json_t *about, const char *name)
+{
+    json_int_t count = json_integer_value(json_object_get(about, name));
+    return count > 0 ? (uint64_t)count : 0;
+}
+
+static void read_about(struct report *out, const struct recording *recording)
 {
     static const char *const names[] = {
         [RECORD_PREFILL] = "prefill_tokens", [RECORD_DECODE] = "decode_tokens"};
@@ -330,10 +336,10 @@ static void read_tokens(struct report *out, const struct recording *recording)
         json_parse_object(&about, recording->about, strlen(recording->about), "about", NULL) !=
             STATUS_OK)
         return;
-    for (int phase = RECORD_PREFILL; phase < RECORD_PHASE_COUNT; phase++) {
-        json_int_t count = json_integer_value(json_object_get(about, names[phase]));
-        out->phases[phase].tokens = count > 0 ? (uint64_t)count : 0;
-    }
+    for (int phase = RECORD_PREFILL; phase < RECORD_PHASE_COUNT; phase++)
+        out->phases[phase].tokens = count_of(about, names[phase]);
+    out->rows = count_of(about, "rows");
+    out->rows_before = count_of(about, "rows_before");
     json_decref(about);
 }
 
@@ -369,7 +375,7 @@ enum status report_make(struct report *out, const struct recording *recording,
     find_lanes(&survey);
     add_walls(&report, &survey, simulation->seconds);
     add_ranks(&report, &survey);
-    read_tokens(&report, recording);
+    read_about(&report, recording);
     TRY_GOTO(make_path(&report, &survey, err), done);
     *out = report;
 done:

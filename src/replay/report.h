@@ -55,7 +55,10 @@ struct path_step {
 };
 
 struct report {
-    double seconds; /* of the whole run */
+    double seconds;             /* of the whole run */
+    uint64_t rows, rows_before; /* of its batch, by the recording's `about`, and of those the ones
+                                 * that an earlier run did: where there are any, what was recorded
+                                 * is a part of a run. 0: not told */
     struct report_phase phases[RECORD_PHASE_COUNT];
     struct path_part *path; /* the longest first */
     int path_count;

@@ -1,4 +1,6 @@
 /* A report as JSON. */
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,9 +51,25 @@ const char *report_label(const struct report_subject *subject)
     return subject->durations == DURATIONS_MODELLED ? "modelled" : "replay";
 }
 
-static void put_notes(struct json_writer *json, const struct report_subject *subject)
+static void put_part(struct json_writer *json, const struct report *report)
+{
+    char note[160], whole[32] = "";
+    if (report->rows_before == 0)
+        return;
+    if (report->rows >= report->rows_before)
+        snprintf(whole, sizeof whole, "%" PRIu64 " ", report->rows);
+    snprintf(note, sizeof note,
+             "the recording is of a part of a run: an earlier one, which it resumed, had done "
+             "%" PRIu64 " of its %srows",
+             report->rows_before, whole);
+    json_write_string(json, note);
+}
+
+static void put_notes(struct json_writer *json, const struct report *report,
+                      const struct report_subject *subject)
 {
     open_under(json, "notes", '[');
+    put_part(json, report);
     if (subject->link_scale > 0)
         json_write_string(json, "links are scaled to the speed of the device that was recorded: "
                                 "times of prefill keep their proportions, those of decode are not "
@@ -75,10 +93,13 @@ static void put_about(struct json_writer *json, const struct recording *recordin
     json_decref(about);
 }
 
-static void put_subject(struct json_writer *json, const struct report_subject *subject)
+static void put_subject(struct json_writer *json, const struct report *report,
+                        const struct report_subject *subject)
 {
     put_string(json, "label", report_label(subject));
-    put_notes(json, subject);
+    json_write_key(json, "partial");
+    json_write_bool(json, report->rows_before > 0);
+    put_notes(json, report, subject);
     put_string(json, "box", subject->box == NULL ? NULL : subject->box->name);
     put_string(json, "title", subject->box == NULL ? NULL : subject->box->title);
     if (subject->link_scale > 0)
@@ -247,7 +268,7 @@ void report_write(struct text *out, const struct report *report,
         {"prefill", RECORD_PREFILL}, {"decode", RECORD_DECODE}, {"between", RECORD_BETWEEN}};
     struct json_writer json = {.out = out};
     json_write_open(&json, '{');
-    put_subject(&json, subject);
+    put_subject(&json, report, subject);
     put_seconds(&json, "seconds", report->seconds);
     open_under(&json, "phases", '{');
     for (size_t i = 0; i < sizeof phases / sizeof *phases; i++)

@@ -1,5 +1,7 @@
-/* Writes a recording for tests/cli/test_replay.sh: example_recording FILE. */
+/* Writes a recording for tests/cli/test_replay.sh: example_recording FILE [ROWS],
+ * of which an earlier run did so many of four. */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "replay/example.h"
 
@@ -7,9 +9,14 @@ int main(int argc, char **argv)
 {
     static struct rig rig;
     struct error err;
-    if (argc != 2)
+    static char about[128];
+    if (argc < 2 || argc > 3)
         return 2;
     example_fill(&rig);
+    if (argc == 3) {
+        snprintf(about, sizeof about, "{\"rows\": 4, \"rows_before\": %d}", atoi(argv[2]));
+        rig.recording.about = about;
+    }
     if (recording_write(&rig.recording, argv[1], &err) == STATUS_OK)
         return 0;
     fprintf(stderr, "%s\n", err.message);

@@ -31,6 +31,14 @@ expect 0 "a box of a file" "$phasor" replay r.bin --box mine.json
 has out "^replay *mine:" "a box of a file"
 expect 0 "a box of a path" "$phasor" replay r.bin --box ./mine.json
 
+# ---- a part of a run
+has first '"partial":false' "a whole run"
+"$example" part.bin 3 || exit 1
+expect 0 "a part" "$phasor" replay part.bin
+has out "^note .*part of a run.* had done 3 of its 4 rows" "a part"
+expect 0 "a part, --json" "$phasor" replay part.bin --json
+has out '"partial":true,"notes":\["the recording is of a part of a run' "a part, --json"
+
 # ---- the trace
 expect 0 "--trace" "$phasor" replay r.bin --box h200x2 --trace t.json
 has t.json '"program":"phasor replay"' "--trace"; has t.json '"ph":"X"' "--trace"

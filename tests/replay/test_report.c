@@ -378,6 +378,35 @@ Test(report, json_says_what_the_times_are)
     json_decref(root);
 }
 
+/* The file is whoever's: numbers that cannot be are no reason to fail. */
+Test(report, json_says_whether_it_is_of_a_part)
+{
+    static const struct {
+        const char *about, *note; /* NULL: of a whole run */
+    } cases[] = {
+        {"{\"rows\": 4, \"rows_before\": 3}", "had done 3 of its 4 rows"},
+        {"{\"rows_before\": 3}", "had done 3 of its rows"},
+        {"{\"rows\": 2, \"rows_before\": 3}", "had done 3 of its rows"},
+        {"{\"rows\": 4, \"rows_before\": 0}", NULL},
+        {"{\"rows\": 4, \"rows_before\": -3}", NULL},
+        {"{\"rows\": 4, \"rows_before\": \"3\"}", NULL},
+        {"{\"rows\": 4}", NULL},
+        {"[]", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rig_init(&rig, 1);
+        rig.recording.about = (char *)(uintptr_t)cases[i].about;
+        json_t *root = write_json((struct report_subject){.box = NULL});
+        const json_t *notes = json_object_get(root, "notes");
+        cr_assert_eq(json_is_true(json_object_get(root, "partial")), cases[i].note != NULL);
+        cr_assert_eq(json_array_size(notes), cases[i].note != NULL, "case %zu", i);
+        cr_assert(cases[i].note == NULL ||
+                      strstr(json_string_value(json_array_get(notes, 0)), cases[i].note) != NULL,
+                  "case %zu", i);
+        json_decref(root);
+    }
+}
+
 /* ---- Scale ----------------------------------------------------------------------------------- */
 
 static uint32_t product(int work, enum record_phase phase, uint64_t flops, uint64_t ns)
