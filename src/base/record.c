@@ -1,33 +1,14 @@
 #include "base/record.h"
 
-#include <string.h>
 #include <time.h>
 
-#include "base/memory.h"
-#include "base/trace_lane.h"
+#include "base/record_lane.h"
 
 /* A host's work is cut into nodes no shorter than this where commands are put on streams: a few of
  * them, and far less than an operation takes that is worth its command. */
 #define HOST_NS_MIN 5000
 
-#define ARRAY_FIRST 256
-
 /* ---- Life ------------------------------------------------------------------------------------ */
-
-/* Under the lane's lock, or where nobody works on it. */
-static void lane_clear(struct record_lane *of)
-{
-    memory_free(of->nodes);
-    memory_free(of->needs);
-    memory_free(of->values);
-    memory_free(of->seen);
-    *of = (struct record_lane){.kind = of->kind, .as = of->as};
-}
-
-void record_lane_deinit(struct trace_lane *lane)
-{
-    lane_clear(&lane->record);
-}
 
 void record_lane_set(struct trace_lane *lane, enum record_lane_kind kind)
 {
@@ -42,27 +23,15 @@ static uint64_t clock_ns(clockid_t clock)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static void each_lane_locked(struct trace *trace, void (*look)(struct record_lane *of))
+static bool is_recording(const struct trace *trace)
 {
-    pthread_mutex_lock(&trace->lock);
-    for (struct trace_lane *lane = trace->lanes; lane != NULL; lane = lane->next) {
-        pthread_mutex_lock(&lane->lock);
-        look(&lane->record);
-        pthread_mutex_unlock(&lane->lock);
-    }
-    pthread_mutex_unlock(&trace->lock);
+    return atomic_load_explicit(&trace->is_recording, memory_order_acquire);
 }
 
-static void lane_pass(struct record_lane *of)
+void record_start(struct trace *trace, int64_t byte_max)
 {
-    (void)of;
-}
-
-void record_start(struct trace *trace, int64_t node_max)
-{
-    atomic_store(&trace->is_recording, false);
-    each_lane_locked(trace, lane_clear);
-    atomic_store(&trace->node_room, node_max);
+    record_forget(trace);
+    atomic_store(&trace->byte_room, byte_max);
     atomic_store(&trace->outcome, RECORD_WHOLE);
     atomic_store(&trace->phase, 0);
     atomic_fetch_add(&trace->recording, 1);
@@ -70,21 +39,46 @@ void record_start(struct trace *trace, int64_t node_max)
     record_resume();
 }
 
-/* Nodes are added under the lock of their lane and not once it is off: so behind a round of the
- * locks all lanes rest, and each mark that a node needs is of nodes that are there. */
+enum record_outcome record_outcome(const struct trace *trace)
+{
+    return (enum record_outcome)atomic_load(&trace->outcome);
+}
+
+/* Lanes change under their locks, and not once it is off (record_lane.h): so behind a round of the
+ * locks all of them rest, and each mark that a node needs is of nodes that are there. */
 enum record_outcome record_stop(struct trace *trace)
 {
     record_pause();
     atomic_store(&trace->is_recording, false);
-    each_lane_locked(trace, lane_pass);
-    return (enum record_outcome)atomic_load(&trace->outcome);
+    pthread_mutex_lock(&trace->lock);
+    for (struct trace_lane *lane = trace->lanes; lane != NULL; lane = lane->next) {
+        pthread_mutex_lock(&lane->lock);
+        pthread_mutex_unlock(&lane->lock);
+    }
+    pthread_mutex_unlock(&trace->lock);
+    return record_outcome(trace);
+}
+
+void record_forget(struct trace *trace)
+{
+    atomic_store(&trace->is_recording, false);
+    pthread_mutex_lock(&trace->lock);
+    for (struct trace_lane *lane = trace->lanes; lane != NULL; lane = lane->next)
+        record_lane_forget(lane);
+    pthread_mutex_unlock(&trace->lock);
 }
 
 /* ---- The thread's lane ----------------------------------------------------------------------- */
 
-static bool is_recording(const struct trace *trace)
+/* What the lane's thread told of an earlier recording is over: a node that has begun then, or work
+ * that a host has not been asked for. */
+static void begin_anew(struct record_lane *of, uint16_t recording)
 {
-    return atomic_load_explicit(&trace->is_recording, memory_order_acquire);
+    if (of->recording == recording)
+        return;
+    of->recording = recording;
+    of->has_next = false;
+    of->since = of->since_ns = of->paused_ns = of->excluded_ns = of->ended_ns = 0;
 }
 
 /* NULL: nothing is kept. */
@@ -94,7 +88,10 @@ static struct trace_lane *lane_now(void)
     if (own == NULL || !is_recording(own->trace))
         return NULL;
     struct trace_lane *lane = own->record.as != NULL ? own->record.as : own;
-    return lane->record.kind == RECORD_LANE_NONE ? NULL : lane;
+    if (lane->record.kind == RECORD_LANE_NONE)
+        return NULL;
+    begin_anew(&lane->record, atomic_load(&own->trace->recording));
+    return lane;
 }
 
 bool record_is_on(void)
@@ -123,97 +120,9 @@ static bool is_host(const struct record_lane *of)
     return of->kind == RECORD_LANE_HOST || of->kind == RECORD_LANE_DRIVER;
 }
 
-/* ---- Adding ---------------------------------------------------------------------------------- */
-
-static void give_up(struct trace *trace, enum record_outcome outcome)
-{
-    int whole = RECORD_WHOLE;
-    atomic_compare_exchange_strong(&trace->outcome, &whole, (int)outcome);
-    atomic_store(&trace->is_recording, false);
-}
-
-/* Under the lane's lock: room for `more` of an array. */
-static bool has_room(void *array, size_t *room, size_t count, size_t more, size_t size)
-{
-    void *old, *grown;
-    if (count + more <= *room)
-        return true;
-    size_t wanted = *room == 0 ? ARRAY_FIRST : 2 * *room;
-    while (wanted < count + more)
-        wanted *= 2;
-    memcpy(&old, array, sizeof old);
-    grown = memory_resize(old, wanted, size);
-    if (grown == NULL)
-        return false;
-    memcpy(array, &grown, sizeof grown);
-    *room = wanted;
-    return true;
-}
-
-/* With the needs that wait for it. */
 static void node_add(struct trace_lane *lane, const struct record_node *node)
 {
-    struct record_lane *of = &lane->record;
-    bool is_full = atomic_fetch_sub(&lane->trace->node_room, 1) <= 0, is_kept = true;
-    pthread_mutex_lock(&lane->lock);
-    if (is_recording(lane->trace) && !is_full) {
-        is_kept = has_room(&of->nodes, &of->node_room, of->node_count, 1, sizeof *of->nodes);
-        if (is_kept) {
-            struct record_node *added = &of->nodes[of->node_count++];
-            *added = *node;
-            added->phase = (uint8_t)atomic_load(&lane->trace->phase);
-            added->need_first = (uint32_t)of->need_first;
-            added->need_count = (uint32_t)(of->need_count - of->need_first);
-            of->need_first = of->need_count;
-        }
-    }
-    pthread_mutex_unlock(&lane->lock);
-    if (is_full || !is_kept)
-        give_up(lane->trace, is_full ? RECORD_FULL : RECORD_NO_MEMORY);
-}
-
-static bool has_needs(const struct record_lane *of)
-{
-    return of->need_count > of->need_first;
-}
-
-static struct record_mark mark_now(struct trace_lane *lane)
-{
-    pthread_mutex_lock(&lane->lock);
-    uint32_t count = (uint32_t)lane->record.node_count;
-    pthread_mutex_unlock(&lane->lock);
-    if (count == 0)
-        return (struct record_mark){0};
-    return (struct record_mark){
-        .lane = lane->number, .recording = atomic_load(&lane->trace->recording), .count = count};
-}
-
-/* What a lane has needed before, it need not need again. */
-static bool is_seen(struct record_lane *of, struct record_mark mark)
-{
-    size_t before = of->seen_room;
-    if (!has_room(&of->seen, &of->seen_room, 0, (size_t)mark.lane + 1, sizeof *of->seen))
-        return false;
-    memset(of->seen + before, 0, (of->seen_room - before) * sizeof *of->seen);
-    if (of->seen[mark.lane] >= mark.count)
-        return true;
-    of->seen[mark.lane] = mark.count;
-    return false;
-}
-
-static void need_add(struct trace_lane *lane, struct record_mark mark)
-{
-    struct record_lane *of = &lane->record;
-    if (mark.lane == 0 || mark.lane == lane->number ||
-        mark.recording != atomic_load(&lane->trace->recording) || is_seen(of, mark))
-        return;
-    pthread_mutex_lock(&lane->lock);
-    bool is_kept = has_room(&of->needs, &of->need_room, of->need_count, 1, sizeof *of->needs);
-    if (is_kept)
-        of->needs[of->need_count++] = mark;
-    pthread_mutex_unlock(&lane->lock);
-    if (!is_kept)
-        give_up(lane->trace, RECORD_NO_MEMORY);
+    record_lane_add(lane, lane->record.recording, node);
 }
 
 /* ---- Hosts ----------------------------------------------------------------------------------- */
@@ -228,7 +137,7 @@ static void host_cut(struct trace_lane *lane, uint64_t least)
 {
     struct record_lane *of = &lane->record;
     uint64_t now = of->since == 0 ? 0 : host_clock(of), work = now - of->since;
-    if (work < least && !has_needs(of))
+    if (work < least && !record_lane_has_needs(lane))
         return;
     struct record_node node = {.name = lane->name,
                                .kind = work > 0 ? RECORD_NODE_COMPUTE : RECORD_NODE_WAIT,
@@ -241,6 +150,18 @@ static void host_cut(struct trace_lane *lane, uint64_t least)
     node_add(lane, &node);
     of->since = now;
     of->since_ns = node.end_ns;
+}
+
+/* What it did before does not wait for what it comes to need now; but where it needed others
+ * already, some microseconds of work between the two are told as behind both. */
+static void host_need(struct trace_lane *lane)
+{
+    struct record_lane *of = &lane->record;
+    if (!record_lane_has_needs(lane))
+        host_cut(lane, 1);
+    else if (host_clock(of) - of->since >= HOST_NS_MIN)
+        host_cut(lane, HOST_NS_MIN);
+    of->since_ns = clock_ns(CLOCK_MONOTONIC);
 }
 
 void record_phase(struct trace *trace, int phase)
@@ -262,7 +183,7 @@ struct record_mark record_mark(void)
     uint64_t now;
     if (is_host(&lane->record)) {
         host_cut(lane, HOST_NS_MIN);
-    } else if (has_needs(&lane->record)) {
+    } else if (record_lane_has_needs(lane)) {
         now = clock_ns(CLOCK_MONOTONIC);
         node_add(lane, &(struct record_node){.name = "wait",
                                              .kind = RECORD_NODE_WAIT,
@@ -272,14 +193,14 @@ struct record_mark record_mark(void)
                                              .stage = (uint8_t)lane->stage,
                                              .threads = 1});
     }
-    return mark_now(lane);
+    return record_lane_mark(lane);
 }
 
 struct record_mark record_mark_of(struct trace_lane *lane)
 {
     if (lane == NULL || !is_recording(lane->trace))
         return (struct record_mark){0};
-    return mark_now(lane->record.as != NULL ? lane->record.as : lane);
+    return record_lane_mark(lane->record.as != NULL ? lane->record.as : lane);
 }
 
 void record_need(struct record_mark mark)
@@ -289,9 +210,9 @@ void record_need(struct record_mark mark)
     struct trace_lane *lane = lane_now();
     if (lane == NULL)
         return;
-    if (is_host(&lane->record) && lane->record.since != 0 && !has_needs(&lane->record))
-        host_cut(lane, 1); /* what it did before */
-    need_add(lane, mark);
+    if (is_host(&lane->record) && lane->record.since != 0)
+        host_need(lane);
+    record_lane_need(lane, lane->record.recording, mark);
 }
 
 void record_pause(void)
@@ -405,32 +326,8 @@ void record_collective(const struct record_collective *call)
 {
     struct trace_lane *lane;
     struct record_node *node = next_node(&lane);
-    if (node == NULL)
-        return;
-    struct record_lane *of = &lane->record;
-    size_t more = RECORD_VALUES + 2 * (size_t)call->size;
-    pthread_mutex_lock(&lane->lock);
-    bool is_kept =
-        has_room(&of->values, &of->value_room, of->value_count, more, sizeof *of->values);
-    if (is_kept) {
-        int64_t *values = of->values + of->value_count;
-        node->kind = RECORD_NODE_COLLECTIVE;
-        node->value_first = (uint32_t)of->value_count;
-        values[RECORD_VALUE_GROUP] = call->group;
-        values[RECORD_VALUE_NUMBER] = call->number;
-        values[RECORD_VALUE_OP] = call->op;
-        values[RECORD_VALUE_TAG] = call->tag;
-        values[RECORD_VALUE_MEMBER] = call->member;
-        values[RECORD_VALUE_SIZE] = call->size;
-        for (int m = 0; m < call->size; m++) {
-            values[RECORD_VALUES + m] = call->ranks[m];
-            values[RECORD_VALUES + call->size + m] = call->counts[m];
-        }
-        of->value_count += more;
-    }
-    pthread_mutex_unlock(&lane->lock);
-    if (!is_kept)
-        give_up(lane->trace, RECORD_NO_MEMORY);
+    if (node != NULL)
+        record_lane_collective(lane, lane->record.recording, node, call);
 }
 
 /* ---- What is told of afterwards -------------------------------------------------------------- */
@@ -455,13 +352,15 @@ void record_add(enum record_node_kind kind, const char *name, uint64_t begin_ns,
 struct record_mark record_read(struct trace_lane *reads, const char *name, uint64_t begin_ns,
                                uint64_t end_ns, uint64_t bytes, struct record_mark need)
 {
-    if (reads == NULL || reads->record.kind == RECORD_LANE_NONE || lane_now() == NULL)
+    struct trace_lane *lane = lane_now();
+    if (lane == NULL || reads == NULL || reads->record.kind == RECORD_LANE_NONE)
         return (struct record_mark){0};
     struct record_lane *of = &reads->record;
+    begin_anew(of, lane->record.recording);
     begin_ns = begin_ns > of->ended_ns ? begin_ns : of->ended_ns;
     end_ns = end_ns > begin_ns ? end_ns : begin_ns;
     of->ended_ns = end_ns;
-    need_add(reads, need);
+    record_lane_need(reads, of->recording, need);
     node_add(reads, &(struct record_node){.name = name,
                                           .kind = RECORD_NODE_READ,
                                           .begin_ns = begin_ns,
@@ -471,29 +370,5 @@ struct record_mark record_read(struct trace_lane *reads, const char *name, uint6
                                           .layer = (int32_t)trace_own->layer,
                                           .stage = (uint8_t)trace_own->stage,
                                           .threads = 1});
-    return mark_now(reads);
-}
-
-/* ---- Looking --------------------------------------------------------------------------------- */
-
-void record_look(struct trace *trace,
-                 void (*look)(void *context, const struct record_lane_view *lane), void *context)
-{
-    pthread_mutex_lock(&trace->lock);
-    for (struct trace_lane *lane = trace->lanes; lane != NULL; lane = lane->next) {
-        const struct record_lane *of = &lane->record;
-        if (of->kind == RECORD_LANE_NONE)
-            continue;
-        look(context, &(struct record_lane_view){.number = lane->number,
-                                                 .rank = lane->rank,
-                                                 .name = lane->name,
-                                                 .kind = of->kind,
-                                                 .nodes = of->nodes,
-                                                 .needs = of->needs,
-                                                 .values = of->values,
-                                                 .node_count = of->node_count,
-                                                 .need_count = of->need_first,
-                                                 .value_count = of->value_count});
-    }
-    pthread_mutex_unlock(&trace->lock);
+    return record_lane_mark(reads);
 }

@@ -10,7 +10,14 @@
  * record_resume; it is cut into nodes where somebody needs it, or it needs somebody. So no time is
  * lost or counted twice.
  *
- * Nothing is kept before record_start, and asking costs a load then. Any thread.
+ * Nothing is kept before record_start, and asking costs a load then.
+ *
+ * Threads: one drives, which starts, stops, looks and forgets. The others may be at work meanwhile:
+ * what they tell reaches a lane whole or not at all, nothing of it behind record_stop, and nothing
+ * in a later recording that they have begun to tell in an earlier one. But a graph has no loose
+ * ends only where the threads whose work is to be in it rest at start and stop: else of what was
+ * under way the beginning or the end is missing, such as a member of a collective
+ * (engine/batch_recording.h leaves out what is not whole).
  */
 #ifndef PHASOR_BASE_RECORD_H
 #define PHASOR_BASE_RECORD_H
@@ -76,7 +83,7 @@ struct record_node {
     uint64_t begin_ns, end_ns; /* by the wall's clock, what it paused included */
     uint64_t bytes, flops;
     uint32_t need_first, need_count; /* of the lane's needs */
-    uint32_t value_first;            /* of a collective: of the lane's values, as below */
+    uint32_t value_first;            /* of a collective: of the lane's values */
     int32_t layer;                   /* -1: none */
     int32_t dims[RECORD_DIMS];
     uint16_t threads;
@@ -99,17 +106,25 @@ enum record_value {
 /* How a recording ended. */
 enum record_outcome {
     RECORD_WHOLE,
-    RECORD_FULL,     /* there were more nodes than there was to be room for */
+    RECORD_FULL,     /* it would take more bytes than it was to take */
     RECORD_NO_MEMORY /* for them */
 };
 
-/* The lane takes part from here on, as one of that kind; NULL is allowed. */
+/* The lane takes part from here on, as one of that kind, before a thread works on it; NULL is
+ * allowed. */
 void record_lane_set(struct trace_lane *lane, enum record_lane_kind kind);
 
-/* Forgets what was kept, and keeps from here on. With more than `node_max` nodes of all lanes
- * together it stops: half a graph is none. By the thread that drives. */
-void record_start(struct trace *trace, int64_t node_max);
+/* Forgets what was kept, and keeps from here on. Where that takes more than `byte_max` bytes, or
+ * there is no memory, it stops: half a graph is none. A node takes sizeof(struct record_node), a
+ * need that of a mark, and a collective 48 bytes and 16 for each member. */
+void record_start(struct trace *trace, int64_t byte_max);
 enum record_outcome record_stop(struct trace *trace);
+
+/* How the recording has ended, or, where it goes on, RECORD_WHOLE. Any thread. */
+enum record_outcome record_outcome(const struct trace *trace);
+
+/* Ends it, and gives the memory of what was kept back. Any thread, while nobody looks. */
+void record_forget(struct trace *trace);
 
 /* Of what runs from now on (replay/recording.h). By the thread that drives. */
 void record_phase(struct trace *trace, int phase);
@@ -125,7 +140,7 @@ bool record_is_on(void);
  * stream makes one. */
 struct record_mark record_mark(void);
 
-/* The same of a lane on which nobody works now; NULL is allowed. */
+/* The same of a lane on which nobody works now, nor begins to meanwhile; NULL is allowed. */
 struct record_mark record_mark_of(struct trace_lane *lane);
 
 /* The next node of the thread's lane needs it. */
@@ -155,12 +170,13 @@ void record_threads(int threads);
 void record_collective(const struct record_collective *call);
 
 /* A node that began and ended at these times (record_now) and is told of now, with what its lane
- * needs; on the thread's own lane. */
+ * needs; on the lane that record_lane tells. */
 void record_add(enum record_node_kind kind, const char *name, uint64_t begin_ns, uint64_t end_ns,
                 uint64_t bytes, int threads);
 
 /* The same of a read on the lane of reads, which it begins when the mark and the read before it
- * have ended, if that was later than `begin_ns`. Returns its end. */
+ * have ended, if that was later than `begin_ns`. Returns its end. One thread at a time tells of a
+ * lane's reads. */
 struct record_mark record_read(struct trace_lane *reads, const char *name, uint64_t begin_ns,
                                uint64_t end_ns, uint64_t bytes, struct record_mark need);
 
@@ -169,17 +185,29 @@ uint64_t record_now(void); /* nanoseconds; 0 where nothing is kept */
 /* ---- For who looks, behind record_stop --------------------------------------------------------
  */
 
+struct record_list;
+
 struct record_lane_view {
     uint32_t number; /* of marks */
     int rank;
     const char *name;
     enum record_lane_kind kind;
-    const struct record_node *nodes; /* [node_count] */
-    const struct record_mark *needs;
-    const int64_t *values;
-    size_t node_count, need_count, value_count;
+    size_t node_count;
+    const struct record_list *nodes, *needs, *values; /* for what follows */
 };
-/* All lanes that take part, in the order of trace_look; what they show stays until record_start. */
+
+const struct record_node *record_node_at(const struct record_lane_view *lane, size_t n);
+
+/* The node's i-th. */
+struct record_mark record_need_at(const struct record_lane_view *lane,
+                                  const struct record_node *node, size_t i);
+
+/* By enum record_value; NULL: the node is no collective. */
+const int64_t *record_values_of(const struct record_lane_view *lane,
+                                const struct record_node *node);
+
+/* All lanes that take part, in the order of trace_look; what they show stays until record_forget or
+ * record_start. */
 void record_look(struct trace *trace,
                  void (*look)(void *context, const struct record_lane_view *lane), void *context);
 

@@ -1,6 +1,7 @@
 #include "base/trace.h"
 
 #include "base/memory.h"
+#include "base/record_lane.h"
 #include "base/system.h"
 #include "base/trace_lane.h"
 
@@ -21,9 +22,9 @@ void trace_destroy(struct trace *trace)
         return;
     for (struct trace_lane *lane = trace->lanes, *next; lane != NULL; lane = next) {
         next = lane->next;
+        record_lane_forget(lane);
         pthread_mutex_destroy(&lane->lock);
         memory_free(lane->spans);
-        record_lane_deinit(lane);
         memory_free(lane);
     }
     pthread_mutex_destroy(&trace->lock);

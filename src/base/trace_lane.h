@@ -8,22 +8,28 @@
 #include "base/record.h"
 #include "base/trace.h"
 
-/* A lane's nodes, of record.c. */
+/* Entries of one size, which stay where they are: what comes later never copies what is there,
+ * which would be in the times that are measured. */
+struct record_list {
+    void **chunks;
+    size_t chunk_count, chunk_room;
+    size_t count; /* of entries */
+};
+
+/* A lane's part of a recording. */
 struct record_lane {
     enum record_lane_kind kind;
-    struct trace_lane *as; /* on whose lane the thread's nodes are; NULL: its own */
 
-    /* Under the lane's lock. */
-    struct record_node *nodes;
-    struct record_mark *needs;
-    int64_t *values;
-    size_t node_count, node_room, need_count, need_room, value_count, value_room;
-
-    /* Of the lane's thread alone. */
+    /* Under the lane's lock, and changed by record_lane.c alone. */
+    struct record_list nodes, needs, values;
     size_t need_first; /* needs from here on are the next node's */
-    uint32_t *seen;    /* [seen_count] by lane: nodes of it that this one has needed */
-    size_t seen_count, seen_room;
-    bool has_next; /* a node has begun */
+    uint32_t *seen;    /* [seen_room] by lane: nodes of it that this one has needed */
+    size_t seen_room;
+
+    /* Of the lane's thread alone, as all that follows. */
+    struct trace_lane *as; /* on whose lane the thread's nodes are; NULL: its own */
+    uint16_t recording;    /* of which the rest is: of an earlier one it means nothing */
+    bool has_next;         /* a node has begun */
     struct record_node next;
     uint64_t since, since_ns; /* a host's work that is in no node began so, by its own clock and
                                * by the wall's; 0: it rests */
@@ -59,7 +65,7 @@ struct trace {
 
     atomic_bool is_recording;
     atomic_uint_least16_t recording; /* which: 1, 2, 3 ... */
-    atomic_llong node_room;          /* nodes that may still come */
+    atomic_llong byte_room;          /* bytes that it may still take */
     atomic_int outcome;              /* enum record_outcome */
     atomic_int phase;                /* record_phase */
 
@@ -71,8 +77,5 @@ struct trace {
 
 /* The thread's. */
 extern _Thread_local struct trace_lane *trace_own;
-
-/* record.c */
-void record_lane_deinit(struct trace_lane *lane);
 
 #endif

@@ -407,6 +407,9 @@ static enum status run(struct batch *batch, struct error *err)
     batch->result->total = (uint64_t)batch_reader_row_count(batch->reader);
     if (params->strict)
         TRY(check_all_rows(batch, err));
+    /* What an earlier run began would be recorded without its beginning. */
+    if (params->record_path != NULL)
+        TRY(engine_settle(batch->engine, err));
     TRY(open_session(batch, err));
     TRY(open_files(batch, err));
     batch->progress.started_at = system_seconds();

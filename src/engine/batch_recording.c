@@ -97,8 +97,7 @@ static bool is_of_transition(const struct record_lane_view *view)
 
 static const int64_t *values_of(const struct source *source, size_t node)
 {
-    const struct record_node *of = &source->view.nodes[node];
-    return of->kind == RECORD_NODE_COLLECTIVE ? source->view.values + of->value_first : NULL;
+    return record_values_of(&source->view, record_node_at(&source->view, node));
 }
 
 static struct group *group_of(const struct builder *builder, int64_t id)
@@ -182,10 +181,10 @@ static void arrivals_count(struct builder *builder)
 /* All that it needs is kept, and who it meets. */
 static bool is_whole(const struct builder *builder, const struct source *source, size_t node)
 {
-    const struct record_node *of = &source->view.nodes[node];
+    const struct record_node *of = record_node_at(&source->view, node);
     const int64_t *values = values_of(source, node);
     for (uint32_t i = 0; i < of->need_count; i++) {
-        struct record_mark need = source->view.needs[of->need_first + i];
+        struct record_mark need = record_need_at(&source->view, of, i);
         const struct source *other = source_of(builder, need.lane);
         if (other == NULL || need.count > other->kept)
             return false;
@@ -237,7 +236,7 @@ static enum status sizes_find(struct builder *builder)
         nodes += source->kept;
         for (size_t n = 0; n < source->kept; n++) {
             const int64_t *values = values_of(source, n);
-            needs += source->view.nodes[n].need_count;
+            needs += record_node_at(&source->view, n)->need_count;
             collectives += values != NULL;
             counts += values != NULL ? (uint64_t)values[RECORD_VALUE_SIZE] : 0;
         }
@@ -314,7 +313,7 @@ static void needs_fill(struct builder *builder, const struct source *source,
 {
     struct recording *out = builder->out;
     for (uint32_t i = 0; i < node->need_count; i++) {
-        struct record_mark need = source->view.needs[node->need_first + i];
+        struct record_mark need = record_need_at(&source->view, node, i);
         out->needs[out->need_count++] = source_of(builder, need.lane)->first + need.count - 1;
     }
 }
@@ -322,7 +321,7 @@ static void needs_fill(struct builder *builder, const struct source *source,
 static enum status node_fill(struct builder *builder, const struct source *source, size_t n)
 {
     struct recording *out = builder->out;
-    const struct record_node *node = &source->view.nodes[n];
+    const struct record_node *node = record_node_at(&source->view, n);
     const int64_t *values = values_of(source, n);
     struct recording_node *to = &out->nodes[out->node_count];
     *to = (struct recording_node){
@@ -410,6 +409,8 @@ static enum status about_get(struct recording *out, const struct batch_recording
                      : way_names[transition_way(engine_transition(engine))]);
     write_string(&json, "kernels", engine_kernels(engine));
     write_int(&json, "threads", engine_thread_count(engine));
+    write_int(&json, "rows", (int64_t)result->total);
+    write_int(&json, "rows_before", (int64_t)(result->completed_before + result->failed_before));
     write_int(&json, "prompt_tokens", (int64_t)result->prompt_tokens);
     write_int(&json, "completion_tokens", (int64_t)result->completion_tokens);
     write_int(&json, "prefill_tokens", (int64_t)result->prefill_tokens);

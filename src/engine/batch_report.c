@@ -19,9 +19,12 @@
 /* Spans of a trace: what a viewer opens without trouble, some 40 MB. */
 #define TRACE_SPANS_MAX ((int64_t)1 << 18)
 
-/* Nodes of a recording: as much memory as a gigabyte, and a wave of 256 rows on four ranks. */
-#define RECORD_NODES_MAX  ((int64_t)1 << 22)
-#define RECORD_NODES_TEXT "4,194,304"
+/* Of a recording while it goes on. A node took 104 to 115 bytes, with its needs and what
+ * collectives were of (2 and 4 ranks): so some 4.7 million of them, more than a wave of 256 rows on
+ * four ranks. The file and its arrays, which come behind, take 76 to 80: both together are below a
+ * gigabyte. */
+#define RECORD_BYTES_MAX  ((int64_t)512 << 20)
+#define RECORD_BYTES_TEXT "512 MiB"
 
 struct batch_report {
     struct batch_report_params run;
@@ -34,6 +37,7 @@ struct batch_report {
     double wall_seconds; /* of the whole run */
     int64_t begun_at;    /* seconds since 1970 */
     bool is_idle;        /* an earlier run has done all rows */
+    bool is_recorded;    /* and it may come to a file */
 };
 
 /* ---- Life ---------------------------------------------------------------------------------- */
@@ -210,13 +214,36 @@ void batch_report_begin(struct batch_report *report)
     report->started_at = system_seconds();
     if (report->files[SIDE_TRACE].path != NULL)
         trace_start(engine_trace(report->run.engine), TRACE_SPANS_MAX);
-    if (report->files[SIDE_RECORD].path != NULL)
-        record_start(engine_trace(report->run.engine), RECORD_NODES_MAX);
+    report->is_recorded = report->files[SIDE_RECORD].path != NULL && !report->is_idle;
+    if (report->is_recorded)
+        record_start(engine_trace(report->run.engine), RECORD_BYTES_MAX);
+}
+
+static void recording_refuse(const struct batch_report *report, const char *reason)
+{
+    const struct side_file *file = &report->files[SIDE_RECORD];
+    log_write(report->run.log, LOG_WARNING, "%s: %s is not written: %s", file->flag, file->path,
+              reason);
+}
+
+/* One that has ended before the run takes memory for nothing: that is given back, and told. */
+static void recording_look(struct batch_report *report)
+{
+    struct trace *trace = engine_trace(report->run.engine);
+    if (!report->is_recorded || record_outcome(trace) == RECORD_WHOLE)
+        return;
+    report->is_recorded = false;
+    recording_refuse(report, record_outcome(trace) == RECORD_FULL
+                                 ? "the run's operations take more than " RECORD_BYTES_TEXT
+                                   "; record fewer rows or tokens"
+                                 : "there is no memory for it");
+    record_forget(trace);
 }
 
 void batch_report_tick(struct batch_report *report)
 {
     double now = system_seconds();
+    recording_look(report);
     if (report->files[SIDE_METRICS].path == NULL || now - report->written_at < METRICS_SECONDS)
         return;
     report->written_at = now;
@@ -245,33 +272,19 @@ static void tell_trace(const struct batch_report *report)
                   file->path, since - report->started_at);
 }
 
-static void recording_refuse(const struct batch_report *report, const char *reason)
-{
-    const struct side_file *file = &report->files[SIDE_RECORD];
-    log_write(report->run.log, LOG_WARNING, "%s: %s is not written: %s", file->flag, file->path,
-              reason);
-}
-
 /* A part of a graph would be taken for a run that was shorter: there is the whole, or none. */
-static void recording_end(const struct batch_report *report, enum status status,
-                          enum record_outcome outcome)
+static void recording_end(const struct batch_report *report, enum status status)
 {
     const struct side_file *file = &report->files[SIDE_RECORD];
     struct recording recording;
     struct error err;
+    const struct batch_recording_params params = {.engine = report->run.engine,
+                                                  .result = report->run.result,
+                                                  .wall_seconds = report->wall_seconds};
     if (status != STATUS_OK) {
         recording_refuse(report, "the run did not do all its rows");
         return;
     }
-    if (outcome != RECORD_WHOLE) {
-        recording_refuse(report, outcome == RECORD_FULL ? "the run has more than " RECORD_NODES_TEXT
-                                                          " operations; record fewer rows or tokens"
-                                                        : "there is no memory for it");
-        return;
-    }
-    const struct batch_recording_params params = {.engine = report->run.engine,
-                                                  .result = report->run.result,
-                                                  .wall_seconds = report->wall_seconds};
     if (batch_recording_get(&recording, &params, &err) != STATUS_OK) {
         recording_refuse(report, err.message);
         return;
@@ -287,13 +300,15 @@ void batch_report_end(struct batch_report *report, enum status status)
         clear_of_others(report);
         return;
     }
-    bool is_recorded = report->files[SIDE_RECORD].path != NULL;
-    enum record_outcome outcome =
-        is_recorded ? record_stop(engine_trace(report->run.engine)) : RECORD_WHOLE;
+    if (report->is_recorded)
+        record_stop(engine_trace(report->run.engine));
     report->wall_seconds = system_seconds() - report->started_at;
     fill_result(report);
-    if (is_recorded && !report->is_idle)
-        recording_end(report, status, outcome);
+    recording_look(report);
+    if (report->is_recorded) {
+        recording_end(report, status);
+        record_forget(engine_trace(report->run.engine));
+    }
     tell_trace(report);
     for (int side = 0; side < SIDE_COUNT; side++)
         write_file(report, (enum batch_side)side, true, status);

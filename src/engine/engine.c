@@ -409,6 +409,15 @@ enum status engine_enter(struct engine *engine, const struct generator_pass *pas
     return STATUS_OK;
 }
 
+enum status engine_settle(struct engine *engine, struct error *err)
+{
+    struct transition *transition = engine->transition;
+    if (transition == NULL || !transition_is_under_way(transition))
+        return STATUS_OK;
+    engine->has_let_go = false;
+    return transition_run(transition, PHASE_PREFILL, err);
+}
+
 bool engine_was_whole(const struct engine *engine)
 {
     for (int64_t layer = 0; engine->has_awaited && layer < engine->shape.layer_count; layer++) {

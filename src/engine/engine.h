@@ -125,6 +125,10 @@ enum status engine_enter(struct engine *engine, const struct generator_pass *pas
  * the pass waited for ended before its last layer; engine_enter then has the reason. */
 bool engine_was_whole(const struct engine *engine);
 
+/* Between runs: no transition is under way behind it, and what was ends as the next run's prefill
+ * would have it. */
+enum status engine_settle(struct engine *engine, struct error *err) MUST_CHECK;
+
 /* Who is asked between two layers that move, from now on: its failure is engine_enter's. */
 void engine_watch(struct engine *engine, const struct watch *watch);
 

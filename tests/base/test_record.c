@@ -1,58 +1,10 @@
 /* What a recording keeps of threads that work: which nodes, with what needs, and which time. */
 #include <criterion/criterion.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 
-#include "base/memory.h"
-#include "base/record.h"
 #include "base/trace.h"
-
-#define LANES_MAX 16
-#define MS        UINT64_C(1000000)
-
-static struct record_lane_view views[LANES_MAX];
-static int view_count;
-
-static void see(void *context, const struct record_lane_view *view)
-{
-    (void)context;
-    cr_assert_lt(view_count, LANES_MAX);
-    views[view_count++] = *view;
-}
-
-static void look(struct trace *trace)
-{
-    view_count = 0;
-    record_look(trace, see, NULL);
-}
-
-/* A driver, a host and two streams. */
-enum { DRIVER, HOST, ONE, OTHER, READS, LANE_COUNT };
-static struct trace_lane *lanes[LANE_COUNT];
-
-static struct trace *trace_open(void)
-{
-    static const enum record_lane_kind kinds[LANE_COUNT] = {RECORD_LANE_DRIVER, RECORD_LANE_HOST,
-                                                            RECORD_LANE_STREAM, RECORD_LANE_LOW,
-                                                            RECORD_LANE_READS};
-    struct trace *trace;
-    struct error err;
-    cr_assert_eq(trace_create(&trace, &err), STATUS_OK);
-    for (int l = 0; l < LANE_COUNT; l++) {
-        lanes[l] = trace_lane_add(trace, l, "lane");
-        record_lane_set(lanes[l], kinds[l]);
-    }
-    trace_lane_use(lanes[DRIVER]);
-    return trace;
-}
-
-static void trace_close(struct trace *trace)
-{
-    trace_lane_use(NULL);
-    trace_destroy(trace);
-}
+#include "record_tools.h"
 
 /* Of the thread on a CPU. */
 static uint64_t worked_ns(void)
@@ -69,28 +21,6 @@ static void work_for(uint64_t ns)
         continue;
 }
 
-static void sleep_for(uint64_t ns)
-{
-    nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
-}
-
-static void node(const char *name)
-{
-    record_begin();
-    record_end(name);
-}
-
-static void expect_needs(int lane, size_t n, const struct record_mark *needs, uint32_t count)
-{
-    const struct record_node *of = &views[lane].nodes[n];
-    cr_assert_lt(n, views[lane].node_count);
-    cr_assert_eq(of->need_count, count, "node %zu has %u needs", n, of->need_count);
-    for (uint32_t i = 0; i < count; i++) {
-        cr_expect_eq(views[lane].needs[of->need_first + i].lane, needs[i].lane);
-        cr_expect_eq(views[lane].needs[of->need_first + i].count, needs[i].count);
-    }
-}
-
 Test(record, keeps_what_runs_between_start_and_stop)
 {
     struct trace *trace = trace_open();
@@ -98,7 +28,7 @@ Test(record, keeps_what_runs_between_start_and_stop)
     node("before");
     cr_expect_not(record_is_on());
     cr_expect_eq(record_mark().lane, 0);
-    record_start(trace, 100);
+    record_start(trace, ROOM);
     cr_expect(record_is_on());
     trace_stage(3, 7);
     record_phase(trace, 2);
@@ -119,7 +49,7 @@ Test(record, keeps_what_runs_between_start_and_stop)
     node("behind");
     look(trace);
     cr_assert_eq(views[ONE].node_count, 2);
-    const struct record_node *nodes = views[ONE].nodes;
+    const struct record_node *nodes = node_at(ONE, 0);
     cr_expect_str_eq(nodes[0].name, "first");
     cr_expect(nodes[0].work == 4 && nodes[0].flops == 5 && nodes[0].bytes == 6);
     cr_expect(nodes[0].dims[0] == 1 && nodes[0].dims[2] == 3 && nodes[0].dims[3] == 0);
@@ -127,7 +57,7 @@ Test(record, keeps_what_runs_between_start_and_stop)
     cr_expect_eq(nodes[0].phase, 2);
     cr_expect_str_eq(nodes[1].name, "given");
     cr_expect(nodes[1].bytes == 9 && nodes[1].threads == 1);
-    record_start(trace, 100);
+    record_start(trace, ROOM);
     look(trace);
     cr_expect_eq(views[ONE].node_count, 0);
     trace_close(trace);
@@ -136,7 +66,7 @@ Test(record, keeps_what_runs_between_start_and_stop)
 Test(record, gives_each_need_to_the_next_node_once)
 {
     struct trace *trace = trace_open();
-    record_start(trace, 100);
+    record_start(trace, ROOM);
     trace_lane_use(lanes[ONE]);
     node("a");
     struct record_mark first = record_mark();
@@ -168,7 +98,7 @@ Test(record, gives_each_need_to_the_next_node_once)
                  1);
     expect_needs(OTHER, 1, &(struct record_mark){.lane = (uint16_t)views[ONE].number, .count = 2},
                  1);
-    cr_expect_eq(views[OTHER].nodes[1].kind, RECORD_NODE_WAIT);
+    cr_expect_eq(node_at(OTHER, 1)->kind, RECORD_NODE_WAIT);
     cr_expect(waited.lane == views[OTHER].number && waited.count == 2);
     expect_needs(OTHER, 2, NULL, 0);
     trace_close(trace);
@@ -177,11 +107,11 @@ Test(record, gives_each_need_to_the_next_node_once)
 Test(record, knows_no_mark_of_an_earlier_one)
 {
     struct trace *trace = trace_open();
-    record_start(trace, 100);
+    record_start(trace, ROOM);
     trace_lane_use(lanes[ONE]);
     node("a");
     struct record_mark old = record_mark();
-    record_start(trace, 100);
+    record_start(trace, ROOM);
     node("a");
     trace_lane_use(lanes[OTHER]);
     record_need(old);
@@ -197,7 +127,7 @@ Test(record, counts_a_hosts_time_once)
 {
     struct trace *trace = trace_open();
     uint64_t begun = worked_ns();
-    record_start(trace, 10000);
+    record_start(trace, ROOM);
     for (int kind = DRIVER; kind <= HOST; kind++) {
         trace_lane_use(lanes[kind]);
         record_resume();
@@ -220,7 +150,7 @@ Test(record, counts_a_hosts_time_once)
     for (int kind = DRIVER; kind <= HOST; kind++) {
         uint64_t sum = 0;
         for (size_t n = 0; n < views[kind].node_count; n++)
-            sum += views[kind].nodes[n].duration_ns;
+            sum += node_at(kind, n)->duration_ns;
         cr_expect_geq(sum, (kind == DRIVER ? 25 : 5) * MS);
         cr_expect(kind == DRIVER || sum <= worked, "%llu ns: what it slept is in it",
                   (unsigned long long)sum);
@@ -238,7 +168,7 @@ Test(record, counts_a_hosts_time_once)
 Test(record, cuts_a_hosts_work_where_it_needs)
 {
     struct trace *trace = trace_open();
-    record_start(trace, 100);
+    record_start(trace, ROOM);
     trace_lane_use(lanes[ONE]);
     node("a");
     struct record_mark mark = record_mark();
@@ -251,16 +181,56 @@ Test(record, cuts_a_hosts_work_where_it_needs)
     cr_expect_eq(behind.count, 2);
     record_stop(trace);
     look(trace);
-    cr_expect_geq(views[HOST].nodes[0].duration_ns, MS);
+    cr_expect_geq(node_at(HOST, 0)->duration_ns, MS);
     expect_needs(HOST, 0, NULL, 0);
     expect_needs(HOST, 1, &mark, 1);
+    trace_close(trace);
+}
+
+/* Of two things that it needs one after the other it waits for the second only behind the work in
+ * between, as long as that is worth a node; and a node begins behind all that it needs. */
+Test(record, cuts_a_hosts_work_between_two_needs)
+{
+    struct trace *trace = trace_open();
+    struct record_mark marks[3];
+    record_start(trace, ROOM);
+    trace_lane_use(lanes[ONE]);
+    node("a");
+    marks[0] = record_mark();
+    trace_lane_use(lanes[HOST]);
+    record_need(marks[0]); /* its first takes memory, and so time */
+    record_resume();
+    record_pause();
+    record_resume();
+    for (int i = 0; i < 3; i++) {
+        trace_lane_use(lanes[ONE]);
+        node("node");
+        marks[i] = record_mark();
+        trace_lane_use(lanes[HOST]);
+        record_need(marks[i]);
+        if (i == 1)
+            work_for(MS);
+    }
+    record_pause();
+    record_stop(trace);
+    look(trace);
+    size_t count = views[HOST].node_count;
+    cr_assert_geq(count, 2);
+    for (size_t n = 0; n < count; n++) {
+        const struct record_node *node = node_at(HOST, n);
+        for (uint32_t i = 0; i < node->need_count; i++)
+            cr_expect_geq(node->begin_ns,
+                          node_at(ONE, record_need_at(&views[HOST], node, i).count - 1)->end_ns);
+    }
+    expect_needs(HOST, count - 1, &marks[2], 1);
+    cr_expect_geq(node_at(HOST, count - 2)->duration_ns, MS);
     trace_close(trace);
 }
 
 Test(record, leaves_out_of_a_node_what_it_waits)
 {
     struct trace *trace = trace_open();
-    record_start(trace, 100);
+    record_start(trace, ROOM);
     trace_lane_use(lanes[ONE]);
     record_begin();
     work_for(MS);
@@ -274,7 +244,7 @@ Test(record, leaves_out_of_a_node_what_it_waits)
     record_end("node");
     record_stop(trace);
     look(trace);
-    const struct record_node *node = views[ONE].nodes;
+    const struct record_node *node = node_at(ONE, 0);
     cr_expect_geq(node[0].end_ns - node[0].begin_ns, 31 * MS);
     cr_expect_leq(node[0].duration_ns + 30 * MS, node[0].end_ns - node[0].begin_ns);
     cr_expect_geq(node[0].duration_ns, MS);
@@ -285,7 +255,7 @@ Test(record, leaves_out_of_a_node_what_it_waits)
 Test(record, puts_reads_one_behind_the_other)
 {
     struct trace *trace = trace_open();
-    record_start(trace, 100);
+    record_start(trace, ROOM);
     trace_lane_use(lanes[OTHER]);
     node("a");
     struct record_mark asked = record_mark();
@@ -296,14 +266,14 @@ Test(record, puts_reads_one_behind_the_other)
     record_add(RECORD_NODE_COMPUTE, "b", 7000, 9000, 40, 2);
     record_stop(trace);
     look(trace);
-    const struct record_node *reads = views[READS].nodes;
+    const struct record_node *reads = node_at(READS, 0);
     cr_assert_eq(views[READS].node_count, 3);
     cr_expect(reads[0].duration_ns == 4000 && reads[0].bytes == 10);
     cr_expect(reads[1].begin_ns == 5000 && reads[1].duration_ns == 1000);
     cr_expect(reads[2].begin_ns == 6000 && reads[2].duration_ns == 0);
     expect_needs(READS, 0, &asked, 1);
     expect_needs(OTHER, 1, &second, 1);
-    cr_expect(views[OTHER].nodes[1].duration_ns == 2000 && views[OTHER].nodes[1].threads == 2);
+    cr_expect(node_at(OTHER, 1)->duration_ns == 2000 && node_at(OTHER, 1)->threads == 2);
     trace_close(trace);
 }
 
@@ -312,7 +282,7 @@ Test(record, tells_of_a_collective)
     static const int ranks[] = {3, 5};
     static const int64_t counts[] = {64, 128};
     struct trace *trace = trace_open();
-    record_start(trace, 100);
+    record_start(trace, ROOM);
     trace_lane_use(lanes[ONE]);
     for (uint32_t number = 1; number <= 2; number++) {
         record_begin();
@@ -328,10 +298,10 @@ Test(record, tells_of_a_collective)
     }
     record_stop(trace);
     look(trace);
-    const struct record_node *second = &views[ONE].nodes[1];
+    const struct record_node *second = node_at(ONE, 1);
     cr_expect_eq(second->kind, RECORD_NODE_COLLECTIVE);
     static const int64_t expected[] = {9, 2, 1, 4, 1, 2, 3, 5, 64, 128};
-    cr_expect_eq(memcmp(views[ONE].values + second->value_first, expected, sizeof expected), 0);
+    cr_expect_eq(memcmp(record_values_of(&views[ONE], second), expected, sizeof expected), 0);
     trace_close(trace);
 }
 
@@ -339,7 +309,7 @@ Test(record, tells_of_a_collective)
 Test(record, may_be_on_another_lane)
 {
     struct trace *trace = trace_open();
-    record_start(trace, 100);
+    record_start(trace, ROOM);
     trace_start(trace, 100);
     trace_lane_use(lanes[ONE]);
     record_as(lanes[OTHER]);
@@ -352,89 +322,6 @@ Test(record, may_be_on_another_lane)
     record_stop(trace);
     look(trace);
     cr_assert(views[ONE].node_count == 1 && views[OTHER].node_count == 1);
-    cr_expect_str_eq(views[OTHER].nodes[0].name, "a");
-    trace_close(trace);
-}
-
-Test(record, is_none_where_there_is_no_room)
-{
-    struct trace *trace = trace_open();
-    trace_lane_use(lanes[ONE]);
-    record_start(trace, 3);
-    for (int i = 0; i < 3; i++)
-        node("fits");
-    cr_expect(record_is_on());
-    node("one too many");
-    cr_expect_not(record_is_on());
-    cr_expect_eq(record_stop(trace), RECORD_FULL);
-    record_start(trace, 3);
-    memory_fail_at(1, 1);
-    node("no memory");
-    memory_fail_at(0, 0);
-    cr_expect_eq(record_stop(trace), RECORD_NO_MEMORY);
-    record_start(trace, 3);
-    node("fits again");
-    cr_expect_eq(record_stop(trace), RECORD_WHOLE);
-    trace_close(trace);
-}
-
-/* ---- Many threads ---------------------------------------------------------------------------- */
-
-#define THREADS 4
-
-static struct {
-    pthread_mutex_t lock;
-    struct record_mark last;
-    atomic_int node_count;
-    atomic_bool has_ended;
-} shared = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-/* Each hands a mark on to whoever comes next. */
-static void *work_many(void *context)
-{
-    trace_lane_use(context);
-    while (!atomic_load(&shared.has_ended)) {
-        pthread_mutex_lock(&shared.lock);
-        record_need(shared.last);
-        node("node");
-        shared.last = record_mark();
-        atomic_fetch_add(&shared.node_count, 1);
-        pthread_mutex_unlock(&shared.lock);
-    }
-    trace_lane_use(NULL);
-    return NULL;
-}
-
-Test(record, ends_whole_while_threads_go_on)
-{
-    struct trace *trace = trace_open();
-    pthread_t threads[THREADS];
-    size_t node_count = 0;
-    record_start(trace, INT64_MAX);
-    for (int t = 0; t < THREADS; t++) {
-        struct trace_lane *lane = trace_lane_add(trace, 10 + t, "thread");
-        record_lane_set(lane, RECORD_LANE_STREAM);
-        cr_assert_eq(pthread_create(&threads[t], NULL, work_many, lane), 0);
-    }
-    while (atomic_load(&shared.node_count) < 10000)
-        sleep_for(MS);
-    cr_expect_eq(record_stop(trace), RECORD_WHOLE);
-    look(trace); /* while they run, and add nothing */
-    for (int l = 0; l < view_count; l++) {
-        for (size_t i = 0; i < views[l].need_count; i++) {
-            struct record_mark need = views[l].needs[i];
-            int other = 0;
-            while (other < view_count && views[other].number != need.lane)
-                other++;
-            cr_assert_lt(other, view_count);
-            cr_assert_leq(need.count, views[other].node_count, "a node is not there");
-        }
-    }
-    for (int l = LANE_COUNT; l < view_count; l++)
-        node_count += views[l].node_count;
-    cr_expect_geq(node_count, 10000);
-    atomic_store(&shared.has_ended, true);
-    for (int t = 0; t < THREADS; t++)
-        pthread_join(threads[t], NULL);
+    cr_expect_str_eq(node_at(OTHER, 0)->name, "a");
     trace_close(trace);
 }

@@ -31,7 +31,7 @@ static void write_rows(const char *path)
     tools_write_file(path, rows, length);
 }
 
-static struct phasor_batch_params batch_of(const struct record_case *of)
+struct phasor_batch_params record_batch(const struct record_case *of)
 {
     const char *folder = tools_folder();
     struct phasor_batch_params batch = phasor_batch_params_default();
@@ -45,7 +45,7 @@ static struct phasor_batch_params batch_of(const struct record_case *of)
     return batch;
 }
 
-static struct engine *open_engine(const struct record_case *of, bool records)
+struct engine *record_engine_open(const struct record_case *of, bool records)
 {
     struct engine *engine;
     struct error err;
@@ -68,12 +68,60 @@ static struct engine *open_engine(const struct record_case *of, bool records)
 
 /* ---- What depends on what -------------------------------------------------------------------- */
 
+static void *grow(void *array, size_t count, size_t more, size_t size)
+{
+    array = realloc(array, (count + more + 1) * size);
+    cr_assert_not_null(array);
+    return array;
+}
+
+/* With its needs and values, which stand in its own lists here. */
+static void node_copy(struct rig_lane *to, const struct record_lane_view *view, size_t n)
+{
+    struct record_node *node = &to->nodes[n];
+    const int64_t *values = record_values_of(view, record_node_at(view, n));
+    *node = *record_node_at(view, n);
+    to->needs = grow(to->needs, to->need_count, node->need_count, sizeof *to->needs);
+    for (uint32_t i = 0; i < node->need_count; i++)
+        to->needs[to->need_count + i] = record_need_at(view, node, i);
+    node->need_first = (uint32_t)to->need_count;
+    to->need_count += node->need_count;
+    if (values == NULL)
+        return;
+    size_t count = RECORD_VALUES + 2 * (size_t)values[RECORD_VALUE_SIZE];
+    to->values = grow(to->values, to->value_count, count, sizeof *values);
+    memcpy(to->values + to->value_count, values, count * sizeof *values);
+    node->value_first = (uint32_t)to->value_count;
+    to->value_count += count;
+}
+
 static void see(void *context, const struct record_lane_view *view)
 {
     struct record_run *run = context;
     cr_assert_lt(run->lane_count, RIG_LANES_MAX);
-    if (view->node_count > 0)
-        run->lanes[run->lane_count++] = *view;
+    if (view->node_count == 0)
+        return;
+    struct rig_lane *lane = &run->lanes[run->lane_count++];
+    *lane = (struct rig_lane){.number = view->number,
+                              .rank = view->rank,
+                              .name = view->name,
+                              .kind = view->kind,
+                              .node_count = view->node_count,
+                              .nodes = grow(NULL, 0, view->node_count, sizeof *lane->nodes)};
+    for (size_t n = 0; n < view->node_count; n++)
+        node_copy(lane, view, n);
+}
+
+/* Nodes are there until the file is written: they are looked at when all rows are done. */
+static int look_at_end(void *context, const struct phasor_batch_progress *progress)
+{
+    struct record_run *run = context;
+    struct trace *trace = engine_trace(run->engine);
+    if (progress->requests_done < progress->requests_total || run->lane_count > 0)
+        return PHASOR_GO_ON;
+    cr_assert_eq(record_stop(trace), RECORD_WHOLE);
+    record_look(trace, see, run);
+    return PHASOR_GO_ON;
 }
 
 static int lane_of(const struct record_run *run, uint32_t number)
@@ -95,7 +143,7 @@ static void join(uint32_t *clock, const uint32_t *other)
 /* False: one that it needs has no clock yet. */
 static bool clock_set(struct record_run *run, int lane, size_t n, const size_t *done)
 {
-    const struct record_lane_view *view = &run->lanes[lane];
+    const struct rig_lane *view = &run->lanes[lane];
     const struct record_node *node = &view->nodes[n];
     uint32_t *clock = run->clocks[lane][n];
     memset(clock, 0, sizeof run->clocks[lane][n]);
@@ -138,23 +186,32 @@ static void clocks_set(struct record_run *run)
 void record_run_open(struct record_run *run, const struct record_case *of)
 {
     struct error err;
-    *run = (struct record_run){.engine = open_engine(of, true)};
-    struct phasor_batch_params batch = batch_of(of);
+    *run = (struct record_run){.engine = record_engine_open(of, true)};
+    struct phasor_batch_params batch = record_batch(of);
     batch.record_path = tools_path(tools_folder(), "recording");
     batch.trace_path = tools_path(tools_folder(), "trace");
+    batch.progress = look_at_end;
+    batch.progress_context = run;
     cr_assert_eq(batch_run(run->engine, &batch, &no_log, &run->result, &err), STATUS_OK, "%s",
                  err.message);
-    const struct batch_recording_params params = {
-        .engine = run->engine, .result = &run->result, .wall_seconds = run->result.elapsed_seconds};
-    cr_assert_eq(batch_recording_get(&run->recording, &params, &err), STATUS_OK, "%s", err.message);
-    record_look(engine_trace(run->engine), see, run);
+    cr_assert_eq(recording_read(&run->recording, batch.record_path, &err), STATUS_OK, "%s",
+                 err.message);
+    cr_assert_gt(run->lane_count, 0);
     clocks_set(run);
+}
+
+static void rig_lane_deinit(struct record_run *run, int l)
+{
+    free(run->clocks[l]);
+    free(run->lanes[l].nodes);
+    free(run->lanes[l].needs);
+    free(run->lanes[l].values);
 }
 
 void record_run_close(struct record_run *run)
 {
     for (int l = 0; l < run->lane_count; l++)
-        free(run->clocks[l]);
+        rig_lane_deinit(run, l);
     recording_deinit(&run->recording);
     engine_close(run->engine);
 }
@@ -163,8 +220,8 @@ json_t *record_rows_plain(const struct record_case *of)
 {
     struct error err;
     struct phasor_batch_result result;
-    struct engine *engine = open_engine(of, false);
-    struct phasor_batch_params batch = batch_of(of);
+    struct engine *engine = record_engine_open(of, false);
+    struct phasor_batch_params batch = record_batch(of);
     cr_assert_eq(batch_run(engine, &batch, &no_log, &result, &err), STATUS_OK, "%s", err.message);
     engine_close(engine);
     return tools_read_rows(batch.output_path);

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/trace.h"
 #include "engine_tools.h"
@@ -33,12 +32,12 @@ static const struct record_case cases[] = {
 };
 #define CASES (sizeof cases / sizeof *cases)
 
-static bool is_named(const struct record_lane_view *lane, const char *name)
+static bool is_named(const struct rig_lane *lane, const char *name)
 {
     return strcmp(lane->name, name) == 0;
 }
 
-static bool is_stream(const struct record_lane_view *lane)
+static bool is_stream(const struct rig_lane *lane)
 {
     return lane->kind == RECORD_LANE_STREAM || lane->kind == RECORD_LANE_LOW;
 }
@@ -156,7 +155,7 @@ static void expect_work(const struct record_run *run, const struct record_case *
 static void expect_times(const struct record_run *run, const char *plan)
 {
     for (int l = 0; l < run->lane_count; l++) {
-        const struct record_lane_view *lane = &run->lanes[l];
+        const struct rig_lane *lane = &run->lanes[l];
         for (size_t n = 0; n < lane->node_count; n++) {
             const struct record_node *node = &lane->nodes[n];
             cr_expect_leq(node->begin_ns, node->end_ns);
@@ -181,7 +180,7 @@ static void expect_times(const struct record_run *run, const char *plan)
 }
 
 /* Nodes of a lane that had ended by then. */
-static uint32_t ended_by(const struct record_lane_view *lane, uint64_t ns)
+static uint32_t ended_by(const struct rig_lane *lane, uint64_t ns)
 {
     uint32_t count = 0;
     while (count < lane->node_count && lane->nodes[count].end_ns <= ns)
@@ -198,7 +197,7 @@ static void expect_driven(const struct record_run *run, const char *plan)
         driver++;
     cr_assert_lt(driver, run->lane_count);
     for (int l = 0; l < run->lane_count; l++) {
-        const struct record_lane_view *lane = &run->lanes[l], *by = &run->lanes[driver];
+        const struct rig_lane *lane = &run->lanes[l], *by = &run->lanes[driver];
         if (lane->kind != RECORD_LANE_STREAM && !is_named(lane, "host"))
             continue;
         for (size_t n = 0; n < lane->node_count; n++)
@@ -218,9 +217,9 @@ static void expect_driven(const struct record_run *run, const char *plan)
 static void expect_put(const struct record_run *run, const char *plan)
 {
     for (int l = 0; l < run->lane_count; l++) {
-        const struct record_lane_view *lane = &run->lanes[l];
+        const struct rig_lane *lane = &run->lanes[l];
         for (int h = 0; h < run->lane_count; h++) {
-            const struct record_lane_view *host = &run->lanes[h];
+            const struct rig_lane *host = &run->lanes[h];
             bool is_of =
                 lane->kind == RECORD_LANE_STREAM ? is_named(host, "host") : is_named(host, "reads");
             if (!is_stream(lane) || host->rank != lane->rank || !is_of)
@@ -233,8 +232,7 @@ static void expect_put(const struct record_run *run, const char *plan)
     }
 }
 
-static const struct record_node *first_use(const struct record_lane_view *lane, int32_t layer,
-                                           size_t *n)
+static const struct record_node *first_use(const struct rig_lane *lane, int32_t layer, size_t *n)
 {
     for (*n = 0; *n < lane->node_count; (*n)++) {
         const struct record_node *node = &lane->nodes[*n];
@@ -248,7 +246,7 @@ static const struct record_node *first_use(const struct record_lane_view *lane, 
 
 /* The nodes of the first way to decode: layers move in their order, and the way back begins again
  * with the first. */
-static size_t first_way(const struct record_lane_view *lane)
+static size_t first_way(const struct rig_lane *lane)
 {
     size_t count = 1;
     while (count < lane->node_count && lane->nodes[count].layer >= lane->nodes[count - 1].layer)
@@ -260,7 +258,7 @@ static size_t first_way(const struct record_lane_view *lane)
  * depends on all that any rank has done for that layer. Returns what that was. */
 static int64_t expect_moved(const struct record_run *run, const char *plan, int l, int o)
 {
-    const struct record_lane_view *lane = &run->lanes[l], *other = &run->lanes[o];
+    const struct rig_lane *lane = &run->lanes[l], *other = &run->lanes[o];
     int64_t moves = 0;
     for (int32_t layer = 0; layer < LAYERS; layer++) {
         size_t n;
@@ -299,12 +297,12 @@ static void expect_all_moved(const struct record_run *run, const struct record_c
 static void expect_released(const struct record_run *run, const struct record_case *of)
 {
     for (int o = 0; o < run->lane_count; o++) {
-        const struct record_lane_view *low = &run->lanes[o];
+        const struct rig_lane *low = &run->lanes[o];
         if (low->kind != RECORD_LANE_LOW || of->transition != PHASOR_TRANSITION_RESHARD)
             continue;
         for (size_t m = 0; m < first_way(low); m++) {
             for (int l = 0; l < run->lane_count; l++) {
-                const struct record_lane_view *lane = &run->lanes[l];
+                const struct rig_lane *lane = &run->lanes[l];
                 uint32_t last = 0;
                 for (size_t n = 0; lane->kind == RECORD_LANE_STREAM && n < lane->node_count &&
                                    lane->nodes[n].end_ns <= low->nodes[m].begin_ns;
@@ -409,15 +407,15 @@ Test(record, of_an_upload)
 /* ---- Twice the same -------------------------------------------------------------------------- */
 
 /* Nodes of a stream that are no waits, in their order: which there are is a matter of time. */
-static const struct record_node *next_of(const struct record_lane_view *lane, size_t *n)
+static const struct record_node *next_of(const struct rig_lane *lane, size_t *n)
 {
     while (*n < lane->node_count && lane->nodes[*n].kind == RECORD_NODE_WAIT)
         (*n)++;
     return *n < lane->node_count ? &lane->nodes[(*n)++] : NULL;
 }
 
-static void expect_same_node(const struct record_lane_view *one, const struct record_node *a,
-                             const struct record_lane_view *other, const struct record_node *b)
+static void expect_same_node(const struct rig_lane *one, const struct record_node *a,
+                             const struct rig_lane *other, const struct record_node *b)
 {
     cr_assert(a != NULL && b != NULL);
     cr_expect_str_eq(a->name, b->name);
@@ -449,7 +447,7 @@ Test(record, of_the_same_run_is_the_same_graph)
         record_run_open(&other, &cases[same[c]]);
         cr_assert_eq(one.lane_count, other.lane_count);
         for (int l = 0; l < one.lane_count; l++) {
-            const struct record_lane_view *a = &one.lanes[l], *b = &other.lanes[l];
+            const struct rig_lane *a = &one.lanes[l], *b = &other.lanes[l];
             size_t x = 0, y = 0;
             cr_expect_str_eq(a->name, b->name);
             cr_expect_eq(a->rank, b->rank);
@@ -465,84 +463,4 @@ Test(record, of_the_same_run_is_the_same_graph)
         record_run_close(&one);
         record_run_close(&other);
     }
-}
-
-/* ---- When there is none ---------------------------------------------------------------------- */
-
-static char warning[1024];
-
-static void hear(void *context, enum phasor_log_level level, const char *message)
-{
-    (void)context;
-    if (level == PHASOR_LOG_WARNING)
-        snprintf(warning, sizeof warning, "%s", message);
-}
-
-static int stop(void *context, const struct phasor_batch_progress *progress)
-{
-    (void)context;
-    return progress->prompt_tokens > 0 ? PHASOR_STOP : PHASOR_GO_ON;
-}
-
-static enum phasor_status run_public(bool records, const char *devices, const char *record_path,
-                                     bool stops, struct phasor_error *err)
-{
-    static const char row[] = "{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":"
-                              "\"/v1/completions\",\"body\":{\"prompt\":[3,1,4],"
-                              "\"max_tokens\":4000,\"ignore_eos\":true}}\n";
-    static const char short_row[] = "{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":"
-                                    "\"/v1/completions\",\"body\":{\"prompt\":[3,1,4],"
-                                    "\"max_tokens\":2,\"ignore_eos\":true}}\n";
-    struct phasor_model *model;
-    const char *folder = tools_folder();
-    struct phasor_model_params params = phasor_model_params_default();
-    struct phasor_batch_params batch = phasor_batch_params_default();
-    params.model = MODELS_DIR "/kjv-moe";
-    params.devices = devices;
-    params.records = records;
-    params.log = hear;
-    enum phasor_status status = phasor_model_open(&model, &params, err);
-    if (status != PHASOR_OK)
-        return status;
-    tools_write_file(tools_path(folder, "in"), stops ? row : short_row,
-                     strlen(stops ? row : short_row));
-    batch.input_path = tools_path(folder, "in");
-    batch.output_path = tools_path(folder, "out");
-    batch.record_path = record_path;
-    batch.overwrite = true;
-    batch.max_num_seqs = 4;
-    batch.kv_bytes = 1 << 24;
-    batch.progress = stops ? stop : NULL;
-    status = phasor_batch_run(model, &batch, NULL, err);
-    phasor_model_close(model);
-    return status;
-}
-
-Test(record, needs_a_model_that_was_opened_for_it)
-{
-    struct phasor_error err;
-    const char *path = tools_path(tools_folder(), "recording");
-    cr_expect_eq(run_public(false, "cpu", path, false, &err), PHASOR_INVALID_ARGUMENT);
-    cr_expect_not_null(strstr(err.message, "--record: "), "%s", err.message);
-    cr_expect_neq(access(path, F_OK), 0);
-    cr_expect_eq(run_public(true, "cuda:0", path, false, &err), PHASOR_UNSUPPORTED);
-    cr_expect_not_null(strstr(err.message, "--record: "), "%s", err.message);
-}
-
-Test(record, is_none_of_a_run_that_was_stopped)
-{
-    struct phasor_error err;
-    const char *path = tools_path(tools_folder(), "recording");
-    cr_expect_eq(run_public(true, "cpu:2", path, true, &err), PHASOR_CANCELLED, "%s", err.message);
-    cr_expect_not_null(strstr(warning, "recording is not written: "), "%s", warning);
-    cr_expect_neq(access(path, F_OK), 0);
-}
-
-Test(record, replaces_no_file_of_others)
-{
-    struct phasor_error err;
-    const char *path = tools_path(tools_folder(), "recording");
-    tools_write_file(path, "a poem", 6);
-    cr_expect_eq(run_public(true, "cpu", path, false, &err), PHASOR_INVALID_ARGUMENT);
-    cr_expect_not_null(strstr(err.message, "--record: "), "%s", err.message);
 }
