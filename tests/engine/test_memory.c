@@ -186,12 +186,12 @@ Test(memory, a_batch_for_ten_times_the_cache_is_done_within_it, .timeout = 3000)
     cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_OK, "%s", err.message);
     cr_assert_eq(phasor_batch_run(model, &batch, &result, &err), PHASOR_OK, "%s", err.message);
     phasor_model_close(model);
-    cr_assert_eq(result.completed, load.count);
+    cr_assert_eq(result.completed, (uint64_t)load.count);
     cr_assert_gt(result.shared_tokens, 0);
     cr_assert_gt(result.transitions, 10); /* waves */
     check_peaks(budget, rss);
     json_t *rows = tools_read_rows(output);
-    cr_assert_eq(json_array_size(rows), load.count);
+    cr_assert_eq(json_array_size(rows), (size_t)load.count);
     json_decref(rows);
     free(load.requests);
 }

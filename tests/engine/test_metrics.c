@@ -263,11 +263,11 @@ static void expect_result(const struct phasor_batch_result *result,
 {
     json_t *json = read_summary();
     double seconds = number(json, "duration");
-    cr_expect_eq(result->prompt_tokens, sums->prompt_tokens);
+    cr_expect_eq(result->prompt_tokens, (uint64_t)sums->prompt_tokens);
     cr_expect_eq(result->e2el.count, CHOICES);
     cr_expect_eq(result->ttft.count, CHOICES_SPOKEN);
     cr_expect_eq(result->tpot.count, CHOICES_LONGER);
-    cr_expect_eq(result->itl.count, sums->completion_tokens - CHOICES_SPOKEN);
+    cr_expect_eq(result->itl.count, (uint64_t)(sums->completion_tokens - CHOICES_SPOKEN));
     cr_expect_float_eq(result->itl.mean_seconds * (double)result->itl.count,
                        value(read, "phasor:inter_token_latency_seconds_sum"), 1e-9);
     cr_expect_leq(result->e2el.median_seconds, result->e2el.p99_seconds);
@@ -300,7 +300,7 @@ static void expect_traffic(const struct phasor_batch_result *result,
     uint64_t all = 0;
     cr_assert_eq(result->rank_count, box_rank_count(box));
     cr_assert_eq(json_array_size(json_object_get(json, "rank_peak_memory_bytes")),
-                 result->rank_count);
+                 (size_t)result->rank_count);
     for (int kind = 0; kind < TRAFFIC_KIND_COUNT; kind++) {
         uint64_t sum = 0;
         for (int r = 0; r < result->rank_count; r++) {
@@ -314,7 +314,7 @@ static void expect_traffic(const struct phasor_batch_result *result,
             before[r][kind] = now;
         }
         cr_expect_eq(result->collective_bytes[kind], sum);
-        cr_expect_eq(integer(in_json, phasor_collective_name(kind)), sum);
+        cr_expect_eq((uint64_t)integer(in_json, phasor_collective_name(kind)), sum);
         all += sum;
     }
     cr_expect_eq(all > 0, result->rank_count > 1, "%llu bytes", (unsigned long long)all);

@@ -71,7 +71,8 @@ Test(wave_runs, the_summary_tells_where_each_layer_lies_and_how_it_came_there)
         const char *way = t == PHASOR_TRANSITION_AUTO ? "keep" : words[t];
         cr_assert_str_eq(wave_text(root, "plan"), "dp2|ep2>tp2");
         cr_assert_str_eq(wave_text(root, "transition"), way);
-        cr_assert_eq(json_integer_value(json_object_get(root, "transitions")), result.transitions);
+        cr_assert_eq((uint64_t)json_integer_value(json_object_get(root, "transitions")),
+                     result.transitions);
         cr_assert(result.transitions > 2 && result.transition_seconds > 0);
         cr_assert_eq(json_array_size(layers), WAVE_LAYERS);
         for (size_t i = 0; i < WAVE_LAYERS; i++) {
