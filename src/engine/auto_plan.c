@@ -24,6 +24,9 @@
 #define RUN_SEQUENCES_DEFAULT 256
 #define ROUTING_DEVIATION     0.3 /* as of phasor_plan */
 
+/* Of each rank; measured with small models, of which it is no more than a few MiB. */
+#define UNPRICED_BYTES ((uint64_t)16 << 20)
+
 /* A backup is spoken of where it would save more than predictions err. */
 #define GAIN_WORTH_A_WORD 1.05
 
@@ -222,14 +225,16 @@ static void tell_none(const struct log_sink *log, const struct plan_table *table
 
 /* ---- The whole ------------------------------------------------------------------------------- */
 
-/* Less what a run takes beside weights, cache and passes. */
+/* Less what a run takes beside weights, cache and passes: tables, and what is priced nowhere, such
+ * as streams and what a way works with. */
 static uint64_t memory_of_rank(const struct engine_params *params, int rank_count,
                                uint64_t table_bytes)
 {
     uint64_t there = (uint64_t)((double)system_memory_available() * PLAN_USABLE_SHARE);
     uint64_t budget = params->memory_bytes;
     uint64_t bytes = budget > 0 && budget < there ? budget : there;
-    return (bytes > table_bytes ? bytes - table_bytes : 0) / (uint64_t)rank_count;
+    uint64_t beside = table_bytes + UNPRICED_BYTES * (uint64_t)rank_count;
+    return (bytes > beside ? bytes - beside : 0) / (uint64_t)rank_count;
 }
 
 static struct plan_subject_params subject_of(const struct auto_plan *plan,

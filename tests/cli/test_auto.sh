@@ -78,6 +78,22 @@ echo '{}' >wrong
 expect 3 "no row that can be run" "$phasor" run "$model" --devices cpu:2 -i wrong -o wrong.out
 ! grep -q "predicted" err || fail "no row that can be run: a prediction"
 
+"$example" empty.json 2
+jq '.collectives = []' empty.json >none.json
+expect 0 "a profile of no collective" "${run[@]}" -o untimed --profile none.json
+has err "^warning: the profile has no times for a plan that fits" "a profile of no collective"
+expect 1 "a profile that is not there" "${run[@]}" -o absent --profile absent.json
+has err "--profile: .*absent.json.*phasor calibrate -o absent.json makes one" "a profile that is not there"
+
+# Where memory is short a plan is not chosen that the run then has no room for.
+for mebibytes in 44 48 52 56 64 72 80 88 96; do
+    short=("$phasor" run "$model" --devices cpu:2 --memory ${mebibytes}MiB -i in --overwrite -o short)
+    "${short[@]}" --plan static 2>err || continue
+    for profile in gathers exchanges; do
+        "${short[@]}" --profile $profile.json 2>err || fail "$profile in $mebibytes MiB: $(tail -1 err)"
+    done
+done
+
 # ---- INT4: only with a backup, and not against the policy
 "$example" int4.json 2 bytes=1e8 # weights are all that takes time
 expect 0 "no backup" "${run[@]}" -o int4.1 --profile int4.json --summary-file int4.s
@@ -86,6 +102,16 @@ has err "int4 would be .* times as fast as that, .*phasor quantize" "no backup"
 expect 0 "a backup" "$phasor" quantize "$model" -q
 expect 0 "with a backup" "${run[@]}" -o int4.2 --profile int4.json --summary-file int4.s
 plan_of int4.s | grep -q int4 || fail "a backup, and decode on $(plan_of int4.s)"
+has err "^note: decode runs on the experts of the INT4 backup, .*--policy exact forbids it" "with a backup"
+expect 0 "a way that no INT4 comes by" "${run[@]}" -o int4.4 --profile int4.json --transition reshard
+! grep -q "phasor quantize" err || fail "a way that no INT4 comes by: the cure is not one"
+backup=$(ls "$PHASOR_CACHE"/*.backup)
+cp "$backup" whole.backup
+truncate -s -5000 "$backup"
+expect 0 "a damaged backup" "${run[@]}" -o int4.5 --profile int4.json --summary-file int4.s
+has err "^warning: the INT4 backup is left out: " "a damaged backup"
+! plan_of int4.s | grep -q int4 || fail "a damaged backup, and decode on it"
+cp whole.backup "$backup"
 expect 0 "--policy exact" "${run[@]}" -o int4.3 --profile int4.json --summary-file int4.s --policy exact
 ! plan_of int4.s | grep -q int4 || fail "--policy exact, and decode on INT4"
 ! grep -q "without effect" err || fail "--policy exact, and a word of its being without effect"
