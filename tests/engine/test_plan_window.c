@@ -6,10 +6,10 @@
 #include <stdlib.h>
 
 #include "engine/batch.h"
-#include "engine/batch_recording.h"
 #include "engine_tools.h"
 #include "exec/weights.h"
 #include "planner/planner.h"
+#include "replay/recording.h"
 
 TestSuite(plan_window, .timeout = 120);
 
@@ -102,11 +102,7 @@ static void run(struct sums recorded[2], struct model_shape *shape, const struct
     batch.record_path = tools_path(tools_folder(), "recording");
     cr_assert_eq(batch_run(engine, &batch, &no_log, &result, &err), STATUS_OK, "%s", err.message);
     cr_assert_eq(result.decode_tokens, (uint64_t)(load->rows * (load->output - 1)));
-    cr_assert_eq(batch_recording_get(&recording,
-                                     &(struct batch_recording_params){
-                                         .engine = engine, .result = &result, .wall_seconds = 1},
-                                     &err),
-                 STATUS_OK, "%s", err.message);
+    cr_assert_eq(recording_read(&recording, batch.record_path, &err), STATUS_OK, "%s", err.message);
     sums_of(recorded, &recording);
     *shape = weights_shape(engine_config(engine));
     recording_deinit(&recording);
