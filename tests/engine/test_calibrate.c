@@ -137,11 +137,16 @@ static int64_t draw(struct random *random, double most)
     return (int64_t)exp(random_unit(random_next(random)) * log(most));
 }
 
+/* Of no more work than can be counted: whatever is multiplied, and by 64 at most. */
 static struct work_shape work_draw(struct random *random, const struct grid *grid)
 {
     struct work_shape work = {.kind = grid->kind, .dtype = grid->dtype};
-    for (int d = 0; d < WORK_SHAPE_DIMS; d++)
-        work.dims[d] = draw(random, 1e6);
+    double left = 0x1p56;
+    for (int i = 0, first = (int)random_below(random, WORK_SHAPE_DIMS); i < WORK_SHAPE_DIMS; i++) {
+        int64_t *dim = &work.dims[(first + i) % WORK_SHAPE_DIMS];
+        *dim = draw(random, fmin(left, 1e6));
+        left /= (double)*dim;
+    }
     return work;
 }
 
