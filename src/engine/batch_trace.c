@@ -2,7 +2,7 @@
  * opens. docs/trace.md tells what is on it. */
 #include <stdio.h>
 
-#include "base/json_writer.h"
+#include "base/trace_event.h"
 #include "engine/batch_metrics.h"
 #include "exec/stage.h"
 
@@ -14,67 +14,23 @@ struct trace_out {
 
 /* ---- Events ---------------------------------------------------------------------------------- */
 
-static void write_string(struct json_writer *json, const char *key, const char *value)
-{
-    json_write_key(json, key);
-    json_write_string(json, value);
-}
-
-static void write_int(struct json_writer *json, const char *key, int64_t value)
-{
-    json_write_key(json, key);
-    json_write_int(json, value);
-}
-
-/* Microseconds, to the nanosecond. */
-static void write_time(struct json_writer *json, const char *key, double seconds)
-{
-    int64_t ns = (int64_t)(seconds * 1e9 + 0.5);
-    json_write_key(json, key);
-    json_write_int(json, ns / 1000);
-    text_append_format(json->out, ".%03d", (int)(ns % 1000));
-}
-
-/* "ph": the kind of event; "pid" and "tid" are what a rank and a lane are to the viewer. */
-static void event_open(struct trace_out *out, const char *kind, int rank, int lane)
-{
-    json_write_open(&out->json, '{');
-    write_string(&out->json, "ph", kind);
-    write_int(&out->json, "pid", rank + 1);
-    write_int(&out->json, "tid", lane);
-}
-
-static void write_metadata(struct trace_out *out, const char *what, int rank, int lane,
-                           const char *format, int value)
-{
-    char name[64];
-    snprintf(name, sizeof name, format, value);
-    event_open(out, "M", rank, lane);
-    write_string(&out->json, "name", what);
-    json_write_key(&out->json, "args");
-    json_write_open(&out->json, '{');
-    write_string(&out->json, "name", name);
-    json_write_close(&out->json, '}');
-    json_write_close(&out->json, '}');
-}
-
 static void write_span(struct trace_out *out, const struct trace_lane_view *lane,
                        const struct trace_span *span, const char *name, const char *kind)
 {
     struct json_writer *json = &out->json;
     double begin = span->begin > out->since ? span->begin - out->since : 0;
-    event_open(out, "X", lane->rank, out->lane_count);
-    write_string(json, "name", name);
-    write_string(json, "cat", kind);
-    write_time(json, "ts", begin);
-    write_time(json, "dur", span->end - out->since - begin);
+    trace_event_open(json, "X", lane->rank, out->lane_count);
+    trace_event_string(json, "name", name);
+    trace_event_string(json, "cat", kind);
+    trace_event_time(json, "ts", begin);
+    trace_event_time(json, "dur", span->end - out->since - begin);
     if (span->layer >= 0 || span->bytes > 0) {
         json_write_key(json, "args");
         json_write_open(json, '{');
         if (span->layer >= 0)
-            write_int(json, "layer", span->layer);
+            trace_event_int(json, "layer", span->layer);
         if (span->bytes > 0)
-            write_int(json, "bytes", (int64_t)span->bytes);
+            trace_event_int(json, "bytes", (int64_t)span->bytes);
         json_write_close(json, '}');
     }
     json_write_close(json, '}');
@@ -134,9 +90,11 @@ static void write_lane(void *context, const struct trace_lane_view *lane)
     if (lane->span_count == 0)
         return;
     out->lane_count++;
-    write_metadata(out, "process_name", lane->rank, 0, lane->rank < 0 ? "phasor" : "rank %d",
-                   lane->rank);
-    write_metadata(out, "thread_name", lane->rank, out->lane_count, lane->name, 0);
+    char process[32] = "phasor";
+    if (lane->rank >= 0)
+        snprintf(process, sizeof process, "rank %d", lane->rank);
+    trace_event_name(&out->json, "process_name", lane->rank, 0, process);
+    trace_event_name(&out->json, "thread_name", lane->rank, out->lane_count, lane->name);
     for (int64_t i = 0; i < lane->span_count;) {
         struct trace_span layer;
         int64_t count = gather(&layer, lane, i, lane->span_count, false);
@@ -152,13 +110,13 @@ void batch_trace_write(struct text *text, const struct batch_snapshot *now)
     struct trace_out out = {.json.out = text, .since = now->started_at};
     struct json_writer *json = &out.json;
     json_write_open(json, '{');
-    write_string(json, "displayTimeUnit", "ms");
+    trace_event_string(json, "displayTimeUnit", "ms");
     json_write_key(json, "otherData");
     json_write_open(json, '{');
-    write_string(json, "program", "phasor " PHASOR_VERSION);
-    write_string(json, "model", now->model_name);
-    write_string(json, "plan", now->plan);
-    write_string(json, "kernels", now->kernels);
+    trace_event_string(json, "program", "phasor " PHASOR_VERSION);
+    trace_event_string(json, "model", now->model_name);
+    trace_event_string(json, "plan", now->plan);
+    trace_event_string(json, "kernels", now->kernels);
     json_write_close(json, '}');
     json_write_key(json, "traceEvents");
     json_write_open(json, '[');
