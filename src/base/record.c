@@ -132,6 +132,14 @@ static uint64_t host_clock(const struct record_lane *of)
     return clock_ns(of->kind == RECORD_LANE_DRIVER ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID);
 }
 
+/* Its work counts from here on. The wall's clock is read before and, at a node's end, behind the
+ * other: whatever else runs between two readings, no work takes longer than the node lasted. */
+static void host_since(struct record_lane *of, uint64_t wall_ns)
+{
+    of->since_ns = wall_ns;
+    of->since = host_clock(of);
+}
+
 /* The host's work so far becomes a node; shorter than `least`, only where the node has needs. */
 static void host_cut(struct trace_lane *lane, uint64_t least)
 {
@@ -147,9 +155,9 @@ static void host_cut(struct trace_lane *lane, uint64_t least)
                                .stage = (uint8_t)lane->stage,
                                .threads = 1};
     node.begin_ns = of->since == 0 ? node.end_ns : of->since_ns;
+    if (of->since != 0)
+        host_since(of, node.end_ns);
     node_add(lane, &node);
-    of->since = now;
-    of->since_ns = node.end_ns;
 }
 
 /* What it did before does not wait for what it comes to need now; but where it needed others
@@ -157,11 +165,13 @@ static void host_cut(struct trace_lane *lane, uint64_t least)
 static void host_need(struct trace_lane *lane)
 {
     struct record_lane *of = &lane->record;
+    uint64_t wall = clock_ns(CLOCK_MONOTONIC);
     if (!record_lane_has_needs(lane))
         host_cut(lane, 1);
     else if (host_clock(of) - of->since >= HOST_NS_MIN)
         host_cut(lane, HOST_NS_MIN);
-    of->since_ns = clock_ns(CLOCK_MONOTONIC);
+    if (of->since_ns < wall)
+        of->since_ns = wall;
 }
 
 void record_phase(struct trace *trace, int phase)
@@ -237,8 +247,7 @@ void record_resume(void)
         return;
     struct record_lane *of = &lane->record;
     if (is_host(of)) {
-        of->since = host_clock(of);
-        of->since_ns = clock_ns(CLOCK_MONOTONIC);
+        host_since(of, clock_ns(CLOCK_MONOTONIC));
     } else if (of->has_next && of->paused_ns != 0) {
         of->excluded_ns += clock_ns(CLOCK_MONOTONIC) - of->paused_ns;
         of->paused_ns = 0;

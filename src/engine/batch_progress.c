@@ -52,6 +52,8 @@ static enum status tell(struct batch_progress *progress, bool is_last, double no
                         struct error *err)
 {
     const struct phasor_batch_params *params = progress->params;
+    if (progress->is_stopped && !is_last)
+        return batch_progress_stopped(progress, err);
     if (params->progress == NULL || (!is_last && now - progress->told_at < PROGRESS_SECONDS))
         return STATUS_OK;
     progress->told_at = now;
@@ -59,7 +61,8 @@ static enum status tell(struct batch_progress *progress, bool is_last, double no
     int answer = params->progress(params->progress_context, &measured);
     if (answer == PHASOR_GO_ON || is_last)
         return STATUS_OK;
-    if (answer != PHASOR_DRAIN)
+    progress->is_stopped = answer != PHASOR_DRAIN;
+    if (progress->is_stopped)
         return batch_progress_stopped(progress, err);
     if (!progress->is_draining)
         progress->drain_until = now + params->drain_seconds;

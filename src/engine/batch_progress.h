@@ -17,6 +17,7 @@ struct batch_progress {
     double started_at;                        /* of the first row; 0: none is started yet */
     double told_at;
     bool can_resume;
+    bool is_stopped;  /* was to end at once; who asked may not have been free to end it */
     bool is_draining; /* no more rows are started, and those in flight have until */
     double drain_until;
 };

@@ -160,7 +160,10 @@ static void expect_times(const struct record_run *run, const char *plan)
             const struct record_node *node = &lane->nodes[n];
             cr_expect_leq(node->begin_ns, node->end_ns);
             cr_expect_leq(node->duration_ns, node->end_ns - node->begin_ns + 1000000,
-                          "more than all of it");
+                          "%s: rank %d, %s: %s, node %zu, works for %llu ns of %llu", plan,
+                          lane->rank, lane->name, node->name, n,
+                          (unsigned long long)node->duration_ns,
+                          (unsigned long long)(node->end_ns - node->begin_ns));
             if (n > 0)
                 cr_expect_leq(lane->nodes[n - 1].end_ns, node->begin_ns,
                               "%s: rank %d, %s: node %zu", plan, lane->rank, lane->name, n);
