@@ -32,9 +32,11 @@ until_ready() {
         sleep 0.02
     done
 }
-# catches PID NUMBER: whether the process has a handler for that signal
+# catches PID NUMBER: whether the process has a handler for that signal; one that this shell has
+# started and that is not $phasor yet may have the shell's
 catches() {
     local mask
+    [ "$(readlink "/proc/$1/exe")" = "$(readlink -f "$phasor")" ] || return 1
     mask=$(sed -n 's/^SigCgt:[^0-9a-f]*//p' "/proc/$1/status")
     [ -n "$mask" ] && [ $((0x$mask >> ($2 - 1) & 1)) -eq 1 ]
 }
