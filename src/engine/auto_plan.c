@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "base/size_text.h"
 #include "base/system.h"
+#include "engine/auto_answer.h"
 #include "engine/auto_past.h"
 #include "engine/auto_profile.h"
 #include "engine/batch_lengths.h"
@@ -50,12 +51,19 @@ static void load_bound(struct plan_load *load, int64_t context_max)
         load->sequences = 0;
 }
 
-static enum status lengths_read(struct auto_plan *plan, const struct engine_basis *basis,
-                                struct batch_reader *reader, const struct watch *watch,
-                                struct error *err)
+static int64_t context_of(const struct auto_plan *plan, const struct engine_basis *basis)
 {
     const struct phasor_batch_params *batch = plan->batch;
-    const struct model_config *config = checkpoint_config(basis->checkpoint);
+    int64_t most = checkpoint_config(basis->checkpoint)->position_count_max;
+    bool is_less = batch != NULL && batch->max_model_len > 0 && batch->max_model_len < most;
+    return is_less ? batch->max_model_len : most;
+}
+
+static enum status lengths_read(struct batch_lengths *out, const struct auto_plan *plan,
+                                const struct engine_basis *basis, struct batch_reader *reader,
+                                const struct watch *watch, struct error *err)
+{
+    const struct phasor_batch_params *batch = plan->batch;
     const struct chat_template *template = NULL;
     struct error ignored; /* the rows are told */
     if (batch->chat_template != NULL)
@@ -63,26 +71,23 @@ static enum status lengths_read(struct auto_plan *plan, const struct engine_basi
     else if (basis->tokenizer != NULL &&
              chat_template_of(&template, basis->tokenizer, &ignored) != STATUS_OK)
         template = NULL;
-    return batch_lengths_read(
-        &plan->load,
-        &(struct batch_lengths_params){
-            .reader = reader,
-            .defaults = {.ignore_eos = batch->ignore_eos,
-                         .prompt_logprobs = batch->prompt_logprobs},
-            .tokenizer = basis->tokenizer,
-            .chat_template = template,
-            .context_max =
-                batch->max_model_len > 0 && batch->max_model_len < config->position_count_max
-                    ? batch->max_model_len
-                    : config->position_count_max,
-            .watch = *watch,
-        },
-        err);
+    return batch_lengths_read(out,
+                              &(struct batch_lengths_params){
+                                  .reader = reader,
+                                  .defaults = {.ignore_eos = batch->ignore_eos,
+                                               .prompt_logprobs = batch->prompt_logprobs},
+                                  .tokenizer = basis->tokenizer,
+                                  .chat_template = template,
+                                  .context_max = context_of(plan, basis),
+                                  .watch = *watch,
+                              },
+                              err);
 }
 
-/* Of the batch, where there is one; else what was told of it, as far as the context goes. */
-static enum status load_find(struct auto_plan *plan, const struct engine_basis *basis,
-                             struct error *err)
+/* Of the batch, where there is one; else what was told of it, as far as the context goes. To be
+ * deinitialised after success. */
+static enum status load_find(struct batch_lengths *out, struct auto_plan *plan,
+                             const struct engine_basis *basis, struct error *err)
 {
     static const struct batch_world world;
     struct phasor_batch_result nothing = {0};
@@ -90,7 +95,8 @@ static enum status load_find(struct auto_plan *plan, const struct engine_basis *
     const struct watch watch = {.ask = batch_progress_reading, .context = &progress};
     struct batch_reader *reader;
     if (plan->batch == NULL) {
-        load_bound(&plan->load, checkpoint_config(basis->checkpoint)->position_count_max);
+        load_bound(&plan->load, context_of(plan, basis));
+        *out = (struct batch_lengths){.load = plan->load};
         return STATUS_OK;
     }
     TRY(batch_reader_open(&reader, plan->batch->input_path, BATCH_LINE_BYTES_MAX, &watch, NULL,
@@ -100,48 +106,9 @@ static enum status load_find(struct auto_plan *plan, const struct engine_basis *
         snprintf(plan->input_path, sizeof plan->input_path, "%s", plan->batch->input_path) <
             (int)sizeof plan->input_path)
         plan->input_fd = fcntl(batch_reader_fd(reader), F_DUPFD_CLOEXEC, 0);
-    enum status status = lengths_read(plan, basis, reader, &watch, err);
+    enum status status = lengths_read(out, plan, basis, reader, &watch, err);
     batch_reader_close(reader);
     return status;
-}
-
-/* ---- The choice ------------------------------------------------------------------------------ */
-
-static const enum way ways_of_plans[PLAN_WAY_COUNT] = {
-    [PLAN_KEEP] = WAY_KEEP,
-    [PLAN_RESHARD] = WAY_RESHARD,
-    [PLAN_UPLOAD] = WAY_UPLOAD,
-    [PLAN_RELOAD] = WAY_RELOAD,
-};
-
-static bool takes_int4(const struct plan_candidate *candidate)
-{
-    return candidate->layouts.decode_is_packed || candidate->way == PLAN_UPLOAD;
-}
-
-/* Mixed is as good as reshard at least. */
-static bool is_by_way(const struct plan_candidate *candidate, const struct engine_params *params)
-{
-    enum way asked = params->transition == WAY_MIXED ? WAY_RESHARD : params->transition;
-    return params->transition_is_auto || candidate->way == PLAN_NONE ||
-           ways_of_plans[candidate->way] == asked;
-}
-
-/* The soonest done of those that can be run here; -1: none can. Equal ones go to the first. */
-static int candidate_pick(const struct plan_table *table, const struct engine_params *params,
-                          bool has_backup)
-{
-    int best = -1;
-    double least = INFINITY;
-    for (int i = 0; i < table->count; i++) {
-        const struct plan_candidate *candidate = &table->candidates[i];
-        if (candidate->verdict != PLAN_POSSIBLE || (takes_int4(candidate) && !has_backup) ||
-            !is_by_way(candidate, params) || plan_candidate_total(candidate) >= least)
-            continue;
-        best = i;
-        least = plan_candidate_total(candidate);
-    }
-    return best;
 }
 
 /* ---- What is said of it ---------------------------------------------------------------------- */
@@ -178,13 +145,13 @@ static void tell_backup(const struct log_sink *log, const struct plan_table *tab
                         const struct engine_params *params)
 {
     char layouts[LAYOUT_TEXT_BYTES];
-    const struct plan_candidate *best = &table->candidates[candidate_pick(table, params, true)];
+    const struct plan_candidate *best = &table->candidates[auto_pick(table, params, true)];
     double gain = plan_candidate_total(&table->candidates[chosen]) / plan_candidate_total(best);
-    if (takes_int4(&table->candidates[chosen]))
+    if (auto_takes_int4(&table->candidates[chosen]))
         log_write(log, LOG_INFO,
                   "decode runs on the experts of the INT4 backup, and answers differ a little; "
                   "--policy exact forbids it");
-    if (!takes_int4(best) || gain < GAIN_WORTH_A_WORD)
+    if (!auto_takes_int4(best) || gain < GAIN_WORTH_A_WORD)
         return;
     plan_layouts_format(layouts, &best->layouts);
     log_write(
@@ -194,20 +161,32 @@ static void tell_backup(const struct log_sink *log, const struct plan_table *tab
         layouts, gain);
 }
 
-static void tell_question(const struct auto_plan *plan, const struct plan_problem *problem,
-                          const struct log_sink *log)
+static void tell_question(const struct plan_subject_params *subject, const struct log_sink *log)
 {
     log_write(
         log, LOG_DEBUG,
         "planned for %lld sequences of %lld prompt and %lld output tokens on the mean, passes "
         "of %lld tokens, and %s of memory on each of %d ranks",
-        (long long)plan->load.sequences, (long long)plan->load.prompt_tokens,
-        (long long)plan->load.output_tokens, (long long)problem->passes[0],
-        SIZE_TEXT(problem->memory_bytes), problem->rank_count);
+        (long long)subject->load.sequences, (long long)subject->load.prompt_tokens,
+        (long long)subject->load.output_tokens, (long long)subject->max_num_batched_tokens,
+        SIZE_TEXT(subject->memory_bytes), subject->rank_count);
+}
+
+/* `gain` is 0 where it is not predicted. */
+static void tell_order(const struct log_sink *log, int class_count, double gain)
+{
+    if (gain == 0)
+        log_write(log, LOG_INFO, "rows with the longest answers are started first");
+    else
+        log_write(
+            log, LOG_INFO,
+            "rows of like lengths run together, in %d classes: predicted %.2f times as fast as "
+            "in the order of the file",
+            class_count, gain);
 }
 
 static void tell_none(const struct log_sink *log, const struct plan_table *table,
-                      const struct plan_problem *problem)
+                      uint64_t memory_bytes)
 {
     for (int i = 0; i < table->count; i++) {
         if (table->candidates[i].verdict != PLAN_UNKNOWN)
@@ -220,7 +199,7 @@ static void tell_none(const struct log_sink *log, const struct plan_table *table
     log_write(log, LOG_WARNING,
               "no plan that can be run is predicted to fit into %s on each rank; static tensor "
               "parallelism is tried",
-              SIZE_TEXT(problem->memory_bytes));
+              SIZE_TEXT(memory_bytes));
 }
 
 /* ---- The whole ------------------------------------------------------------------------------- */
@@ -273,7 +252,7 @@ static void choice_take(struct auto_plan *plan, struct engine_choice *out,
         .is_made = true,
         .layouts = best->layouts,
         .has_way = best->way != PLAN_NONE,
-        .way = ways_of_plans[best->way],
+        .way = auto_way(best->way),
     };
     plan->has_forecast = plan->batch != NULL;
     plan->forecast = (struct plan_forecast){.prefill = best->prefill,
@@ -281,33 +260,90 @@ static void choice_take(struct auto_plan *plan, struct engine_choice *out,
                                             .between = best->transition + best->way_back};
 }
 
+/* Rows that are of no cell are of the last class. */
+static enum status order_take(struct auto_plan *plan, const struct batch_lengths *lengths,
+                              const struct plan_classes *classes, struct error *err)
+{
+    if (classes->count <= 1)
+        return STATUS_OK;
+    TRY(memory_get((void **)&plan->class_of, (size_t)lengths->row_count, sizeof *plan->class_of,
+                   "the order of the rows", err));
+    plan->class_count = classes->count;
+    for (int64_t row = 0; row < lengths->row_count; row++) {
+        int cell = lengths->cell_of[row];
+        int bin = cell == BATCH_LENGTHS_NO_CELL ? -1 : lengths->mix.bin_of[cell];
+        plan->class_of[row] = (uint8_t)(bin < 0 ? classes->count - 1 : classes->of_bin[bin]);
+    }
+    return STATUS_OK;
+}
+
+/* In waves as it was priced; else, where others come for those that end, so that the longest
+ * answers are not those that are left over. */
+static enum status order_find(struct auto_plan *plan, const struct auto_answer *answer,
+                              const struct log_sink *log, struct error *err)
+{
+    const struct plan_candidate *chosen = &answer->table.candidates[answer->chosen];
+    const struct plan_mix *mix = &answer->question->lengths->mix;
+    struct plan_classes classes = answer->classes;
+    bool moves = auto_moves_weights(chosen);
+    if (!moves && mix->bin_count > 1)
+        plan_classes_make(&classes, mix, mix->bin_count);
+    TRY(order_take(plan, answer->question->lengths, &classes, err));
+    if (plan->class_count > 1)
+        tell_order(log, plan->class_count,
+                   moves ? answer->in_file_order / plan_candidate_total(chosen) : 0);
+    return STATUS_OK;
+}
+
+static enum status answer_use(struct auto_plan *plan, struct engine_choice *out,
+                              const struct auto_answer *answer, const struct engine_basis *basis,
+                              struct error *err)
+{
+    const struct log_sink *log = &basis->params->log;
+    if (answer->chosen < 0) {
+        tell_none(log, &answer->table, answer->question->subject->memory_bytes);
+        return STATUS_OK;
+    }
+    choice_take(plan, out, &answer->table, answer->chosen);
+    if (!basis->params->transition_is_auto) /* mixed, too, which no plan has */
+        out->way = basis->params->transition;
+    tell_choice(log, &answer->table, answer->chosen);
+    tell_backup(log, &answer->table, answer->chosen, basis->params);
+    return order_find(plan, answer, log, err);
+}
+
+static enum status plan_for(struct auto_plan *plan, struct engine_choice *out,
+                            const struct batch_lengths *lengths, const struct profile *profile,
+                            const struct engine_basis *basis, struct error *err)
+{
+    if (plan->load.sequences == 0)
+        return STATUS_OK;
+    struct plan_subject_params subject = subject_of(plan, profile, basis);
+    const struct auto_question question = {
+        .subject = &subject,
+        .lengths = lengths,
+        .context_max = context_of(plan, basis),
+        .engine = basis->params,
+        .has_backup = engine_backup_is_at_hand(basis->params, basis->checkpoint),
+    };
+    struct auto_answer answer;
+    tell_question(&subject, &basis->params->log);
+    TRY(auto_answer_find(&answer, &question, err));
+    enum status status = answer_use(plan, out, &answer, basis, err);
+    auto_answer_deinit(&answer);
+    return status;
+}
+
 static enum status plan_with(struct auto_plan *plan, struct engine_choice *out,
                              const struct profile *profile, const struct engine_basis *basis,
                              struct error *err)
 {
-    const struct log_sink *log = &basis->params->log;
-    struct plan_subject subject;
-    struct plan_table table;
-    TRY(load_find(plan, basis, err));
-    if (plan->load.sequences == 0)
-        return STATUS_OK;
-    struct plan_subject_params params = subject_of(plan, profile, basis);
-    TRY(plan_subject_init(&subject, &params, err));
-    TRY(plan_find(&table, &subject.problem, err));
-    tell_question(plan, &subject.problem, log);
-    bool has_backup = engine_backup_is_at_hand(basis->params, basis->checkpoint);
-    int chosen = candidate_pick(&table, basis->params, has_backup);
-    if (chosen >= 0) {
-        choice_take(plan, out, &table, chosen);
-        if (!basis->params->transition_is_auto) /* mixed, too, which no plan has */
-            out->way = basis->params->transition;
-        tell_choice(log, &table, chosen);
-        tell_backup(log, &table, chosen, basis->params);
-    } else {
-        tell_none(log, &table, &subject.problem);
-    }
-    plan_table_deinit(&table);
-    return STATUS_OK;
+    struct batch_lengths lengths;
+    TRY(load_find(&lengths, plan, basis, err));
+    plan->load = lengths.load;
+    enum status status = plan_for(plan, out, &lengths, profile, basis, err);
+    batch_lengths_deinit(&lengths);
+    return status;
 }
 
 enum status auto_plan_choose(void *context, struct engine_choice *out,
@@ -344,9 +380,15 @@ int auto_plan_take_input(struct auto_plan *plan, const char *path)
     return fd;
 }
 
+struct batch_order auto_plan_order(const struct auto_plan *plan)
+{
+    return (struct batch_order){.class_of = plan->class_of, .class_count = plan->class_count};
+}
+
 void auto_plan_deinit(struct auto_plan *plan)
 {
     if (plan->input_fd >= 0)
         close(plan->input_fd);
+    memory_free(plan->class_of);
     auto_plan_init(plan);
 }

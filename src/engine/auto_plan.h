@@ -7,6 +7,7 @@
 
 #include <limits.h>
 
+#include "engine/batch_order.h"
 #include "engine/engine.h"
 #include "model/fingerprint.h"
 #include "phasor.h"
@@ -26,6 +27,8 @@ struct auto_plan {
     bool has_forecast; /* a plan was chosen for `input` */
     struct plan_forecast forecast;
     struct fingerprint input;
+    uint8_t *class_of; /* of each row of it: see batch_order; NULL: the file's order is as good */
+    int class_count;
     int input_fd;              /* of what cannot be read twice, or its copy; -1: none */
     char input_path[PATH_MAX]; /* as it was named */
 };
@@ -41,6 +44,9 @@ void auto_plan_deinit(struct auto_plan *plan);
  * the INT4 backup that is at hand, and by the way that was asked for. */
 enum status auto_plan_choose(void *context, struct engine_choice *out,
                              const struct engine_basis *basis, struct error *err) MUST_CHECK;
+
+/* In which the rows of `input` are predicted to be done soonest; borrowed from the plan. */
+struct batch_order auto_plan_order(const struct auto_plan *plan);
 
 /* The input of that name that was read ahead and cannot be read again, now the caller's; -1: there
  * is none. */

@@ -11,6 +11,7 @@
 #include "base/system.h"
 #include "base/trace.h"
 #include "engine/batch_files.h"
+#include "engine/batch_order.h"
 #include "engine/batch_progress.h"
 #include "engine/batch_reader.h"
 #include "engine/batch_report.h"
@@ -34,6 +35,7 @@ struct batch {
     const struct log_sink *log;
     struct phasor_batch_result *result;
     struct batch_reader *reader;
+    struct batch_order order;
     struct row_names names; /* of all rows, while the files of a run that is resumed are opened */
     struct batch_files files;
     struct session session;
@@ -240,7 +242,7 @@ static enum status fill_up(struct batch *batch, struct error *err)
            batch->world.sequence_count < limit && has_room(batch)) {
         struct batch_row row;
         bool found;
-        TRY(batch_reader_skim(batch->reader, &row, &found, err));
+        TRY(batch_order_skim(&batch->order, batch->reader, &row, &found, err));
         batch->has_all_rows = !found;
         if (found)
             TRY(start_row(batch, &row, err));
@@ -383,16 +385,22 @@ static enum status open_reader(struct batch *batch, struct error *err)
     return status;
 }
 
+static bool is_planned(const struct batch *batch)
+{
+    struct fingerprint input = batch_reader_fingerprint(batch->reader);
+    return batch->plan != NULL && batch->plan->has_forecast &&
+           memcmp(&input, &batch->plan->input, sizeof input) == 0;
+}
+
 /* Of this input, and all of it, to its end; ranks that work one at a time, to be recorded, are not
  * as predicted. */
 static void take_forecast(const struct batch *batch)
 {
     const struct auto_plan *plan = batch->plan;
     struct phasor_batch_result *result = batch->result;
-    struct fingerprint input = batch_reader_fingerprint(batch->reader);
-    if (plan == NULL || !plan->has_forecast || memcmp(&input, &plan->input, sizeof input) != 0 ||
-        result->completed_before + result->failed_before > 0 || engine_records(batch->engine) ||
-        !batch->has_all_rows || batch_progress_done(&batch->progress) < result->total)
+    if (!is_planned(batch) || result->completed_before + result->failed_before > 0 ||
+        engine_records(batch->engine) || !batch->has_all_rows ||
+        batch_progress_done(&batch->progress) < result->total)
         return;
     result->has_prediction = true;
     result->predicted_prefill_seconds = plan->forecast.prefill;
@@ -412,6 +420,8 @@ static enum status run(struct batch *batch, struct error *err)
         TRY(engine_settle(batch->engine, err));
     TRY(open_session(batch, err));
     TRY(open_files(batch, err));
+    if (is_planned(batch))
+        batch->order = auto_plan_order(batch->plan);
     batch->progress.started_at = system_seconds();
     batch_report_begin(batch->report);
     TRY(run_all(batch, err));

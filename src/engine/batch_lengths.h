@@ -1,15 +1,20 @@
-/* How long the rows of a batch are, read ahead of it: what its plan depends on. */
+/* How long the rows of a batch are, read ahead of it: what its plan depends on, and which of them
+ * run together. */
 #ifndef PHASOR_ENGINE_BATCH_LENGTHS_H
 #define PHASOR_ENGINE_BATCH_LENGTHS_H
 
 #include "base/watch.h"
 #include "engine/batch_reader.h"
 #include "engine/request.h"
-#include "planner/planner.h"
+#include "planner/plan_mix.h"
 #include "tokenizer/chat.h"
 
-/* Of longer files every second row is looked at, every third ..., never more than these. */
+/* So many rows are tokenized, of longer files every second, every third ...; of the others the
+ * tokens are estimated by their bytes. */
 #define BATCH_LENGTHS_ROWS_MAX 4096
+
+/* Of larger files no others are looked at. */
+#define BATCH_LENGTHS_FILE_BYTES_MAX ((int64_t)1 << 30)
 
 /* Of an answer in a chat that has all the context left; a model ends it long before. */
 #define BATCH_LENGTHS_ANSWER 256
@@ -23,10 +28,21 @@ struct batch_lengths_params {
     struct watch watch;
 };
 
-/* Sequences (a row has `n` for each of its prompts), and the means of their prompts and of what
- * they may generate, rounded up: an answer counts as long as max_tokens allows. Rows that cannot be
- * run are left out; `sequences` is 0 where none can. */
-enum status batch_lengths_read(struct plan_load *out, const struct batch_lengths_params *params,
+#define BATCH_LENGTHS_NO_CELL UINT16_MAX /* a row that cannot be run, or was not looked at */
+
+struct batch_lengths {
+    /* Sequences (a row has `n` for each of its prompts), and the means of their prompts and of what
+     * they may generate, rounded up: an answer counts as long as max_tokens allows. Rows that
+     * cannot be run are left out; `sequences` is 0 where none can. */
+    struct plan_load load;
+    struct plan_mix mix; /* the same by their lengths; of those that were looked at */
+    int64_t row_count;
+    uint16_t *cell_of; /* [row_count]: an index of plan_cells.of, or BATCH_LENGTHS_NO_CELL */
+};
+
+/* To be deinitialised after success. */
+enum status batch_lengths_read(struct batch_lengths *out, const struct batch_lengths_params *params,
                                struct error *err) MUST_CHECK;
+void batch_lengths_deinit(struct batch_lengths *lengths); /* a zero one is allowed */
 
 #endif

@@ -214,6 +214,8 @@ enum status plan_subject_init(struct plan_subject *out, const struct plan_subjec
         .native = native,
         .routing = {.deviation = params->routing_deviation},
         .load = params->load,
+        .mix = params->mix,
+        .mix_count = params->mix_count,
         .is_queue = params->is_queue,
         .allows_int4 = params->allows_int4 && !params->has_int4_experts,
         .passes = out->passes,

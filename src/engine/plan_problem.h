@@ -48,6 +48,8 @@ struct plan_subject_params {
     uint64_t memory_bytes; /* of each device */
     uint64_t kv_bytes;     /* of it, for the KV cache; 0: what is left */
     struct plan_load load;
+    const struct plan_load *mix; /* as of plan_problem; borrowed */
+    int mix_count;
     bool is_queue, allows_int4;
     int64_t max_num_seqs, max_num_batched_tokens; /* 0: the planner chooses */
     int64_t wave_max; /* where it does: at most so many sequences at a time, for which passes are

@@ -30,6 +30,19 @@ static double prompt_seen(double count, double piece, double window)
     return count * piece + before;
 }
 
+/* Pairs of positions that attention sees, over the rows of all prompts. */
+static double pairs_of_row(const struct plan_problem *problem, int64_t window)
+{
+    const struct plan_load *load = problem->mix_count > 0 ? problem->mix : &problem->load;
+    double pairs = 0, rows = 0;
+    for (int i = 0; i == 0 || i < problem->mix_count; i++) {
+        double sequences = (double)load[i].sequences;
+        pairs += sequences * (double)work_attention_pairs(load[i].prompt_tokens, 0, window);
+        rows += sequences * (double)load[i].prompt_tokens;
+    }
+    return pairs / rows;
+}
+
 /* Some of the rows of a wave's prompts. Of their pairs and final rows each row has its even share;
  * a prompt that is cut reads what stands before each piece again. */
 static struct pass_shape prefill_pass(const struct plan_problem *problem,
@@ -37,13 +50,13 @@ static struct pass_shape prefill_pass(const struct plan_problem *problem,
 {
     double prompt = (double)problem->load.prompt_tokens, all = prompt * (double)wave;
     double piece = fmin(prompt, rows / layout->attention.dp);
-    int64_t tokens = problem->load.prompt_tokens, window = problem->shape->sliding_window;
+    int64_t window = problem->shape->sliding_window;
     return (struct pass_shape){
         .form = FORM_OWNED,
         .rows = rows,
-        .pairs = rows * (double)work_attention_pairs(tokens, 0, 0) / prompt,
+        .pairs = rows * pairs_of_row(problem, 0),
         .seen = rows * prompt_seen(prompt / piece, piece, 0) / prompt,
-        .sliding_pairs = rows * (double)work_attention_pairs(tokens, 0, window) / prompt,
+        .sliding_pairs = rows * pairs_of_row(problem, window),
         .sliding_seen = rows * prompt_seen(prompt / piece, piece, (double)window) / prompt,
         .logit_rows = (double)wave * rows / all,
     };
@@ -120,5 +133,35 @@ struct pass_cost plan_decode_cost(const struct plan_problem *problem, const stru
         first = window + 1;
     }
     decode_add(&sum, problem, layout, is_packed, wave, first, last);
+    return sum;
+}
+
+/* From the end of one bin's answers to that of the next, those that are longer go on. */
+struct pass_cost plan_wave_decode_cost(const struct plan_problem *problem,
+                                       const struct layout *layout, bool is_packed, int64_t wave)
+{
+    struct pass_cost sum = {{0}};
+    double left = 0, prompts = 0, all;
+    if (problem->mix_count <= 1)
+        return plan_decode_cost(problem, layout, is_packed, wave);
+    for (int i = 0; i < problem->mix_count; i++) {
+        const struct plan_load *bin = &problem->mix[i];
+        left += (double)bin->sequences;
+        prompts += (double)bin->sequences * (double)bin->prompt_tokens;
+    }
+    all = left;
+    int64_t ended = 1; /* tokens of an answer that are there; the first is prefill's */
+    for (int i = 0; i < problem->mix_count; i++) {
+        const struct plan_load *bin = &problem->mix[i];
+        struct plan_problem part = *problem;
+        part.load.prompt_tokens = (int64_t)ceil(prompts / left) + ended - 1;
+        part.load.output_tokens = bin->output_tokens - ended + 1;
+        struct pass_cost cost =
+            plan_decode_cost(&part, layout, is_packed, (int64_t)ceil((double)wave * left / all));
+        cost_add(&sum, &cost, 1);
+        ended = bin->output_tokens;
+        left -= (double)bin->sequences;
+        prompts -= (double)bin->sequences * (double)bin->prompt_tokens;
+    }
     return sum;
 }

@@ -16,7 +16,7 @@ const char *const plan_way_names[PLAN_WAY_COUNT] = {
 struct phase_table {
     struct prefill_cost *prefill; /* [layout][pass][wave] */
     double *prefill_total;        /* the same */
-    struct pass_cost *decode;     /* [layout][packed][wave] */
+    struct pass_cost *decode;     /* [layout][packed][wave][whether nobody comes into the wave] */
     double *decode_total;
 };
 
@@ -130,7 +130,9 @@ static double price(struct plan_candidate *out, const struct search *search, int
         problem->waves[w] < problem->load.sequences ? problem->waves[w] : problem->load.sequences;
     double waves = ceil((double)problem->load.sequences / (double)wave);
     int first = (prefill * problem->pass_count + p) * problem->wave_count + w;
-    int second = (decode * 2 + out->layouts.decode_is_packed) * problem->wave_count + w;
+    bool moves = out->way != PLAN_NONE && out->way != PLAN_KEEP;
+    int second =
+        ((decode * 2 + out->layouts.decode_is_packed) * problem->wave_count + w) * 2 + moves;
     double back = layer_back(search, prefill, decode, out->way);
     double layers = (double)problem->shape->moe_layer_count;
     struct hiding hiding = {
@@ -142,7 +144,6 @@ static double price(struct plan_candidate *out, const struct search *search, int
         .last_pass = search->phases.prefill[first].last_pass,
         .decode_layer = decode_layer_seconds(search, search->phases.decode_total[second]),
     };
-    bool moves = out->way != PLAN_NONE && out->way != PLAN_KEEP;
     double ways_back = waves - !problem->is_queue;
     out->prefill = waves * hiding.prefill;
     out->decode = waves * search->phases.decode_total[second];
@@ -279,7 +280,7 @@ static enum status phases_price(struct search *search, struct error *err)
     const struct plan_problem *problem = search->problem;
     struct phase_table *phases = &search->phases;
     size_t layouts = (size_t)search->layout_count, waves = (size_t)problem->wave_count;
-    size_t first = layouts * (size_t)problem->pass_count * waves, second = layouts * 2 * waves;
+    size_t first = layouts * (size_t)problem->pass_count * waves, second = layouts * 2 * waves * 2;
     const char *what = "the plans";
     TRY(memory_get((void **)&phases->prefill, first, sizeof *phases->prefill, what, err));
     TRY(memory_get((void **)&phases->prefill_total, first, sizeof(double), what, err));
@@ -294,10 +295,15 @@ static enum status phases_price(struct search *search, struct error *err)
         phases->prefill_total[i] = pass_cost_total(&phases->prefill[i].cost);
     }
     for (size_t i = 0; i < second; i++) {
-        int64_t wave = problem->waves[i % waves];
+        int64_t wave = problem->waves[i / 2 % waves];
+        const struct layout *layout = &search->layouts[i / 2 / waves / 2];
+        bool is_packed = i / 2 / waves % 2 == 1, is_closed = i % 2 == 1;
         wave = wave < problem->load.sequences ? wave : problem->load.sequences;
-        phases->decode[i] =
-            plan_decode_cost(problem, &search->layouts[i / waves / 2], i / waves % 2 == 1, wave);
+        if (is_closed && problem->mix_count <= 1)
+            phases->decode[i] = phases->decode[i - 1];
+        else
+            phases->decode[i] = (is_closed ? plan_wave_decode_cost
+                                           : plan_decode_cost)(problem, layout, is_packed, wave);
         phases->decode_total[i] = pass_cost_total(&phases->decode[i]);
     }
     return STATUS_OK;
@@ -320,11 +326,9 @@ static int find_static(const struct plan_table *table, const struct layout *layo
     return -1;
 }
 
-static void choose(struct plan_table *table, const struct plan_problem *problem)
+static void best_find(struct plan_table *table)
 {
-    struct layout layout;
-    struct error ignored;
-    table->best = table->best_static = table->static_tp = table->static_ep = -1;
+    table->best = table->best_static = -1;
     for (int i = 0; i < table->count; i++) {
         const struct plan_candidate *candidate = &table->candidates[i];
         double total = plan_candidate_total(candidate);
@@ -337,6 +341,13 @@ static void choose(struct plan_table *table, const struct plan_problem *problem)
              total < plan_candidate_total(&table->candidates[table->best_static])))
             table->best_static = i;
     }
+}
+
+static void statics_find(struct plan_table *table, const struct plan_problem *problem)
+{
+    struct layout layout;
+    struct error ignored;
+    table->static_tp = table->static_ep = -1;
     if (layout_static_tp(&layout, problem->shape, problem->rank_count, &ignored) == STATUS_OK)
         table->static_tp = find_static(table, &layout);
     if (layout_static_ep(&layout, problem->shape, problem->rank_count, &ignored) == STATUS_OK)
@@ -360,7 +371,8 @@ static enum status search_run(struct search *search, struct error *err)
     TRY(memory_get((void **)&search->table->candidates, (size_t)search->capacity,
                    sizeof *search->table->candidates, "the plans", err));
     candidates_add(search);
-    choose(search->table, search->problem);
+    best_find(search->table);
+    statics_find(search->table, search->problem);
     return STATUS_OK;
 }
 
@@ -379,6 +391,46 @@ void plan_table_deinit(struct plan_table *table)
 {
     memory_free(table->candidates);
     *table = (struct plan_table){.best = -1, .static_tp = -1, .static_ep = -1, .best_static = -1};
+}
+
+static void cost_join(struct pass_cost *to, const struct pass_cost *more)
+{
+    for (int part = 0; part < COST_PART_COUNT; part++)
+        to->seconds[part] += more->seconds[part];
+}
+
+static void candidate_join(struct plan_candidate *to, const struct plan_candidate *more)
+{
+    ASSERT(to->way == more->way);
+    bool is_larger = plan_memory_total(&more->memory) > plan_memory_total(&to->memory);
+    if (to->verdict == PLAN_POSSIBLE)
+        to->verdict = more->verdict;
+    if (is_larger) {
+        to->memory = more->memory;
+        to->pass_tokens = more->pass_tokens;
+        to->wave = more->wave;
+    }
+    to->prefill += more->prefill;
+    to->transition += more->transition;
+    to->decode += more->decode;
+    to->way_back += more->way_back;
+    cost_join(&to->prefill_cost, &more->prefill_cost);
+    cost_join(&to->decode_cost, &more->decode_cost);
+}
+
+static int still_possible(const struct plan_table *table, int index)
+{
+    return index >= 0 && is_static(&table->candidates[index]) ? index : -1;
+}
+
+void plan_table_add(struct plan_table *table, const struct plan_table *more)
+{
+    ASSERT(table->count == more->count);
+    for (int i = 0; i < table->count; i++)
+        candidate_join(&table->candidates[i], &more->candidates[i]);
+    best_find(table);
+    table->static_tp = still_possible(table, table->static_tp);
+    table->static_ep = still_possible(table, table->static_ep);
 }
 
 void plan_illegal_reason(struct error *reason, const struct plan_problem *problem,

@@ -52,6 +52,10 @@ struct plan_problem {
     struct expert_type native, backup;
     struct routing routing;
     struct plan_load load;
+    /* [mix_count], of rising output_tokens: the same sequences by their lengths, of which `load`
+     * has the means; 0: all are of one length. */
+    const struct plan_load *mix;
+    int mix_count;
     bool is_queue;         /* another batch follows: the last way back is paid, too */
     bool allows_int4;      /* policy int4-decode, and there is a backup or it can be made */
     const int64_t *passes; /* [pass_count]: tokens of a pass that may be chosen */
@@ -102,6 +106,10 @@ enum status plan_find(struct plan_table *out, const struct plan_problem *problem
                       struct error *err) MUST_CHECK;
 void plan_table_deinit(struct plan_table *table); /* a zero one is allowed */
 
+/* Of batches that run one after another, of the same model, box and policy: seconds are added, and
+ * a candidate is possible where it is in both; of what is the worse one, memory, pass and wave. */
+void plan_table_add(struct plan_table *table, const struct plan_table *more);
+
 /* Why a layout pair is illegal: the rule with its numbers (layout_check). */
 void plan_illegal_reason(struct error *reason, const struct plan_problem *problem,
                          const struct plan_candidate *candidate);
@@ -117,8 +125,13 @@ struct prefill_cost plan_prefill_cost(const struct plan_problem *problem,
                                       const struct layout *layout, int64_t pass_tokens,
                                       int64_t wave);
 
-/* All steps of decode of one wave. */
+/* All steps of decode of `wave` sequences, in the place of each of which another comes when it has
+ * ended: all of the mean length. */
 struct pass_cost plan_decode_cost(const struct plan_problem *problem, const struct layout *layout,
                                   bool is_packed, int64_t wave);
+
+/* The same where nobody comes: with a mix, fewer and fewer of them, until the longest has ended. */
+struct pass_cost plan_wave_decode_cost(const struct plan_problem *problem,
+                                       const struct layout *layout, bool is_packed, int64_t wave);
 
 #endif

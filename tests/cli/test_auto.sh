@@ -105,6 +105,33 @@ plan_of int4.s | grep -q int4 || fail "a backup, and decode on $(plan_of int4.s)
 has err "^note: decode runs on the experts of the INT4 backup, .*--policy exact forbids it" "with a backup"
 expect 0 "a way that no INT4 comes by" "${run[@]}" -o int4.4 --profile int4.json --transition reshard
 ! grep -q "phasor quantize" err || fail "a way that no INT4 comes by: the cure is not one"
+
+# ---- rows of different lengths
+mixed() { # mixed COUNT LONG SHORT: every fourth is long
+    for i in $(seq "$1"); do
+        printf '{"custom_id":"r%d","method":"POST","url":"/v1/completions","body":{"prompt":[%d,2,3,4],' "$i" "$i"
+        printf '"ignore_eos":true,"max_tokens":%d}}\n' $((i % 4 == 0 ? $2 : $3))
+    done
+}
+mixed 32 240 20 >mixed
+mixed 32 20 20 >alike
+unplanned=("$phasor" run "$model" --devices cpu:2 --memory 512MiB --max-num-seqs 8)
+mix=("${unplanned[@]}" --profile int4.json)
+first_done() { head -"$2" "$1" | jq -r .custom_id | sort -V | tr '\n' ' '; }
+expect 0 "waves" "${mix[@]}" -i mixed -o waves --transition upload
+has err "^note: rows of like lengths run together, in 2 classes: predicted [1-9][0-9.]* times as fast" "waves"
+[ "$(first_done waves 8)" = "r4 r8 r12 r16 r20 r24 r28 r32 " ] || fail "waves: first done are $(first_done waves 8)"
+expect 0 "no waves" "${mix[@]}" -i mixed -o flow --transition keep --policy exact
+has err "^note: rows with the longest answers are started first" "no waves"
+[ "$(first_done flow 8)" = "r4 r8 r12 r16 r20 r24 r28 r32 " ] || fail "no waves: first done are $(first_done flow 8)"
+lines flow 32 "no waves"
+expect 0 "the same plan, named" "${unplanned[@]}" -i mixed -o file --plan "$(plan_of flow.phasor-run)"
+answers file >file.answers
+answers flow | cmp -s - file.answers || fail "no waves: other answers"
+[ "$(first_done file 1)" = "r1 " ] || fail "a plan that is named: not in the order of the file"
+expect 0 "alike" "${mix[@]}" -i alike -o alike.out --transition upload
+! grep -q "^note: rows" err || fail "alike: a word of their order"
+
 backup=$(ls "$PHASOR_CACHE"/*.backup)
 cp "$backup" whole.backup
 truncate -s -5000 "$backup"

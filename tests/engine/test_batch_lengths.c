@@ -1,4 +1,4 @@
-/* How long rows are, read ahead: against what the run then counts. */
+/* How long rows are, read ahead: against what the run then counts; which are alike; their order. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "engine/batch_lengths.h"
+#include "engine/batch_order.h"
 #include "engine_tools.h"
 #include "phasor.h"
 
@@ -32,10 +33,11 @@ static struct batch_reader *reader_of(const char *lines)
     return reader;
 }
 
-static struct plan_load lengths_of(const char *lines, const struct tokenizer *tokenizer,
+/* To be deinitialised. */
+static struct batch_lengths all_of(const char *lines, const struct tokenizer *tokenizer,
                                    int64_t context_max)
 {
-    struct plan_load load;
+    struct batch_lengths lengths;
     struct error err;
     struct batch_row row;
     bool found;
@@ -45,10 +47,19 @@ static struct plan_load lengths_of(const char *lines, const struct tokenizer *to
         .chat_template = tokenizer == NULL ? NULL : chat_template_find("kjv-moe"),
         .context_max = context_max,
     };
-    cr_assert_eq(batch_lengths_read(&load, &params, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(batch_lengths_read(&lengths, &params, &err), STATUS_OK, "%s", err.message);
     cr_assert_eq(batch_reader_next(params.reader, &row, &found, &err), STATUS_OK);
     cr_assert_eq(found ? row.index : 0, 0, "the reader is not at the first row");
     batch_reader_close(params.reader);
+    return lengths;
+}
+
+static struct plan_load lengths_of(const char *lines, const struct tokenizer *tokenizer,
+                                   int64_t context_max)
+{
+    struct batch_lengths lengths = all_of(lines, tokenizer, context_max);
+    struct plan_load load = lengths.load;
+    batch_lengths_deinit(&lengths);
     return load;
 }
 
@@ -150,4 +161,82 @@ Test(batch_lengths, are_those_of_the_run)
     cr_assert_eq(lengths_of(CHAT("c", ""), tokenizer, 8192).output_tokens, BATCH_LENGTHS_ANSWER);
     phasor_model_close(model);
     tokenizer_close(tokenizer);
+}
+
+/* ---- Which rows are alike -------------------------------------------------------------------- */
+
+Test(batch_lengths, rows_are_in_cells)
+{
+    struct batch_lengths lengths =
+        all_of(ROW("a", "\"prompt\":[5,6,7],\"max_tokens\":9") "no json\n" ROW(
+                   "b", "\"prompt\":[[5,6,7],[5,6]],\"n\":2,\"max_tokens\":40"),
+               NULL, CONTEXT);
+    cr_assert_eq(lengths.row_count, 3);
+    cr_expect_eq(lengths.cell_of[0], plan_cell_of(3, 9));
+    cr_expect_eq(lengths.cell_of[1], BATCH_LENGTHS_NO_CELL);
+    cr_expect_eq(lengths.cell_of[2], plan_cell_of(2.5, 40));
+    cr_assert_eq(lengths.mix.bin_count, 2);
+    struct plan_load few = {1, 3, 9}, many = {4, 3, 40};
+    cr_expect(is_same(&lengths.mix.bins[0], &few));
+    cr_expect(is_same(&lengths.mix.bins[1], &many));
+    cr_expect_eq(lengths.mix.bin_of[lengths.cell_of[0]], 0);
+    cr_expect_eq(lengths.mix.bin_of[lengths.cell_of[2]], 1);
+    batch_lengths_deinit(&lengths);
+}
+
+/* Rows that are not tokenized have as many tokens for their bytes as those that are. */
+Test(batch_lengths, tokens_of_other_rows_are_estimated)
+{
+    static const char verse[] = "In the beginning God created the heaven and the earth.";
+    struct text lines = {0};
+    struct tokenizer *tokenizer;
+    struct error err;
+    int rows = BATCH_LENGTHS_ROWS_MAX + 100;
+    cr_assert_eq(tokenizer_open(&tokenizer, MODEL, &err), STATUS_OK, "%s", err.message);
+    for (int i = 0; i < rows; i++) {
+        text_append_format(&lines,
+                           "{\"custom_id\":\"%d\",\"method\":\"POST\",\"url\":"
+                           "\"/v1/completions\",\"body\":{\"max_tokens\":5,\"prompt\":\"",
+                           i);
+        for (int k = 0; k < (i % 4 < 2 ? 1 : 8); k++)
+            text_append_format(&lines, "%s ", verse);
+        text_append_format(&lines, "\"}}\n");
+    }
+    cr_assert(!lines.failed);
+    struct batch_lengths lengths = all_of(lines.bytes, tokenizer, 512);
+    /* Every second is tokenized. */
+    cr_expect_eq(lengths.cell_of[0], lengths.cell_of[1], "a short row that is estimated");
+    cr_expect_eq(lengths.cell_of[2], lengths.cell_of[3], "a long row that is estimated");
+    cr_expect_neq(lengths.cell_of[0], lengths.cell_of[2]);
+    cr_expect_eq(lengths.load.sequences, rows);
+    batch_lengths_deinit(&lengths);
+    tokenizer_close(tokenizer);
+    text_deinit(&lines);
+}
+
+/* ---- Their order ----------------------------------------------------------------------------- */
+
+static void expect_order(const uint8_t *class_of, int class_count, const int64_t *rows,
+                         size_t row_count)
+{
+    struct batch_reader *reader = reader_of("0\n1\n\n2\n3\n4\n");
+    struct batch_order order = {.class_of = class_of, .class_count = class_count};
+    struct error err;
+    bool found = true;
+    for (size_t i = 0; found; i++) {
+        struct batch_row row;
+        cr_assert_eq(batch_order_skim(&order, reader, &row, &found, &err), STATUS_OK);
+        cr_assert_eq(found, i < row_count);
+        cr_assert(!found || (row.index == rows[i] && row.bytes[0] == '0' + rows[i]),
+                  "row %d came at place %zu", (int)row.index, i);
+    }
+    batch_reader_close(reader);
+}
+
+Test(batch_order, rows_come_class_by_class)
+{
+    expect_order(NULL, 0, (const int64_t[]){0, 1, 2, 3, 4}, 5);
+    expect_order((const uint8_t[]){0, 0, 0, 0, 0}, 1, (const int64_t[]){0, 1, 2, 3, 4}, 5);
+    expect_order((const uint8_t[]){1, 0, 1, 0, 1}, 2, (const int64_t[]){1, 3, 0, 2, 4}, 5);
+    expect_order((const uint8_t[]){2, 2, 0, 3, 0}, 4, (const int64_t[]){2, 4, 0, 1, 3}, 5);
 }

@@ -1,0 +1,21 @@
+/* The order in which the rows of a batch are started: classes of rows that run together, one after
+ * another, each in the order of the file. The file is read once for each class. */
+#ifndef PHASOR_ENGINE_BATCH_ORDER_H
+#define PHASOR_ENGINE_BATCH_ORDER_H
+
+#include "engine/batch_reader.h"
+
+/* A zero one is the order of the file. */
+struct batch_order {
+    const uint8_t *class_of; /* [row_count], borrowed: each below class_count */
+    int class_count;
+    int now; /* the class whose rows are given */
+};
+
+/* The next row, as batch_reader_skim gives it; *found = false behind the last of the last class,
+ * after which it is not called again. The reader is at its first row when this is first called, and
+ * is used by nobody else. */
+enum status batch_order_skim(struct batch_order *order, struct batch_reader *reader,
+                             struct batch_row *out, bool *found, struct error *err) MUST_CHECK;
+
+#endif

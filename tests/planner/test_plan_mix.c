@@ -1,0 +1,292 @@
+/* Sequences of different lengths:
+ *
+ *   bins      each cell with sequences is in one; none are lost; answers rise; the mean is kept
+ *   classes   each bin is in one; of all counts; the longest answers first; the nearest together
+ *   waves     decode of a mixed wave is the sum of its steps, each by who is left, step by step
+ *   alike     with a mix of one bin, or of equal ones, everything costs what it does without
+ *   together  a table added to another has the sums, and only what is possible in both
+ */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "model_shapes.h"
+#include "planner/plan_mix.h"
+#include "problems.h"
+
+#define CONTEXT 4096
+
+TestSuite(plan_mix, .timeout = 120);
+
+static uint64_t test_seed(void)
+{
+    const char *seed = getenv("PHASOR_TEST_SEED");
+    return seed == NULL ? 0 : strtoull(seed, NULL, 10);
+}
+
+/* ---- Bins ------------------------------------------------------------------------------------ */
+
+static void count_in(struct plan_cells *cells, double sequences, double prompt, double output)
+{
+    struct plan_cell *cell = &cells->of[plan_cell_of(prompt, output)];
+    cell->sequences += sequences;
+    cell->prompt_tokens += sequences * prompt;
+    cell->output_tokens += sequences * output;
+}
+
+static void check_mix(const struct plan_mix *mix, const struct plan_cells *cells)
+{
+    struct plan_cell all = {0}, sums[PLAN_BINS_MAX] = {{0}};
+    int64_t sequences = 0;
+    cr_assert_leq(mix->bin_count, PLAN_BINS_MAX);
+    for (int i = 0; i < PLAN_CELLS * PLAN_CELLS; i++) {
+        const struct plan_cell *cell = &cells->of[i];
+        int bin = mix->bin_of[i];
+        cr_assert_eq(bin >= 0, cell->sequences > 0, "cell %d", i);
+        if (bin < 0)
+            continue;
+        cr_assert_lt(bin, mix->bin_count);
+        sums[bin].sequences += cell->sequences;
+        sums[bin].prompt_tokens += cell->prompt_tokens;
+        sums[bin].output_tokens += cell->output_tokens;
+        all.sequences += cell->sequences;
+    }
+    for (int b = 0; b < mix->bin_count; b++) {
+        const struct plan_load *bin = &mix->bins[b];
+        cr_assert_eq(bin->sequences, (int64_t)sums[b].sequences);
+        cr_assert_eq(bin->prompt_tokens, (int64_t)ceil(sums[b].prompt_tokens / sums[b].sequences));
+        cr_assert_eq(bin->output_tokens, (int64_t)ceil(sums[b].output_tokens / sums[b].sequences));
+        cr_assert(b == 0 || mix->bins[b - 1].output_tokens <= bin->output_tokens);
+        sequences += bin->sequences;
+    }
+    cr_assert_eq(sequences, (int64_t)all.sequences);
+}
+
+static double log_distance(const struct plan_load *a, const struct plan_load *b)
+{
+    return fabs(log((double)a->prompt_tokens / (double)b->prompt_tokens)) +
+           fabs(log((double)a->output_tokens / (double)b->output_tokens));
+}
+
+static void check_classes(const struct plan_mix *mix, int64_t sequences)
+{
+    for (int count = 1; count <= mix->bin_count; count++) {
+        struct plan_classes classes;
+        int64_t found = 0, before = INT64_MAX;
+        plan_classes_make(&classes, mix, count);
+        cr_assert_eq(classes.count, count);
+        for (int class = 0; class < count; class ++) {
+            struct plan_load bins[PLAN_BINS_MAX];
+            int bin_count = plan_class_bins(bins, mix, &classes, class);
+            cr_assert_gt(bin_count, 0, "class %d of %d is empty", class, count);
+            struct plan_load mean = plan_loads_mean(bins, bin_count, CONTEXT);
+            found += mean.sequences;
+            cr_assert_leq(mean.output_tokens, before, "class %d of %d", class, count);
+            before = mean.output_tokens + 1; /* means are rounded up */
+        }
+        cr_assert_eq(found, sequences);
+    }
+}
+
+Test(plan_mix, bins_and_classes_have_all_sequences)
+{
+    static struct plan_cells cells;
+    struct random random = {.seed = test_seed() + 1};
+    for (int round = 0; round < 200; round++) {
+        struct plan_mix mix;
+        int64_t sequences = 0, kinds = 1 + (int64_t)random_below(&random, 40);
+        memset(&cells, 0, sizeof cells);
+        for (int64_t i = 0; i < kinds; i++) {
+            double most = round % 2 == 0 ? 11 : 5;
+            double prompt = floor(exp2(most * random_unit(random_next(&random))));
+            double output = floor(exp2(most * random_unit(random_next(&random))));
+            int64_t more = 1 + (int64_t)random_below(&random, 100);
+            count_in(&cells, (double)more, prompt, output);
+            sequences += more;
+        }
+        plan_mix_make(&mix, &cells, sequences, CONTEXT);
+        check_mix(&mix, &cells);
+        check_classes(&mix, sequences);
+    }
+}
+
+Test(plan_mix, the_nearest_are_together)
+{
+    static struct plan_cells cells;
+    struct plan_mix mix;
+    struct plan_classes classes;
+    count_in(&cells, 10, 100, 1000);
+    count_in(&cells, 10, 100, 10);
+    count_in(&cells, 10, 130, 1100);
+    count_in(&cells, 10, 1000, 10);
+    plan_mix_make(&mix, &cells, 40, CONTEXT);
+    cr_assert_eq(mix.bin_count, 4);
+    plan_classes_make(&classes, &mix, 2);
+    for (int a = 0; a < 4; a++) {
+        for (int b = 0; b < 4; b++) {
+            bool are_long = mix.bins[a].output_tokens > 500 && mix.bins[b].output_tokens > 500;
+            bool are_short = mix.bins[a].output_tokens < 500 && mix.bins[b].output_tokens < 500;
+            cr_expect_eq(classes.of_bin[a] == classes.of_bin[b], are_long || are_short);
+        }
+        cr_expect_eq(classes.of_bin[a], mix.bins[a].output_tokens > 500 ? 0 : 1);
+    }
+    plan_classes_make(&classes, &mix, 3);
+    for (int a = 0; a < 4; a++) {
+        for (int b = 0; b < a; b++)
+            cr_expect_eq(classes.of_bin[a] == classes.of_bin[b],
+                         log_distance(&mix.bins[a], &mix.bins[b]) < 0.5);
+    }
+}
+
+Test(plan_mix, parts_of_a_file_stand_for_all_of_it)
+{
+    static struct plan_cells cells;
+    struct plan_mix mix;
+    count_in(&cells, 10, 100, 1000);
+    count_in(&cells, 30, 100, 10);
+    plan_mix_make(&mix, &cells, 4000, CONTEXT);
+    cr_assert_eq(mix.bin_count, 2);
+    cr_assert_eq(mix.bins[0].sequences, 3000);
+    cr_assert_eq(mix.bins[1].sequences, 1000);
+}
+
+/* ---- Waves ----------------------------------------------------------------------------------- */
+
+static struct layout layout_of(const char *text)
+{
+    struct error err;
+    struct layout layout;
+    cr_assert_eq(layout_parse(&layout, text, 0, &err), STATUS_OK, "%s", err.message);
+    return layout;
+}
+
+/* Step by step, each of those who are left, with what they have on the mean. */
+static double steps_of(const struct plan_problem *problem, const struct layout *layout,
+                       int64_t wave)
+{
+    double sum = 0;
+    int64_t longest = problem->mix[problem->mix_count - 1].output_tokens, all = 0;
+    for (int i = 0; i < problem->mix_count; i++)
+        all += problem->mix[i].sequences;
+    for (int64_t there = 1; there < longest; there++) {
+        struct plan_problem step = *problem;
+        double left = 0, prompts = 0;
+        for (int i = 0; i < problem->mix_count; i++) {
+            if (problem->mix[i].output_tokens <= there)
+                continue;
+            left += (double)problem->mix[i].sequences;
+            prompts += (double)problem->mix[i].sequences * (double)problem->mix[i].prompt_tokens;
+        }
+        step.load.prompt_tokens = (int64_t)ceil(prompts / left) + there - 1;
+        step.load.output_tokens = 2;
+        struct pass_cost cost = plan_decode_cost(&step, layout, false,
+                                                 (int64_t)ceil((double)wave * left / (double)all));
+        sum += pass_cost_total(&cost);
+    }
+    return sum;
+}
+
+Test(plan_mix, a_wave_decodes_until_its_longest_has_ended)
+{
+    static const struct plan_load mix[] = {{4, 40, 1}, {8, 10, 12}, {3, 100, 12}, {1, 30, 200}};
+    struct test_problem test;
+    struct layout layout = layout_of("tp4|tp4");
+    problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                   &(struct simple_box){4, 1e12, 1e11, 1e9, 1e-5});
+    test.problem.mix = mix;
+    for (int count = 2; count <= 4; count++) {
+        test.problem.mix_count = count;
+        test.problem.load = plan_loads_mean(mix, count, CONTEXT);
+        for (int64_t wave = 1; wave <= 16; wave += 5) {
+            struct pass_cost cost = plan_wave_decode_cost(&test.problem, &layout, false, wave);
+            double expected = steps_of(&test.problem, &layout, wave);
+            cr_assert_float_eq(pass_cost_total(&cost) / expected, 1, 1e-4, "%d, wave %d: %g of %g",
+                               count, (int)wave, pass_cost_total(&cost), expected);
+        }
+    }
+}
+
+Test(plan_mix, a_mix_of_equals_is_none)
+{
+    static const struct plan_load mix[] = {{4, 40, 20}, {12, 40, 20}};
+    struct test_problem test;
+    struct layout layout = layout_of("dp4|ep4");
+    problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                   &(struct simple_box){4, 1e12, 1e11, 1e9, 1e-5});
+    test.problem.load = (struct plan_load){16, 40, 20};
+    struct pass_cost decode = plan_decode_cost(&test.problem, &layout, false, 16);
+    struct prefill_cost prefill = plan_prefill_cost(&test.problem, &layout, 128, 16);
+    test.problem.mix = mix;
+    for (test.problem.mix_count = 1; test.problem.mix_count <= 2; test.problem.mix_count++) {
+        struct pass_cost wave = plan_wave_decode_cost(&test.problem, &layout, false, 16);
+        struct prefill_cost mixed = plan_prefill_cost(&test.problem, &layout, 128, 16);
+        cr_assert_float_eq(pass_cost_total(&wave) / pass_cost_total(&decode), 1, 1e-9);
+        cr_assert_float_eq(pass_cost_total(&mixed.cost) / pass_cost_total(&prefill.cost), 1, 1e-9);
+    }
+}
+
+/* Attention sees the squares of the prompts' lengths, which the mean's square is less than. */
+Test(plan_mix, attention_of_unequal_prompts_is_of_their_squares)
+{
+    static const struct plan_load mix[] = {{1, 100, 20}, {1, 300, 20}};
+    struct test_problem test;
+    struct layout layout = layout_of("tp4|tp4");
+    problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                   &(struct simple_box){4, 1, INFINITY, INFINITY, 0});
+    test.problem.load = (struct plan_load){2, 200, 20};
+    struct prefill_cost mean = plan_prefill_cost(&test.problem, &layout, 1024, 2);
+    test.problem.mix = mix;
+    test.problem.mix_count = 2;
+    struct prefill_cost mixed = plan_prefill_cost(&test.problem, &layout, 1024, 2);
+    cr_assert_float_eq(mixed.cost.seconds[COST_ATTENTION] / mean.cost.seconds[COST_ATTENTION],
+                       (100 * 101.0 + 300 * 301.0) / (2 * 200 * 201.0), 1e-9);
+    cr_assert_eq(mixed.cost.seconds[COST_EXPERTS], mean.cost.seconds[COST_EXPERTS]);
+}
+
+/* ---- Tables ---------------------------------------------------------------------------------- */
+
+Test(plan_mix, tables_are_added)
+{
+    struct test_problem test;
+    struct plan_table one, two, sum;
+    struct error err;
+    problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                   &(struct simple_box){4, 1e12, 1e11, 1e9, 1e-5});
+    test.problem.load = (struct plan_load){16, 400, 20};
+    cr_assert_eq(plan_find(&one, &test.problem, &err), STATUS_OK);
+    cr_assert_eq(plan_find(&sum, &test.problem, &err), STATUS_OK);
+    test.problem.load = (struct plan_load){3, 40, 500};
+    cr_assert_eq(plan_find(&two, &test.problem, &err), STATUS_OK);
+    int forbidden = one.static_tp;
+    cr_assert_geq(forbidden, 0);
+    two.candidates[forbidden].verdict = PLAN_TOO_LARGE;
+    plan_table_add(&sum, &two);
+    cr_assert_eq(sum.static_tp, -1);
+    cr_assert_eq(sum.static_ep, one.static_ep);
+    int best = -1;
+    for (int i = 0; i < sum.count; i++) {
+        const struct plan_candidate *a = &one.candidates[i], *b = &two.candidates[i];
+        const struct plan_candidate *both = &sum.candidates[i];
+        bool is_possible = a->verdict == PLAN_POSSIBLE && b->verdict == PLAN_POSSIBLE;
+        cr_assert_eq(both->verdict == PLAN_POSSIBLE, is_possible);
+        if (!is_possible)
+            continue;
+        cr_assert_float_eq(plan_candidate_total(both),
+                           plan_candidate_total(a) + plan_candidate_total(b), 1e-9);
+        cr_assert_float_eq(pass_cost_total(&both->decode_cost),
+                           pass_cost_total(&a->decode_cost) + pass_cost_total(&b->decode_cost),
+                           1e-9);
+        cr_assert_geq(plan_memory_total(&both->memory), plan_memory_total(&a->memory));
+        cr_assert_geq(plan_memory_total(&both->memory), plan_memory_total(&b->memory));
+        if (best < 0 || plan_candidate_total(both) < plan_candidate_total(&sum.candidates[best]))
+            best = i;
+    }
+    cr_assert_eq(sum.best, best);
+    cr_assert_eq(sum.candidates[forbidden].verdict, PLAN_TOO_LARGE);
+    plan_table_deinit(&one);
+    plan_table_deinit(&two);
+    plan_table_deinit(&sum);
+}
