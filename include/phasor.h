@@ -382,6 +382,8 @@ struct phasor_plan_params {
     int64_t max_num_batched_tokens; /* tokens of a pass; 0: part of the plan */
     double routing_deviation; /* how much the experts' shares of tokens differ from one another,
                                * relative to the mean */
+    const char *input_path;   /* a batch file whose rows are the load, in place of sequences,
+                               * prompt_tokens and output_tokens; NULL: none */
 };
 PHASOR_API struct phasor_plan_params phasor_plan_params_default(void);
 

@@ -133,7 +133,8 @@ static uint64_t host_clock(const struct record_lane *of)
 }
 
 /* Its work counts from here on. The wall's clock is read before and, at a node's end, behind the
- * other: whatever else runs between two readings, no work takes longer than the node lasted. */
+ * other: whatever else runs between two readings, no work takes longer than the node lasted, but for
+ * the microseconds that host_need moves from one node to the next. */
 static void host_since(struct record_lane *of, uint64_t wall_ns)
 {
     of->since_ns = wall_ns;

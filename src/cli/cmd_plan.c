@@ -12,7 +12,7 @@
 #include "table.h"
 
 struct plan_values {
-    const char *revision, *box, *report;
+    const char *revision, *box, *input, *report;
     int dtype, policy;
     int64_t sequences, prompt_len, output_len, max_num_seqs, max_num_batched_tokens;
     uint64_t memory;
@@ -21,7 +21,7 @@ struct plan_values {
 };
 
 static struct plan_values values = {
-    .sequences = 32, .prompt_len = 2048, .output_len = 256, .routing_deviation = 0.3};
+    .sequences = -1, .prompt_len = -1, .output_len = -1, .routing_deviation = 0.3};
 
 #define AT(member) offsetof(struct plan_values, member)
 #define COUNT_TOP  0x1p31
@@ -31,6 +31,8 @@ static const struct cli_option options[] = {
      "the devices and their links: one that comes with phasor, such as a6000x4, a box file, or the "
      "profile of one's own that phasor calibrate wrote",
      0, 0, NULL},
+    {"input-file", 'i', OPTION_FILE, AT(input), "FILE",
+     "the rows of a batch, in place of the three that follow", 0, 0, NULL},
     {"prompt-len", 0, OPTION_COUNT, AT(prompt_len), "TOKENS", "tokens of each prompt (2048)", 1,
      COUNT_TOP, NULL},
     {"output-len", 0, OPTION_COUNT, AT(output_len), "TOKENS", "tokens of each answer (256)", 1,
@@ -201,6 +203,23 @@ static void print_plans(const json_t *root)
         printf("... and %zu more: --all shows them\n", count - shown);
 }
 
+/* Rows that run together, where they are not all: what each class would have alone. */
+static void print_classes(const json_t *load)
+{
+    const json_t *classes = json_object_get(load, "classes");
+    for (size_t i = 0; i < json_array_size(classes) && json_array_size(classes) > 1; i++) {
+        const json_t *class = json_array_get(classes, i);
+        char text[256];
+        snprintf(text, sizeof text,
+                 "%" PRId64 " of %" PRId64 " prompt and %" PRId64
+                 " output tokens; alone %s would be best, in %.3g s",
+                 table_int(class, "sequences"), table_int(class, "prompt_tokens"),
+                 table_int(class, "output_tokens"), table_text(class, "best_plan"),
+                 seconds_of(class, "best_s"));
+        table_row(i == 0 ? "run together" : "", text);
+    }
+}
+
 static void print_question(const json_t *root)
 {
     const json_t *box = json_object_get(root, "box"), *load = json_object_get(root, "load");
@@ -214,11 +233,13 @@ static void print_question(const json_t *root)
              is_measured ? "predicted from operations measured on it" : "assumed, not measured",
              bytes);
     table_row("times", text);
+    const char *input = table_text(load, "input");
     snprintf(text, sizeof text,
-             "%" PRId64 " sequences of %" PRId64 " prompt and %" PRId64 " output tokens",
+             "%" PRId64 " sequences of %" PRId64 " prompt and %" PRId64 " output tokens%s%s",
              table_int(load, "sequences"), table_int(load, "prompt_tokens"),
-             table_int(load, "output_tokens"));
+             table_int(load, "output_tokens"), *input == '\0' ? "" : " on the mean, in ", input);
     table_row("load", text);
+    print_classes(load);
     printf("\n");
 }
 
@@ -238,10 +259,35 @@ static void print_paragraph(const char *text)
     printf("\n");
 }
 
+static double best_seconds(const json_t *root)
+{
+    const json_t *best = json_object_get(root, "best");
+    return json_is_integer(best) ? seconds_of(json_array_get(json_object_get(root, "plans"),
+                                                             (size_t)json_integer_value(best)),
+                                              "total_s")
+                                 : 0;
+}
+
+/* What the order is worth, and what a plan for each class would be. */
+static void print_order(const json_t *root)
+{
+    const json_t *load = json_object_get(root, "load"), *classes = json_object_get(load, "classes");
+    double best = best_seconds(root), before = seconds_of(load, "in_file_order_s"), own = 0;
+    if (json_array_size(classes) < 2 || best == 0)
+        return;
+    for (size_t i = 0; i < json_array_size(classes); i++)
+        own += seconds_of(json_array_get(classes, i), "best_s");
+    printf("\nIn the order of the file the best takes %.3g s, with rows of like lengths together "
+           "%.3g s;\neach class under its own best plan would take %.3g s, and the changes of plan "
+           "between them.\n",
+           before, best, own);
+}
+
 static void print_table(const json_t *root)
 {
     print_question(root);
     print_plans(root);
+    print_order(root);
     printf("\n");
     print_paragraph(table_text(root, "why"));
 }
@@ -255,9 +301,13 @@ static struct phasor_plan_params params_of(const char *model)
     params.revision = values.revision;
     params.box = values.box;
     params.dtype = (enum phasor_dtype)values.dtype;
-    params.sequences = values.sequences;
-    params.prompt_tokens = values.prompt_len;
-    params.output_tokens = values.output_len;
+    params.input_path = values.input;
+    if (values.sequences > 0)
+        params.sequences = values.sequences;
+    if (values.prompt_len > 0)
+        params.prompt_tokens = values.prompt_len;
+    if (values.output_len > 0)
+        params.output_tokens = values.output_len;
     params.is_queue = values.queue;
     params.policy = (enum phasor_policy)values.policy;
     params.memory_bytes = values.memory;
@@ -369,6 +419,10 @@ static int run(const struct cli_command *command, char **operands, int operand_c
     char *text;
     struct phasor_error err;
     struct phasor_plan_params params = params_of(operands[0]);
+    if (values.input != NULL &&
+        (values.sequences > 0 || values.prompt_len > 0 || values.output_len > 0))
+        return options_mistake(command, "--input-file has the load; leave --prompt-len, "
+                                        "--output-len and --batch-size");
     if (check_page() != EXIT_DONE)
         return EXIT_FATAL;
     enum phasor_status status = phasor_plan(&text, &params, &err);

@@ -10,12 +10,13 @@
 #include "base/memory.h"
 #include "base/size_text.h"
 #include "base/system.h"
-#include "engine/auto_answer.h"
 #include "engine/auto_past.h"
+#include "engine/auto_pick.h"
 #include "engine/auto_profile.h"
 #include "engine/batch_lengths.h"
 #include "engine/batch_progress.h"
 #include "engine/engine_backup.h"
+#include "engine/plan_answer.h"
 #include "engine/plan_problem.h"
 #include "engine/plan_source.h"
 #include "engine/run_limits.h"
@@ -145,7 +146,8 @@ static void tell_backup(const struct log_sink *log, const struct plan_table *tab
                         const struct engine_params *params)
 {
     char layouts[LAYOUT_TEXT_BYTES];
-    const struct plan_candidate *best = &table->candidates[auto_pick(table, params, true)];
+    const struct auto_limits limits = {.engine = params, .has_backup = true};
+    const struct plan_candidate *best = &table->candidates[auto_pick(&limits, table)];
     double gain = plan_candidate_total(&table->candidates[chosen]) / plan_candidate_total(best);
     if (auto_takes_int4(&table->candidates[chosen]))
         log_write(log, LOG_INFO,
@@ -269,6 +271,7 @@ static enum status order_take(struct auto_plan *plan, const struct batch_lengths
     TRY(memory_get((void **)&plan->class_of, (size_t)lengths->row_count, sizeof *plan->class_of,
                    "the order of the rows", err));
     plan->class_count = classes->count;
+    plan->row_count = lengths->row_count;
     for (int64_t row = 0; row < lengths->row_count; row++) {
         int cell = lengths->cell_of[row];
         int bin = cell == BATCH_LENGTHS_NO_CELL ? -1 : lengths->mix.bin_of[cell];
@@ -279,16 +282,16 @@ static enum status order_take(struct auto_plan *plan, const struct batch_lengths
 
 /* In waves as it was priced; else, where others come for those that end, so that the longest
  * answers are not those that are left over. */
-static enum status order_find(struct auto_plan *plan, const struct auto_answer *answer,
-                              const struct log_sink *log, struct error *err)
+static enum status order_find(struct auto_plan *plan, const struct plan_answer *answer,
+                              const struct batch_lengths *lengths, const struct log_sink *log,
+                              struct error *err)
 {
     const struct plan_candidate *chosen = &answer->table.candidates[answer->chosen];
-    const struct plan_mix *mix = &answer->question->lengths->mix;
     struct plan_classes classes = answer->classes;
     bool moves = auto_moves_weights(chosen);
-    if (!moves && mix->bin_count > 1)
-        plan_classes_make(&classes, mix, mix->bin_count);
-    TRY(order_take(plan, answer->question->lengths, &classes, err));
+    if (!moves)
+        plan_classes_by_answers(&classes, &lengths->mix);
+    TRY(order_take(plan, lengths, &classes, err));
     if (plan->class_count > 1)
         tell_order(log, plan->class_count,
                    moves ? answer->in_file_order / plan_candidate_total(chosen) : 0);
@@ -296,41 +299,44 @@ static enum status order_find(struct auto_plan *plan, const struct auto_answer *
 }
 
 static enum status answer_use(struct auto_plan *plan, struct engine_choice *out,
-                              const struct auto_answer *answer, const struct engine_basis *basis,
-                              struct error *err)
+                              const struct plan_answer *answer, const struct batch_lengths *lengths,
+                              const struct engine_basis *basis, struct error *err)
 {
     const struct log_sink *log = &basis->params->log;
-    if (answer->chosen < 0) {
-        tell_none(log, &answer->table, answer->question->subject->memory_bytes);
-        return STATUS_OK;
-    }
     choice_take(plan, out, &answer->table, answer->chosen);
     if (!basis->params->transition_is_auto) /* mixed, too, which no plan has */
         out->way = basis->params->transition;
     tell_choice(log, &answer->table, answer->chosen);
     tell_backup(log, &answer->table, answer->chosen, basis->params);
-    return order_find(plan, answer, log, err);
+    return order_find(plan, answer, lengths, log, err);
 }
 
 static enum status plan_for(struct auto_plan *plan, struct engine_choice *out,
                             const struct batch_lengths *lengths, const struct profile *profile,
                             const struct engine_basis *basis, struct error *err)
 {
-    if (plan->load.sequences == 0)
-        return STATUS_OK;
-    struct plan_subject_params subject = subject_of(plan, profile, basis);
-    const struct auto_question question = {
-        .subject = &subject,
-        .lengths = lengths,
-        .context_max = context_of(plan, basis),
+    const struct plan_subject_params subject = subject_of(plan, profile, basis);
+    const struct auto_limits limits = {
         .engine = basis->params,
         .has_backup = engine_backup_is_at_hand(basis->params, basis->checkpoint),
     };
-    struct auto_answer answer;
+    struct plan_answer answer;
+    enum status status = STATUS_OK;
     tell_question(&subject, &basis->params->log);
-    TRY(auto_answer_find(&answer, &question, err));
-    enum status status = answer_use(plan, out, &answer, basis, err);
-    auto_answer_deinit(&answer);
+    TRY(plan_answer_find(&answer,
+                         &(struct plan_question){
+                             .subject = &subject,
+                             .mix = &lengths->mix,
+                             .context_max = context_of(plan, basis),
+                             .pick = auto_pick,
+                             .pick_context = &limits,
+                         },
+                         err));
+    if (answer.chosen >= 0)
+        status = answer_use(plan, out, &answer, lengths, basis, err);
+    else
+        tell_none(&basis->params->log, &answer.table, subject.memory_bytes);
+    plan_answer_deinit(&answer);
     return status;
 }
 
@@ -341,7 +347,8 @@ static enum status plan_with(struct auto_plan *plan, struct engine_choice *out,
     struct batch_lengths lengths;
     TRY(load_find(&lengths, plan, basis, err));
     plan->load = lengths.load;
-    enum status status = plan_for(plan, out, &lengths, profile, basis, err);
+    enum status status =
+        plan->load.sequences == 0 ? STATUS_OK : plan_for(plan, out, &lengths, profile, basis, err);
     batch_lengths_deinit(&lengths);
     return status;
 }
@@ -380,9 +387,12 @@ int auto_plan_take_input(struct auto_plan *plan, const char *path)
     return fd;
 }
 
-struct batch_order auto_plan_order(const struct auto_plan *plan)
+struct batch_order auto_plan_order(const struct auto_plan *plan, struct watch watch)
 {
-    return (struct batch_order){.class_of = plan->class_of, .class_count = plan->class_count};
+    return (struct batch_order){.class_of = plan->class_of,
+                                .row_count = plan->row_count,
+                                .class_count = plan->class_count,
+                                .watch = watch};
 }
 
 void auto_plan_deinit(struct auto_plan *plan)

@@ -28,6 +28,7 @@ struct auto_plan {
     struct plan_forecast forecast;
     struct fingerprint input;
     uint8_t *class_of; /* of each row of it: see batch_order; NULL: the file's order is as good */
+    int64_t row_count;
     int class_count;
     int input_fd;              /* of what cannot be read twice, or its copy; -1: none */
     char input_path[PATH_MAX]; /* as it was named */
@@ -46,7 +47,7 @@ enum status auto_plan_choose(void *context, struct engine_choice *out,
                              const struct engine_basis *basis, struct error *err) MUST_CHECK;
 
 /* In which the rows of `input` are predicted to be done soonest; borrowed from the plan. */
-struct batch_order auto_plan_order(const struct auto_plan *plan);
+struct batch_order auto_plan_order(const struct auto_plan *plan, struct watch watch);
 
 /* The input of that name that was read ahead and cannot be read again, now the caller's; -1: there
  * is none. */

@@ -420,8 +420,8 @@ static enum status run(struct batch *batch, struct error *err)
         TRY(engine_settle(batch->engine, err));
     TRY(open_session(batch, err));
     TRY(open_files(batch, err));
-    if (is_planned(batch))
-        batch->order = auto_plan_order(batch->plan);
+    if (is_planned(batch) && batch->result->completed_before + batch->result->failed_before == 0)
+        batch->order = auto_plan_order(batch->plan, (struct watch){tick, batch});
     batch->progress.started_at = system_seconds();
     batch_report_begin(batch->report);
     TRY(run_all(batch, err));

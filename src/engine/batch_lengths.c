@@ -19,6 +19,7 @@ struct look {
     struct plan_cells cells;
     double bytes, tokens; /* of the texts that were */
     bool encodes;         /* the row that is looked at; or its tokens are estimated */
+    bool is_of_some;      /* the other rows are not looked at */
 };
 
 /* ---- One row --------------------------------------------------------------------------------- */
@@ -135,20 +136,20 @@ static bool is_large(const struct batch_reader *reader)
            about.st_size > BATCH_LENGTHS_FILE_BYTES_MAX;
 }
 
-static enum status look_at_all(struct look *look, uint16_t *cell_of, int64_t stride,
-                               struct error *err)
+static enum status look_at_all(struct look *look, uint16_t *cell_of, int64_t row_count,
+                               int64_t stride, struct error *err)
 {
     const struct batch_lengths_params *params = look->params;
-    bool passes_over = is_large(params->reader);
+    for (int64_t row = 0; row < row_count; row++)
+        cell_of[row] = BATCH_LENGTHS_NO_CELL;
     for (int64_t looked = 0;;) {
         struct batch_row row;
         bool found;
         TRY(batch_reader_skim(params->reader, &row, &found, err));
-        if (!found)
+        if (!found || row.index >= row_count) /* a file may grow */
             return STATUS_OK;
         look->encodes = row.index % stride == 0;
-        cell_of[row.index] = BATCH_LENGTHS_NO_CELL;
-        if (!look->encodes && passes_over)
+        if (!look->encodes && look->is_of_some)
             continue;
         cell_of[row.index] = look_at(look, &row);
         if (++looked % WATCH_ROWS == 0)
@@ -170,14 +171,16 @@ static void sum_up(struct batch_lengths *out, const struct look *look, int64_t s
         .prompt_tokens = (int64_t)fmax(1, prompt),
         .output_tokens = (int64_t)fmax(1, output),
     };
-    plan_mix_make(&out->mix, &look->cells, out->load.sequences, look->params->context_max);
+    if (!look->is_of_some)
+        plan_mix_make(&out->mix, &look->cells, out->load.sequences, look->params->context_max);
 }
 
 static enum status read_with(struct batch_lengths *out, struct look *look, struct error *err)
 {
     int64_t rows = out->row_count;
     int64_t stride = ceil_div(rows > 0 ? rows : 1, BATCH_LENGTHS_ROWS_MAX);
-    TRY(look_at_all(look, out->cell_of, stride, err));
+    look->is_of_some = stride > 1 && is_large(look->params->reader);
+    TRY(look_at_all(look, out->cell_of, rows, stride, err));
     sum_up(out, look, stride);
     return batch_reader_rewind(look->params->reader, err);
 }

@@ -1,20 +1,25 @@
-/* The order in which the rows of a batch are started: classes of rows that run together, one after
- * another, each in the order of the file. The file is read once for each class. */
+/* The order in which the rows of a batch are started: classes of rows, one after another, each in the
+ * order of the file. The file is read once for each class. */
 #ifndef PHASOR_ENGINE_BATCH_ORDER_H
 #define PHASOR_ENGINE_BATCH_ORDER_H
 
+#include "base/watch.h"
 #include "engine/batch_reader.h"
 
 /* A zero one is the order of the file. */
 struct batch_order {
-    const uint8_t *class_of; /* [row_count], borrowed: each below class_count */
+    const uint8_t *class_of; /* [row_count], borrowed: each below class_count. Rows behind them, of a
+                              * file that has grown, are of the last class */
+    int64_t row_count;
     int class_count;
-    int now; /* the class whose rows are given */
+    struct watch watch; /* asked now and then while rows of other classes are passed over */
+    int now;            /* the class whose rows are given */
+    int64_t passed_over;
 };
 
 /* The next row, as batch_reader_skim gives it; *found = false behind the last of the last class,
  * after which it is not called again. The reader is at its first row when this is first called, and
- * is used by nobody else. */
+ * is used by nobody else. The watch's failure, if it has one. */
 enum status batch_order_skim(struct batch_order *order, struct batch_reader *reader,
                              struct batch_row *out, bool *found, struct error *err) MUST_CHECK;
 

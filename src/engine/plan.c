@@ -1,11 +1,14 @@
 #include "engine/plan.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "engine/plan_answer.h"
 #include "engine/plan_problem.h"
 #include "engine/plan_report.h"
+#include "engine/plan_rows.h"
 #include "engine/plan_source.h"
 #include "model/hub.h"
 
@@ -13,6 +16,7 @@
 struct plan_inputs {
     struct model_config config;
     struct plan_source source;
+    struct batch_lengths rows; /* of an input; else there are none */
     char *dir;
 };
 
@@ -32,15 +36,56 @@ static enum status config_read(struct plan_inputs *out, const struct plan_params
     return model_config_load(&out->config, out->dir, err);
 }
 
+/* The load, where it is one of rows. */
+static enum status rows_read(struct plan_params *params, struct plan_inputs *inputs,
+                             struct error *err)
+{
+    if (params->input == NULL)
+        return STATUS_OK;
+    TRY(plan_rows_read(&inputs->rows, params->input, inputs->dir, &inputs->config, err));
+    params->load = inputs->rows.load;
+    return STATUS_OK;
+}
+
 /* ---- What was asked -------------------------------------------------------------------------- */
 
-static void put_load(struct description *to, const struct plan_params *params)
+static void put_lengths(struct description *to, json_t *object, const struct plan_load *load)
 {
-    json_t *load = description_put_object(to, to->root, "load");
-    description_put_int(to, load, "sequences", (uint64_t)params->load.sequences);
-    description_put_int(to, load, "prompt_tokens", (uint64_t)params->load.prompt_tokens);
-    description_put_int(to, load, "output_tokens", (uint64_t)params->load.output_tokens);
-    description_put(to, load, "is_queue", json_boolean(params->is_queue));
+    description_put_int(to, object, "sequences", (uint64_t)load->sequences);
+    description_put_int(to, object, "prompt_tokens", (uint64_t)load->prompt_tokens);
+    description_put_int(to, object, "output_tokens", (uint64_t)load->output_tokens);
+}
+
+static json_t *seconds_or_null(double seconds)
+{
+    return isfinite(seconds) ? json_real(seconds) : json_null();
+}
+
+/* Rows that run together, and what each would take alone. */
+static void put_class(struct description *to, json_t *list, const struct plan_class *class,
+                      const struct plan_table *table)
+{
+    char text[LAYOUT_TEXT_BYTES];
+    json_t *object = description_append_object(to, list);
+    put_lengths(to, object, &class->load);
+    if (class->best >= 0)
+        plan_layouts_format(text, &table->candidates[class->best].layouts);
+    description_put(to, object, "best_plan", class->best < 0 ? json_null() : json_string(text));
+    description_put(to, object, "best_s", seconds_or_null(class->seconds));
+}
+
+static void put_load(struct description *to, const struct plan_params *params,
+                     const struct plan_load *load, const struct plan_answer *answer)
+{
+    json_t *object = description_put_object(to, to->root, "load");
+    put_lengths(to, object, load);
+    description_put(to, object, "is_queue", json_boolean(params->is_queue));
+    description_put(to, object, "input",
+                    params->input == NULL ? json_null() : description_text(params->input));
+    json_t *list = description_put_array(to, object, "classes");
+    for (int class = 0; class < answer->classes.count; class ++)
+        put_class(to, list, &answer->of_class[class], &answer->table);
+    description_put(to, object, "in_file_order_s", seconds_or_null(answer->in_file_order));
 }
 
 /* Null where there is nothing to warn of. */
@@ -66,11 +111,12 @@ static void put_box(struct description *to, const struct plan_source *source, ui
 }
 
 static void put_question(struct description *to, const struct plan_params *params,
-                         const struct plan_subject *subject, const struct plan_source *source)
+                         const struct plan_subject *subject, const struct plan_source *source,
+                         const struct plan_answer *answer)
 {
     description_put(to, to->root, "model", description_text(params->model));
     put_box(to, source, subject->problem.memory_bytes);
-    put_load(to, params);
+    put_load(to, params, &subject->problem.load, answer);
     description_put(to, to->root, "dtype", json_string(dtype_name(subject->dtype)));
     description_put(to, to->root, "policy",
                     json_string(params->allows_int4 ? "int4-decode" : "exact"));
@@ -85,50 +131,45 @@ static enum dtype dtype_of(const struct plan_params *params, const struct model_
     return dtype == DTYPE_F16 ? DTYPE_BF16 : dtype; /* as it runs */
 }
 
-static enum status find(struct description *to, const struct plan_params *params,
-                        struct plan_subject *subject, const struct plan_source *source,
-                        struct error *err)
-{
-    struct plan_table table;
-    TRY(plan_find(&table, &subject->problem, err));
-    put_question(to, params, subject, source);
-    plan_report_put(to, &subject->problem, &table);
-    plan_table_deinit(&table);
-    return STATUS_OK;
-}
-
-static enum status subject_init(struct plan_subject *out, const struct plan_params *params,
-                                const struct plan_inputs *inputs, struct error *err)
+static struct plan_subject_params subject_of(const struct plan_params *params,
+                                             const struct plan_inputs *inputs)
 {
     const struct plan_source *source = &inputs->source;
-    return plan_subject_init(
-        out,
-        &(struct plan_subject_params){
-            .config = &inputs->config,
-            .profile = source->profile,
-            .rank_count = source->rank_count,
-            .dtype = dtype_of(params, &inputs->config),
-            .memory_bytes = params->memory_bytes > 0 ? params->memory_bytes : source->memory_bytes,
-            .load = params->load,
-            .is_queue = params->is_queue,
-            .allows_int4 = params->allows_int4,
-            .max_num_seqs = params->max_num_seqs,
-            .max_num_batched_tokens = params->max_num_batched_tokens,
-            .routing_deviation = params->routing_deviation,
-        },
-        err);
+    return (struct plan_subject_params){
+        .config = &inputs->config,
+        .profile = source->profile,
+        .rank_count = source->rank_count,
+        .dtype = dtype_of(params, &inputs->config),
+        .memory_bytes = params->memory_bytes > 0 ? params->memory_bytes : source->memory_bytes,
+        .load = params->load,
+        .is_queue = params->is_queue,
+        .allows_int4 = params->allows_int4,
+        .max_num_seqs = params->max_num_seqs,
+        .max_num_batched_tokens = params->max_num_batched_tokens,
+        .routing_deviation = params->routing_deviation,
+    };
 }
 
 static enum status answer(char **out, const struct plan_params *params,
                           const struct plan_inputs *inputs, struct error *err)
 {
     struct plan_subject subject;
-    struct description to = {.root = json_object(), .reasons = NULL};
-    enum status status = subject_init(&subject, params, inputs, err);
-    if (status == STATUS_OK)
-        status = find(&to, params, &subject, &inputs->source, err);
-    if (status == STATUS_OK)
-        status = description_dump(out, &to, "planning", err);
+    struct plan_subject_params of_all = subject_of(params, inputs);
+    struct plan_answer answer;
+    struct description to = {.root = NULL, .reasons = NULL};
+    TRY(plan_subject_init(&subject, &of_all, err));
+    TRY(plan_answer_find(&answer,
+                         &(struct plan_question){
+                             .subject = &of_all,
+                             .mix = &inputs->rows.mix,
+                             .context_max = inputs->config.position_count_max,
+                         },
+                         err));
+    to.root = json_object();
+    put_question(&to, params, &subject, &inputs->source, &answer);
+    plan_report_put(&to, &subject.problem, &answer.table);
+    plan_answer_deinit(&answer);
+    enum status status = description_dump(out, &to, "planning", err);
     json_decref(to.root);
     return status;
 }
@@ -155,7 +196,8 @@ static enum status put_cell(struct description *to, json_t *row, const struct pl
 {
     struct plan_subject subject;
     struct plan_table table;
-    enum status status = subject_init(&subject, params, inputs, err);
+    struct plan_subject_params of_cell = subject_of(params, inputs);
+    enum status status = plan_subject_init(&subject, &of_cell, err);
     if (status == STATUS_INVALID_ARGUMENT) {
         description_append(to, row, json_null());
         return STATUS_OK;
@@ -193,11 +235,12 @@ static enum status map(char **out, const struct plan_params *params, const struc
 static enum status check_params(const struct plan_params *params, struct error *err)
 {
     const struct plan_load *load = &params->load;
+    bool has_load = params->input == NULL;
     if (params->box == NULL)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "for which box? --box names one that comes with phasor, a box file, or a "
                          "profile of phasor calibrate");
-    if (load->sequences < 1 || load->prompt_tokens < 1 || load->output_tokens < 1)
+    if (has_load && (load->sequences < 1 || load->prompt_tokens < 1 || load->output_tokens < 1))
         return error_set(
             err, STATUS_INVALID_ARGUMENT,
             "a load is of at least one sequence of a prompt token and an output token");
@@ -227,15 +270,19 @@ static enum status plan_read(char **out, const struct plan_params *params,
     struct plan_inputs *inputs;
     TRY(check_params(params, err));
     TRY(memory_get((void **)&inputs, 1, sizeof *inputs, "the plans", err));
+    struct plan_params whole = *params;
     enum status status = config_read(inputs, params, err);
+    if (status == STATUS_OK)
+        status = rows_read(&whole, inputs, err);
     if (status == STATUS_OK && axes == NULL)
-        status = load_check(params, &inputs->config, err);
+        status = load_check(&whole, &inputs->config, err);
     if (status == STATUS_OK)
         status = plan_source_read(&inputs->source, params->box, err);
     if (status == STATUS_OK)
         status =
-            axes == NULL ? answer(out, params, inputs, err) : map(out, params, axes, inputs, err);
+            axes == NULL ? answer(out, &whole, inputs, err) : map(out, &whole, axes, inputs, err);
     plan_source_deinit(&inputs->source);
+    batch_lengths_deinit(&inputs->rows);
     memory_free(inputs->dir);
     memory_free(inputs);
     return status;

@@ -9,7 +9,7 @@
 
 /* ---- One candidate --------------------------------------------------------------------------- */
 
-/* Parts of a pass, as they are told of. */
+/* Parts of a phase, as they are told of. */
 static const struct {
     const char *key, *name;
     int first, last;
@@ -35,16 +35,16 @@ static double group_seconds(const struct pass_cost *cost, int group)
 }
 
 static void put_cost(struct description *to, json_t *row, const char *key,
-                     const struct pass_cost *cost, double waves)
+                     const struct pass_cost *cost)
 {
     json_t *object = description_put_object(to, row, key);
     double rest = pass_cost_total(cost);
     for (int group = 0; group < GROUP_COUNT; group++) {
         double seconds = group_seconds(cost, group);
         rest -= seconds;
-        description_put(to, object, groups[group].key, json_real(waves * seconds));
+        description_put(to, object, groups[group].key, json_real(seconds));
     }
-    description_put(to, object, "other_s", json_real(waves * rest));
+    description_put(to, object, "other_s", json_real(rest));
 }
 
 static void put_memory(struct description *to, json_t *row, const struct plan_memory *memory)
@@ -83,15 +83,8 @@ static void reason_of(struct text *out, const struct plan_problem *problem,
     }
 }
 
-static double waves_of(const struct plan_problem *problem, const struct plan_candidate *candidate)
+static void put_times(struct description *to, json_t *row, const struct plan_candidate *candidate)
 {
-    return ceil((double)problem->load.sequences / (double)candidate->wave);
-}
-
-static void put_times(struct description *to, json_t *row, const struct plan_problem *problem,
-                      const struct plan_candidate *candidate)
-{
-    double waves = waves_of(problem, candidate);
     description_put_int(to, row, "wave", (uint64_t)candidate->wave);
     description_put_int(to, row, "pass_tokens", (uint64_t)candidate->pass_tokens);
     description_put(to, row, "prefill_s", json_real(candidate->prefill));
@@ -99,8 +92,8 @@ static void put_times(struct description *to, json_t *row, const struct plan_pro
     description_put(to, row, "decode_s", json_real(candidate->decode));
     description_put(to, row, "way_back_s", json_real(candidate->way_back));
     description_put(to, row, "total_s", json_real(plan_candidate_total(candidate)));
-    put_cost(to, row, "prefill", &candidate->prefill_cost, waves);
-    put_cost(to, row, "decode", &candidate->decode_cost, waves);
+    put_cost(to, row, "prefill", &candidate->prefill_cost);
+    put_cost(to, row, "decode", &candidate->decode_cost);
 }
 
 static void put_candidate(struct description *to, json_t *list, const struct plan_problem *problem,
@@ -119,7 +112,7 @@ static void put_candidate(struct description *to, json_t *list, const struct pla
     description_put(to, row, "way", json_string(plan_way_names[candidate->way]));
     description_put(to, row, "verdict", json_string(verdicts[candidate->verdict]));
     if (candidate->verdict == PLAN_POSSIBLE)
-        put_times(to, row, problem, candidate);
+        put_times(to, row, candidate);
     if (candidate->verdict == PLAN_POSSIBLE || candidate->verdict == PLAN_TOO_LARGE)
         put_memory(to, row, &candidate->memory);
     reason_of(&reason, problem, candidate);
@@ -133,18 +126,17 @@ static void put_candidate(struct description *to, json_t *list, const struct pla
 
 /* "attention 1.2 s less, the experts' collectives 0.3 s more": what differs by more than a
  * twentieth of the phase, the largest first. */
-static void differences(struct text *out, const struct pass_cost *best, double best_waves,
-                        const struct pass_cost *other, double other_waves)
+static void differences(struct text *out, const struct pass_cost *best,
+                        const struct pass_cost *other)
 {
-    double least = 0.05 * other_waves * pass_cost_total(other);
+    double least = 0.05 * pass_cost_total(other);
     bool is_told[GROUP_COUNT] = {false};
     const char *before = ": ";
     for (int told = 0; told < GROUP_COUNT; told++) {
         int largest = -1;
         double most = least;
         for (int group = 0; group < GROUP_COUNT; group++) {
-            double by =
-                best_waves * group_seconds(best, group) - other_waves * group_seconds(other, group);
+            double by = group_seconds(best, group) - group_seconds(other, group);
             if (!is_told[group] && fabs(by) > most) {
                 largest = group;
                 most = fabs(by);
@@ -153,8 +145,7 @@ static void differences(struct text *out, const struct pass_cost *best, double b
         if (largest < 0)
             return;
         is_told[largest] = true;
-        double by =
-            best_waves * group_seconds(best, largest) - other_waves * group_seconds(other, largest);
+        double by = group_seconds(best, largest) - group_seconds(other, largest);
         text_append_format(out, "%s%s %.3g s %s", before, groups[largest].name, fabs(by),
                            by < 0 ? "less" : "more");
         before = ", ";
@@ -181,9 +172,8 @@ static void tell_transition(struct text *out, const struct plan_candidate *best)
                            plan_way_names[best->way], best->transition, best->way_back);
 }
 
-static void tell_best(struct text *out, const struct plan_problem *problem,
-                      const struct plan_candidate *best, const struct plan_candidate *other,
-                      const char *other_name)
+static void tell_best(struct text *out, const struct plan_candidate *best,
+                      const struct plan_candidate *other, const char *other_name)
 {
     char text[LAYOUT_TEXT_BYTES];
     double total = plan_candidate_total(best), less = plan_candidate_total(other);
@@ -196,12 +186,10 @@ static void tell_best(struct text *out, const struct plan_problem *problem,
     text_append_format(out, "%s takes %.3g s, %.2f times as fast as %s (%.3g s).", text, total,
                        less / total, other_name, less);
     tell_phase(out, "Prefill", best->prefill, other->prefill);
-    differences(out, &best->prefill_cost, waves_of(problem, best), &other->prefill_cost,
-                waves_of(problem, other));
+    differences(out, &best->prefill_cost, &other->prefill_cost);
     text_append_string(out, ".");
     tell_phase(out, "Decode", best->decode, other->decode);
-    differences(out, &best->decode_cost, waves_of(problem, best), &other->decode_cost,
-                waves_of(problem, other));
+    differences(out, &best->decode_cost, &other->decode_cost);
     text_append_string(out, ".");
     tell_transition(out, best);
     if (less / total < 1.05)
@@ -304,7 +292,7 @@ static void put_why(struct description *to, const struct plan_problem *problem,
     else if (other < 0)
         text_append_string(&why, "No plan with one layout for both phases fits.");
     else
-        tell_best(&why, problem, &table->candidates[table->best], &table->candidates[other],
+        tell_best(&why, &table->candidates[table->best], &table->candidates[other],
                   has_tp ? "static TP" : "the best plan with one layout");
     to->has_failed |= why.failed;
     description_put(to, to->root, "why", description_text(why.bytes));

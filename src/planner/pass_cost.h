@@ -52,6 +52,12 @@ static inline double pass_cost_total(const struct pass_cost *cost)
     return sum;
 }
 
+static inline void pass_cost_add(struct pass_cost *to, const struct pass_cost *more, double times)
+{
+    for (int part = 0; part < COST_PART_COUNT; part++)
+        to->seconds[part] += times * more->seconds[part];
+}
+
 /* Infinite parts where the profile lacks a table. */
 struct pass_cost pass_cost(const struct profile *profile, const struct model_shape *shape,
                            const struct layout *layout, const struct cost_types *types,

@@ -3,12 +3,6 @@
 
 #include "planner/planner.h"
 
-static void cost_add(struct pass_cost *to, const struct pass_cost *more, double times)
-{
-    for (int part = 0; part < COST_PART_COUNT; part++)
-        to->seconds[part] += times * more->seconds[part];
-}
-
 static struct pass_cost cost_of(const struct plan_problem *problem, const struct layout *layout,
                                 const struct pass_shape *pass, bool is_packed)
 {
@@ -79,11 +73,11 @@ struct prefill_cost plan_prefill_cost(const struct plan_problem *problem,
         prefill_pass(problem, layout, sequences, (double)(all - whole * pass_tokens));
     struct pass_cost cost = cost_of(problem, layout, &last, false);
     prefill.last_pass = pass_cost_total(&cost);
-    cost_add(&prefill.cost, &cost, 1);
+    pass_cost_add(&prefill.cost, &cost, 1);
     if (whole > 0) {
         struct pass_shape pass = prefill_pass(problem, layout, sequences, (double)pass_tokens);
         cost = cost_of(problem, layout, &pass, false);
-        cost_add(&prefill.cost, &cost, (double)whole);
+        pass_cost_add(&prefill.cost, &cost, (double)whole);
     }
     return prefill;
 }
@@ -114,7 +108,7 @@ static void decode_add(struct pass_cost *to, const struct plan_problem *problem,
     for (int i = 0; i < 3; i++) {
         struct pass_shape pass = decode_pass(problem, layout, wave, first + (last - first) * i / 2);
         struct pass_cost cost = cost_of(problem, layout, &pass, is_packed);
-        cost_add(to, &cost, (last - first + 1) * weights[i]);
+        pass_cost_add(to, &cost, (last - first + 1) * weights[i]);
     }
 }
 
@@ -136,12 +130,14 @@ struct pass_cost plan_decode_cost(const struct plan_problem *problem, const stru
     return sum;
 }
 
-/* From the end of one bin's answers to that of the next, those that are longer go on. */
+/* From the end of one bin's answers to that of the next, those that are longer go on. Where fewer
+ * than one of them is in a wave on the mean, so many waves have one. */
 struct pass_cost plan_wave_decode_cost(const struct plan_problem *problem,
                                        const struct layout *layout, bool is_packed, int64_t wave)
 {
     struct pass_cost sum = {{0}};
     double left = 0, prompts = 0, all;
+    int64_t there = 1; /* tokens of the answers; the first is prefill's */
     if (problem->mix_count <= 1)
         return plan_decode_cost(problem, layout, is_packed, wave);
     for (int i = 0; i < problem->mix_count; i++) {
@@ -150,16 +146,18 @@ struct pass_cost plan_wave_decode_cost(const struct plan_problem *problem,
         prompts += (double)bin->sequences * (double)bin->prompt_tokens;
     }
     all = left;
-    int64_t ended = 1; /* tokens of an answer that are there; the first is prefill's */
     for (int i = 0; i < problem->mix_count; i++) {
         const struct plan_load *bin = &problem->mix[i];
         struct plan_problem part = *problem;
-        part.load.prompt_tokens = (int64_t)ceil(prompts / left) + ended - 1;
-        part.load.output_tokens = bin->output_tokens - ended + 1;
-        struct pass_cost cost =
-            plan_decode_cost(&part, layout, is_packed, (int64_t)ceil((double)wave * left / all));
-        cost_add(&sum, &cost, 1);
-        ended = bin->output_tokens;
+        double running = (double)wave * left / all;
+        part.load.prompt_tokens = (int64_t)ceil(prompts / left) + there - 1;
+        part.load.output_tokens = bin->output_tokens - there + 1;
+        if (bin->output_tokens > there) {
+            struct pass_cost cost =
+                plan_decode_cost(&part, layout, is_packed, (int64_t)ceil(running));
+            pass_cost_add(&sum, &cost, fmin(1, running));
+            there = bin->output_tokens;
+        }
         left -= (double)bin->sequences;
         prompts -= (double)bin->sequences * (double)bin->prompt_tokens;
     }

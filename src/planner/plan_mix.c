@@ -177,6 +177,20 @@ void plan_classes_make(struct plan_classes *out, const struct plan_mix *mix, int
     }
 }
 
+/* Bins are of rising answers. */
+void plan_classes_by_answers(struct plan_classes *out, const struct plan_mix *mix)
+{
+    *out = (struct plan_classes){.count = 1};
+    int64_t longest = mix->bin_count > 0 ? mix->bins[mix->bin_count - 1].output_tokens : 0;
+    for (int i = mix->bin_count - 1; i >= 0; i--) {
+        if (2 * mix->bins[i].output_tokens <= longest) {
+            out->count++;
+            longest = mix->bins[i].output_tokens;
+        }
+        out->of_bin[i] = out->count - 1;
+    }
+}
+
 int plan_class_bins(struct plan_load out[PLAN_BINS_MAX], const struct plan_mix *mix,
                     const struct plan_classes *classes, int class_index)
 {

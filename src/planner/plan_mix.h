@@ -45,6 +45,10 @@ struct plan_classes {
 /* `count` classes, 1 <= count <= mix->bin_count, each of bins that are nearest to one another. */
 void plan_classes_make(struct plan_classes *out, const struct plan_mix *mix, int count);
 
+/* Classes of bins whose answers are less than twice as long as others of theirs, whatever their
+ * prompts: one for no bins. */
+void plan_classes_by_answers(struct plan_classes *out, const struct plan_mix *mix);
+
 /* The bins of one class, of rising output_tokens; returns how many. */
 int plan_class_bins(struct plan_load out[PLAN_BINS_MAX], const struct plan_mix *mix,
                     const struct plan_classes *classes, int class_index);

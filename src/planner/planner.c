@@ -52,6 +52,7 @@ static struct changes changes_of(const struct plan_problem *problem, const struc
     };
 }
 
+/* Of a step of a whole wave, before any of its sequences has ended. */
 static double decode_layer_seconds(const struct search *search, double decode)
 {
     double steps = (double)(search->problem->load.output_tokens - 1);
@@ -142,15 +143,17 @@ static double price(struct plan_candidate *out, const struct search *search, int
         .layer = layer_seconds(search, prefill, decode, out->layouts.decode_is_packed, out->way),
         .prefill = search->phases.prefill_total[first],
         .last_pass = search->phases.prefill[first].last_pass,
-        .decode_layer = decode_layer_seconds(search, search->phases.decode_total[second]),
+        .decode_layer = decode_layer_seconds(search, search->phases.decode_total[second - moves]),
     };
     double ways_back = waves - !problem->is_queue;
     out->prefill = waves * hiding.prefill;
     out->decode = waves * search->phases.decode_total[second];
     out->transition = moves ? waves * hiding_exposed(&hiding) : 0;
     out->way_back = moves && ways_back > 0 ? ways_back * layers * back : 0;
-    out->prefill_cost = search->phases.prefill[first].cost;
-    out->decode_cost = search->phases.decode[second];
+    out->prefill_cost = (struct pass_cost){{0}};
+    out->decode_cost = (struct pass_cost){{0}};
+    pass_cost_add(&out->prefill_cost, &search->phases.prefill[first].cost, waves);
+    pass_cost_add(&out->decode_cost, &search->phases.decode[second], waves);
     return plan_candidate_total(out);
 }
 
@@ -393,12 +396,6 @@ void plan_table_deinit(struct plan_table *table)
     *table = (struct plan_table){.best = -1, .static_tp = -1, .static_ep = -1, .best_static = -1};
 }
 
-static void cost_join(struct pass_cost *to, const struct pass_cost *more)
-{
-    for (int part = 0; part < COST_PART_COUNT; part++)
-        to->seconds[part] += more->seconds[part];
-}
-
 static void candidate_join(struct plan_candidate *to, const struct plan_candidate *more)
 {
     ASSERT(to->way == more->way);
@@ -414,8 +411,8 @@ static void candidate_join(struct plan_candidate *to, const struct plan_candidat
     to->transition += more->transition;
     to->decode += more->decode;
     to->way_back += more->way_back;
-    cost_join(&to->prefill_cost, &more->prefill_cost);
-    cost_join(&to->decode_cost, &more->decode_cost);
+    pass_cost_add(&to->prefill_cost, &more->prefill_cost, 1);
+    pass_cost_add(&to->decode_cost, &more->decode_cost, 1);
 }
 
 static int still_possible(const struct plan_table *table, int index)

@@ -84,7 +84,7 @@ struct plan_candidate {
     int64_t pass_tokens, wave; /* the best of those that fit; where it is too large the least */
     /* Seconds of the whole batch. */
     double prefill, transition, decode, way_back;
-    struct pass_cost prefill_cost, decode_cost; /* of all passes of a wave */
+    struct pass_cost prefill_cost, decode_cost; /* the same, by parts */
 };
 
 static inline double plan_candidate_total(const struct plan_candidate *candidate)

@@ -129,6 +129,15 @@ expect 0 "the same plan, named" "${unplanned[@]}" -i mixed -o file --plan "$(pla
 answers file >file.answers
 answers flow | cmp -s - file.answers || fail "no waves: other answers"
 [ "$(first_done file 1)" = "r1 " ] || fail "a plan that is named: not in the order of the file"
+(cat mixed; echo '{}') >mixed.wrong
+expect 3 "waves, and a wrong row" "${mix[@]}" -i mixed.wrong -o waves.wrong --transition upload
+has err "^note: rows of like lengths run together" "waves, and a wrong row"
+lines waves.wrong 33 "waves, and a wrong row"
+jq -c '.body.max_tokens = 20' mixed >level.ids
+jq -c 'if (.custom_id[1:] | tonumber) % 4 == 0 then .body.prompt = [range(1; 200)] else . end' level.ids >level
+expect 0 "answers alike" "${mix[@]}" -i level -o level.out --transition keep --policy exact
+! grep -q "^note: rows" err || fail "answers alike: a word of their order"
+[ "$(first_done level.out 1)" = "r1 " ] || fail "answers alike: first done is $(first_done level.out 1)"
 expect 0 "alike" "${mix[@]}" -i alike -o alike.out --transition upload
 ! grep -q "^note: rows" err || fail "alike: a word of their order"
 

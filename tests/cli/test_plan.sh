@@ -22,6 +22,48 @@ cp "$model/config.json" config/
 expect 0 "a config alone" "$phasor" plan config/config.json --box h200x2 --batch-size 1
 has out "^load *1 sequences" "a config alone"
 
+# ---- the rows of a file
+for i in $(seq 32); do # every fourth has a long answer
+    printf '{"custom_id":"r%d","method":"POST","url":"/v1/completions","body":{"prompt":[1,2,3,%d],' "$i" "$i"
+    printf '"max_tokens":%d}}\n' $((i % 4 == 0 ? 240 : 20))
+done >rows
+"$example" rows.json 2 bytes=1e8
+of_rows=("$phasor" plan "$model" --box rows.json --max-num-seqs 8)
+expect 0 "rows" "${of_rows[@]}" -i rows
+has out "^load *32 sequences of 4 prompt and 75 output tokens on the mean, in rows$" "rows"
+# Where both layouts do not fit, sequences run in waves.
+for i in $(seq 64); do
+    printf '{"custom_id":"r%d","method":"POST","url":"/v1/completions","body":{"prompt":[' "$i"
+    seq -s, 1000
+    printf '],"max_tokens":%d}}\n' $((i % 4 == 0 ? 1500 : 60))
+done | sed -z 's/\n\]/]/g' >long
+waves=("$phasor" plan "$(dirname "$boxes")/bench/hap/mixtral-8x7b/config.json" --box a6000x4 -i long
+    --max-num-seqs 16 --memory 27GiB)
+expect 0 "rows in waves" "${waves[@]}"
+has out "^run together *16 of 1000 prompt and 1500 output tokens; alone .* would be best" "rows in waves"
+has out "^  *48 of 1000 prompt and 60 output tokens; alone .* would be best" "rows in waves"
+has out "^In the order of the file the best takes .* s, with rows of like lengths together" "rows in waves"
+expect 0 "rows in waves, JSON" "${waves[@]}" --json
+jq -e '.load as $l | .plans[.best].total_s as $t | $l.input == "long" and $l.sequences == 64 and
+       ([$l.classes[].sequences] | add) == 64 and $t < $l.in_file_order_s and
+       ([$l.classes[].best_s] | add) <= $t * 1.0001 and
+       (.plans[.best] | ([.prefill[], .decode[]] | add) / (.prefill_s + .decode_s) - 1 | fabs) < 1e-9' \
+    out >/dev/null || fail "rows in waves, JSON: not what was asked"
+expect 0 "rows, the page" "${of_rows[@]}" -i rows --report rows.html
+has rows.html "</html>" "rows, the page"
+expect 0 "no rows" "$phasor" plan "$model" --box rows.json --json
+jq -e '.load.input == null and (.load.classes | length) == 1' out >/dev/null || fail "no rows: a word of some"
+expect 2 "rows and a load" "${of_rows[@]}" -i rows --prompt-len 7
+has err "--input-file has the load" "rows and a load"
+echo '{}' >wrong
+expect 2 "no row that can be run" "${of_rows[@]}" -i wrong
+has err "wrong: there is no row to plan for" "no row that can be run"
+printf '{"custom_id":"a","method":"POST","url":"/v1/completions","body":{"prompt":"text"}}\n' >text
+expect 2 "text, and a config alone" "$phasor" plan config/config.json --box rows.json -i text
+has err "without a tokenizer.json .* only prompts of token ids count" "text, and a config alone"
+expect 0 "ids, and a config alone" "$phasor" plan config/config.json --box rows.json -i rows
+expect 1 "a file that is not there" "${of_rows[@]}" -i absent
+
 # ---- the page
 expect 0 "--report" "$phasor" plan "$model" --box h200x2 --report page.html
 has page.html "</html>" "--report"; has page.html "Where the time goes" "--report"

@@ -214,13 +214,33 @@ Test(batch_lengths, tokens_of_other_rows_are_estimated)
     text_deinit(&lines);
 }
 
+/* Rows that come while the file is read ahead are not counted, and nothing is written for them. */
+Test(batch_lengths, a_file_may_grow)
+{
+    struct batch_lengths lengths;
+    struct error err;
+    struct batch_reader *reader = reader_of(ROW("a", "\"prompt\":[5],\"max_tokens\":9"));
+    FILE *file = fopen(tools_path(tools_folder(), "in.jsonl"), "a");
+    for (int i = 0; i < 1000; i++)
+        fputs(ROW("b", "\"prompt\":[5,6],\"max_tokens\":9"), file);
+    fclose(file);
+    struct batch_lengths_params params = {.reader = reader, .context_max = CONTEXT};
+    cr_assert_eq(batch_lengths_read(&lengths, &params, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(lengths.row_count, 1);
+    cr_assert_eq(lengths.load.sequences, 1);
+    cr_assert_eq(lengths.cell_of[0], plan_cell_of(1, 9));
+    batch_lengths_deinit(&lengths);
+    batch_reader_close(reader);
+}
+
 /* ---- Their order ----------------------------------------------------------------------------- */
 
-static void expect_order(const uint8_t *class_of, int class_count, const int64_t *rows,
-                         size_t row_count)
+static void expect_order(const uint8_t *class_of, int64_t known_count, int class_count,
+                         const int64_t *rows, size_t row_count)
 {
     struct batch_reader *reader = reader_of("0\n1\n\n2\n3\n4\n");
-    struct batch_order order = {.class_of = class_of, .class_count = class_count};
+    struct batch_order order = {
+        .class_of = class_of, .row_count = known_count, .class_count = class_count};
     struct error err;
     bool found = true;
     for (size_t i = 0; found; i++) {
@@ -235,8 +255,41 @@ static void expect_order(const uint8_t *class_of, int class_count, const int64_t
 
 Test(batch_order, rows_come_class_by_class)
 {
-    expect_order(NULL, 0, (const int64_t[]){0, 1, 2, 3, 4}, 5);
-    expect_order((const uint8_t[]){0, 0, 0, 0, 0}, 1, (const int64_t[]){0, 1, 2, 3, 4}, 5);
-    expect_order((const uint8_t[]){1, 0, 1, 0, 1}, 2, (const int64_t[]){1, 3, 0, 2, 4}, 5);
-    expect_order((const uint8_t[]){2, 2, 0, 3, 0}, 4, (const int64_t[]){2, 4, 0, 1, 3}, 5);
+    expect_order(NULL, 0, 0, (const int64_t[]){0, 1, 2, 3, 4}, 5);
+    expect_order((const uint8_t[]){0, 0, 0, 0, 0}, 5, 1, (const int64_t[]){0, 1, 2, 3, 4}, 5);
+    expect_order((const uint8_t[]){1, 0, 1, 0, 1}, 5, 2, (const int64_t[]){1, 3, 0, 2, 4}, 5);
+    expect_order((const uint8_t[]){2, 2, 0, 3, 0}, 5, 4, (const int64_t[]){2, 4, 0, 1, 3}, 5);
+}
+
+/* A file that has grown since it was read ahead: rows of which nothing is known are the last. */
+Test(batch_order, new_rows_come_last)
+{
+    expect_order((const uint8_t[]){1, 0}, 2, 2, (const int64_t[]){1, 0, 2, 3, 4}, 5);
+    expect_order((const uint8_t[]){0, 1, 0}, 3, 2, (const int64_t[]){0, 2, 1, 3, 4}, 5);
+}
+
+static enum status refuse(void *context, struct error *err)
+{
+    return error_set(err, STATUS_CANCELLED, "stop, %d", ++*(int *)context);
+}
+
+Test(batch_order, somebody_is_asked_while_rows_are_passed_over)
+{
+    struct text lines = {0};
+    int asked = 0;
+    uint8_t class_of[5000] = {0};
+    for (int i = 0; i < 5000; i++) {
+        class_of[i] = i < 4999;
+        text_append_string(&lines, "0\n");
+    }
+    struct batch_reader *reader = reader_of(lines.bytes);
+    struct batch_order order = {
+        .class_of = class_of, .row_count = 5000, .class_count = 2, .watch = {refuse, &asked}};
+    struct batch_row row;
+    struct error err;
+    bool found;
+    cr_assert_eq(batch_order_skim(&order, reader, &row, &found, &err), STATUS_CANCELLED);
+    cr_assert_eq(asked, 1);
+    batch_reader_close(reader);
+    text_deinit(&lines);
 }

@@ -2,9 +2,11 @@
  *
  *   bins      each cell with sequences is in one; none are lost; answers rise; the mean is kept
  *   classes   each bin is in one; of all counts; the longest answers first; the nearest together
- *   waves     decode of a mixed wave is the sum of its steps, each by who is left, step by step
- *   alike     with a mix of one bin, or of equal ones, everything costs what it does without
- *   together  a table added to another has the sums, and only what is possible in both
+ *   answers   are what classes are made by where prompts do not matter: none twice as long as
+ * others waves     decode of a mixed wave is the sum of its steps, each by who is left, step by
+ * step; one long answer of many is waited for once alike     with a mix of one bin, or of equal
+ * ones, everything costs what it does without together  a table added to another has the sums, and
+ * only what is possible in both
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -58,8 +60,12 @@ static void check_mix(const struct plan_mix *mix, const struct plan_cells *cells
         const struct plan_load *bin = &mix->bins[b];
         cr_assert_eq(bin->sequences, (int64_t)sums[b].sequences);
         cr_assert_eq(bin->prompt_tokens, (int64_t)ceil(sums[b].prompt_tokens / sums[b].sequences));
-        cr_assert_eq(bin->output_tokens, (int64_t)ceil(sums[b].output_tokens / sums[b].sequences));
-        cr_assert(b == 0 || mix->bins[b - 1].output_tokens <= bin->output_tokens);
+        int64_t output = (int64_t)ceil(sums[b].output_tokens / sums[b].sequences);
+        cr_assert(bin->output_tokens == output ||
+                  bin->output_tokens == CONTEXT - bin->prompt_tokens);
+        cr_assert_leq(bin->prompt_tokens + bin->output_tokens, CONTEXT);
+        /* Each is rounded up, but for one that the context cuts. */
+        cr_assert(b == 0 || mix->bins[b - 1].output_tokens <= bin->output_tokens + 1);
         sequences += bin->sequences;
     }
     cr_assert_eq(sequences, (int64_t)all.sequences);
@@ -85,7 +91,7 @@ static void check_classes(const struct plan_mix *mix, int64_t sequences)
             struct plan_load mean = plan_loads_mean(bins, bin_count, CONTEXT);
             found += mean.sequences;
             cr_assert_leq(mean.output_tokens, before, "class %d of %d", class, count);
-            before = mean.output_tokens + 1; /* means are rounded up */
+            before = mean.output_tokens + 2; /* means are rounded up, and cut by the context */
         }
         cr_assert_eq(found, sequences);
     }
@@ -100,9 +106,11 @@ Test(plan_mix, bins_and_classes_have_all_sequences)
         int64_t sequences = 0, kinds = 1 + (int64_t)random_below(&random, 40);
         memset(&cells, 0, sizeof cells);
         for (int64_t i = 0; i < kinds; i++) {
-            double most = round % 2 == 0 ? 11 : 5;
+            double most = round % 2 == 0 ? 12 : 5;
             double prompt = floor(exp2(most * random_unit(random_next(&random))));
             double output = floor(exp2(most * random_unit(random_next(&random))));
+            prompt = fmin(prompt, CONTEXT - 1);
+            output = fmin(output, CONTEXT - prompt);
             int64_t more = 1 + (int64_t)random_below(&random, 100);
             count_in(&cells, (double)more, prompt, output);
             sequences += more;
@@ -138,6 +146,29 @@ Test(plan_mix, the_nearest_are_together)
         for (int b = 0; b < a; b++)
             cr_expect_eq(classes.of_bin[a] == classes.of_bin[b],
                          log_distance(&mix.bins[a], &mix.bins[b]) < 0.5);
+    }
+}
+
+Test(plan_mix, classes_by_answers_are_twice_as_long)
+{
+    static struct plan_cells cells;
+    static const struct {
+        int64_t prompt, output;
+        int class;
+    } rows[] = {{100, 1000, 0}, {1000, 600, 0}, {10, 499, 1}, {300, 260, 1}, {300, 20, 2}};
+    struct plan_mix mix;
+    struct plan_classes classes;
+    plan_mix_make(&mix, &cells, 1, CONTEXT);
+    plan_classes_by_answers(&classes, &mix);
+    cr_assert_eq(classes.count, 1, "of nothing");
+    for (size_t i = 0; i < 5; i++)
+        count_in(&cells, 10, (double)rows[i].prompt, (double)rows[i].output);
+    plan_mix_make(&mix, &cells, 50, CONTEXT);
+    plan_classes_by_answers(&classes, &mix);
+    cr_assert_eq(classes.count, 3);
+    for (size_t i = 0; i < 5; i++) {
+        int bin = mix.bin_of[plan_cell_of((double)rows[i].prompt, (double)rows[i].output)];
+        cr_expect_eq(classes.of_bin[bin], rows[i].class, "%d", (int)rows[i].output);
     }
 }
 
@@ -182,9 +213,9 @@ static double steps_of(const struct plan_problem *problem, const struct layout *
         }
         step.load.prompt_tokens = (int64_t)ceil(prompts / left) + there - 1;
         step.load.output_tokens = 2;
-        struct pass_cost cost = plan_decode_cost(&step, layout, false,
-                                                 (int64_t)ceil((double)wave * left / (double)all));
-        sum += pass_cost_total(&cost);
+        double running = (double)wave * left / (double)all;
+        struct pass_cost cost = plan_decode_cost(&step, layout, false, (int64_t)ceil(running));
+        sum += pass_cost_total(&cost) * (running < 1 ? running : 1);
     }
     return sum;
 }
@@ -207,6 +238,26 @@ Test(plan_mix, a_wave_decodes_until_its_longest_has_ended)
                                count, (int)wave, pass_cost_total(&cost), expected);
         }
     }
+}
+
+/* 390 waves of ten tokens, and one of 4000. */
+Test(plan_mix, one_long_answer_is_waited_for_once)
+{
+    static const struct plan_load mix[] = {{99839, 40, 10}, {1, 40, 4000}};
+    struct test_problem test;
+    struct layout layout = layout_of("tp4|tp4");
+    problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                   &(struct simple_box){4, 1e12, 1e11, 1e9, 1e-5});
+    test.problem.mix = mix;
+    test.problem.mix_count = 2;
+    struct pass_cost wave = plan_wave_decode_cost(&test.problem, &layout, false, 256);
+    test.problem.load = mix[0];
+    struct pass_cost few = plan_decode_cost(&test.problem, &layout, false, 256);
+    test.problem.load = mix[1];
+    struct pass_cost one = plan_decode_cost(&test.problem, &layout, false, 1);
+    cr_assert_float_eq(390 * pass_cost_total(&wave) /
+                           (390 * pass_cost_total(&few) + pass_cost_total(&one)),
+                       1, 0.01);
 }
 
 Test(plan_mix, a_mix_of_equals_is_none)

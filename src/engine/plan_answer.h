@@ -1,0 +1,39 @@
+/* The planner asked about sequences that may differ in length: which plan they are to have, and
+ * which of them run together (planner/plan_mix.h). */
+#ifndef PHASOR_ENGINE_PLAN_ANSWER_H
+#define PHASOR_ENGINE_PLAN_ANSWER_H
+
+#include "engine/batch_lengths.h"
+#include "engine/plan_problem.h"
+
+/* Borrowed, all of it. */
+struct plan_question {
+    const struct plan_subject_params *subject; /* of all sequences, with their means */
+    const struct plan_mix *mix;                /* of no bins: all are of one length */
+    int64_t context_max;
+    /* Which candidate may be taken and is the best, -1: none; NULL: the table's. */
+    int (*pick)(const void *context, const struct plan_table *table);
+    const void *pick_context;
+};
+
+struct plan_class {
+    struct plan_load load; /* means */
+    int best;              /* of the candidates, for it alone; -1: none */
+    double seconds;        /* of that */
+};
+
+struct plan_answer {
+    struct plan_table table; /* of all classes, one after another under the same plan */
+    int chosen;              /* of its candidates; -1: none can be run */
+    struct plan_classes classes;
+    struct plan_class of_class[PLAN_BINS_MAX];
+    double in_file_order; /* seconds of the best with all in one class */
+};
+
+/* Prices every plan for one class, two and more; sequences leave the order in which they came where
+ * that is done sooner by more than a hundredth. To be deinitialised after success. */
+enum status plan_answer_find(struct plan_answer *out, const struct plan_question *question,
+                             struct error *err) MUST_CHECK;
+void plan_answer_deinit(struct plan_answer *answer);
+
+#endif
