@@ -36,15 +36,15 @@ for i in $(seq 64); do
     printf '{"custom_id":"r%d","method":"POST","url":"/v1/completions","body":{"prompt":[' "$i"
     seq -s, 1000
     printf '],"max_tokens":%d}}\n' $((i % 4 == 0 ? 1500 : 60))
-done | sed -z 's/\n\]/]/g' >long
-waves=("$phasor" plan "$(dirname "$boxes")/bench/hap/mixtral-8x7b/config.json" --box a6000x4 -i long
+done | sed -z 's/\n\]/]/g' >lengthy
+waves=("$phasor" plan "$(dirname "$boxes")/bench/hap/mixtral-8x7b/config.json" --box a6000x4 -i lengthy
     --max-num-seqs 16 --memory 27GiB)
 expect 0 "rows in waves" "${waves[@]}"
 has out "^run together *16 of 1000 prompt and 1500 output tokens; alone .* would be best" "rows in waves"
 has out "^  *48 of 1000 prompt and 60 output tokens; alone .* would be best" "rows in waves"
 has out "^In the order of the file the best takes .* s, with rows of like lengths together" "rows in waves"
 expect 0 "rows in waves, JSON" "${waves[@]}" --json
-jq -e '.load as $l | .plans[.best].total_s as $t | $l.input == "long" and $l.sequences == 64 and
+jq -e '.load as $l | .plans[.best].total_s as $t | $l.input == "lengthy" and $l.sequences == 64 and
        ([$l.classes[].sequences] | add) == 64 and $t < $l.in_file_order_s and
        ([$l.classes[].best_s] | add) <= $t * 1.0001 and
        (.plans[.best] | ([.prefill[], .decode[]] | add) / (.prefill_s + .decode_s) - 1 | fabs) < 1e-9' \
