@@ -212,10 +212,12 @@ static void print_classes(const json_t *load)
         char text[256];
         snprintf(text, sizeof text,
                  "%" PRId64 " of %" PRId64 " prompt and %" PRId64
-                 " output tokens; alone %s would be best, in %.3g s",
+                 " output tokens%s; alone %s would be best, in %.3g s",
                  table_int(class, "sequences"), table_int(class, "prompt_tokens"),
-                 table_int(class, "output_tokens"), table_text(class, "best_plan"),
-                 seconds_of(class, "best_s"));
+                 table_int(class, "output_tokens"),
+                 json_is_true(json_object_get(class, "stays")) ? ", decoded in prefill's layout"
+                                                               : "",
+                 table_text(class, "best_plan"), seconds_of(class, "best_s"));
         table_row(i == 0 ? "run together" : "", text);
     }
 }

@@ -175,16 +175,19 @@ static void tell_question(const struct plan_subject_params *subject, const struc
 }
 
 /* `gain` is 0 where it is not predicted. */
-static void tell_order(const struct log_sink *log, int class_count, double gain)
+static void tell_order(const struct log_sink *log, const struct auto_plan *plan, double gain)
 {
+    const char *staying = plan->stays == 0 ? ""
+                                           : ", those of which a change of layout is not worth it "
+                                             "decoded in prefill's";
     if (gain == 0)
         log_write(log, LOG_INFO, "rows with the longest answers are started first");
     else
         log_write(
             log, LOG_INFO,
-            "rows of like lengths run together, in %d classes: predicted %.2f times as fast as "
-            "in the order of the file",
-            class_count, gain);
+            "rows of like lengths run together, in %d classes%s: predicted %.2f times as fast "
+            "as in the order of the file",
+            plan->class_count, staying, gain);
 }
 
 static void tell_none(const struct log_sink *log, const struct plan_table *table,
@@ -292,9 +295,9 @@ static enum status order_find(struct auto_plan *plan, const struct plan_answer *
     if (!moves)
         plan_classes_by_answers(&classes, &lengths->mix);
     TRY(order_take(plan, lengths, &classes, err));
+    plan->stays = moves && plan->class_count > 1 ? chosen->stays : 0;
     if (plan->class_count > 1)
-        tell_order(log, plan->class_count,
-                   moves ? answer->in_file_order / plan_candidate_total(chosen) : 0);
+        tell_order(log, plan, moves ? answer->in_file_order / plan_candidate_total(chosen) : 0);
     return STATUS_OK;
 }
 
@@ -328,6 +331,8 @@ static enum status plan_for(struct auto_plan *plan, struct engine_choice *out,
                              .subject = &subject,
                              .mix = &lengths->mix,
                              .context_max = context_of(plan, basis),
+                             /* A run that is resumed knows of no classes. */
+                             .may_stay = plan->batch != NULL && !plan->batch->deterministic,
                              .pick = auto_pick,
                              .pick_context = &limits,
                          },
@@ -392,6 +397,7 @@ struct batch_order auto_plan_order(const struct auto_plan *plan, struct watch wa
     return (struct batch_order){.class_of = plan->class_of,
                                 .row_count = plan->row_count,
                                 .class_count = plan->class_count,
+                                .stays = plan->stays,
                                 .watch = watch};
 }
 

@@ -30,6 +30,7 @@ struct auto_plan {
     uint8_t *class_of; /* of each row of it: see batch_order; NULL: the file's order is as good */
     int64_t row_count;
     int class_count;
+    unsigned stays;
     int input_fd;              /* of what cannot be read twice, or its copy; -1: none */
     char input_path[PATH_MAX]; /* as it was named */
 };

@@ -244,6 +244,7 @@ static enum status fill_up(struct batch *batch, struct error *err)
         bool found;
         TRY(batch_order_skim(&batch->order, batch->reader, &row, &found, err));
         batch->has_all_rows = !found;
+        batch->world.stays = batch_order_stays(&batch->order);
         if (found)
             TRY(start_row(batch, &row, err));
         TRY(tick(batch, err));

@@ -1,5 +1,5 @@
-/* The order in which the rows of a batch are started: classes of rows, one after another, each in the
- * order of the file. The file is read once for each class. */
+/* The order in which the rows of a batch are started: classes of rows, one after another, each in
+ * the order of the file. The file is read once for each class. */
 #ifndef PHASOR_ENGINE_BATCH_ORDER_H
 #define PHASOR_ENGINE_BATCH_ORDER_H
 
@@ -8,14 +8,20 @@
 
 /* A zero one is the order of the file. */
 struct batch_order {
-    const uint8_t *class_of; /* [row_count], borrowed: each below class_count. Rows behind them, of a
-                              * file that has grown, are of the last class */
+    const uint8_t *class_of; /* [row_count], borrowed: each below class_count. Rows behind them, of
+                              * a file that has grown, are of the last class */
     int64_t row_count;
     int class_count;
+    unsigned stays;     /* of each class a bit: see sequence_request.stays */
     struct watch watch; /* asked now and then while rows of other classes are passed over */
     int now;            /* the class whose rows are given */
     int64_t passed_over;
 };
+
+static inline bool batch_order_stays(const struct batch_order *order)
+{
+    return (order->stays >> order->now & 1) != 0;
+}
 
 /* The next row, as batch_reader_skim gives it; *found = false behind the last of the last class,
  * after which it is not called again. The reader is at its first row when this is first called, and

@@ -362,6 +362,7 @@ static struct sequence_request describe_sequence(struct batch_row_run *row, int6
         .stop_count = request->stop_id_count,
         .logprobs = (int32_t)logprobs,
         .prompt_logprobs = is_scorer,
+        .stays = row->world->stays,
         .callbacks = {on_token, on_prompt_token, on_finished},
         .context = &row->sequences[choice],
     };

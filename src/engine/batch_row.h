@@ -27,6 +27,7 @@ struct batch_world {
     int64_t context_max;                       /* tokens of prompt and choice together */
     int64_t kv_token_max;                      /* the same, as the KV cache allows it */
 
+    bool stays;                 /* of rows that are started: see sequence_request */
     int64_t sequence_count;     /* submitted and not finished */
     uint64_t completion_tokens; /* generated so far */
     struct batch_row_run *rows; /* all that are in flight, newest first */

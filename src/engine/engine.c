@@ -380,7 +380,8 @@ static void start(struct engine *engine, enum phase goal)
 
 /* With prefill, what decode needs begins to come, where there is room; the last pass lets each
  * layer go as it leaves it, and decode waits for a layer when it comes to it. In the tail of decode
- * what prefill needs begins to come, where there is room; the rest comes between passes. */
+ * what prefill needs begins to come, where there is room; the rest comes between passes. Of a wave
+ * that stays all passes are on the weights as prefill has them. */
 enum status engine_enter(struct engine *engine, const struct generator_pass *pass,
                          struct exec_hooks *hooks, struct error *err)
 {
@@ -389,17 +390,20 @@ enum status engine_enter(struct engine *engine, const struct generator_pass *pas
         return STATUS_OK;
     bool is_prefill = pass->phase == PHASE_PREFILL;
     bool is_under_way = transition_is_under_way(transition);
+    enum phase goal = pass->stays ? PHASE_PREFILL : pass->phase;
     hooks->context = transition;
-    engine->has_awaited = !is_prefill && is_under_way && engine->has_let_go;
+    engine->has_awaited = goal == PHASE_DECODE && is_under_way && engine->has_let_go;
     if (engine->has_awaited) {
         hooks->experts_await = experts_await;
         return STATUS_OK;
     }
     /* What is under way has moved nothing as long as no layer was let go: with more of the same
      * phase it goes on; the other phase, if it should come now, lets go of all. */
-    if (!is_under_way || engine->has_let_go || engine->goal == pass->phase)
-        TRY(transition_run(transition, pass->phase, err));
-    engine->has_let_go = pass->is_last;
+    if (!is_under_way || engine->has_let_go || engine->goal == goal)
+        TRY(transition_run(transition, goal, err));
+    engine->has_let_go = pass->is_last && !pass->stays;
+    if (pass->stays)
+        return STATUS_OK;
     if (engine_moves_weights(engine) && is_prefill)
         start(engine, PHASE_DECODE);
     else if (engine_moves_weights(engine) && pass->is_tail)

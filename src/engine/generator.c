@@ -341,6 +341,7 @@ enum status generator_step(struct generator *generator, struct error *err)
         .phase = is_prefill ? PHASE_PREFILL : PHASE_DECODE,
         .is_last = is_prefill && generator_is_last_prefill(generator, segment_count),
         .is_tail = !is_prefill && generator_is_tail(generator),
+        .stays = generator->params.in_waves && generator->running[0]->request.stays,
     };
     generator->wave_is_closed =
         generator->params.in_waves && (!is_prefill || generator->pass.is_last);

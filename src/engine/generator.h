@@ -87,6 +87,8 @@ struct sequence_request {
     int64_t stop_count;
     int32_t logprobs;     /* -1: none; 0..LOGPROBS_MAX: that many likeliest with each token */
     bool prompt_logprobs; /* score the prompt (with `logprobs` likeliest each, when >= 0) */
+    bool stays; /* in waves: decode takes the weights as prefill has them. Waves are of such
+                 * sequences, or of others */
     struct sequence_callbacks callbacks;
     void *context;
 };
@@ -105,6 +107,7 @@ struct generator_pass {
     bool is_last;
     /* In waves, of decode: all who run end within GENERATOR_TAIL passes, and others wait. */
     bool is_tail;
+    bool stays; /* in waves: of sequences that all stay */
 };
 
 struct generator_params {

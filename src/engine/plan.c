@@ -62,12 +62,15 @@ static json_t *seconds_or_null(double seconds)
 }
 
 /* Rows that run together, and what each would take alone. */
-static void put_class(struct description *to, json_t *list, const struct plan_class *class,
-                      const struct plan_table *table)
+static void put_class(struct description *to, json_t *list, const struct plan_answer *answer,
+                      int index)
 {
     char text[LAYOUT_TEXT_BYTES];
+    const struct plan_class *class = &answer->of_class[index];
+    const struct plan_table *table = &answer->table;
     json_t *object = description_append_object(to, list);
     put_lengths(to, object, &class->load);
+    description_put(to, object, "stays", json_boolean(plan_answer_stays(answer, index)));
     if (class->best >= 0)
         plan_layouts_format(text, &table->candidates[class->best].layouts);
     description_put(to, object, "best_plan", class->best < 0 ? json_null() : json_string(text));
@@ -84,7 +87,7 @@ static void put_load(struct description *to, const struct plan_params *params,
                     params->input == NULL ? json_null() : description_text(params->input));
     json_t *list = description_put_array(to, object, "classes");
     for (int class = 0; class < answer->classes.count; class ++)
-        put_class(to, list, &answer->of_class[class], &answer->table);
+        put_class(to, list, answer, class);
     description_put(to, object, "in_file_order_s", seconds_or_null(answer->in_file_order));
 }
 
@@ -163,6 +166,7 @@ static enum status answer(char **out, const struct plan_params *params,
                              .subject = &of_all,
                              .mix = &inputs->rows.mix,
                              .context_max = inputs->config.position_count_max,
+                             .may_stay = true,
                          },
                          err));
     to.root = json_object();

@@ -27,6 +27,7 @@ static enum status class_price(struct plan_table *table, struct plan_class *out,
     struct plan_subject_params params = *question->subject;
     params.mix = bins;
     params.mix_count = plan_class_bins(bins, question->mix, classes, class_index);
+    params.may_stay = question->may_stay && classes->count > 1;
     params.is_queue |= class_index + 1 < classes->count; /* another class follows */
     if (classes->count > 1)
         params.load = plan_loads_mean(bins, params.mix_count, question->context_max);
@@ -51,7 +52,7 @@ static enum status classes_price(struct plan_answer *out, const struct plan_ques
             plan_table_deinit(&out->table);
             return status;
         }
-        plan_table_add(&out->table, &table);
+        plan_table_add(&out->table, &table, class);
         plan_table_deinit(&table);
     }
     out->chosen = pick(question, &out->table);
@@ -91,6 +92,12 @@ enum status plan_answer_find(struct plan_answer *out, const struct plan_question
         answer_take(out, &tried);
     }
     return STATUS_OK;
+}
+
+bool plan_answer_stays(const struct plan_answer *answer, int class_index)
+{
+    return answer->chosen >= 0 &&
+           (answer->table.candidates[answer->chosen].stays >> class_index & 1) != 0;
 }
 
 void plan_answer_deinit(struct plan_answer *answer)

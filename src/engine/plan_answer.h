@@ -11,6 +11,7 @@ struct plan_question {
     const struct plan_subject_params *subject; /* of all sequences, with their means */
     const struct plan_mix *mix;                /* of no bins: all are of one length */
     int64_t context_max;
+    bool may_stay; /* a class may decode as prefill has the experts, when others change them */
     /* Which candidate may be taken and is the best, -1: none; NULL: the table's. */
     int (*pick)(const void *context, const struct plan_table *table);
     const void *pick_context;
@@ -29,6 +30,9 @@ struct plan_answer {
     struct plan_class of_class[PLAN_BINS_MAX];
     double in_file_order; /* seconds of the best with all in one class */
 };
+
+/* Whether a class of the chosen candidate decodes as prefill has the experts. */
+bool plan_answer_stays(const struct plan_answer *answer, int class_index);
 
 /* Prices every plan for one class, two and more; sequences leave the order in which they came where
  * that is done sooner by more than a hundredth. To be deinitialised after success. */

@@ -216,6 +216,7 @@ enum status plan_subject_init(struct plan_subject *out, const struct plan_subjec
         .load = params->load,
         .mix = params->mix,
         .mix_count = params->mix_count,
+        .may_stay = params->may_stay,
         .is_queue = params->is_queue,
         .allows_int4 = params->allows_int4 && !params->has_int4_experts,
         .passes = out->passes,

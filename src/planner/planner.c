@@ -122,6 +122,26 @@ enum plan_room plan_way_room(enum plan_way way)
     return way == PLAN_NONE ? PLAN_ROOM_ONE : way == PLAN_KEEP ? PLAN_ROOM_BOTH : PLAN_ROOM_SPARE;
 }
 
+/* Decode of all waves by passes of this one. */
+static void decode_take(struct plan_candidate *out, const struct search *search, int index,
+                        double waves)
+{
+    out->decode = waves * search->phases.decode_total[index];
+    out->decode_cost = (struct pass_cost){{0}};
+    pass_cost_add(&out->decode_cost, &search->phases.decode[index], waves);
+}
+
+/* In place of a change of layout, where that is sooner done. */
+static void stay(struct plan_candidate *out, const struct search *search, int decode, double waves)
+{
+    double staying = waves * search->phases.decode_total[decode];
+    if (!(staying < out->decode + out->transition + out->way_back))
+        return;
+    decode_take(out, search, decode, waves);
+    out->transition = out->way_back = 0;
+    out->stays = 1;
+}
+
 /* Seconds of the batch with one pass size and wave; those of its parts go to `out`. */
 static double price(struct plan_candidate *out, const struct search *search, int prefill,
                     int decode, int p, int w)
@@ -147,13 +167,13 @@ static double price(struct plan_candidate *out, const struct search *search, int
     };
     double ways_back = waves - !problem->is_queue;
     out->prefill = waves * hiding.prefill;
-    out->decode = waves * search->phases.decode_total[second];
     out->transition = moves ? waves * hiding_exposed(&hiding) : 0;
     out->way_back = moves && ways_back > 0 ? ways_back * layers * back : 0;
     out->prefill_cost = (struct pass_cost){{0}};
-    out->decode_cost = (struct pass_cost){{0}};
     pass_cost_add(&out->prefill_cost, &search->phases.prefill[first].cost, waves);
-    pass_cost_add(&out->decode_cost, &search->phases.decode[second], waves);
+    decode_take(out, search, second, waves);
+    if (moves && problem->may_stay)
+        stay(out, search, (prefill * 2 * problem->wave_count + w) * 2 + 1, waves);
     return plan_candidate_total(out);
 }
 
@@ -396,7 +416,7 @@ void plan_table_deinit(struct plan_table *table)
     *table = (struct plan_table){.best = -1, .static_tp = -1, .static_ep = -1, .best_static = -1};
 }
 
-static void candidate_join(struct plan_candidate *to, const struct plan_candidate *more)
+static void candidate_join(struct plan_candidate *to, const struct plan_candidate *more, int part)
 {
     ASSERT(to->way == more->way);
     bool is_larger = plan_memory_total(&more->memory) > plan_memory_total(&to->memory);
@@ -407,6 +427,7 @@ static void candidate_join(struct plan_candidate *to, const struct plan_candidat
         to->pass_tokens = more->pass_tokens;
         to->wave = more->wave;
     }
+    to->stays |= more->stays << part;
     to->prefill += more->prefill;
     to->transition += more->transition;
     to->decode += more->decode;
@@ -420,11 +441,11 @@ static int still_possible(const struct plan_table *table, int index)
     return index >= 0 && is_static(&table->candidates[index]) ? index : -1;
 }
 
-void plan_table_add(struct plan_table *table, const struct plan_table *more)
+void plan_table_add(struct plan_table *table, const struct plan_table *more, int part)
 {
     ASSERT(table->count == more->count);
     for (int i = 0; i < table->count; i++)
-        candidate_join(&table->candidates[i], &more->candidates[i]);
+        candidate_join(&table->candidates[i], &more->candidates[i], part);
     best_find(table);
     table->static_tp = still_possible(table, table->static_tp);
     table->static_ep = still_possible(table, table->static_ep);

@@ -56,7 +56,9 @@ struct plan_problem {
      * has the means; 0: all are of one length. */
     const struct plan_load *mix;
     int mix_count;
-    bool is_queue;         /* another batch follows: the last way back is paid, too */
+    bool may_stay; /* waves may decode as prefill has the experts, where a change costs more than it
+                    * saves: of a part of a batch, the rest of which changes */
+    bool is_queue; /* another batch follows: the last way back is paid, too */
     bool allows_int4;      /* policy int4-decode, and there is a backup or it can be made */
     const int64_t *passes; /* [pass_count]: tokens of a pass that may be chosen */
     const int64_t *waves;  /* [wave_count]: sequences together that may be chosen */
@@ -81,6 +83,8 @@ struct plan_candidate {
     enum plan_way way;
     enum plan_verdict verdict;
     struct plan_memory memory;
+    unsigned stays; /* of each part (plan_table_add) a bit: its waves decode as prefill has
+                     * the experts */
     int64_t pass_tokens, wave; /* the best of those that fit; where it is too large the least */
     /* Seconds of the whole batch. */
     double prefill, transition, decode, way_back;
@@ -106,9 +110,10 @@ enum status plan_find(struct plan_table *out, const struct plan_problem *problem
                       struct error *err) MUST_CHECK;
 void plan_table_deinit(struct plan_table *table); /* a zero one is allowed */
 
-/* Of batches that run one after another, of the same model, box and policy: seconds are added, and
- * a candidate is possible where it is in both; of what is the worse one, memory, pass and wave. */
-void plan_table_add(struct plan_table *table, const struct plan_table *more);
+/* Adds the table of part `part` of a batch, 1 to 31; `table` has that of part 0. Parts run one
+ * after another, of the same model, box and policy: seconds are added, and a candidate is possible
+ * where it is in both; of what is the worse one, memory, pass and wave. */
+void plan_table_add(struct plan_table *table, const struct plan_table *more, int part);
 
 /* Why a layout pair is illegal: the rule with its numbers (layout_check). */
 void plan_illegal_reason(struct error *reason, const struct plan_problem *problem,

@@ -18,7 +18,8 @@ static bool set(struct example_profile *profile, const char *setting)
                  {"bytes", &profile->bytes_per_second},
                  {"call", &profile->call_seconds},
                  {"gather", &profile->gather_rate},
-                 {"exchange", &profile->exchange_rate}};
+                 {"exchange", &profile->exchange_rate},
+                 {"disk", &profile->disk_rate}};
     const struct {
         const char *key;
         char *place;

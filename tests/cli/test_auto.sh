@@ -129,6 +129,24 @@ expect 0 "the same plan, named" "${unplanned[@]}" -i mixed -o file --plan "$(pla
 answers file >file.answers
 answers flow | cmp -s - file.answers || fail "no waves: other answers"
 [ "$(first_done file 1)" = "r1 " ] || fail "a plan that is named: not in the order of the file"
+# A disk so slow that a change of layout is worth it for long answers alone.
+"$example" slow.json 2 bytes=1e8 disk=1e7
+mixed 30 240 20 >seven # whose wave would have room for one of the others
+slow=("${unplanned[@]}" --profile slow.json -i seven --transition upload)
+expect 0 "some stay" "${slow[@]}" -o stay --summary-file stay.json
+has err "^note: rows of like lengths run together, in 2 classes, those of which a change of layout is not worth it decoded in prefill's: predicted" "some stay"
+[ "$(first_done stay 7)" = "r4 r8 r12 r16 r20 r24 r28 " ] || fail "some stay: first done are $(first_done stay 7)"
+jq -e '.transitions <= 2' stay.json >/dev/null || fail "some stay: $(jq .transitions stay.json) transitions"
+answers stay >stay.answers
+plan=$(plan_of stay.json)
+expect 0 "all stay" "${unplanned[@]}" -i seven -o stayed --plan "${plan%>*}"
+expect 0 "all change" "${unplanned[@]}" -i seven -o changed --plan "$plan" --transition upload
+for i in $(seq 30); do
+    answers $([ $((i % 4)) -eq 0 ] && echo changed || echo stayed) | grep "^\[\"r$i\","
+done | sort | cmp -s - stay.answers || fail "some stay: other answers than with the plan of their class"
+! answers changed | cmp -s - stay.answers || fail "some stay: what decodes on INT4 answers as what does not"
+expect 0 "some stay, deterministic" "${slow[@]}" -o sure --deterministic --summary-file sure.json
+! grep -q "decoded in prefill's" err || fail "--deterministic: some stay, and a resumed run knows of none"
 (cat mixed; echo '{}') >mixed.wrong
 expect 3 "waves, and a wrong row" "${mix[@]}" -i mixed.wrong -o waves.wrong --transition upload
 has err "^note: rows of like lengths run together" "waves, and a wrong row"

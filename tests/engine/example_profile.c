@@ -12,7 +12,8 @@ void example_profile_init(struct example_profile *out, int ranks)
                                     .bytes_per_second = 1e10,
                                     .call_seconds = 1e-6,
                                     .gather_rate = 1e11,
-                                    .exchange_rate = 1e11};
+                                    .exchange_rate = 1e11,
+                                    .disk_rate = 1e9};
     if (profile_identity_of_cpu(&out->identity, ranks, 0, &err) != STATUS_OK)
         memset(&out->identity, 0, sizeof out->identity);
 }
@@ -84,11 +85,11 @@ bool example_profile_write(const struct example_profile *profile, const char *pa
                     .collectives = calls.tables,
                     .collective_count = call_count,
                     .host_to_device = profile->bytes_per_second,
-                    .disk_read = 1e9,
+                    .disk_read = profile->disk_rate,
                     .check = 1e10,
                     .repack = 1e9},
         .memory_read = profile->bytes_per_second,
-        .page_cache_read = 1e9,
+        .page_cache_read = profile->disk_rate,
         .work_points = work_points,
         .collective_points = call_points,
     };

@@ -1,8 +1,9 @@
 /* Which rows run together, as the planner prices them.
  *
- *   together  classes that would be no sooner done are not made: each but the last pays its way
- * back apart     waves of like answers are sooner done than those that wait for a few long ones one
- * without bins, or with one, the answer is plan_find's
+ *   together  classes that are no sooner done are not made: each but the last pays its way back
+ *   apart     waves of like answers are sooner done than those that wait for a few long ones
+ *   stay      a class of answers too short for a change decodes without one, if it may
+ *   one       without bins, or with one, the answer is plan_find's
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -19,6 +20,8 @@ TestSuite(plan_answer, .timeout = 60);
 static struct model_config config;
 static struct profile_file file;
 static struct plan_subject_params subject;
+static bool may_stay;
+static enum plan_way way = PLAN_RELOAD; /* that runs in waves */
 
 static void open_subject(void)
 {
@@ -27,6 +30,7 @@ static void open_subject(void)
     char path[256];
     cr_assert_eq(model_config_load(&config, MODELS_DIR "/kjv-moe", &err), STATUS_OK);
     example_profile_init(&example, 2);
+    example.bytes_per_second = 1e8; /* weights are all that takes time */
     snprintf(path, sizeof path, "%s", tools_path(tools_folder(), "profile.json"));
     cr_assert(example_profile_write(&example, path, &err), "%s", err.message);
     cr_assert_eq(profile_file_read(&file, path, &err), STATUS_OK, "%s", err.message);
@@ -41,14 +45,13 @@ static void open_subject(void)
     };
 }
 
-/* Plans that run in waves. */
-static int pick_reload(const void *context, const struct plan_table *table)
+static int pick_way(const void *context, const struct plan_table *table)
 {
     int best = -1;
     (void)context;
     for (int i = 0; i < table->count; i++) {
         const struct plan_candidate *candidate = &table->candidates[i];
-        if (candidate->verdict == PLAN_POSSIBLE && candidate->way == PLAN_RELOAD &&
+        if (candidate->verdict == PLAN_POSSIBLE && candidate->way == way &&
             (best < 0 ||
              plan_candidate_total(candidate) < plan_candidate_total(&table->candidates[best])))
             best = i;
@@ -77,10 +80,11 @@ static struct plan_answer ask(const struct plan_load *loads, int count)
     cr_assert_eq(mix.bin_count, count);
     subject.load = plan_loads_mean(loads, count, config.position_count_max);
     const struct plan_question question = {
+        .may_stay = may_stay,
         .subject = &subject,
         .mix = &mix,
         .context_max = config.position_count_max,
-        .pick = pick_reload,
+        .pick = pick_way,
     };
     cr_assert_eq(plan_answer_find(&answer, &question, &err), STATUS_OK, "%s", err.message);
     cr_assert_geq(answer.chosen, 0);
@@ -119,6 +123,32 @@ Test(plan_answer, rows_of_long_answers_run_apart, .init = open_subject, .fini = 
     plan_answer_deinit(&answer);
 }
 
+Test(plan_answer, short_answers_stay_where_a_change_is_dear, .init = open_subject,
+     .fini = close_subject)
+{
+    const struct plan_load loads[] = {{24, 8, 20}, {8, 8, 240}};
+    file.profile.disk_read = 1e7;
+    subject.allows_int4 = true;
+    way = PLAN_UPLOAD;
+    struct plan_answer all = ask(loads, 2);
+    may_stay = true;
+    struct plan_answer some = ask(loads, 2);
+    const struct plan_candidate *chosen = &some.table.candidates[some.chosen];
+    cr_assert_eq(some.classes.count, 2);
+    cr_assert_not(plan_answer_stays(&some, 0));
+    cr_assert(plan_answer_stays(&some, 1));
+    cr_assert_lt(plan_candidate_total(chosen),
+                 plan_candidate_total(&all.table.candidates[all.chosen]));
+    cr_assert_eq(all.table.candidates[all.chosen].stays, 0);
+    for (int i = 0; i < some.table.count; i++) {
+        const struct plan_candidate *one = &some.table.candidates[i];
+        bool moves = one->way != PLAN_NONE && one->way != PLAN_KEEP;
+        cr_assert(one->verdict != PLAN_POSSIBLE || moves || one->stays == 0);
+    }
+    plan_answer_deinit(&all);
+    plan_answer_deinit(&some);
+}
+
 Test(plan_answer, of_one_length_is_plan_find, .init = open_subject, .fini = close_subject)
 {
     struct plan_answer answer = ask((const struct plan_load[]){{20, 8, 20}}, 1);
@@ -128,7 +158,7 @@ Test(plan_answer, of_one_length_is_plan_find, .init = open_subject, .fini = clos
     subject.load = (struct plan_load){20, 8, 20};
     cr_assert_eq(plan_subject_init(&alone, &subject, &err), STATUS_OK);
     cr_assert_eq(plan_find(&table, &alone.problem, &err), STATUS_OK);
-    cr_assert_eq(answer.chosen, pick_reload(NULL, &table));
+    cr_assert_eq(answer.chosen, pick_way(NULL, &table));
     cr_assert_float_eq(plan_candidate_total(&answer.table.candidates[answer.chosen]) /
                            plan_candidate_total(&table.candidates[answer.chosen]),
                        1, 1e-12);

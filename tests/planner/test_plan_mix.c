@@ -314,7 +314,7 @@ Test(plan_mix, tables_are_added)
     int forbidden = one.static_tp;
     cr_assert_geq(forbidden, 0);
     two.candidates[forbidden].verdict = PLAN_TOO_LARGE;
-    plan_table_add(&sum, &two);
+    plan_table_add(&sum, &two, 1);
     cr_assert_eq(sum.static_tp, -1);
     cr_assert_eq(sum.static_ep, one.static_ep);
     int best = -1;
