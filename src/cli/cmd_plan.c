@@ -31,7 +31,7 @@ static const struct cli_option options[] = {
      "the devices and their links: one that comes with phasor, such as a6000x4, a box file, or the "
      "profile of one's own that phasor calibrate wrote",
      0, 0, NULL},
-    {"input-file", 'i', OPTION_FILE, AT(input), "FILE",
+    {"rows", 'i', OPTION_FILE, AT(input), "FILE",
      "the rows of a batch, in place of the three that follow", 0, 0, NULL},
     {"prompt-len", 0, OPTION_COUNT, AT(prompt_len), "TOKENS", "tokens of each prompt (2048)", 1,
      COUNT_TOP, NULL},
@@ -210,6 +210,8 @@ static void print_classes(const json_t *load)
     for (size_t i = 0; i < json_array_size(classes) && json_array_size(classes) > 1; i++) {
         const json_t *class = json_array_get(classes, i);
         char text[256];
+        if (!json_is_string(json_object_get(class, "best_plan")))
+            continue; /* none fits, and the paragraph says so */
         snprintf(text, sizeof text,
                  "%" PRId64 " of %" PRId64 " prompt and %" PRId64
                  " output tokens%s; alone %s would be best, in %.3g s",
@@ -235,11 +237,12 @@ static void print_question(const json_t *root)
              is_measured ? "predicted from operations measured on it" : "assumed, not measured",
              bytes);
     table_row("times", text);
-    const char *input = table_text(load, "input");
+    const char *input = json_string_value(json_object_get(load, "input"));
     snprintf(text, sizeof text,
              "%" PRId64 " sequences of %" PRId64 " prompt and %" PRId64 " output tokens%s%s",
              table_int(load, "sequences"), table_int(load, "prompt_tokens"),
-             table_int(load, "output_tokens"), *input == '\0' ? "" : " on the mean, in ", input);
+             table_int(load, "output_tokens"), input == NULL ? "" : " on the mean, in ",
+             input == NULL ? "" : input);
     table_row("load", text);
     print_classes(load);
     printf("\n");
@@ -275,7 +278,7 @@ static void print_order(const json_t *root)
 {
     const json_t *load = json_object_get(root, "load"), *classes = json_object_get(load, "classes");
     double best = best_seconds(root), before = seconds_of(load, "in_file_order_s"), own = 0;
-    if (json_array_size(classes) < 2 || best == 0)
+    if (json_array_size(classes) < 2 || best == 0 || before == 0)
         return;
     for (size_t i = 0; i < json_array_size(classes); i++)
         own += seconds_of(json_array_get(classes, i), "best_s");
@@ -376,10 +379,14 @@ static int map_fill(struct plan_map *map, const struct phasor_plan_params *param
     return EXIT_DONE;
 }
 
+/* Answers of the map are as long as those of the load; rows are not read again. */
 static int write_page(const json_t *root, const struct phasor_plan_params *params)
 {
     struct plan_map map = {.lengths = {0}};
-    if (map_fill(&map, params) != EXIT_DONE)
+    struct phasor_plan_params of_map = *params;
+    of_map.input_path = NULL;
+    of_map.output_tokens = table_int(json_object_get(root, "load"), "output_tokens");
+    if (map_fill(&map, &of_map) != EXIT_DONE)
         return EXIT_FATAL;
     FILE *file = fopen(values.report, "w");
     if (file == NULL) {
@@ -423,7 +430,7 @@ static int run(const struct cli_command *command, char **operands, int operand_c
     struct phasor_plan_params params = params_of(operands[0]);
     if (values.input != NULL &&
         (values.sequences > 0 || values.prompt_len > 0 || values.output_len > 0))
-        return options_mistake(command, "--input-file has the load; leave --prompt-len, "
+        return options_mistake(command, "--rows has the load; leave --prompt-len, "
                                         "--output-len and --batch-size");
     if (check_page() != EXIT_DONE)
         return EXIT_FATAL;

@@ -35,7 +35,8 @@ static void tell(const struct engine_choice *choice, const struct engine_basis *
 }
 
 /* Another number of devices, or another model: that is not the run's plan any more. */
-static void take(struct engine_choice *out, const json_t *record, const struct engine_basis *basis)
+static void take(struct engine_choice *out, struct batch_staying *staying, const json_t *record,
+                 const struct engine_basis *basis)
 {
     const struct engine_params *params = basis->params;
     const char *text = json_string_value(json_object_get(record, "plan"));
@@ -52,6 +53,9 @@ static void take(struct engine_choice *out, const json_t *record, const struct e
         if (!params->transition_is_auto)
             choice.way = params->transition;
     }
+    const char *order = json_string_value(json_object_get(record, "staying"));
+    if (order != NULL && !batch_staying_parse(staying, order))
+        *staying = (struct batch_staying){.bin_count = 0}; /* the run is refused */
     *out = choice;
     tell(out, basis);
 }
@@ -67,10 +71,12 @@ static enum status load(json_t **out, const char *output, struct error *err)
     return status;
 }
 
-enum status auto_past_choose(struct engine_choice *out, const struct phasor_batch_params *batch,
+enum status auto_past_choose(struct engine_choice *out, struct batch_staying *staying,
+                             const struct phasor_batch_params *batch,
                              const struct engine_basis *basis, struct error *err)
 {
     json_t *record;
+    *staying = (struct batch_staying){.bin_count = 0};
     if (batch == NULL || !batch->resume || batch->output_path == NULL ||
         (!has_lines(batch->output_path) && !has_lines(batch->error_path)))
         return STATUS_OK;
@@ -78,7 +84,7 @@ enum status auto_past_choose(struct engine_choice *out, const struct phasor_batc
     if (status == STATUS_NOT_FOUND)
         return STATUS_OK; /* the run is refused, with its cure */
     TRY(status);
-    take(out, record, basis);
+    take(out, staying, record, basis);
     json_decref(record);
     return STATUS_OK;
 }

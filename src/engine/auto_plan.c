@@ -177,9 +177,10 @@ static void tell_question(const struct plan_subject_params *subject, const struc
 /* `gain` is 0 where it is not predicted. */
 static void tell_order(const struct log_sink *log, const struct auto_plan *plan, double gain)
 {
-    const char *staying = plan->stays == 0 ? ""
-                                           : ", those of which a change of layout is not worth it "
-                                             "decoded in prefill's";
+    const char *staying = plan->staying.bin_count == 0
+                              ? ""
+                              : ", those of which a change of layout is not worth it "
+                                "decoded in prefill's";
     if (gain == 0)
         log_write(log, LOG_INFO, "rows with the longest answers are started first");
     else
@@ -283,6 +284,22 @@ static enum status order_take(struct auto_plan *plan, const struct batch_lengths
     return STATUS_OK;
 }
 
+/* Of a run that is resumed, from the same rows. Where they come to other bins, the record differs,
+ * and the run is refused. */
+static enum status order_restore(struct auto_plan *plan, const struct batch_staying *staying,
+                                 const struct engine_basis *basis, struct error *err)
+{
+    struct batch_lengths lengths;
+    TRY(load_find(&lengths, plan, basis, err));
+    enum status status = STATUS_OK;
+    if (lengths.mix.bin_count == staying->bin_count) {
+        status = order_take(plan, &lengths, &staying->classes, err);
+        plan->staying = *staying;
+    }
+    batch_lengths_deinit(&lengths);
+    return status;
+}
+
 /* In waves as it was priced; else, where others come for those that end, so that the longest
  * answers are not those that are left over. */
 static enum status order_find(struct auto_plan *plan, const struct plan_answer *answer,
@@ -292,10 +309,13 @@ static enum status order_find(struct auto_plan *plan, const struct plan_answer *
     const struct plan_candidate *chosen = &answer->table.candidates[answer->chosen];
     struct plan_classes classes = answer->classes;
     bool moves = auto_moves_weights(chosen);
+    if (lengths->is_sample)
+        return STATUS_OK; /* nobody knows which rows are of which class */
     if (!moves)
         plan_classes_by_answers(&classes, &lengths->mix);
     TRY(order_take(plan, lengths, &classes, err));
-    plan->stays = moves && plan->class_count > 1 ? chosen->stays : 0;
+    if (moves && plan->class_count > 1 && chosen->stays != 0)
+        plan->staying = (struct batch_staying){lengths->mix.bin_count, classes, chosen->stays};
     if (plan->class_count > 1)
         tell_order(log, plan, moves ? answer->in_file_order / plan_candidate_total(chosen) : 0);
     return STATUS_OK;
@@ -331,7 +351,8 @@ static enum status plan_for(struct auto_plan *plan, struct engine_choice *out,
                              .subject = &subject,
                              .mix = &lengths->mix,
                              .context_max = context_of(plan, basis),
-                             /* A run that is resumed knows of no classes. */
+                             .is_one_class = lengths->is_sample,
+                             /* Which rows stay follows from all rows and a profile. */
                              .may_stay = plan->batch != NULL && !plan->batch->deterministic,
                              .pick = auto_pick,
                              .pick_context = &limits,
@@ -362,10 +383,13 @@ enum status auto_plan_choose(void *context, struct engine_choice *out,
                              const struct engine_basis *basis, struct error *err)
 {
     struct auto_plan *plan = context;
+    struct batch_staying staying;
     struct profile_file file;
     bool fits;
     *out = (struct engine_choice){.is_made = false};
-    TRY(auto_past_choose(out, plan->batch, basis, err));
+    TRY(auto_past_choose(out, &staying, plan->batch, basis, err));
+    if (staying.bin_count > 0)
+        return order_restore(plan, &staying, basis, err);
     if (out->is_made || basis->has_gpus || checkpoint_config(basis->checkpoint)->expert_count == 0)
         return STATUS_OK;
     TRY(auto_profile_read(&file, &fits, plan->profile_path, basis, err));
@@ -392,12 +416,17 @@ int auto_plan_take_input(struct auto_plan *plan, const char *path)
     return fd;
 }
 
+bool auto_plan_has_order(const struct auto_plan *plan, const struct fingerprint *input)
+{
+    return plan->class_count > 0 && memcmp(input, &plan->input, sizeof *input) == 0;
+}
+
 struct batch_order auto_plan_order(const struct auto_plan *plan, struct watch watch)
 {
     return (struct batch_order){.class_of = plan->class_of,
                                 .row_count = plan->row_count,
                                 .class_count = plan->class_count,
-                                .stays = plan->stays,
+                                .stays = plan->staying.stays,
                                 .watch = watch};
 }
 

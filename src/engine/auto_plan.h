@@ -30,9 +30,9 @@ struct auto_plan {
     uint8_t *class_of; /* of each row of it: see batch_order; NULL: the file's order is as good */
     int64_t row_count;
     int class_count;
-    unsigned stays;
-    int input_fd;              /* of what cannot be read twice, or its copy; -1: none */
-    char input_path[PATH_MAX]; /* as it was named */
+    struct batch_staying staying; /* of no bins where all classes change their layouts */
+    int input_fd;                 /* of what cannot be read twice, or its copy; -1: none */
+    char input_path[PATH_MAX];    /* as it was named */
 };
 
 void auto_plan_init(struct auto_plan *plan); /* nothing is known */
@@ -46,6 +46,9 @@ void auto_plan_deinit(struct auto_plan *plan);
  * the INT4 backup that is at hand, and by the way that was asked for. */
 enum status auto_plan_choose(void *context, struct engine_choice *out,
                              const struct engine_basis *basis, struct error *err) MUST_CHECK;
+
+/* Whether the run's order was found for this input. */
+bool auto_plan_has_order(const struct auto_plan *plan, const struct fingerprint *input);
 
 /* In which the rows of `input` are predicted to be done soonest; borrowed from the plan. */
 struct batch_order auto_plan_order(const struct auto_plan *plan, struct watch watch);

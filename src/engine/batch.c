@@ -348,6 +348,7 @@ static enum status open_files(struct batch *batch, struct error *err)
 {
     const struct phasor_batch_params *params = batch->params;
     char plan[LAYOUT_TEXT_BYTES], decode_weights[ENGINE_DECODE_WEIGHTS_BYTES];
+    char staying[BATCH_STAYING_TEXT_BYTES];
     struct batch_files_params files = {
         .output_path = params->output_path,
         .error_path = params->error_path,
@@ -360,6 +361,10 @@ static enum status open_files(struct batch *batch, struct error *err)
         .log = batch->log,
     };
     TRY(gather_facts(&files.facts, batch, plan, decode_weights, err));
+    if (batch->order.stays != 0) {
+        batch_staying_format(staying, &batch->plan->staying);
+        files.facts.staying = staying;
+    }
     TRY(batch_files_open(&batch->files, &files, err));
     row_names_deinit(&batch->names);
     batch->result->completed_before = batch->files.past.completed_count;
@@ -386,22 +391,16 @@ static enum status open_reader(struct batch *batch, struct error *err)
     return status;
 }
 
-static bool is_planned(const struct batch *batch)
-{
-    struct fingerprint input = batch_reader_fingerprint(batch->reader);
-    return batch->plan != NULL && batch->plan->has_forecast &&
-           memcmp(&input, &batch->plan->input, sizeof input) == 0;
-}
-
 /* Of this input, and all of it, to its end; ranks that work one at a time, to be recorded, are not
  * as predicted. */
 static void take_forecast(const struct batch *batch)
 {
     const struct auto_plan *plan = batch->plan;
     struct phasor_batch_result *result = batch->result;
-    if (!is_planned(batch) || result->completed_before + result->failed_before > 0 ||
-        engine_records(batch->engine) || !batch->has_all_rows ||
-        batch_progress_done(&batch->progress) < result->total)
+    struct fingerprint input = batch_reader_fingerprint(batch->reader);
+    if (plan == NULL || !plan->has_forecast || memcmp(&input, &plan->input, sizeof input) != 0 ||
+        result->completed_before + result->failed_before > 0 || engine_records(batch->engine) ||
+        !batch->has_all_rows || batch_progress_done(&batch->progress) < result->total)
         return;
     result->has_prediction = true;
     result->predicted_prefill_seconds = plan->forecast.prefill;
@@ -413,6 +412,9 @@ static enum status run(struct batch *batch, struct error *err)
 {
     const struct phasor_batch_params *params = batch->params;
     TRY(open_reader(batch, err));
+    struct fingerprint input = batch_reader_fingerprint(batch->reader);
+    if (batch->plan != NULL && auto_plan_has_order(batch->plan, &input))
+        batch->order = auto_plan_order(batch->plan, (struct watch){tick, batch});
     batch->result->total = (uint64_t)batch_reader_row_count(batch->reader);
     if (params->strict)
         TRY(check_all_rows(batch, err));
@@ -421,8 +423,6 @@ static enum status run(struct batch *batch, struct error *err)
         TRY(engine_settle(batch->engine, err));
     TRY(open_session(batch, err));
     TRY(open_files(batch, err));
-    if (is_planned(batch) && batch->result->completed_before + batch->result->failed_before == 0)
-        batch->order = auto_plan_order(batch->plan, (struct watch){tick, batch});
     batch->progress.started_at = system_seconds();
     batch_report_begin(batch->report);
     TRY(run_all(batch, err));

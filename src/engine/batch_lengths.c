@@ -142,15 +142,18 @@ static enum status look_at_all(struct look *look, uint16_t *cell_of, int64_t row
     const struct batch_lengths_params *params = look->params;
     for (int64_t row = 0; row < row_count; row++)
         cell_of[row] = BATCH_LENGTHS_NO_CELL;
-    for (int64_t looked = 0;;) {
+    for (int64_t looked = 0, passed = 0;;) {
         struct batch_row row;
         bool found;
         TRY(batch_reader_skim(params->reader, &row, &found, err));
         if (!found || row.index >= row_count) /* a file may grow */
             return STATUS_OK;
         look->encodes = row.index % stride == 0;
-        if (!look->encodes && look->is_of_some)
+        if (!look->encodes && look->is_of_some) {
+            if (++passed % (WATCH_ROWS * WATCH_ROWS) == 0)
+                TRY(watch_ask(&params->watch, err));
             continue;
+        }
         cell_of[row.index] = look_at(look, &row);
         if (++looked % WATCH_ROWS == 0)
             TRY(watch_ask(&params->watch, err));
@@ -171,15 +174,14 @@ static void sum_up(struct batch_lengths *out, const struct look *look, int64_t s
         .prompt_tokens = (int64_t)fmax(1, prompt),
         .output_tokens = (int64_t)fmax(1, output),
     };
-    if (!look->is_of_some)
-        plan_mix_make(&out->mix, &look->cells, out->load.sequences, look->params->context_max);
+    plan_mix_make(&out->mix, &look->cells, out->load.sequences, look->params->context_max);
 }
 
 static enum status read_with(struct batch_lengths *out, struct look *look, struct error *err)
 {
     int64_t rows = out->row_count;
     int64_t stride = ceil_div(rows > 0 ? rows : 1, BATCH_LENGTHS_ROWS_MAX);
-    look->is_of_some = stride > 1 && is_large(look->params->reader);
+    look->is_of_some = out->is_sample = stride > 1 && is_large(look->params->reader);
     TRY(look_at_all(look, out->cell_of, rows, stride, err));
     sum_up(out, look, stride);
     return batch_reader_rewind(look->params->reader, err);

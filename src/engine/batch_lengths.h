@@ -13,7 +13,7 @@
  * tokens are estimated by their bytes. */
 #define BATCH_LENGTHS_ROWS_MAX 4096
 
-/* Of larger files no others are looked at, and so nothing is told of their mix. */
+/* Of larger files no others are looked at, and it is not known which are alike. */
 #define BATCH_LENGTHS_FILE_BYTES_MAX ((int64_t)1 << 30)
 
 /* Of an answer in a chat that has all the context left; a model ends it long before. */
@@ -35,7 +35,8 @@ struct batch_lengths {
      * they may generate, rounded up: an answer counts as long as max_tokens allows. Rows that
      * cannot be run are left out; `sequences` is 0 where none can. */
     struct plan_load load;
-    struct plan_mix mix; /* the same by their lengths; no bins where not all were looked at */
+    struct plan_mix mix; /* the same by their lengths */
+    bool is_sample;      /* of most rows nothing is known */
     int64_t row_count;
     uint16_t *cell_of; /* [row_count]: an index of plan_cells.of, or BATCH_LENGTHS_NO_CELL */
 };

@@ -5,6 +5,7 @@
 
 #include "base/watch.h"
 #include "engine/batch_reader.h"
+#include "planner/plan_mix.h"
 
 /* A zero one is the order of the file. */
 struct batch_order {
@@ -17,6 +18,17 @@ struct batch_order {
     int now;            /* the class whose rows are given */
     int64_t passed_over;
 };
+
+/* Which bins of a mix (planner/plan_mix.h) are of which class, and which classes stay: as a record
+ * keeps it, "1,0,0;2". */
+struct batch_staying {
+    int bin_count; /* 0: none stay */
+    struct plan_classes classes;
+    unsigned stays;
+};
+#define BATCH_STAYING_TEXT_BYTES 64
+void batch_staying_format(char out[BATCH_STAYING_TEXT_BYTES], const struct batch_staying *staying);
+bool batch_staying_parse(struct batch_staying *out, const char *text);
 
 static inline bool batch_order_stays(const struct batch_order *order)
 {

@@ -34,6 +34,8 @@ struct batch_facts {
     const char *plan;
     const char *transition; /* by which way its layouts change; NULL: they do not. Not held against
                              * anything, but kept where nobody names one */
+    const char *staying;    /* rows that decode as prefill has the experts (batch_staying_format),
+                             * which    changes their results; NULL: none */
     const char *kernels;    /* which the kind of processor chooses */
     int64_t begun_at;       /* seconds since 1970 */
 };

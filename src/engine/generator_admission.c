@@ -68,8 +68,7 @@ static void group_leave(struct generator *generator, struct sequence *sequence)
     generator->is_full = false;
 }
 
-/* It is of another kind than those that run. */
-static bool waits_for_its_wave(const struct generator *generator, const struct sequence *sequence)
+bool generator_is_of_other_wave(const struct generator *generator, const struct sequence *sequence)
 {
     return generator->params.in_waves && generator->counters.running > 0 &&
            generator->running[0]->request.stays != sequence->request.stays;
@@ -83,7 +82,7 @@ void generator_admit(struct generator *generator)
     while (generator->first_waiting != NULL && !generator->is_closed && !generator->is_full &&
            generator->counters.running < generator->params.sequence_count_max) {
         struct sequence *sequence = generator->first_waiting;
-        if (waits_for_its_wave(generator, sequence))
+        if (generator_is_of_other_wave(generator, sequence))
             return;
         int group = group_choose(generator, sequence);
         generator->is_full = group < 0;

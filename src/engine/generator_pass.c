@@ -125,7 +125,9 @@ bool generator_is_last_prefill(const struct generator *generator, int64_t segmen
     for (int64_t i = 0; i < generator->counters.running; i++)
         decoding += generator->running[i]->request.token_count_max > 1;
     ending = generator->counters.running - decoding;
-    return decoding > 0 && (ending == 0 || !has_others(generator));
+    bool can_come =
+        has_others(generator) && !generator_is_of_other_wave(generator, generator->first_waiting);
+    return decoding > 0 && (ending == 0 || !can_come);
 }
 
 /* The last token of a whole context, and every prompt token but the last when the prompt is scored.

@@ -67,6 +67,9 @@ void sequence_free(struct sequence *sequence);
 /* Puts the waiting into groups, first come first served, while there is room. */
 void generator_admit(struct generator *generator);
 
+/* Whether a sequence that waits is of another kind than those that run (sequence_request.stays). */
+bool generator_is_of_other_wave(const struct generator *generator, const struct sequence *sequence);
+
 /* Takes the ended out of the running and gives their pages back. */
 void generator_sweep_ended(struct generator *generator);
 

@@ -166,6 +166,7 @@ static enum status answer(char **out, const struct plan_params *params,
                              .subject = &of_all,
                              .mix = &inputs->rows.mix,
                              .context_max = inputs->config.position_count_max,
+                             .is_one_class = inputs->rows.is_sample,
                              .may_stay = true,
                          },
                          err));

@@ -17,9 +17,9 @@ static double seconds_of(const struct plan_table *table, int chosen)
 
 /* ---- Classes --------------------------------------------------------------------------------- */
 
-static enum status class_price(struct plan_table *table, struct plan_class *out,
+static enum status class_price(struct plan_table *table, struct plan_load *load,
                                const struct plan_question *question,
-                               const struct plan_classes *classes, int class_index,
+                               const struct plan_classes *classes, int class_index, bool may_stay,
                                struct error *err)
 {
     struct plan_load bins[PLAN_BINS_MAX];
@@ -27,36 +27,73 @@ static enum status class_price(struct plan_table *table, struct plan_class *out,
     struct plan_subject_params params = *question->subject;
     params.mix = bins;
     params.mix_count = plan_class_bins(bins, question->mix, classes, class_index);
-    params.may_stay = question->may_stay && classes->count > 1;
+    params.may_stay = may_stay;
     params.is_queue |= class_index + 1 < classes->count; /* another class follows */
     if (classes->count > 1)
         params.load = plan_loads_mean(bins, params.mix_count, question->context_max);
+    *load = params.load;
     TRY(plan_subject_init(&subject, &params, err));
-    TRY(plan_find(table, &subject.problem, err));
-    int best = pick(question, table);
-    *out = (struct plan_class){params.load, best, seconds_of(table, best)};
-    return STATUS_OK;
+    return plan_find(table, &subject.problem, err);
 }
 
 /* One class after another under the same plan. */
-static enum status classes_price(struct plan_answer *out, const struct plan_question *question,
+static enum status classes_price(struct plan_table *out, struct plan_class *of_class,
+                                 const struct plan_question *question,
+                                 const struct plan_classes *classes, bool may_stay,
                                  struct error *err)
 {
-    const struct plan_classes *classes = &out->classes;
-    TRY(class_price(&out->table, &out->of_class[0], question, classes, 0, err));
-    for (int class = 1; class < classes->count; class ++) {
+    for (int class = 0; class < classes->count; class ++) {
         struct plan_table table;
-        enum status status =
-            class_price(&table, &out->of_class[class], question, classes, class, err);
+        struct plan_load load;
+        enum status status = class_price(&table, &load, question, classes, class, may_stay, err);
         if (status != STATUS_OK) {
-            plan_table_deinit(&out->table);
+            if (class > 0)
+                plan_table_deinit(out);
             return status;
         }
-        plan_table_add(&out->table, &table, class);
+        int best = pick(question, &table);
+        of_class[class] = (struct plan_class){load, best, seconds_of(&table, best)};
+        if (class == 0) {
+            *out = table;
+            continue;
+        }
+        plan_table_add(out, &table, class);
         plan_table_deinit(&table);
     }
-    out->chosen = pick(question, &out->table);
     return STATUS_OK;
+}
+
+/* What some classes gain by staying. One of which all stay would change nothing at all: that is
+ * what the plan with one layout is for. */
+static enum status stays_price(struct plan_answer *out, const struct plan_question *question,
+                               struct error *err)
+{
+    struct plan_class ignored[PLAN_BINS_MAX];
+    struct plan_table table;
+    unsigned all = (1u << out->classes.count) - 1;
+    TRY(classes_price(&table, ignored, question, &out->classes, true, err));
+    for (int i = 0; i < table.count; i++) {
+        const struct plan_candidate *candidate = &table.candidates[i];
+        if (candidate->stays != 0 && candidate->stays != all)
+            out->table.candidates[i] = *candidate;
+    }
+    plan_table_choose(&out->table);
+    plan_table_deinit(&table);
+    return STATUS_OK;
+}
+
+static enum status answer_price(struct plan_answer *out, const struct plan_question *question,
+                                struct error *err)
+{
+    TRY(classes_price(&out->table, out->of_class, question, &out->classes, false, err));
+    enum status status = STATUS_OK;
+    if (question->may_stay && out->classes.count > 1)
+        status = stays_price(out, question, err);
+    if (status == STATUS_OK)
+        out->chosen = pick(question, &out->table);
+    else
+        plan_table_deinit(&out->table);
+    return status;
 }
 
 /* ---- The answer ------------------------------------------------------------------------------ */
@@ -79,12 +116,13 @@ enum status plan_answer_find(struct plan_answer *out, const struct plan_question
                              struct error *err)
 {
     *out = (struct plan_answer){.classes = {.count = 1}};
-    TRY(classes_price(out, question, err));
+    TRY(answer_price(out, question, err));
     out->in_file_order = seconds_of(&out->table, out->chosen);
-    for (int count = 2; count <= question->mix->bin_count; count++) {
+    int most = question->is_one_class ? 1 : question->mix->bin_count;
+    for (int count = 2; count <= most; count++) {
         struct plan_answer tried = {.chosen = -1};
         plan_classes_make(&tried.classes, question->mix, count);
-        enum status status = classes_price(&tried, question, err);
+        enum status status = answer_price(&tried, question, err);
         if (status != STATUS_OK) {
             plan_answer_deinit(out);
             return status;

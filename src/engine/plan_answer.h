@@ -11,7 +11,8 @@ struct plan_question {
     const struct plan_subject_params *subject; /* of all sequences, with their means */
     const struct plan_mix *mix;                /* of no bins: all are of one length */
     int64_t context_max;
-    bool may_stay; /* a class may decode as prefill has the experts, when others change them */
+    bool is_one_class;
+    bool may_stay; /* some classes may decode as prefill has the experts, but not all */
     /* Which candidate may be taken and is the best, -1: none; NULL: the table's. */
     int (*pick)(const void *context, const struct plan_table *table);
     const void *pick_context;

@@ -349,7 +349,7 @@ static int find_static(const struct plan_table *table, const struct layout *layo
     return -1;
 }
 
-static void best_find(struct plan_table *table)
+void plan_table_choose(struct plan_table *table)
 {
     table->best = table->best_static = -1;
     for (int i = 0; i < table->count; i++) {
@@ -394,7 +394,7 @@ static enum status search_run(struct search *search, struct error *err)
     TRY(memory_get((void **)&search->table->candidates, (size_t)search->capacity,
                    sizeof *search->table->candidates, "the plans", err));
     candidates_add(search);
-    best_find(search->table);
+    plan_table_choose(search->table);
     statics_find(search->table, search->problem);
     return STATUS_OK;
 }
@@ -446,7 +446,7 @@ void plan_table_add(struct plan_table *table, const struct plan_table *more, int
     ASSERT(table->count == more->count);
     for (int i = 0; i < table->count; i++)
         candidate_join(&table->candidates[i], &more->candidates[i], part);
-    best_find(table);
+    plan_table_choose(table);
     table->static_tp = still_possible(table, table->static_tp);
     table->static_ep = still_possible(table, table->static_ep);
 }

@@ -115,6 +115,9 @@ void plan_table_deinit(struct plan_table *table); /* a zero one is allowed */
  * where it is in both; of what is the worse one, memory, pass and wave. */
 void plan_table_add(struct plan_table *table, const struct plan_table *more, int part);
 
+/* Finds `best` and `best_static` anew, for who has changed candidates. */
+void plan_table_choose(struct plan_table *table);
+
 /* Why a layout pair is illegal: the rule with its numbers (layout_check). */
 void plan_illegal_reason(struct error *reason, const struct plan_problem *problem,
                          const struct plan_candidate *candidate);

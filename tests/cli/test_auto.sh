@@ -145,6 +145,19 @@ for i in $(seq 30); do
     answers $([ $((i % 4)) -eq 0 ] && echo changed || echo stayed) | grep "^\[\"r$i\","
 done | sort | cmp -s - stay.answers || fail "some stay: other answers than with the plan of their class"
 ! answers changed | cmp -s - stay.answers || fail "some stay: what decodes on INT4 answers as what does not"
+# A resumed run knows from its record which.
+[ "$(jq -r .staying stay.phasor-run)" = "1,0;2" ] || fail "some stay: its record says $(jq -c .staying stay.phasor-run)"
+for lines in 3 12; do
+    head -$lines stay >part
+    cp stay.phasor-run part.phasor-run
+    expect 0 "some stay, resumed" "${unplanned[@]}" -i seven -o part --transition upload --resume
+    answers part | cmp -s - stay.answers || fail "some stay, resumed behind $lines rows: other answers"
+done
+head -12 stay >part
+expect 1 "some stay, resumed by a plan" "${unplanned[@]}" -i seven -o part --plan "$plan" --transition upload --resume
+has err "which rows decode in prefill's layout" "some stay, resumed by a plan"
+jq '.staying = "0,0,0,9"' stay.phasor-run >part.phasor-run
+expect 1 "some stay, a record that is broken" "${unplanned[@]}" -i seven -o part --transition upload --resume
 expect 0 "some stay, deterministic" "${slow[@]}" -o sure --deterministic --summary-file sure.json
 ! grep -q "decoded in prefill's" err || fail "--deterministic: some stay, and a resumed run knows of none"
 (cat mixed; echo '{}') >mixed.wrong

@@ -20,7 +20,7 @@ has out "not allowed: decode would run on INT4 weights" "--policy exact"
 mkdir config
 cp "$model/config.json" config/
 expect 0 "a config alone" "$phasor" plan config/config.json --box h200x2 --batch-size 1
-has out "^load *1 sequences" "a config alone"
+has out "^load *1 sequences of 2048 prompt and 256 output tokens$" "a config alone"
 
 # ---- the rows of a file
 for i in $(seq 32); do # every fourth has a long answer
@@ -51,10 +51,12 @@ jq -e '.load as $l | .plans[.best].total_s as $t | $l.input == "lengthy" and $l.
     out >/dev/null || fail "rows in waves, JSON: not what was asked"
 expect 0 "rows, the page" "${of_rows[@]}" -i rows --report rows.html
 has rows.html "</html>" "rows, the page"
+expect 0 "rows from a pipe, the page" bash -c "cat rows | '$phasor' plan '$model' --box rows.json -i - --report piped.html"
+has piped.html "</html>" "rows from a pipe, the page"
 expect 0 "no rows" "$phasor" plan "$model" --box rows.json --json
 jq -e '.load.input == null and (.load.classes | length) == 1' out >/dev/null || fail "no rows: a word of some"
 expect 2 "rows and a load" "${of_rows[@]}" -i rows --prompt-len 7
-has err "--input-file has the load" "rows and a load"
+has err "--rows has the load" "rows and a load"
 echo '{}' >wrong
 expect 2 "no row that can be run" "${of_rows[@]}" -i wrong
 has err "wrong: there is no row to plan for" "no row that can be run"

@@ -2,11 +2,11 @@
  *
  *   bins      each cell with sequences is in one; none are lost; answers rise; the mean is kept
  *   classes   each bin is in one; of all counts; the longest answers first; the nearest together
- *   answers   are what classes are made by where prompts do not matter: none twice as long as
- * others waves     decode of a mixed wave is the sum of its steps, each by who is left, step by
- * step; one long answer of many is waited for once alike     with a mix of one bin, or of equal
- * ones, everything costs what it does without together  a table added to another has the sums, and
- * only what is possible in both
+ *   answers   make the classes where prompts do not matter: none twice as long as others
+ *   waves     decode of a mixed wave is the sum of its steps, each by who is left
+ *   one       long answer of many is waited for once
+ *   alike     with a mix of one bin, or of equal ones, all costs what it does without
+ *   together  a table added to another has the sums, and what is possible in both
  */
 #include <criterion/criterion.h>
 #include <math.h>
