@@ -29,8 +29,10 @@ struct passes {
     struct exec_hooks hooks; /* as the engine sets them */
     int64_t early_count;     /* layers that moved while a pass ran */
     int64_t prefills, decodes;
-    int64_t turns; /* from prefill to decode */
-    int64_t backs; /* ways back that had begun while decode ran */
+    int64_t turns;  /* from prefill to decode, with a change of layout */
+    int64_t stays;  /* without */
+    bool has_moved; /* the last of them */
+    int64_t backs;  /* ways back that had begun while decode ran */
     enum phase last;
 };
 
@@ -63,7 +65,10 @@ static enum status enter(void *context, const struct generator_pass *pass, struc
 {
     struct passes *passes = context;
     enum phase before = passes->last;
-    passes->turns += pass->phase == PHASE_DECODE && before == PHASE_PREFILL;
+    bool is_turn = pass->phase == PHASE_DECODE && before == PHASE_PREFILL;
+    passes->turns += is_turn && !pass->stays;
+    passes->stays += is_turn && pass->stays;
+    passes->has_moved = is_turn ? !pass->stays : passes->has_moved;
     ++*(pass->phase == PHASE_DECODE ? &passes->decodes : &passes->prefills);
     passes->last = pass->phase;
     struct generator_pass seen = *pass;
@@ -74,6 +79,8 @@ static enum status enter(void *context, const struct generator_pass *pass, struc
                      transition_is_under_way(transition);
     TRY(engine_enter(passes->engine, &seen, hooks, err));
     passes->hooks = *hooks;
+    for (int64_t layer = 0; pass->stays && layer < LAYERS; layer++)
+        cr_assert_eq(transition_layer(transition, layer).phase, PHASE_PREFILL);
     if (hooks->experts_done != NULL) {
         hooks->context = passes;
         hooks->experts_done = done_slowly;
@@ -118,6 +125,7 @@ struct wave_case {
     int64_t token_counts[SEQUENCES_MAX];
     int64_t turns;      /* -1: more than in waves */
     bool stops_at_once; /* whatever the first token is */
+    unsigned stays;     /* a bit for each sequence */
 };
 
 static void run(struct heard traces[SEQUENCES_MAX], struct passes *passes,
@@ -155,6 +163,7 @@ static void run(struct heard traces[SEQUENCES_MAX], struct passes *passes,
             .stop_count = of->stops_at_once ? VOCAB_MAX : 0,
             .logprobs = 0,
             .prompt_logprobs = i % 2 == 0,
+            .stays = (of->stays >> i & 1) != 0,
             .callbacks = {.token = on_token, .prompt_token = on_prompt_token, .finished = on_end},
             .context = &traces[i]};
         check(generator_submit(generator, &request, &err), &err);
@@ -168,10 +177,11 @@ static void run(struct heard traces[SEQUENCES_MAX], struct passes *passes,
     }
     const struct transition *transition = engine_transition(passes->engine);
     if (transition != NULL) {
-        /* There, and back for each wave but the first; nothing before it is needed. */
+        /* There, and back for each wave but the last; nothing behind it is needed. */
         struct transition_counters counters = transition_counters_get(transition);
         int64_t there = of->stops_at_once ? passes->prefills : passes->turns;
-        cr_assert_eq(counters.transition_count, there > 0 ? 2 * there - 1 : 0);
+        bool is_left = passes->has_moved || of->stops_at_once;
+        cr_assert_eq(counters.transition_count, there > 0 ? 2 * there - is_left : 0);
         cr_assert_eq(transition_way(transition), of->way);
         passes->early_count = counters.early_count;
     }
@@ -184,16 +194,16 @@ Test(waves, prefill_together_and_decode_together)
 {
     static const struct wave_case cases[] = {
         /* Four at a time: three waves, the last of two. */
-        {"dp2|ep2>tp2", WAY_RESHARD, true, 4, 10, {5, 5, 5, 5, 5, 5, 5, 5, 5, 5}, 3, false},
+        {"dp2|ep2>tp2", WAY_RESHARD, true, 4, 10, {5, 5, 5, 5, 5, 5, 5, 5, 5, 5}, 3, false, 0},
         /* The shortest waits for the longest of its wave. */
-        {"dp2|ep2>tp2", WAY_RELOAD, true, 3, 6, {2, 9, 4, 3, 3, 16}, 2, false},
-        {"tp2|tp2>ep2", WAY_RESHARD, true, 2, 4, {8, 2, 2, 8}, 2, false},
+        {"dp2|ep2>tp2", WAY_RELOAD, true, 3, 6, {2, 9, 4, 3, 3, 16}, 2, false, 0},
+        {"tp2|tp2>ep2", WAY_RESHARD, true, 2, 4, {8, 2, 2, 8}, 2, false, 0},
         /* Newcomers join in mid-decode, because nothing moves. */
-        {"dp2|ep2>tp2", WAY_KEEP, false, 3, 6, {2, 9, 4, 3, 3, 16}, -1, false},
+        {"dp2|ep2>tp2", WAY_KEEP, false, 3, 6, {2, 9, 4, 3, 3, 16}, -1, false, 0},
         /* What ends with its prompt is no reason to move; others take its place in the wave. */
-        {"dp2|ep2>tp2", WAY_RESHARD, true, 4, 8, {1, 1, 1, 1, 1, 1, 1, 1}, 0, false},
-        {"dp2|ep2>tp2", WAY_RESHARD, true, 4, 8, {1, 1, 5, 1, 1, 5, 1, 1}, 1, false},
-        {"tp1|tp1", WAY_KEEP, false, 4, 10, {5, 5, 5, 5, 5, 5, 5, 5, 5, 5}, -1, false},
+        {"dp2|ep2>tp2", WAY_RESHARD, true, 4, 8, {1, 1, 1, 1, 1, 1, 1, 1}, 0, false, 0},
+        {"dp2|ep2>tp2", WAY_RESHARD, true, 4, 8, {1, 1, 5, 1, 1, 5, 1, 1}, 1, false, 0},
+        {"tp1|tp1", WAY_KEEP, false, 4, 10, {5, 5, 5, 5, 5, 5, 5, 5, 5, 5}, -1, false, 0},
     };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         struct heard found[SEQUENCES_MAX], expected[SEQUENCES_MAX];
@@ -222,12 +232,12 @@ Test(waves, prefill_together_and_decode_together)
 Test(waves, layers_move_while_prefill_computes)
 {
     static const struct wave_case cases[] = {
-        {"dp2|ep2>tp2", WAY_RESHARD, true, 4, 10, {5, 5, 5, 5, 5, 5, 5, 5, 5, 5}, 3, false},
-        {"dp2|ep2>tp2", WAY_RELOAD, true, 3, 6, {2, 9, 4, 3, 3, 16}, 2, false},
-        {"tp2|tp2>ep2", WAY_RESHARD, true, 2, 4, {8, 2, 2, 8}, 2, false},
-        {"dp2|ep2>tp2", WAY_UPLOAD, true, 2, 6, {8, 2, 2, 8, 1, 7}, 3, false},
-        {"dp4|ep4>tp2ep2", WAY_RESHARD, true, 4, 8, {1, 1, 5, 1, 1, 5, 1, 1}, 1, false},
-        {"tp2|tp2>tp2:int4", WAY_UPLOAD, true, 2, 6, {8, 2, 2, 8, 1, 7}, 3, false},
+        {"dp2|ep2>tp2", WAY_RESHARD, true, 4, 10, {5, 5, 5, 5, 5, 5, 5, 5, 5, 5}, 3, false, 0},
+        {"dp2|ep2>tp2", WAY_RELOAD, true, 3, 6, {2, 9, 4, 3, 3, 16}, 2, false, 0},
+        {"tp2|tp2>ep2", WAY_RESHARD, true, 2, 4, {8, 2, 2, 8}, 2, false, 0},
+        {"dp2|ep2>tp2", WAY_UPLOAD, true, 2, 6, {8, 2, 2, 8, 1, 7}, 3, false, 0},
+        {"dp4|ep4>tp2ep2", WAY_RESHARD, true, 4, 8, {1, 1, 5, 1, 1, 5, 1, 1}, 1, false, 0},
+        {"tp2|tp2>tp2:int4", WAY_UPLOAD, true, 2, 6, {8, 2, 2, 8, 1, 7}, 3, false, 0},
     };
     setenv("PHASOR_CACHE", tools_folder(), 1);
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -251,11 +261,50 @@ Test(waves, layers_move_while_prefill_computes)
 Test(waves, a_wave_may_end_with_its_first_tokens)
 {
     static const struct wave_case all_stop = {"dp2|ep2>tp2",      WAY_RESHARD, true, 2, 6,
-                                              {5, 5, 5, 5, 5, 5}, 0,           true};
+                                              {5, 5, 5, 5, 5, 5}, 0,           true, 0};
     struct heard traces[SEQUENCES_MAX];
     struct passes passes;
     run(traces, &passes, &all_stop, false);
     cr_assert_eq(passes.prefills, 3);
     cr_assert_eq(passes.decodes, 0);
     cr_assert_geq(passes.early_count, 3);
+}
+
+/* Waves are of sequences that stay, or of others; those that stay get to the bit what they get
+ * where nothing ever moves, and the others what they get where all do. */
+Test(waves, some_decode_in_the_layout_of_prefill)
+{
+    static const struct wave_case cases[] = {
+        {"tp2|tp2>tp2:int4", WAY_UPLOAD, true, 2, 6, {8, 2, 2, 8, 3, 7}, 2, false, 0x0C},
+        {"tp2|tp2>tp2:int4", WAY_UPLOAD, true, 2, 6, {8, 2, 2, 8, 3, 7}, 2, false, 0x03},
+        {"tp2|tp2>tp2:int4", WAY_UPLOAD, true, 2, 6, {8, 2, 2, 8, 3, 7}, 2, false, 0x30},
+        /* Each alone, though there is room for two. */
+        {"tp2|tp2>ep2", WAY_RESHARD, true, 2, 4, {8, 9, 2, 8}, 2, false, 0x0A},
+        {"dp2|ep2>tp2", WAY_RELOAD, true, 3, 7, {2, 9, 4, 3, 3, 16, 4}, 2, false, 0x18},
+        {"dp2|ep2>tp2", WAY_RESHARD, true, 3, 7, {2, 9, 4, 3, 3, 16, 4}, 1, false, 0x7C},
+        {"dp2|ep2>tp2", WAY_MIXED, true, 3, 7, {2, 9, 4, 3, 3, 16, 4}, 2, false, 0x18},
+        /* Some end with their prompts, before and behind a change of kind. */
+        {"dp2|ep2>tp2", WAY_RESHARD, true, 4, 8, {1, 1, 5, 1, 1, 5, 1, 1}, 1, false, 0xF0},
+        {"dp2|ep2>tp2", WAY_RESHARD, true, 4, 8, {1, 1, 5, 1, 1, 5, 1, 1}, 1, false, 0x0F},
+    };
+    setenv("PHASOR_CACHE", tools_folder(), 1);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        struct heard found[SEQUENCES_MAX], moved[SEQUENCES_MAX], stayed[SEQUENCES_MAX];
+        struct passes passes, ignored;
+        struct wave_case all_move = cases[c], all_stay = cases[c];
+        all_move.stays = 0;
+        all_stay.stays = 0xFFF;
+        run(moved, &ignored, &all_move, false);
+        run(stayed, &ignored, &all_stay, false);
+        cr_assert_eq(ignored.turns, 0);
+        run(found, &passes, &cases[c], false);
+        cr_assert_eq(passes.turns, cases[c].turns, "case %zu: %lld turns", c,
+                     (long long)passes.turns);
+        cr_assert_gt(passes.stays, 0, "case %zu", c);
+        for (int64_t i = 0; i < cases[c].count; i++) {
+            bool stays = (cases[c].stays >> i & 1) != 0;
+            cr_assert_arr_eq(&found[i], stays ? &stayed[i] : &moved[i], sizeof found[i],
+                             "case %zu, %lld", c, (long long)i);
+        }
+    }
 }
