@@ -166,6 +166,19 @@ static void strip_fix(struct fixed_strip *to, const struct tiles *tiles, int64_t
                   block_count);
 }
 
+/* Weights of the piece from that panel on, or of its next matrix; behind the last the panels that
+ * another piece begins with. */
+static const char *tile_behind(const struct piece *piece, int matrix, int64_t panel, int64_t block)
+{
+    if (panel >= piece->panels && matrix + 1 < piece->matrix_count) {
+        matrix++;
+        panel = 0;
+    }
+    const struct tiles *tiles = &piece->tiles[matrix];
+    return (const char *)tiles->matrix->data + (piece->first_panel + panel) * tiles->panel_step +
+           block * tiles->block_step;
+}
+
 /* Adds the product of a strip's inputs and the piece's panels over some blocks of columns. */
 static void strip_product(const struct piece *piece, float *sums, struct scratch *scratch,
                           const struct rows *rows, int64_t first_row, int row_count,
@@ -187,6 +200,7 @@ static void strip_product(const struct piece *piece, float *sums, struct scratch
                                                             work.panel % tiles->group_blocks == 0)))
                 strip_fix(&scratch->fixed, tiles, work.panel, rows, first_row, row_count,
                           first_block, block_count, panel == 0);
+            work.next = tile_behind(piece, m, panel + step, first_block);
             fetch_rows(ahead, tile++);
             fetch_weights(ahead, work.tiles, work.panel, step);
             tile_choose(row_count, step, work.tiles->kind)(&work);

@@ -312,7 +312,7 @@ INLINE void tile_product_int4(const int rows, const int panels, const bool by_ou
                 word_pairs bits[4][WORD_REGISTERS];
 #pragma GCC unroll 4
                 for (int p = 0; p < panels; p++) {
-                    __builtin_prefetch(at + p * panel_step + FETCH_BLOCKS * block_step);
+                    __builtin_prefetch(at + p * panel_step + INT4_FETCH_BLOCKS * block_step);
                     memcpy(bits[p], at + p * panel_step, sizeof bits[p]);
 #pragma GCC unroll 4
                     for (int i = 0; i < WORD_REGISTERS; i++)

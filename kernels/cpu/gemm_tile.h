@@ -20,10 +20,13 @@
 
 /* Inputs of a strip that are copied at a time, as [rows][strip_stride(rows)] words of 32 bits, each
  * one input or a pair: 12 KiB of the L1 cache. */
-#define STRIP_WORDS  3072
-#define BLOCK_PAIRS  (PACK_BLOCK / 2)
-#define TILE_VALUES  (PACK_BLOCK * PACK_BLOCK)
-#define FETCH_BLOCKS 4 /* a tile asks for weights so many blocks ahead */
+#define STRIP_WORDS 3072
+#define BLOCK_PAIRS (PACK_BLOCK / 2)
+#define TILE_VALUES (PACK_BLOCK * PACK_BLOCK)
+/* A tile asks for weights so many blocks ahead: two are a KiB of each panel, and more were slower
+ * where several cores read from memory; of int4 four are half a KiB. */
+#define FETCH_BLOCKS      2
+#define INT4_FETCH_BLOCKS 4
 
 /* Of words: pairs of as many columns as four blocks have, so that these are never cut. */
 INLINE int64_t strip_stride(int rows)
@@ -99,6 +102,7 @@ struct tile_work {
     const float *in;                 /* of the first block, [rows][strip_stride(rows)] */
     const struct fixed_strip *fixed; /* int4: the inputs (kernels/cpu/gemm_int4.h) */
     int64_t panel, block, block_count;
+    const char *next; /* weights that are multiplied behind these, from their first block on */
 };
 
 /* int4: where the 16 scales (and minima) of a panel and block are. */
@@ -139,6 +143,9 @@ INLINE void tile_product(const int rows, const int panels, const enum tile_kind 
     const int64_t panel_step = tiles->panel_step, block_step = tiles->block_step;
     const char *tile =
         (const char *)tiles->matrix->data + work->panel * panel_step + work->block * block_step;
+    /* Of the last blocks that is what comes next: else each tile would begin with a wait. */
+    const int64_t own_fetches = work->block_count - FETCH_BLOCKS;
+    const char *ahead = own_fetches > 0 ? tile + FETCH_BLOCKS * block_step : work->next;
     const float *in = work->in;
     v16 sum[STRIP_ROWS][4];
 #pragma GCC unroll 24
@@ -148,11 +155,13 @@ INLINE void tile_product(const int rows, const int panels, const enum tile_kind 
             sum[r][p] = v16_load(work->sums + (r * panels + p) * LANES);
     }
     for (int64_t block = 0; block < work->block_count; block++, tile += block_step) {
+        if (block == own_fetches)
+            ahead = work->next;
         for (int u = 0; u < PACK_BLOCK / unit; u++, in += steps) {
             const char *units = tile + u * LANES * 4;
 #pragma GCC unroll 4
             for (int p = 0; p < panels; p++)
-                __builtin_prefetch(units + p * panel_step + FETCH_BLOCKS * block_step);
+                __builtin_prefetch(ahead + u * LANES * 4 + p * panel_step);
 #pragma GCC unroll 2
             for (int k = 0; k < steps; k++) {
                 v16 weights[4];
@@ -167,6 +176,7 @@ INLINE void tile_product(const int rows, const int panels, const enum tile_kind 
                 }
             }
         }
+        ahead += block_step;
     }
 #pragma GCC unroll 24
     for (int r = 0; r < rows; r++) {
