@@ -7,22 +7,26 @@
  * Multiplication", 2008): a strip's inputs stay in the L1 cache, copied there with a fixed stride;
  * the weights of a depth and the sums of the piece stay in the L2 cache. So an input is read from
  * beyond it once for each piece, and a weight once for ROWS_MAX rows. Up to STRIP_ROWS rows
- * (decode) are one strip, and each weight is read once. */
+ * (decode) are one strip, each weight is read once, and memory decides: what is packed by input
+ * then goes through a few blocks of columns at a time, whose panels lie one behind another. */
 #include <string.h>
 
 #include "kernels/cpu/gemm_tiles.h"
 #include "kernels/cpu/kernels.h"
 
 #define ROWS_MAX      (STRIP_ROWS * 8)
-#define PANELS_MAX    32 /* of a piece, gate's and up's together: 192 x 512 sums are 384 KiB */
-#define DEPTH_BYTES   (256 * 1024) /* weights of a piece and depth */
-#define PIECES_EACH   4            /* wanted for each worker, so that they end together */
-#define PANELS_WANTED 8            /* of a piece, even where it makes fewer pieces */
+#define PANELS_MAX    32 /* of a piece, gate's and up's together; more of one strip */
+#define SUMS_MAX      (ROWS_MAX * PANELS_MAX) /* of 16 each: 384 KiB */
+#define DEPTH_BYTES   (256 * 1024)            /* weights of a piece and depth */
+#define PIECES_EACH   4  /* wanted for each worker, so that they end together */
+#define PANELS_WANTED 8  /* of a piece, even where it makes fewer pieces */
+#define SLICE_BLOCKS  8  /* of columns at a time, of one strip packed by input */
+#define SLICE_PANELS  64 /* wanted of each piece then, while there is one for each worker */
 
 struct scratch {
     float in[STRIP_WORDS];
     struct fixed_strip fixed; /* int4: instead */
-    float sums[ROWS_MAX * PANELS_MAX * LANES];
+    float sums[SUMS_MAX * LANES];
 };
 
 /* ---- A piece ------------------------------------------------------------------------------- */
@@ -37,10 +41,30 @@ struct piece {
     int strip_rows;              /* of each strip but the last */
 };
 
-/* Columns at a time. */
+/* Whether a piece of so many rows goes through slices of SLICE_BLOCKS blocks. Else each of its
+ * tiles would take a little of every block: of no run of memory enough for the processor to look
+ * ahead. */
+static bool takes_slices(const struct tiles *tiles, int64_t row_count)
+{
+    return tiles->matrix->packing == PACK_INPUT && row_count <= STRIP_ROWS;
+}
+
+/* Columns at a time, at most. */
+static int64_t columns_most(const struct tiles *tiles, int64_t row_count, int strip_rows)
+{
+    int64_t columns = strip_stride(strip_rows) * word_columns(tiles->kind);
+    int64_t slice = SLICE_BLOCKS * PACK_BLOCK;
+    return takes_slices(tiles, row_count) && slice < columns ? slice : columns;
+}
+
+/* Columns at a time: as many in each depth. */
 static int64_t piece_depth(const struct piece *piece)
 {
-    return strip_depth(piece->strip_rows, piece->tiles[0].kind);
+    const struct tiles *tiles = &piece->tiles[0];
+    int64_t columns = tiles->block_count * PACK_BLOCK;
+    int64_t most = columns_most(tiles, piece->row_count, piece->strip_rows);
+    return round_up(ceil_div(columns, ceil_div(columns, most)),
+                    STRIP_STEP * word_columns(tiles->kind));
 }
 
 /* Rows of the inputs: row s is in + row_of[s] x stride, or in + s x stride. */
@@ -148,7 +172,7 @@ static int piece_step(const struct piece *piece, int rows, int64_t panel)
         int64_t of_group = tiles->group_blocks - (piece->first_panel + panel) % tiles->group_blocks;
         left = left < of_group ? left : of_group;
     }
-    return tile_panels(rows, left);
+    return tile_panels(tiles->kind, rows, left);
 }
 
 /* int4: the inputs of a strip as the tiles at `panel` take them; `is_first` of these columns. */
@@ -166,13 +190,18 @@ static void strip_fix(struct fixed_strip *to, const struct tiles *tiles, int64_t
                   block_count);
 }
 
-/* Weights of the piece from that panel on, or of its next matrix; behind the last the panels that
- * another piece begins with. */
-static const char *tile_behind(const struct piece *piece, int matrix, int64_t panel, int64_t block)
+/* Weights of the piece from that panel on, or of its next matrix; behind the last of `block_count`
+ * blocks those of the next blocks; behind all the panels that another piece begins with. */
+static const char *tile_behind(const struct piece *piece, int matrix, int64_t panel, int64_t block,
+                               int64_t block_count)
 {
     if (panel >= piece->panels && matrix + 1 < piece->matrix_count) {
         matrix++;
         panel = 0;
+    } else if (panel >= piece->panels && block + block_count < piece->tiles[0].block_count) {
+        matrix = 0;
+        panel = 0;
+        block += block_count;
     }
     const struct tiles *tiles = &piece->tiles[matrix];
     return (const char *)tiles->matrix->data + (piece->first_panel + panel) * tiles->panel_step +
@@ -200,7 +229,7 @@ static void strip_product(const struct piece *piece, float *sums, struct scratch
                                                             work.panel % tiles->group_blocks == 0)))
                 strip_fix(&scratch->fixed, tiles, work.panel, rows, first_row, row_count,
                           first_block, block_count, panel == 0);
-            work.next = tile_behind(piece, m, panel + step, first_block);
+            work.next = tile_behind(piece, m, panel + step, first_block, block_count);
             fetch_rows(ahead, tile++);
             fetch_weights(ahead, work.tiles, work.panel, step);
             tile_choose(row_count, step, work.tiles->kind)(&work);
@@ -281,18 +310,29 @@ struct cut {
     int64_t row_pieces;   /* of the group with most rows */
 };
 
+/* The fewest panels of a piece that are worth a piece of their own. */
+static int64_t panels_wanted(const struct tiles *tiles, int64_t group_count, int64_t rows_most,
+                             int worker_count)
+{
+    int64_t fair = ceil_div(tiles->panel_count * group_count, worker_count);
+    if (!takes_slices(tiles, rows_most) || fair < PANELS_WANTED)
+        return PANELS_WANTED;
+    return fair < SLICE_PANELS ? fair : SLICE_PANELS;
+}
+
 static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t group_count,
                          int64_t rows_most, int worker_count)
 {
-    int64_t panel_bytes =
-        strip_depth(STRIP_ROWS, tiles->kind) * PACK_BLOCK * dtype_bits(tiles->matrix->dtype) / 8;
-    int64_t most = PANELS_MAX / matrix_count;
+    int64_t depth = columns_most(tiles, rows_most, STRIP_ROWS);
+    int64_t panel_bytes = depth * PACK_BLOCK * dtype_bits(tiles->matrix->dtype) / 8;
+    int64_t strips = takes_slices(tiles, rows_most) ? 1 : ROWS_MAX / STRIP_ROWS; /* at most */
+    int64_t most = SUMS_MAX / (strips * STRIP_ROWS * matrix_count);
     int64_t fitting = DEPTH_BYTES / (panel_bytes * matrix_count);
     struct cut cut = {.panel_count = tiles->panel_count,
                       .row_pieces = ceil_div(rows_most, ROWS_MAX)};
     int64_t spread = ceil_div(tiles->panel_count * group_count * cut.row_pieces,
                               PIECES_EACH * (int64_t)worker_count);
-    int64_t wanted = PANELS_WANTED / matrix_count;
+    int64_t wanted = panels_wanted(tiles, group_count, rows_most, worker_count) / matrix_count;
     cut.panels = spread > wanted ? spread : wanted;
     cut.panels = cut.panels < fitting ? cut.panels : fitting;
     cut.panels = cut.panels < most ? cut.panels : most;

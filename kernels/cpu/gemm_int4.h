@@ -1,212 +1,23 @@
-/* The inner product with int4 weights, on whole numbers.
+/* The inner product with int4 weights, on whole numbers (kernels/cpu/gemm_fixed.h), in one of two
+ * ways that give the same sums.
  *
- * A weight is scale x (nibble - 8) + offset. Inputs are rounded to fixed point, 16 bits in a unit
- * that FIXED_BLOCKS blocks of a row have in common. Then the products of nibbles and inputs are
- * exact in 32 bits, two of them and their addition are one instruction on most processors, and a
- * nibble becomes a number by two shifts. What is rounded is the input, by at most 2^-14 of the
- * largest beside it (bf16 would round most of them more), and the sum of such blocks.
- *
- * Where a group of inputs has one scale for each output (TILE_INT4_OUTPUT) the sum is multiplied by
- * it; where a group of outputs has one for each input (TILE_INT4_INPUT) the inputs are, before they
- * are rounded. Blocks with one unit begin and end at the same columns whatever rows are beside a
- * row, and however many columns are taken at a time: its result is its own. */
+ * By pairs: a nibble becomes a number of 16 bits by two shifts, and two products and their addition
+ * are one instruction on most processors. By bytes, for a few rows, where making numbers of nibbles
+ * takes most of the time: nibbles are taken without their sign, as bytes, which takes one shift for
+ * eight of them, inputs as 256 h + l, and four products are one instruction. That is as many
+ * instructions for the products, but twice as many sums. */
 #ifndef PHASOR_KERNELS_CPU_GEMM_INT4_H
 #define PHASOR_KERNELS_CPU_GEMM_INT4_H
 
-#include "kernels/cpu/gemm_tile.h"
+#include "kernels/cpu/gemm_fixed.h"
 
-#define FIXED_BLOCKS       4 /* with one unit; fewer at the end of a group or a row */
-#define FIXED_STRIP_BLOCKS (STRIP_WORDS / BLOCK_PAIRS)
-#define NIBBLE_SIGNS       ((int32_t)-0x77777778) /* 0x88888888 */
-#define FIXED_EXPONENT_MIN (-100) /* of the largest: smaller ones are treated as if it were */
-#define FIXED_EXPONENT_MAX 125    /* above: NaN */
+#define NIBBLE_SIGNS ((int32_t)-0x77777778) /* 0x88888888 */
 
-/* The inputs of a strip for some columns, or for these and a group of panels. */
-struct fixed_strip {
-    uint32_t pairs[STRIP_WORDS];       /* [rows][strip_stride(rows)]: see pairs_store */
-    float units[FIXED_STRIP_BLOCKS];   /* [rows][strip_blocks(rows)], at the first block of each;
-                                        * NaN where an input or a scale is no number */
-    int16_t ends[FIXED_STRIP_BLOCKS];  /* of the first block of a unit: that of the next */
-    uint32_t most[FIXED_STRIP_BLOCKS]; /* as units: the largest magnitude, as bits */
-    float
-        offset_sums[FIXED_STRIP_BLOCKS]; /* with minima, as units: the inputs' sum, which offsets of
-                                          * outputs multiply, or of inputs times their offsets */
-    /* by input, of the group: scales as the inputs stand in pairs, the largest for each unit */
-    float scales[2 * STRIP_WORDS];
-    uint32_t scale_most[FIXED_STRIP_BLOCKS];
-};
-
-/* ---- Inputs -------------------------------------------------------------------------------- */
-
-/* 16 offsets: what is added to scale x (nibble - 8). */
-INLINE v16 nibble_offsets(const struct matrix *matrix, int64_t at)
-{
-    return v16_load_bf16(matrix->minima + at) + 8.0f * v16_load_bf16(matrix->scales + at);
-}
-
-/* Of `block` (of the whole row): the one from which on the unit is another. */
-static inline int64_t fixed_end(const struct tiles *tiles, int64_t block)
-{
-    int64_t end = (block / FIXED_BLOCKS + 1) * FIXED_BLOCKS;
-    if (tiles->kind == TILE_INT4_OUTPUT) {
-        int64_t group_end = (block / tiles->group_blocks + 1) * tiles->group_blocks;
-        end = end < group_end ? end : group_end;
-    }
-    return end < tiles->block_count ? end : tiles->block_count;
-}
-
-static inline float float_of_bits(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-/* 2^(e + f - 13), where the largest input is 2^e to 2^(e + 1) and the largest scale 2^f to 2^(f +
- * 1); so that their product has less than 2^15 units (the scale is bf16: below 2^(f + 1) - 2^(f -
- * 7)). And its inverse; both are NaN where one of them is no number. */
-static inline float fixed_unit(float *inverse, uint32_t most, uint32_t scale_most)
-{
-    int e = (int)(most >> 23) - 127, f = (int)(scale_most >> 23) - 127;
-    int sum = e + f > FIXED_EXPONENT_MIN ? e + f : FIXED_EXPONENT_MIN;
-    if (e == 128 || f == 128 || sum > FIXED_EXPONENT_MAX)
-        return *inverse = __builtin_nanf("");
-    *inverse = float_of_bits((uint32_t)(127 + 13 - sum) << 23);
-    return float_of_bits((uint32_t)(127 + sum - 13) << 23);
-}
-
-/* Of two blocks: inputs 0 to 3 of each eight, and 4 to 7. */
-INLINE v16 low_halves(v16 first, v16 second)
-{
-    return __builtin_shufflevector(first, second, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25,
-                                   26, 27);
-}
-
-INLINE v16 high_halves(v16 first, v16 second)
-{
-    return __builtin_shufflevector(first, second, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28,
-                                   29, 30, 31);
-}
-
-/* Rounds 32 inputs to whole numbers of the unit and gives them as pairs in the order in which words
- * of nibbles are shifted: of each eight 0 and 4, 1 and 5, 2 and 6, 3 and 7, the first in the low
- * half. Adding 1.5 x 2^23 rounds to the nearest, ties to even, and leaves the number in the low
- * bits; the product before it is exact, so it does not matter whether the two are fused. */
-INLINE v16u fixed_pairs(v16 low, v16 high, float inverse)
-{
-    v16u low_bits = (v16u)(low * inverse + 12582912.0f);
-    v16u high_bits = (v16u)(high * inverse + 12582912.0f);
-    return (low_bits & 0xFFFFu) | high_bits << 16;
-}
-
-/* `blocks` is 1 or 2. */
-INLINE void pairs_store(uint32_t *to, v16u pairs, int64_t blocks)
-{
-    if (blocks == 2)
-        *(v16u *)to = pairs;
-    else
-        memcpy(to, &pairs, BLOCK_PAIRS * sizeof *to);
-}
-
-/* The largest magnitudes of a row, for each of its units, and where these end. */
-static inline void fixed_measure(struct fixed_strip *strip, const struct tiles *tiles,
-                                 const float *in, int64_t at, int64_t first_block,
-                                 int64_t block_count)
-{
-    for (int64_t block = 0, end; block < block_count; block = end) {
-        v16i most = {0};
-        end = fixed_end(tiles, first_block + block) - first_block;
-        end = end < block_count ? end : block_count;
-        for (int64_t b = block; b < end; b++)
-            most = v16i_max(most, (v16i)v16_load(in + b * PACK_BLOCK) & 0x7FFFFFFF);
-        strip->most[at + block] = (uint32_t)v16i_max_lane(most);
-        strip->ends[block] = (int16_t)end;
-    }
-}
-
-/* By input: the scales of the group of `panel`. */
-static inline void fixed_scales(struct fixed_strip *strip, const struct tiles *tiles, int64_t panel,
-                                int64_t first_block, int64_t block_count)
-{
-    int64_t step = tiles->group_count * LANES; /* from a block's to the next's */
-    const uint16_t *from = tiles->matrix->scales + scale_index(tiles, panel, first_block);
-    for (int64_t block = 0, end; block < block_count; block = end) {
-        v16i most = {0};
-        end = strip->ends[block];
-        for (int64_t b = block; b < end; b += 2) {
-            v16 first = v16_load_bf16(from + b * step);
-            v16 second = b + 1 < end ? v16_load_bf16(from + (b + 1) * step) : v16_all(0);
-            v16_store(strip->scales + b * PACK_BLOCK, low_halves(first, second));
-            v16_store(strip->scales + b * PACK_BLOCK + LANES, high_halves(first, second));
-            most = v16i_max(most, v16i_max((v16i)first & 0x7FFFFFFF, (v16i)second & 0x7FFFFFFF));
-        }
-        strip->scale_most[block] = (uint32_t)v16i_max_lane(most);
-    }
-}
-
-/* Rounds a row, times the scales of the group where the kind is by input. */
-INLINE void fixed_round(struct fixed_strip *strip, const bool by_output, const float *in,
-                        uint32_t *pairs, int64_t at, int64_t block_count)
-{
-    for (int64_t block = 0, end; block < block_count; block = end) {
-        uint32_t scale_most = by_output ? 127u << 23 : strip->scale_most[block];
-        float inverse;
-        end = strip->ends[block];
-        strip->units[at + block] = fixed_unit(&inverse, strip->most[at + block], scale_most);
-        for (int64_t b = block; b < end; b += 2) {
-            v16 first = v16_load(in + b * PACK_BLOCK);
-            v16 second = b + 1 < end ? v16_load(in + (b + 1) * PACK_BLOCK) : v16_all(0);
-            v16 low = low_halves(first, second), high = high_halves(first, second);
-            if (!by_output) {
-                low *= v16_load(strip->scales + b * PACK_BLOCK);
-                high *= v16_load(strip->scales + b * PACK_BLOCK + LANES);
-            }
-            pairs_store(pairs + b * BLOCK_PAIRS, fixed_pairs(low, high, inverse),
-                        end - b > 1 ? 2 : 1);
-        }
-    }
-}
-
-/* With minima: what the offsets have to do with; of inputs that are not rounded. */
-static inline void fixed_offsets(struct fixed_strip *strip, const struct tiles *tiles,
-                                 int64_t panel, const float *in, int64_t at, int64_t first_block,
-                                 int64_t block_count)
-{
-    for (int64_t block = 0, end; block < block_count; block = end) {
-        v16 sum = v16_all(0);
-        end = strip->ends[block];
-        for (int64_t b = block; b < end; b++) {
-            v16 factor = v16_all(1);
-            if (tiles->kind == TILE_INT4_INPUT)
-                factor = nibble_offsets(tiles->matrix, scale_index(tiles, panel, first_block + b));
-            sum += v16_load(in + b * PACK_BLOCK) * factor;
-        }
-        strip->offset_sums[at + block] = v16_sum(sum);
-    }
-}
-
-/* Columns [first_block, first_block + block_count) of row `row` of `row_count`, as the tiles at
- * `panel` take them; `in` is the row. By input fixed_scales comes before. */
-static inline void fixed_row(struct fixed_strip *strip, const struct tiles *tiles, int64_t panel,
-                             const float *in, int row, int row_count, int64_t first_block,
-                             int64_t block_count)
-{
-    int64_t at = row * strip_blocks(row_count);
-    uint32_t *pairs = strip->pairs + row * strip_stride(row_count);
-    in += first_block * PACK_BLOCK;
-    if (tiles->kind == TILE_INT4_OUTPUT)
-        fixed_round(strip, true, in, pairs, at, block_count);
-    else
-        fixed_round(strip, false, in, pairs, at, block_count);
-    if (tiles->matrix->minima != NULL)
-        fixed_offsets(strip, tiles, panel, in, at, first_block, block_count);
-}
-
-/* ---- The product --------------------------------------------------------------------------- */
+/* ---- Scales -------------------------------------------------------------------------------- */
 
 /* Of the outputs of each panel, in one group. */
 struct tile_scales {
-    v16 scale[4], offset[4];
+    v16 scale[2], offset[2];
 };
 
 INLINE void scales_load(struct tile_scales *out, const int panels, const struct tiles *tiles,
@@ -220,32 +31,24 @@ INLINE void scales_load(struct tile_scales *out, const int panels, const struct 
     }
 }
 
-/* Adds the sums of a unit's blocks to those of the tile. */
-INLINE void unit_add(float *sums, const int rows, const int panels, const bool by_output,
-                     const struct tile_scales *scales, const struct fixed_strip *strip,
-                     int64_t block, const bool has_minima,
-                     word_sums numbers[STRIP_ROWS][4][WORD_REGISTERS])
+/* Adds the sum of a unit's blocks, of one row and panel, to that of the tile. `at` is the row's
+ * unit. */
+INLINE void unit_add(float *to, v16i whole, const bool by_output, const struct tile_scales *scales,
+                     const int panel, const struct fixed_strip *strip, int64_t at,
+                     const bool has_minima)
 {
-#pragma GCC unroll 24
-    for (int r = 0; r < rows; r++) {
-        int64_t at = r * strip_blocks(rows) + block;
-#pragma GCC unroll 4
-        for (int p = 0; p < panels; p++) {
-            float *to = sums + (r * panels + p) * LANES;
-            v16 sum = v16_load(to), factor = v16_all(strip->units[at]);
-            v16i whole;
-            memcpy(&whole, numbers[r][p], sizeof whole);
-            if (by_output)
-                factor *= scales->scale[p];
-            sum += __builtin_convertvector(whole, v16) * factor;
-            if (has_minima && by_output)
-                sum += scales->offset[p] * strip->offset_sums[at];
-            else if (has_minima)
-                sum += v16_all(strip->offset_sums[at]);
-            v16_store(to, sum);
-        }
-    }
+    v16 sum = v16_load(to), factor = v16_all(strip->units[at]);
+    if (by_output)
+        factor *= scales->scale[panel];
+    sum += __builtin_convertvector(whole, v16) * factor;
+    if (has_minima && by_output)
+        sum += scales->offset[panel] * strip->offset_sums[at];
+    else if (has_minima)
+        sum += v16_all(strip->offset_sums[at]);
+    v16_store(to, sum);
 }
+
+/* ---- By pairs ------------------------------------------------------------------------------ */
 
 /* Of each lane the nibbles k and k + 4 less 8, in its halves; `bits` have had the highest bit of
  * each nibble turned, which makes it a number with a sign. */
@@ -256,10 +59,10 @@ INLINE word_pairs nibble_pair(word_pairs bits, const int k)
 
 /* Adds the products of one pair of each row and the nibbles k and k + 4. */
 INLINE void pairs_add(const int rows, const int panels,
-                      word_sums numbers[STRIP_ROWS][4][WORD_REGISTERS],
-                      word_pairs bits[4][WORD_REGISTERS], const int k, const uint32_t *in)
+                      word_sums numbers[STRIP_ROWS][2][WORD_REGISTERS],
+                      word_pairs bits[2][WORD_REGISTERS], const int k, const uint32_t *in)
 {
-    word_pairs weights[4][WORD_REGISTERS];
+    word_pairs weights[2][WORD_REGISTERS];
 #pragma GCC unroll 4
     for (int p = 0; p < panels; p++) {
 #pragma GCC unroll 4
@@ -278,52 +81,145 @@ INLINE void pairs_add(const int rows, const int panels,
     }
 }
 
+/* Adds up the blocks of one unit, from `tile` and `in` on. */
+INLINE void unit_pairs(const int rows, const int panels, const struct tile_work *work,
+                       struct fetch *fetch, const char *tile, const uint32_t *in, int64_t block,
+                       int64_t end, v16i whole[STRIP_ROWS][2])
+{
+    const int64_t panel_step = work->tiles->panel_step, block_step = work->tiles->block_step;
+    word_sums numbers[STRIP_ROWS][2][WORD_REGISTERS];
+#pragma GCC unroll 24
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 4
+        for (int p = 0; p < panels; p++)
+            memset(numbers[r][p], 0, sizeof numbers[r][p]);
+    }
+    for (; block < end; block++, tile += block_step) {
+        const char *ahead = fetch_block(fetch, work, block);
+#pragma GCC unroll 2
+        for (int u = 0; u < 2; u++, in += BLOCK_PAIRS / 2) {
+            word_pairs bits[2][WORD_REGISTERS];
+#pragma GCC unroll 4
+            for (int p = 0; p < panels; p++) {
+                int64_t at = u * LANES * 4 + p * panel_step;
+                fetch_line(ahead + at);
+                memcpy(bits[p], tile + at, sizeof bits[p]);
+#pragma GCC unroll 4
+                for (int i = 0; i < WORD_REGISTERS; i++)
+                    bits[p][i] ^= (word_pairs)((word_sums){0} + NIBBLE_SIGNS);
+            }
+#pragma GCC unroll 4
+            for (int k = 0; k < BLOCK_PAIRS / 2; k++)
+                pairs_add(rows, panels, numbers, bits, k, in + k);
+        }
+    }
+#pragma GCC unroll 24
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 4
+        for (int p = 0; p < panels; p++)
+            memcpy(&whole[r][p], numbers[r][p], sizeof whole[r][p]);
+    }
+}
+
+/* ---- By bytes ------------------------------------------------------------------------------ */
+
+#if KERNEL_BYTES
+/* As unit_pairs. */
+INLINE void unit_bytes(const int rows, const int panels, const struct tile_work *work,
+                       struct fetch *fetch, const char *tile, const uint32_t *in, int64_t block,
+                       int64_t end, v16i whole[STRIP_ROWS][2])
+{
+    const int64_t panel_step = work->tiles->panel_step, block_step = work->tiles->block_step;
+    const int64_t at = block;
+    const int chains = rows * panels == 1 ? 2 : 1; /* hide the latency of the products */
+    v16i high[SHORT_ROWS][2][2], low[SHORT_ROWS][2][2];
+#pragma GCC unroll 12
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 2
+        for (int p = 0; p < panels; p++) {
+#pragma GCC unroll 2
+            for (int c = 0; c < chains; c++)
+                high[r][p][c] = low[r][p][c] = (v16i){0};
+        }
+    }
+    for (; block < end; block++, tile += block_step) {
+        const char *ahead = fetch_block(fetch, work, block);
+#pragma GCC unroll 2
+        for (int u = 0; u < 2; u++, in += BLOCK_PAIRS / 2) {
+            v16u even[2], odd[2];
+#pragma GCC unroll 2
+            for (int p = 0; p < panels; p++) {
+                fetch_line(ahead + u * LANES * 4 + p * panel_step);
+                v16u bits = *(const v16u *)(tile + u * LANES * 4 + p * panel_step);
+                even[p] = bits & 0x0F0F0F0Fu;
+                odd[p] = bits >> 4 & 0x0F0F0F0Fu;
+            }
+#pragma GCC unroll 12
+            for (int r = 0; r < rows; r++) {
+                const uint32_t *words = in + r * strip_stride(rows);
+#pragma GCC unroll 2
+                for (int p = 0; p < panels; p++) {
+                    v16i *h = &high[r][p][u % chains], *l = &low[r][p][u % chains];
+                    *h = bytes_dot(*h, even[p], words);
+                    *l = bytes_dot(*l, even[p], words + 2);
+                    *h = bytes_dot(*h, odd[p], words + 1);
+                    *l = bytes_dot(*l, odd[p], words + 3);
+                }
+            }
+        }
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < rows; r++) {
+        int32_t eights = work->fixed->eights[r * strip_blocks(rows) + at];
+#pragma GCC unroll 2
+        for (int p = 0; p < panels; p++) {
+            v16i h = high[r][p][0], l = low[r][p][0];
+            if (chains == 2) {
+                h += high[r][p][1];
+                l += low[r][p][1];
+            }
+            whole[r][p] = (h << 8) + l + eights;
+        }
+    }
+}
+#endif
+
+/* ---- The product --------------------------------------------------------------------------- */
+
 /* rows, panels and by_output are constants where this is called. */
 INLINE void tile_product_int4(const int rows, const int panels, const bool by_output,
                               const struct tile_work *work)
 {
     const struct tiles *tiles = work->tiles;
     const struct fixed_strip *strip = work->fixed;
-    const int64_t panel_step = tiles->panel_step, block_step = tiles->block_step;
     const bool has_minima = tiles->matrix->minima != NULL;
-    const char *tile =
-        (const char *)tiles->matrix->data + work->panel * panel_step + work->block * block_step;
-    const uint32_t *in = strip->pairs;
+    const char *tile = work_tile(work);
+    struct fetch fetch = fetch_begin(work, tile, TILE_VALUES / 2);
     struct tile_scales scales;
     int64_t group_left = 0;
     for (int64_t block = 0, end; block < work->block_count; block = end) {
-        word_sums numbers[STRIP_ROWS][4][WORD_REGISTERS];
+        const uint32_t *in = strip->words + block * BLOCK_PAIRS;
+        v16i whole[STRIP_ROWS][2];
         end = strip->ends[block];
         if (by_output && group_left == 0) {
             group_left = tiles->group_blocks - (work->block + block) % tiles->group_blocks;
             scales_load(&scales, panels, tiles, work->panel, work->block + block);
         }
         group_left -= end - block;
+#if KERNEL_BYTES
+        if (takes_bytes(rows))
+            unit_bytes(rows, panels, work, &fetch, tile, in, block, end, whole);
+        else
+#endif
+            unit_pairs(rows, panels, work, &fetch, tile, in, block, end, whole);
+        tile += (end - block) * tiles->block_step;
 #pragma GCC unroll 24
         for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 4
             for (int p = 0; p < panels; p++)
-                memset(numbers[r][p], 0, sizeof numbers[r][p]);
+                unit_add(work->sums + (r * panels + p) * LANES, whole[r][p], by_output, &scales, p,
+                         strip, r * strip_blocks(rows) + block, has_minima);
         }
-        for (int64_t b = block; b < end; b++, tile += block_step) {
-#pragma GCC unroll 2
-            for (int u = 0; u < 2; u++, in += BLOCK_PAIRS / 2) {
-                const char *at = tile + u * LANES * 4;
-                word_pairs bits[4][WORD_REGISTERS];
-#pragma GCC unroll 4
-                for (int p = 0; p < panels; p++) {
-                    __builtin_prefetch(at + p * panel_step + INT4_FETCH_BLOCKS * block_step);
-                    memcpy(bits[p], at + p * panel_step, sizeof bits[p]);
-#pragma GCC unroll 4
-                    for (int i = 0; i < WORD_REGISTERS; i++)
-                        bits[p][i] ^= (word_pairs)((word_sums){0} + NIBBLE_SIGNS);
-                }
-#pragma GCC unroll 4
-                for (int k = 0; k < BLOCK_PAIRS / 2; k++)
-                    pairs_add(rows, panels, numbers, bits, k, in + k);
-            }
-        }
-        unit_add(work->sums, rows, panels, by_output, &scales, strip, block, has_minima, numbers);
     }
 }
 

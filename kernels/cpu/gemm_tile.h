@@ -1,4 +1,4 @@
-/* The inner product of the matrix kernels: up to STRIP_ROWS rows of inputs times one, two or four
+/* The inner product of the matrix kernels: up to STRIP_ROWS rows of inputs times one or two
  * panels of 16 outputs, with all sums in registers. */
 #ifndef PHASOR_KERNELS_CPU_GEMM_TILE_H
 #define PHASOR_KERNELS_CPU_GEMM_TILE_H
@@ -18,20 +18,29 @@
 #define STRIP_ROWS 2 /* 8 of 16 or of NEON's 32 */
 #endif
 
+/* Rows of a strip that is short: its weights are read from memory no slower than they are
+ * multiplied.
+ */
+#define SHORT_ROWS (STRIP_ROWS / 2)
+
 /* Inputs of a strip that are copied at a time, as [rows][strip_stride(rows)] words of 32 bits, each
- * one input or a pair: 12 KiB of the L1 cache. */
-#define STRIP_WORDS 3072
+ * one input or a pair: 12 KiB of the L1 cache, or 24 of a short one, because memory is read faster
+ * the longer the runs of a panel's weights are. */
+#define STRIP_WORDS 6144
 #define BLOCK_PAIRS (PACK_BLOCK / 2)
 #define TILE_VALUES (PACK_BLOCK * PACK_BLOCK)
-/* A tile asks for weights so many blocks ahead: two are a KiB of each panel, and more were slower
- * where several cores read from memory; of int4 four are half a KiB. */
-#define FETCH_BLOCKS      2
-#define INT4_FETCH_BLOCKS 4
+/* Of each panel a tile asks the L2 cache for the weights that come so much later. Not the L1 cache:
+ * what that waits for at a time is less than memory has on its way. */
+#define FETCH_BYTES 4096
 
-/* Of words: pairs of as many columns as four blocks have, so that these are never cut. */
+/* Pairs of as many columns as four blocks have: these are never cut. */
+#define STRIP_STEP (4 * BLOCK_PAIRS)
+
+/* Of words, whole steps. */
 INLINE int64_t strip_stride(int rows)
 {
-    return STRIP_WORDS / rows / (4 * BLOCK_PAIRS) * (4 * BLOCK_PAIRS);
+    int64_t words = rows <= SHORT_ROWS ? STRIP_WORDS : STRIP_WORDS / 2;
+    return words / rows / STRIP_STEP * STRIP_STEP;
 }
 
 /* Blocks of pairs in that. */
@@ -54,10 +63,10 @@ INLINE bool takes_pairs(enum tile_kind kind)
     return KERNEL_PAIRS && kind == TILE_BF16;
 }
 
-/* Columns at a time. */
-INLINE int64_t strip_depth(int rows, enum tile_kind kind)
+/* Columns in a word. */
+INLINE int64_t word_columns(enum tile_kind kind)
 {
-    return strip_stride(rows) * (takes_pairs(kind) || is_int4(kind) ? 2 : 1);
+    return takes_pairs(kind) || is_int4(kind) ? 2 : 1;
 }
 
 /* Where the tiles (16 x 16) of a matrix lie. Both packings have the same inside of a tile; they
@@ -105,6 +114,41 @@ struct tile_work {
     const char *next; /* weights that are multiplied behind these, from their first block on */
 };
 
+INLINE const char *work_tile(const struct tile_work *work)
+{
+    const struct tiles *tiles = work->tiles;
+    return (const char *)tiles->matrix->data + work->panel * tiles->panel_step +
+           work->block * tiles->block_step;
+}
+
+/* Goes ahead of a tile's blocks by FETCH_BYTES. Behind its last block that is what comes next: else
+ * each tile would begin with a wait. */
+struct fetch {
+    const char *at;
+    int64_t own_blocks; /* that are fetched from this tile */
+};
+
+INLINE struct fetch fetch_begin(const struct tile_work *work, const char *tile, int64_t tile_bytes)
+{
+    const int64_t blocks = FETCH_BYTES / tile_bytes;
+    struct fetch fetch = {.own_blocks = work->block_count - blocks};
+    fetch.at = fetch.own_blocks > 0 ? tile + blocks * work->tiles->block_step : work->next;
+    return fetch;
+}
+
+/* Where what is fetched beside block `block` of the tile lies. */
+INLINE const char *fetch_block(struct fetch *fetch, const struct tile_work *work, int64_t block)
+{
+    const char *at = block == fetch->own_blocks ? work->next : fetch->at;
+    fetch->at = at + work->tiles->block_step;
+    return at;
+}
+
+INLINE void fetch_line(const char *line)
+{
+    __builtin_prefetch(line, 0, 2); /* not into the L1 cache */
+}
+
 /* int4: where the 16 scales (and minima) of a panel and block are. */
 INLINE int64_t scale_index(const struct tiles *tiles, int64_t panel, int64_t block)
 {
@@ -141,13 +185,10 @@ INLINE void tile_product(const int rows, const int panels, const enum tile_kind 
     const int64_t stride = strip_stride(rows);
     const struct tiles *tiles = work->tiles;
     const int64_t panel_step = tiles->panel_step, block_step = tiles->block_step;
-    const char *tile =
-        (const char *)tiles->matrix->data + work->panel * panel_step + work->block * block_step;
-    /* Of the last blocks that is what comes next: else each tile would begin with a wait. */
-    const int64_t own_fetches = work->block_count - FETCH_BLOCKS;
-    const char *ahead = own_fetches > 0 ? tile + FETCH_BLOCKS * block_step : work->next;
+    const char *tile = work_tile(work);
+    struct fetch fetch = fetch_begin(work, tile, TILE_VALUES * 4 / unit);
     const float *in = work->in;
-    v16 sum[STRIP_ROWS][4];
+    v16 sum[STRIP_ROWS][2];
 #pragma GCC unroll 24
     for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 4
@@ -155,16 +196,15 @@ INLINE void tile_product(const int rows, const int panels, const enum tile_kind 
             sum[r][p] = v16_load(work->sums + (r * panels + p) * LANES);
     }
     for (int64_t block = 0; block < work->block_count; block++, tile += block_step) {
-        if (block == own_fetches)
-            ahead = work->next;
+        const char *ahead = fetch_block(&fetch, work, block);
         for (int u = 0; u < PACK_BLOCK / unit; u++, in += steps) {
             const char *units = tile + u * LANES * 4;
 #pragma GCC unroll 4
             for (int p = 0; p < panels; p++)
-                __builtin_prefetch(ahead + u * LANES * 4 + p * panel_step);
+                fetch_line(ahead + u * LANES * 4 + p * panel_step);
 #pragma GCC unroll 2
             for (int k = 0; k < steps; k++) {
-                v16 weights[4];
+                v16 weights[2];
 #pragma GCC unroll 4
                 for (int p = 0; p < panels; p++)
                     weights[p] = unit_weights(kind, units + p * panel_step, k);
@@ -176,7 +216,6 @@ INLINE void tile_product(const int rows, const int panels, const enum tile_kind 
                 }
             }
         }
-        ahead += block_step;
     }
 #pragma GCC unroll 24
     for (int r = 0; r < rows; r++) {

@@ -138,6 +138,35 @@ INLINE word_sums words_dot(word_sums sums, word_pairs weights, const uint32_t *i
 #endif
 }
 
+/* 1 where four products of bytes are one instruction, and so are two of pairs. */
+#if defined(__AVX512VNNI__)
+#define KERNEL_BYTES 1
+
+/* Adds to each lane the four products of its bytes of weights, which have no sign, with four bytes
+ * of inputs, which have one. The sums fit 32 bits. */
+INLINE v16i bytes_dot(v16i sums, v16u weights, const uint32_t *inputs)
+{
+    const struct {
+        char bytes[4];
+    } *four = (const void *)inputs;
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sums) : "v"(weights), "m"(*four));
+    return sums;
+}
+
+/* Adds to each lane both numbers of its pair. */
+INLINE v16i pairs_total(v16i sums, v16u pairs)
+{
+    return (v16i)_mm512_dpwssd_epi32((__m512i)sums, (__m512i)pairs, _mm512_set1_epi16(1));
+}
+#else
+#define KERNEL_BYTES 0
+
+INLINE v16i pairs_total(v16i sums, v16u pairs)
+{
+    return sums + ((v16i)pairs << 16 >> 16) + ((v16i)pairs >> 16);
+}
+#endif
+
 /* Sum of the lanes, always in the same order. */
 INLINE float v16_sum(v16 value)
 {
@@ -162,15 +191,34 @@ INLINE v16i v16i_max(v16i a, v16i b)
     return (larger & a) | (~larger & b);
 }
 
+/* The lanes that lie `distance` apart in each other's place; 8, 4 or 2. */
+INLINE v16i v16i_swap(v16i value, const int distance)
+{
+    if (distance == 8)
+        return __builtin_shufflevector(value, value, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5,
+                                       6, 7);
+    if (distance == 4)
+        return __builtin_shufflevector(value, value, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9,
+                                       10, 11);
+    return __builtin_shufflevector(value, value, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12,
+                                   13);
+}
+
 INLINE int32_t v16i_max_lane(v16i value)
 {
-    int32_t lanes[LANES];
-    memcpy(lanes, &value, sizeof lanes);
-    for (int width = LANES / 2; width > 0; width /= 2) {
-        for (int i = 0; i < width; i++)
-            lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
-    }
-    return lanes[0];
+    value = v16i_max(value, v16i_swap(value, 8));
+    value = v16i_max(value, v16i_swap(value, 4));
+    value = v16i_max(value, v16i_swap(value, 2));
+    return value[0] > value[1] ? value[0] : value[1];
+}
+
+/* Sum of the lanes; it fits 32 bits. */
+INLINE int32_t v16i_sum(v16i value)
+{
+    value += v16i_swap(value, 8);
+    value += v16i_swap(value, 4);
+    value += v16i_swap(value, 2);
+    return value[0] + value[1];
 }
 
 INLINE float v16_max_lane(v16 value)

@@ -1,0 +1,241 @@
+/* The inputs of products with int4 weights: whole numbers.
+ *
+ * A weight is scale x (nibble - 8) + offset. Inputs are rounded to fixed point, 16 bits in a unit
+ * that FIXED_BLOCKS blocks of a row have in common. Then the products of nibbles and inputs are
+ * exact in 32 bits. What is rounded is the input, by at most 2^-14 of the largest beside it (bf16
+ * would round most of them more), and the sum of such blocks.
+ *
+ * Where a group of inputs has one scale for each output (TILE_INT4_OUTPUT) the sum is multiplied by
+ * it; where a group of outputs has one for each input (TILE_INT4_INPUT) the inputs are, before they
+ * are rounded. Blocks with one unit begin and end at the same columns whatever rows are beside a
+ * row, and however many columns are taken at a time: its result is its own.
+ *
+ * Tiles of many rows take inputs as pairs of 16 bits, those of a few as bytes
+ * (kernels/cpu/gemm_int4.h). The sums are the same whole numbers. */
+#ifndef PHASOR_KERNELS_CPU_GEMM_FIXED_H
+#define PHASOR_KERNELS_CPU_GEMM_FIXED_H
+
+#include "kernels/cpu/gemm_tile.h"
+
+#define FIXED_BLOCKS       4 /* with one unit; fewer at the end of a group or a row */
+#define FIXED_STRIP_BLOCKS (STRIP_WORDS / BLOCK_PAIRS)
+#define FIXED_EXPONENT_MIN (-100) /* of the largest: smaller ones are treated as if it were */
+#define FIXED_EXPONENT_MAX 125    /* above: NaN */
+
+/* Whether tiles of so many rows take bytes: as many as have registers for two sums each. */
+INLINE bool takes_bytes(int rows)
+{
+    return KERNEL_BYTES && rows <= SHORT_ROWS;
+}
+
+/* The inputs of a strip for some columns, or for these and a group of panels. */
+struct fixed_strip {
+    uint32_t words[STRIP_WORDS];       /* [rows][strip_stride(rows)]: see words_store */
+    float units[FIXED_STRIP_BLOCKS];   /* [rows][strip_blocks(rows)], at the first block of each;
+                                        * NaN where an input or a scale is no number */
+    int16_t ends[FIXED_STRIP_BLOCKS];  /* of the first block of a unit: that of the next */
+    uint32_t most[FIXED_STRIP_BLOCKS]; /* as units: the largest magnitude, as bits */
+    float
+        offset_sums[FIXED_STRIP_BLOCKS]; /* with minima, as units: the inputs' sum, which offsets of
+                                          * outputs multiply, or of inputs times their offsets */
+    int32_t eights[FIXED_STRIP_BLOCKS];  /* bytes: -8 x the inputs' sum, as units */
+    /* by input, of the group: scales as the inputs stand in pairs, the largest for each unit */
+    float scales[2 * STRIP_WORDS];
+    uint32_t scale_most[FIXED_STRIP_BLOCKS];
+};
+
+/* ---- Inputs -------------------------------------------------------------------------------- */
+
+/* 16 offsets: what is added to scale x (nibble - 8). */
+INLINE v16 nibble_offsets(const struct matrix *matrix, int64_t at)
+{
+    return v16_load_bf16(matrix->minima + at) + 8.0f * v16_load_bf16(matrix->scales + at);
+}
+
+/* Of `block` (of the whole row): the one from which on the unit is another. */
+static inline int64_t fixed_end(const struct tiles *tiles, int64_t block)
+{
+    int64_t end = (block / FIXED_BLOCKS + 1) * FIXED_BLOCKS;
+    if (tiles->kind == TILE_INT4_OUTPUT) {
+        int64_t group_end = (block / tiles->group_blocks + 1) * tiles->group_blocks;
+        end = end < group_end ? end : group_end;
+    }
+    return end < tiles->block_count ? end : tiles->block_count;
+}
+
+static inline float float_of_bits(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* 2^(e + f - 13), where the largest input is 2^e to 2^(e + 1) and the largest scale 2^f to 2^(f +
+ * 1); so that their product has less than 2^15 units (the scale is bf16: below 2^(f + 1) - 2^(f -
+ * 7)). And its inverse; both are NaN where one of them is no number. */
+static inline float fixed_unit(float *inverse, uint32_t most, uint32_t scale_most)
+{
+    int e = (int)(most >> 23) - 127, f = (int)(scale_most >> 23) - 127;
+    int sum = e + f > FIXED_EXPONENT_MIN ? e + f : FIXED_EXPONENT_MIN;
+    if (e == 128 || f == 128 || sum > FIXED_EXPONENT_MAX)
+        return *inverse = __builtin_nanf("");
+    *inverse = float_of_bits((uint32_t)(127 + 13 - sum) << 23);
+    return float_of_bits((uint32_t)(127 + sum - 13) << 23);
+}
+
+/* Of two blocks: inputs 0 to 3 of each eight, and 4 to 7. */
+INLINE v16 low_halves(v16 first, v16 second)
+{
+    return __builtin_shufflevector(first, second, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25,
+                                   26, 27);
+}
+
+INLINE v16 high_halves(v16 first, v16 second)
+{
+    return __builtin_shufflevector(first, second, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28,
+                                   29, 30, 31);
+}
+
+/* Rounds 32 inputs to whole numbers of the unit and gives them as pairs in the order in which words
+ * of nibbles are shifted: of each eight 0 and 4, 1 and 5, 2 and 6, 3 and 7, the first in the low
+ * half. Adding 1.5 x 2^23 rounds to the nearest, ties to even, and leaves the number in the low
+ * bits; the product before it is exact, so it does not matter whether the two are fused. */
+INLINE v16u fixed_pairs(v16 low, v16 high, float inverse)
+{
+    v16u low_bits = (v16u)(low * inverse + 12582912.0f);
+    v16u high_bits = (v16u)(high * inverse + 12582912.0f);
+    return (low_bits & 0xFFFFu) | high_bits << 16;
+}
+
+typedef int16_t v32s __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int8_t v64c __attribute__((vector_size(64), aligned(4), may_alias));
+
+/* The same numbers 256 h + l as bytes h and l: of each eight h of 0, 2, 4 and 6, h of 1, 3, 5 and
+ * 7, and so l. They have a sign; h fits because numbers are below 2^15 - 2^7 (fixed_unit). */
+INLINE v16u fixed_bytes(v16u pairs)
+{
+    v16u high = (v16u)((v32s)pairs + (int16_t)128);
+    v64c bytes = (v64c)((high & 0xFF00FF00u) | (pairs & 0x00FF00FFu));
+#define EIGHT_FROM(n)                                                                              \
+    n + 1, n + 9, n + 3, n + 11, n + 5, n + 13, n + 7, n + 15, n, n + 8, n + 2, n + 10, n + 4,     \
+        n + 12, n + 6, n + 14
+    return (v16u)__builtin_shufflevector(bytes, bytes, EIGHT_FROM(0), EIGHT_FROM(16),
+                                         EIGHT_FROM(32), EIGHT_FROM(48));
+#undef EIGHT_FROM
+}
+
+/* `blocks` is 1 or 2. */
+INLINE void words_store(uint32_t *to, v16u words, int64_t blocks)
+{
+    if (blocks == 2)
+        *(v16u *)to = words;
+    else
+        memcpy(to, &words, BLOCK_PAIRS * sizeof *to);
+}
+
+/* The largest magnitudes of a row, for each of its units, and where these end. */
+static inline void fixed_measure(struct fixed_strip *strip, const struct tiles *tiles,
+                                 const float *in, int64_t at, int64_t first_block,
+                                 int64_t block_count)
+{
+    for (int64_t block = 0, end; block < block_count; block = end) {
+        v16i most = {0};
+        end = fixed_end(tiles, first_block + block) - first_block;
+        end = end < block_count ? end : block_count;
+        for (int64_t b = block; b < end; b++)
+            most = v16i_max(most, (v16i)v16_load(in + b * PACK_BLOCK) & 0x7FFFFFFF);
+        strip->most[at + block] = (uint32_t)v16i_max_lane(most);
+        strip->ends[block] = (int16_t)end;
+    }
+}
+
+/* By input: the scales of the group of `panel`. */
+static inline void fixed_scales(struct fixed_strip *strip, const struct tiles *tiles, int64_t panel,
+                                int64_t first_block, int64_t block_count)
+{
+    int64_t step = tiles->group_count * LANES; /* from a block's to the next's */
+    const uint16_t *from = tiles->matrix->scales + scale_index(tiles, panel, first_block);
+    for (int64_t block = 0, end; block < block_count; block = end) {
+        v16i most = {0};
+        end = strip->ends[block];
+        for (int64_t b = block; b < end; b += 2) {
+            v16 first = v16_load_bf16(from + b * step);
+            v16 second = b + 1 < end ? v16_load_bf16(from + (b + 1) * step) : v16_all(0);
+            v16_store(strip->scales + b * PACK_BLOCK, low_halves(first, second));
+            v16_store(strip->scales + b * PACK_BLOCK + LANES, high_halves(first, second));
+            most = v16i_max(most, v16i_max((v16i)first & 0x7FFFFFFF, (v16i)second & 0x7FFFFFFF));
+        }
+        strip->scale_most[block] = (uint32_t)v16i_max_lane(most);
+    }
+}
+
+/* Rounds a row, times the scales of the group where the kind is by input. */
+INLINE void fixed_round(struct fixed_strip *strip, const bool by_output, const bool bytes,
+                        const float *in, uint32_t *words, int64_t at, int64_t block_count)
+{
+    for (int64_t block = 0, end; block < block_count; block = end) {
+        uint32_t scale_most = by_output ? 127u << 23 : strip->scale_most[block];
+        float inverse;
+        v16i sums = {0};
+        end = strip->ends[block];
+        strip->units[at + block] = fixed_unit(&inverse, strip->most[at + block], scale_most);
+        for (int64_t b = block; b < end; b += 2) {
+            v16 first = v16_load(in + b * PACK_BLOCK);
+            v16 second = b + 1 < end ? v16_load(in + (b + 1) * PACK_BLOCK) : v16_all(0);
+            v16 low = low_halves(first, second), high = high_halves(first, second);
+            if (!by_output) {
+                low *= v16_load(strip->scales + b * PACK_BLOCK);
+                high *= v16_load(strip->scales + b * PACK_BLOCK + LANES);
+            }
+            v16u pairs = fixed_pairs(low, high, inverse);
+            if (bytes)
+                sums = pairs_total(sums, pairs);
+            words_store(words + b * BLOCK_PAIRS, bytes ? fixed_bytes(pairs) : pairs,
+                        end - b > 1 ? 2 : 1);
+        }
+        if (bytes)
+            strip->eights[at + block] = -8 * v16i_sum(sums);
+    }
+}
+
+/* With minima: what the offsets have to do with; of inputs that are not rounded. */
+static inline void fixed_offsets(struct fixed_strip *strip, const struct tiles *tiles,
+                                 int64_t panel, const float *in, int64_t at, int64_t first_block,
+                                 int64_t block_count)
+{
+    for (int64_t block = 0, end; block < block_count; block = end) {
+        v16 sum = v16_all(0);
+        end = strip->ends[block];
+        for (int64_t b = block; b < end; b++) {
+            v16 factor = v16_all(1);
+            if (tiles->kind == TILE_INT4_INPUT)
+                factor = nibble_offsets(tiles->matrix, scale_index(tiles, panel, first_block + b));
+            sum += v16_load(in + b * PACK_BLOCK) * factor;
+        }
+        strip->offset_sums[at + block] = v16_sum(sum);
+    }
+}
+
+/* Columns [first_block, first_block + block_count) of row `row` of `row_count`, as the tiles at
+ * `panel` take them; `in` is the row. By input fixed_scales comes before. */
+static inline void fixed_row(struct fixed_strip *strip, const struct tiles *tiles, int64_t panel,
+                             const float *in, int row, int row_count, int64_t first_block,
+                             int64_t block_count)
+{
+    int64_t at = row * strip_blocks(row_count);
+    uint32_t *words = strip->words + row * strip_stride(row_count);
+    bool by_output = tiles->kind == TILE_INT4_OUTPUT;
+    in += first_block * PACK_BLOCK;
+    if (by_output && takes_bytes(row_count))
+        fixed_round(strip, true, true, in, words, at, block_count);
+    else if (by_output)
+        fixed_round(strip, true, false, in, words, at, block_count);
+    else if (takes_bytes(row_count))
+        fixed_round(strip, false, true, in, words, at, block_count);
+    else
+        fixed_round(strip, false, false, in, words, at, block_count);
+    if (tiles->matrix->minima != NULL)
+        fixed_offsets(strip, tiles, panel, in, at, first_block, block_count);
+}
+
+#endif
