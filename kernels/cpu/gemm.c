@@ -46,7 +46,7 @@ struct piece {
  * ahead. */
 static bool takes_slices(const struct tiles *tiles, int64_t row_count)
 {
-    return tiles->matrix->packing == PACK_INPUT && row_count <= STRIP_ROWS;
+    return tiles->matrix->packing == PACK_INPUT && row_count <= strip_rows_most(tiles->kind);
 }
 
 /* Columns at a time, at most. */
@@ -81,10 +81,9 @@ static const float *row_at(const struct rows *rows, int64_t row)
 }
 
 /* Strips of one height, so that none is left with a row or two. */
-static int strip_rows_of(int64_t row_count)
+static int strip_rows_of(int64_t row_count, int most)
 {
-    int64_t strips = ceil_div(row_count, STRIP_ROWS);
-    return (int)ceil_div(row_count, strips);
+    return (int)ceil_div(row_count, ceil_div(row_count, most));
 }
 
 /* The sums of a strip: tiles one after another, those of the second matrix behind the first's; each
@@ -308,6 +307,7 @@ struct cut {
     int64_t panels;       /* of a piece, in each matrix */
     int64_t panel_pieces; /* of a group */
     int64_t row_pieces;   /* of the group with most rows */
+    int strip_rows;       /* at most */
 };
 
 /* The fewest panels of a piece that are worth a piece of their own. */
@@ -323,13 +323,15 @@ static int64_t panels_wanted(const struct tiles *tiles, int64_t group_count, int
 static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t group_count,
                          int64_t rows_most, int worker_count)
 {
-    int64_t depth = columns_most(tiles, rows_most, STRIP_ROWS);
+    int strip_rows = strip_rows_most(tiles->kind);
+    int64_t depth = columns_most(tiles, rows_most, strip_rows);
     int64_t panel_bytes = depth * PACK_BLOCK * dtype_bits(tiles->matrix->dtype) / 8;
-    int64_t strips = takes_slices(tiles, rows_most) ? 1 : ROWS_MAX / STRIP_ROWS; /* at most */
-    int64_t most = SUMS_MAX / (strips * STRIP_ROWS * matrix_count);
+    int64_t rows = takes_slices(tiles, rows_most) ? strip_rows : ROWS_MAX;
+    int64_t most = SUMS_MAX / (rows * matrix_count);
     int64_t fitting = DEPTH_BYTES / (panel_bytes * matrix_count);
     struct cut cut = {.panel_count = tiles->panel_count,
-                      .row_pieces = ceil_div(rows_most, ROWS_MAX)};
+                      .row_pieces = ceil_div(rows_most, ROWS_MAX),
+                      .strip_rows = strip_rows};
     int64_t spread = ceil_div(tiles->panel_count * group_count * cut.row_pieces,
                               PIECES_EACH * (int64_t)worker_count);
     int64_t wanted = panels_wanted(tiles, group_count, rows_most, worker_count) / matrix_count;
@@ -338,7 +340,9 @@ static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t gr
     cut.panels = cut.panels < most ? cut.panels : most;
     cut.panel_pieces = ceil_div(cut.panel_count, cut.panels);
     /* Equal pieces, of whole tiles. */
-    cut.panels = round_up(ceil_div(cut.panel_count, cut.panel_pieces), 4);
+    int tile_rows = rows_most < strip_rows ? (int)rows_most : strip_rows;
+    cut.panels = round_up(ceil_div(cut.panel_count, cut.panel_pieces),
+                          tile_panels(tiles->kind, tile_rows, cut.panels));
     cut.panels = cut.panels < most ? cut.panels : most;
     cut.panel_pieces = ceil_div(cut.panel_count, cut.panels);
     return cut;
@@ -359,7 +363,7 @@ static bool piece_place(struct piece *piece, const struct cut *cut, int64_t inde
         return false;
     piece->first_row = first_row + row;
     piece->row_count = row_count - row < chunk_rows ? row_count - row : chunk_rows;
-    piece->strip_rows = strip_rows_of(piece->row_count);
+    piece->strip_rows = strip_rows_of(piece->row_count, cut->strip_rows);
     piece->first_panel = panel;
     piece->panels = cut->panel_count - panel < cut->panels ? cut->panel_count - panel : cut->panels;
     return true;

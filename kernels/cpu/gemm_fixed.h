@@ -10,8 +10,8 @@
  * are rounded. Blocks with one unit begin and end at the same columns whatever rows are beside a
  * row, and however many columns are taken at a time: its result is its own.
  *
- * Tiles of many rows take inputs as pairs of 16 bits, those of a few as bytes
- * (kernels/cpu/gemm_int4.h). The sums are the same whole numbers. */
+ * With KERNEL_BYTES they are stored as bytes, else as pairs of 16 bits (kernels/cpu/gemm_int4.h).
+ * The sums are the same whole numbers. */
 #ifndef PHASOR_KERNELS_CPU_GEMM_FIXED_H
 #define PHASOR_KERNELS_CPU_GEMM_FIXED_H
 
@@ -21,12 +21,6 @@
 #define FIXED_STRIP_BLOCKS (STRIP_WORDS / BLOCK_PAIRS)
 #define FIXED_EXPONENT_MIN (-100) /* of the largest: smaller ones are treated as if it were */
 #define FIXED_EXPONENT_MAX 125    /* above: NaN */
-
-/* Whether tiles of so many rows take bytes: as many as have registers for two sums each. */
-INLINE bool takes_bytes(int rows)
-{
-    return KERNEL_BYTES && rows <= SHORT_ROWS;
-}
 
 /* The inputs of a strip for some columns, or for these and a group of panels. */
 struct fixed_strip {
@@ -170,8 +164,8 @@ static inline void fixed_scales(struct fixed_strip *strip, const struct tiles *t
 }
 
 /* Rounds a row, times the scales of the group where the kind is by input. */
-INLINE void fixed_round(struct fixed_strip *strip, const bool by_output, const bool bytes,
-                        const float *in, uint32_t *words, int64_t at, int64_t block_count)
+INLINE void fixed_round(struct fixed_strip *strip, const bool by_output, const float *in,
+                        uint32_t *words, int64_t at, int64_t block_count)
 {
     for (int64_t block = 0, end; block < block_count; block = end) {
         uint32_t scale_most = by_output ? 127u << 23 : strip->scale_most[block];
@@ -188,12 +182,12 @@ INLINE void fixed_round(struct fixed_strip *strip, const bool by_output, const b
                 high *= v16_load(strip->scales + b * PACK_BLOCK + LANES);
             }
             v16u pairs = fixed_pairs(low, high, inverse);
-            if (bytes)
+            if (KERNEL_BYTES)
                 sums = pairs_total(sums, pairs);
-            words_store(words + b * BLOCK_PAIRS, bytes ? fixed_bytes(pairs) : pairs,
+            words_store(words + b * BLOCK_PAIRS, KERNEL_BYTES ? fixed_bytes(pairs) : pairs,
                         end - b > 1 ? 2 : 1);
         }
-        if (bytes)
+        if (KERNEL_BYTES)
             strip->eights[at + block] = -8 * v16i_sum(sums);
     }
 }
@@ -224,16 +218,11 @@ static inline void fixed_row(struct fixed_strip *strip, const struct tiles *tile
 {
     int64_t at = row * strip_blocks(row_count);
     uint32_t *words = strip->words + row * strip_stride(row_count);
-    bool by_output = tiles->kind == TILE_INT4_OUTPUT;
     in += first_block * PACK_BLOCK;
-    if (by_output && takes_bytes(row_count))
-        fixed_round(strip, true, true, in, words, at, block_count);
-    else if (by_output)
-        fixed_round(strip, true, false, in, words, at, block_count);
-    else if (takes_bytes(row_count))
-        fixed_round(strip, false, true, in, words, at, block_count);
+    if (tiles->kind == TILE_INT4_OUTPUT)
+        fixed_round(strip, true, in, words, at, block_count);
     else
-        fixed_round(strip, false, false, in, words, at, block_count);
+        fixed_round(strip, false, in, words, at, block_count);
     if (tiles->matrix->minima != NULL)
         fixed_offsets(strip, tiles, panel, in, at, first_block, block_count);
 }

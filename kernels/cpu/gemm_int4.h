@@ -2,10 +2,10 @@
  * ways that give the same sums.
  *
  * By pairs: a nibble becomes a number of 16 bits by two shifts, and two products and their addition
- * are one instruction on most processors. By bytes, for a few rows, where making numbers of nibbles
- * takes most of the time: nibbles are taken without their sign, as bytes, which takes one shift for
- * eight of them, inputs as 256 h + l, and four products are one instruction. That is as many
- * instructions for the products, but twice as many sums. */
+ * are one instruction on most processors. By bytes (KERNEL_BYTES): nibbles are taken without their
+ * sign, as bytes, which takes one shift for eight of them, inputs as 256 h + l, and four products
+ * are one instruction. That is as many instructions for the products, with far fewer for the
+ * weights, but twice as many sums: a strip has half the rows. */
 #ifndef PHASOR_KERNELS_CPU_GEMM_INT4_H
 #define PHASOR_KERNELS_CPU_GEMM_INT4_H
 
@@ -48,6 +48,7 @@ INLINE void unit_add(float *to, v16i whole, const bool by_output, const struct t
     v16_store(to, sum);
 }
 
+#if !KERNEL_BYTES
 /* ---- By pairs ------------------------------------------------------------------------------ */
 
 /* Of each lane the nibbles k and k + 4 less 8, in its halves; `bits` have had the highest bit of
@@ -82,9 +83,9 @@ INLINE void pairs_add(const int rows, const int panels,
 }
 
 /* Adds up the blocks of one unit, from `tile` and `in` on. */
-INLINE void unit_pairs(const int rows, const int panels, const struct tile_work *work,
-                       struct fetch *fetch, const char *tile, const uint32_t *in, int64_t block,
-                       int64_t end, v16i whole[STRIP_ROWS][2])
+INLINE void unit_sums(const int rows, const int panels, const struct tile_work *work,
+                      struct fetch *fetch, const char *tile, const uint32_t *in, int64_t block,
+                      int64_t end, v16i whole[STRIP_ROWS][2])
 {
     const int64_t panel_step = work->tiles->panel_step, block_step = work->tiles->block_step;
     word_sums numbers[STRIP_ROWS][2][WORD_REGISTERS];
@@ -121,13 +122,13 @@ INLINE void unit_pairs(const int rows, const int panels, const struct tile_work 
     }
 }
 
+#else
 /* ---- By bytes ------------------------------------------------------------------------------ */
 
-#if KERNEL_BYTES
-/* As unit_pairs. */
-INLINE void unit_bytes(const int rows, const int panels, const struct tile_work *work,
-                       struct fetch *fetch, const char *tile, const uint32_t *in, int64_t block,
-                       int64_t end, v16i whole[STRIP_ROWS][2])
+/* Adds up the blocks of one unit, from `tile` and `in` on. */
+INLINE void unit_sums(const int rows, const int panels, const struct tile_work *work,
+                      struct fetch *fetch, const char *tile, const uint32_t *in, int64_t block,
+                      int64_t end, v16i whole[STRIP_ROWS][2])
 {
     const int64_t panel_step = work->tiles->panel_step, block_step = work->tiles->block_step;
     const int64_t at = block;
@@ -206,12 +207,7 @@ INLINE void tile_product_int4(const int rows, const int panels, const bool by_ou
             scales_load(&scales, panels, tiles, work->panel, work->block + block);
         }
         group_left -= end - block;
-#if KERNEL_BYTES
-        if (takes_bytes(rows))
-            unit_bytes(rows, panels, work, &fetch, tile, in, block, end, whole);
-        else
-#endif
-            unit_pairs(rows, panels, work, &fetch, tile, in, block, end, whole);
+        unit_sums(rows, panels, work, &fetch, tile, in, block, end, whole);
         tile += (end - block) * tiles->block_step;
 #pragma GCC unroll 24
         for (int r = 0; r < rows; r++) {

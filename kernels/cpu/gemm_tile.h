@@ -63,6 +63,12 @@ INLINE bool takes_pairs(enum tile_kind kind)
     return KERNEL_PAIRS && kind == TILE_BF16;
 }
 
+/* Rows of a strip at most. Products by bytes have two sums for each of others. */
+INLINE int strip_rows_most(enum tile_kind kind)
+{
+    return KERNEL_BYTES && is_int4(kind) ? SHORT_ROWS : STRIP_ROWS;
+}
+
 /* Columns in a word. */
 INLINE int64_t word_columns(enum tile_kind kind)
 {

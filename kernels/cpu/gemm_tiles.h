@@ -6,33 +6,6 @@
 
 typedef void tile_fn(const struct tile_work *work);
 
-#define DEFINE_TILE_KIND(name, product, kind, rows, panels)                                        \
-    static void tile_##name##_##rows##x##panels(const struct tile_work *work)                      \
-    {                                                                                              \
-        product(rows, panels, kind, work);                                                         \
-    }
-#define DEFINE_TILE(rows, panels)                                                                  \
-    DEFINE_TILE_KIND(f32, tile_product, TILE_F32, rows, panels)                                    \
-    DEFINE_TILE_KIND(bf16, tile_product, TILE_BF16, rows, panels)                                  \
-    DEFINE_TILE_KIND(int4_output, tile_product_int4, true, rows, panels)                           \
-    DEFINE_TILE_KIND(int4_input, tile_product_int4, false, rows, panels)
-
-/* Two panels for so many rows: enough sums to hide the latency of the additions. Not more: each is
- * one more place in memory that is read in turn, and a processor looks ahead by itself in few. */
-#if defined(__AVX512F__)
-#define PAIR_ROWS 12 /* 24 sums */
-#else
-#define PAIR_ROWS 2
-#endif
-
-static inline int tile_panels(enum tile_kind kind, int rows, int64_t left)
-{
-    /* Bytes have two sums each. By input they leave the panels of a slice in their order. */
-    if (is_int4(kind) && takes_bytes(rows) && (kind == TILE_INT4_OUTPUT || rows > PAIR_ROWS / 3))
-        return 1;
-    return rows <= PAIR_ROWS && left >= 2 ? 2 : 1;
-}
-
 #if defined(__AVX512F__)
 #define FOR_PAIR_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
 #define FOR_SINGLE_ROWS(X)                                                                         \
@@ -46,22 +19,68 @@ static inline int tile_panels(enum tile_kind kind, int rows, int64_t left)
 #endif
 #endif
 
-#define DEFINE_SINGLE(rows) DEFINE_TILE(rows, 1)
-#define DEFINE_PAIR(rows)   DEFINE_TILE(rows, 2)
+/* Two panels for so many rows: enough sums to hide the latency of the additions. Not more: each is
+ * one more place in memory that is read in turn, and a processor looks ahead by itself in few. */
+#if defined(__AVX512F__)
+#define PAIR_ROWS 12 /* 24 sums */
+#else
+#define PAIR_ROWS 2
+#endif
+
+/* Of int4. By bytes, four rows of two panels are 16 sums. */
+#if KERNEL_BYTES
+#define INT4_PAIR_ROWS          4
+#define FOR_INT4_PAIR_ROWS(X)   X(1) X(2) X(3) X(4)
+#define FOR_INT4_SINGLE_ROWS(X) FOR_PAIR_ROWS(X)
+#else
+#define INT4_PAIR_ROWS          PAIR_ROWS
+#define FOR_INT4_PAIR_ROWS(X)   FOR_PAIR_ROWS(X)
+#define FOR_INT4_SINGLE_ROWS(X) FOR_SINGLE_ROWS(X)
+#endif
+
+static inline int tile_panels(enum tile_kind kind, int rows, int64_t left)
+{
+    int most = is_int4(kind) ? INT4_PAIR_ROWS : PAIR_ROWS;
+    /* Panels by output are short, and one behind another in memory: in turn they would be slower.
+     */
+    if (KERNEL_BYTES && kind == TILE_INT4_OUTPUT)
+        most = 0;
+    return rows <= most && left >= 2 ? 2 : 1;
+}
+
+#define DEFINE_TILE(name, product, kind, rows, panels)                                             \
+    static void tile_##name##_##rows##x##panels(const struct tile_work *work)                      \
+    {                                                                                              \
+        product(rows, panels, kind, work);                                                         \
+    }
+#define DEFINE_FLOATS(rows, panels)                                                                \
+    DEFINE_TILE(f32, tile_product, TILE_F32, rows, panels)                                         \
+    DEFINE_TILE(bf16, tile_product, TILE_BF16, rows, panels)
+#define DEFINE_INT4(rows, panels)                                                                  \
+    DEFINE_TILE(int4_output, tile_product_int4, true, rows, panels)                                \
+    DEFINE_TILE(int4_input, tile_product_int4, false, rows, panels)
+#define DEFINE_SINGLE(rows)      DEFINE_FLOATS(rows, 1)
+#define DEFINE_PAIR(rows)        DEFINE_FLOATS(rows, 2)
+#define DEFINE_INT4_SINGLE(rows) DEFINE_INT4(rows, 1)
+#define DEFINE_INT4_PAIR(rows)   DEFINE_INT4(rows, 2)
 FOR_SINGLE_ROWS(DEFINE_SINGLE)
 FOR_PAIR_ROWS(DEFINE_PAIR)
+FOR_INT4_SINGLE_ROWS(DEFINE_INT4_SINGLE)
+FOR_INT4_PAIR_ROWS(DEFINE_INT4_PAIR)
 
-#define NAME_TILES(rows, panels)                                                                   \
-    {tile_f32_##rows##x##panels, tile_bf16_##rows##x##panels, tile_int4_output_##rows##x##panels,  \
-     tile_int4_input_##rows##x##panels},
-#define NAME_SINGLE(rows) NAME_TILES(rows, 1)
-#define NAME_PAIR(rows)   NAME_TILES(rows, 2)
-static tile_fn *const single_tiles[STRIP_ROWS][4] = {FOR_SINGLE_ROWS(NAME_SINGLE)};
-static tile_fn *const pair_tiles[PAIR_ROWS][4] = {FOR_PAIR_ROWS(NAME_PAIR)};
+#define NAME_SINGLE(rows)      {tile_f32_##rows##x1, tile_bf16_##rows##x1},
+#define NAME_PAIR(rows)        {tile_f32_##rows##x2, tile_bf16_##rows##x2},
+#define NAME_INT4_SINGLE(rows) {tile_int4_output_##rows##x1, tile_int4_input_##rows##x1},
+#define NAME_INT4_PAIR(rows)   {tile_int4_output_##rows##x2, tile_int4_input_##rows##x2},
+static tile_fn *const float_tiles[2][STRIP_ROWS][2] = {{FOR_SINGLE_ROWS(NAME_SINGLE)},
+                                                       {FOR_PAIR_ROWS(NAME_PAIR)}};
+static tile_fn *const int4_tiles[2][STRIP_ROWS][2] = {{FOR_INT4_SINGLE_ROWS(NAME_INT4_SINGLE)},
+                                                      {FOR_INT4_PAIR_ROWS(NAME_INT4_PAIR)}};
 
 static inline tile_fn *tile_choose(int rows, int panels, enum tile_kind kind)
 {
-    return panels == 2 ? pair_tiles[rows - 1][kind] : single_tiles[rows - 1][kind];
+    return is_int4(kind) ? int4_tiles[panels - 1][rows - 1][kind - TILE_INT4_OUTPUT]
+                         : float_tiles[panels - 1][rows - 1][kind];
 }
 
 #endif
