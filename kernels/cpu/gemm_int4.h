@@ -194,7 +194,7 @@ INLINE void tile_product_int4(const int rows, const int panels, const bool by_ou
     const struct tiles *tiles = work->tiles;
     const struct fixed_strip *strip = work->fixed;
     const bool has_minima = tiles->matrix->minima != NULL;
-    const char *tile = work_tile(work);
+    const char *tile = tile_at(tiles, work->panel, work->block);
     struct fetch fetch = fetch_begin(work, tile, TILE_VALUES / 2);
     struct tile_scales scales;
     int64_t group_left = 0;

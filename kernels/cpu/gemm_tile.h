@@ -117,15 +117,9 @@ struct tile_work {
     const float *in;                 /* of the first block, [rows][strip_stride(rows)] */
     const struct fixed_strip *fixed; /* int4: the inputs (kernels/cpu/gemm_int4.h) */
     int64_t panel, block, block_count;
-    const char *next; /* weights that are multiplied behind these, from their first block on */
+    const char *next;  /* weights that are multiplied behind these, from their first block on */
+    int64_t next_step; /* from what is fetched beside a block to the next */
 };
-
-INLINE const char *work_tile(const struct tile_work *work)
-{
-    const struct tiles *tiles = work->tiles;
-    return (const char *)tiles->matrix->data + work->panel * tiles->panel_step +
-           work->block * tiles->block_step;
-}
 
 /* Goes ahead of a tile's blocks by FETCH_BYTES. Behind its last block that is what comes next: else
  * each tile would begin with a wait. */
@@ -146,13 +140,19 @@ INLINE struct fetch fetch_begin(const struct tile_work *work, const char *tile, 
 INLINE const char *fetch_block(struct fetch *fetch, const struct tile_work *work, int64_t block)
 {
     const char *at = block == fetch->own_blocks ? work->next : fetch->at;
-    fetch->at = at + work->tiles->block_step;
+    fetch->at = at + (block < fetch->own_blocks ? work->tiles->block_step : work->next_step);
     return at;
 }
 
 INLINE void fetch_line(const char *line)
 {
     __builtin_prefetch(line, 0, 2); /* not into the L1 cache */
+}
+
+INLINE const char *tile_at(const struct tiles *tiles, int64_t panel, int64_t block)
+{
+    return (const char *)tiles->matrix->data + panel * tiles->panel_step +
+           block * tiles->block_step;
 }
 
 /* int4: where the 16 scales (and minima) of a panel and block are. */
@@ -191,7 +191,7 @@ INLINE void tile_product(const int rows, const int panels, const enum tile_kind 
     const int64_t stride = strip_stride(rows);
     const struct tiles *tiles = work->tiles;
     const int64_t panel_step = tiles->panel_step, block_step = tiles->block_step;
-    const char *tile = work_tile(work);
+    const char *tile = tile_at(tiles, work->panel, work->block);
     struct fetch fetch = fetch_begin(work, tile, TILE_VALUES * 4 / unit);
     const float *in = work->in;
     v16 sum[STRIP_ROWS][2];
