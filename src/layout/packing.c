@@ -90,11 +90,11 @@ static void square_pack(char *out, const char *in, int64_t row_bytes)
     memcpy(out + 3 * line, &d, sizeof d);
 }
 
-/* Units from four to four outside, so that the lines of `out` fill one after another. */
+/* Rows from four to four outside: each is read once, and `out` is small enough for the L1 cache. */
 static void tile_pack(char *out, const char *in, int64_t row_bytes, int64_t unit_count)
 {
-    for (int64_t unit = 0; unit < unit_count; unit += 4) {
-        for (int64_t row = 0; row < PACK_BLOCK; row += 4)
+    for (int64_t row = 0; row < PACK_BLOCK; row += 4) {
+        for (int64_t unit = 0; unit < unit_count; unit += 4)
             square_pack(out + (unit * PACK_BLOCK + row) * 4, in + row * row_bytes + unit * 4,
                         row_bytes);
     }
