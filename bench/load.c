@@ -143,8 +143,8 @@ static void *touch_work(void *argument)
     return NULL;
 }
 
-/* Of new pages, as many as a load takes: the kernel's zeros, and what a virtual machine's host does
- * to find memory for them. */
+/* Of new pages, as many as the files have: the kernel's zeros, and what a virtual machine's host
+ * does to find memory for them. */
 static double touch_rate(void)
 {
     void *parts[THREADS_MAX];
@@ -217,8 +217,8 @@ static double values[VALUE_COUNT][ROUNDS_MAX];
 static void round_run(const char *folder, int r)
 {
     values[COPY][r] = copy_rate();
-    values[TOUCH][r] = touch_rate();
     values[WARM][r] = load_rate(folder);
+    values[TOUCH][r] = touch_rate();
     values[DISK][r] = disk_rate();
     files_drop();
     values[COLD][r] = load_rate(folder);

@@ -6,7 +6,7 @@
  * through the panels (the order of Goto and van de Geijn, "Anatomy of High-Performance Matrix
  * Multiplication", 2008): a strip's inputs stay in the L1 cache, copied there with a fixed stride;
  * the weights of a depth and the sums of the piece stay in the L2 cache. So an input is read from
- * beyond it once for each piece, and a weight once for ROWS_MAX rows. Up to STRIP_ROWS rows
+ * beyond it once for each piece, and a weight once for ROWS_MAX rows. A few rows
  * (decode) are one strip, each weight is read once, and memory decides: what is packed by input
  * then goes through a few blocks of columns at a time, whose panels lie one behind another. */
 #include <string.h>
@@ -21,7 +21,7 @@
 #define PIECES_EACH   4  /* wanted for each worker, so that they end together */
 #define PANELS_WANTED 8  /* of a piece, even where it makes fewer pieces */
 #define SLICE_BLOCKS  8  /* of columns at a time, of one strip packed by input */
-#define SLICE_PANELS  64 /* wanted of each piece then, while there is one for each worker */
+#define SLICE_PANELS  64 /* wanted of each piece then, where that is fair */
 
 struct scratch {
     float in[STRIP_WORDS];
@@ -188,19 +188,26 @@ static void strip_fix(struct fixed_strip *to, const struct tiles *tiles, int64_t
                   block_count);
 }
 
+/* Whether the parts of a slice that its tiles fetch, so many blocks of `step` panels one behind
+ * another, end where a block of the piece does. */
+static bool slices_in_order(const struct piece *piece, int64_t block_count, int step)
+{
+    return takes_slices(&piece->tiles[0], piece->row_count) &&
+           piece->panels % (step * block_count) == 0;
+}
+
 /* What the tile at `panel` of the piece fetches when its own blocks are: those of the tile behind
- * it, of the next matrix or the next blocks; behind all the panels that another piece begins with.
- *
- * In slices that is its part of the next slice, in the order of memory, which is faster than that
- * of tiles. Nobody has fetched the first slice, and there is none behind the last. */
+ * it, of the next matrix or the next blocks; behind all, the panels that another piece begins with.
+ * In slices that is a part of the next slice, in the order of memory, which is faster than that of
+ * tiles; the last one has none. */
 static void next_choose(struct tile_work *work, const struct piece *piece, int matrix,
                         int64_t panel, int step)
 {
     const struct tiles *tiles = work->tiles;
-    int64_t block = work->block, part = panel * work->block_count;
-    int64_t next_block = block + work->block_count, part_block = next_block + part / piece->panels;
+    int64_t block = work->block, next_block = block + work->block_count;
+    int64_t part = panel * work->block_count, part_block = next_block + part / piece->panels;
     work->next_step = tiles->block_step;
-    if (takes_slices(tiles, piece->row_count) && block > 0 && part_block < tiles->block_count) {
+    if (slices_in_order(piece, work->block_count, step) && part_block < tiles->block_count) {
         work->next = tile_at(tiles, piece->first_panel + part % piece->panels, part_block);
         work->next_step = step * tiles->panel_step;
         return;
@@ -213,6 +220,8 @@ static void next_choose(struct tile_work *work, const struct piece *piece, int m
         tiles = &piece->tiles[0];
         block = next_block;
         panel = 0;
+    } else if (panel >= piece->panels) {
+        block = 0;
     }
     work->next = tile_at(tiles, piece->first_panel + panel, block);
 }
@@ -320,14 +329,24 @@ struct cut {
     int strip_rows;       /* at most */
 };
 
+/* Whether pieces of so many panels keep the workers busy alike: the last to end has at most an
+ * eighth more than its share. */
+static bool is_fair(int64_t panel_count, int64_t group_count, int64_t panels, int worker_count)
+{
+    int64_t pieces = ceil_div(panel_count, panels);
+    int64_t most = ceil_div(pieces * group_count, worker_count) * ceil_div(panel_count, pieces);
+    return most * worker_count * 8 <= panel_count * group_count * 9;
+}
+
 /* The fewest panels of a piece that are worth a piece of their own. */
 static int64_t panels_wanted(const struct tiles *tiles, int64_t group_count, int64_t rows_most,
                              int worker_count)
 {
-    int64_t fair = ceil_div(tiles->panel_count * group_count, worker_count);
-    if (!takes_slices(tiles, rows_most) || fair < PANELS_WANTED)
-        return PANELS_WANTED;
-    return fair < SLICE_PANELS ? fair : SLICE_PANELS;
+    int64_t wanted = takes_slices(tiles, rows_most) ? SLICE_PANELS : PANELS_WANTED;
+    while (wanted > PANELS_WANTED &&
+           !is_fair(tiles->panel_count, group_count, wanted, worker_count))
+        wanted /= 2;
+    return wanted;
 }
 
 static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t group_count,

@@ -24,7 +24,7 @@
 
 /* The inputs of a strip for some columns, or for these and a group of panels. */
 struct fixed_strip {
-    uint32_t words[STRIP_WORDS];       /* [rows][strip_stride(rows)]: see words_store */
+    uint32_t words[STRIP_WORDS]; /* [rows][strip_stride(rows)]: as fixed_pairs or fixed_bytes say */
     float units[FIXED_STRIP_BLOCKS];   /* [rows][strip_blocks(rows)], at the first block of each;
                                         * NaN where an input or a scale is no number */
     int16_t ends[FIXED_STRIP_BLOCKS];  /* of the first block of a unit: that of the next */
@@ -90,22 +90,33 @@ INLINE v16 high_halves(v16 first, v16 second)
                                    29, 30, 31);
 }
 
-/* Rounds 32 inputs to whole numbers of the unit and gives them as pairs in the order in which words
- * of nibbles are shifted: of each eight 0 and 4, 1 and 5, 2 and 6, 3 and 7, the first in the low
- * half. Adding 1.5 x 2^23 rounds to the nearest, ties to even, and leaves the number in the low
- * bits; the product before it is exact, so it does not matter whether the two are fused. */
-INLINE v16u fixed_pairs(v16 low, v16 high, float inverse)
+#define FIXED_MAX 32639
+
+/* Rounds inputs to whole numbers of the unit. Adding 1.5 x 2^23 rounds to the nearest, ties to
+ * even, and leaves the number in the low bits; the product before it is exact, so it does not
+ * matter whether the two are fused. By input a number may become 32640, whose high byte would not
+ * fit. */
+INLINE v16u fixed_whole(v16 values, float inverse, const bool by_output)
 {
-    v16u low_bits = (v16u)(low * inverse + 12582912.0f);
-    v16u high_bits = (v16u)(high * inverse + 12582912.0f);
-    return (low_bits & 0xFFFFu) | high_bits << 16;
+    v16i bits = (v16i)(values * inverse + 12582912.0f);
+    if (!by_output)
+        bits = v16i_min(bits, (v16i)v16_all(12582912.0f + FIXED_MAX));
+    return (v16u)bits;
+}
+
+/* 32 inputs as pairs in the order in which words of nibbles are shifted: of each eight 0 and 4, 1
+ * and 5, 2 and 6, 3 and 7, the first in the low half. */
+INLINE v16u fixed_pairs(v16 low, v16 high, float inverse, const bool by_output)
+{
+    return (fixed_whole(low, inverse, by_output) & 0xFFFFu) | fixed_whole(high, inverse, by_output)
+                                                                  << 16;
 }
 
 typedef int16_t v32s __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int8_t v64c __attribute__((vector_size(64), aligned(4), may_alias));
 
 /* The same numbers 256 h + l as bytes h and l: of each eight h of 0, 2, 4 and 6, h of 1, 3, 5 and
- * 7, and so l. They have a sign; h fits because numbers are below 2^15 - 2^7 (fixed_unit). */
+ * 7, and so l. They have a sign; h fits because numbers are at most FIXED_MAX. */
 INLINE v16u fixed_bytes(v16u pairs)
 {
     v16u high = (v16u)((v32s)pairs + (int16_t)128);
@@ -181,7 +192,7 @@ INLINE void fixed_round(struct fixed_strip *strip, const bool by_output, const f
                 low *= v16_load(strip->scales + b * PACK_BLOCK);
                 high *= v16_load(strip->scales + b * PACK_BLOCK + LANES);
             }
-            v16u pairs = fixed_pairs(low, high, inverse);
+            v16u pairs = fixed_pairs(low, high, inverse, by_output);
             if (KERNEL_BYTES)
                 sums = pairs_total(sums, pairs);
             words_store(words + b * BLOCK_PAIRS, KERNEL_BYTES ? fixed_bytes(pairs) : pairs,

@@ -115,7 +115,7 @@ struct tile_work {
     const struct tiles *tiles;
     float *sums;
     const float *in;                 /* of the first block, [rows][strip_stride(rows)] */
-    const struct fixed_strip *fixed; /* int4: the inputs (kernels/cpu/gemm_int4.h) */
+    const struct fixed_strip *fixed; /* int4: the inputs (kernels/cpu/gemm_fixed.h) */
     int64_t panel, block, block_count;
     const char *next;  /* weights that are multiplied behind these, from their first block on */
     int64_t next_step; /* from what is fetched beside a block to the next */
@@ -144,9 +144,10 @@ INLINE const char *fetch_block(struct fetch *fetch, const struct tile_work *work
     return at;
 }
 
+/* It may lie behind the weights. Not into the L1 cache. */
 INLINE void fetch_line(const char *line)
 {
-    __builtin_prefetch(line, 0, 2); /* not into the L1 cache */
+    __builtin_prefetch(line, 0, 2);
 }
 
 INLINE const char *tile_at(const struct tiles *tiles, int64_t panel, int64_t block)

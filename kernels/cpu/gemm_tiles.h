@@ -27,11 +27,15 @@ typedef void tile_fn(const struct tile_work *work);
 #define PAIR_ROWS 2
 #endif
 
-/* Of int4. By bytes, four rows of two panels are 16 sums. */
-#if KERNEL_BYTES
+/* Of int4, up to strip_rows_most rows. By bytes, four rows of two panels are 16 sums. */
+#if KERNEL_BYTES && STRIP_ROWS == 24
 #define INT4_PAIR_ROWS          4
 #define FOR_INT4_PAIR_ROWS(X)   X(1) X(2) X(3) X(4)
 #define FOR_INT4_SINGLE_ROWS(X) FOR_PAIR_ROWS(X)
+#elif KERNEL_BYTES
+#define INT4_PAIR_ROWS          1
+#define FOR_INT4_PAIR_ROWS(X)   X(1)
+#define FOR_INT4_SINGLE_ROWS(X) X(1)
 #else
 #define INT4_PAIR_ROWS          PAIR_ROWS
 #define FOR_INT4_PAIR_ROWS(X)   FOR_PAIR_ROWS(X)

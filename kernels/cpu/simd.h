@@ -1,6 +1,6 @@
 /* Vectors of 16 floats in the compiler's own vector language: one register with AVX-512, two with
- * AVX2, four with SSE or NEON. So one source serves every instruction set; the one instruction that
- * the language cannot say is in v16_dot_pairs. */
+ * AVX2, four with SSE or NEON. So one source serves every instruction set; what the
+ * language cannot say is in v16_dot_pairs, words_dot, bytes_dot and pairs_total. */
 #ifndef PHASOR_KERNELS_CPU_SIMD_H
 #define PHASOR_KERNELS_CPU_SIMD_H
 
@@ -112,13 +112,6 @@ typedef int16_t word_pairs __attribute__((vector_size(16), aligned(4), may_alias
  * each in the low half. The sums fit 32 bits. */
 INLINE word_sums words_dot(word_sums sums, word_pairs weights, const uint32_t *inputs)
 {
-#if defined(__AVX512VNNI__)
-    const struct {
-        char bytes[4];
-    } *pair = (const void *)inputs;
-    __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sums) : "v"(weights), "m"(*pair));
-    return sums;
-#else
 #if defined(__AVX512BW__)
     sums += (word_sums)_mm512_madd_epi16((__m512i)weights, _mm512_set1_epi32((int)*inputs));
 #elif defined(__AVX2__)
@@ -135,37 +128,40 @@ INLINE word_sums words_dot(word_sums sums, word_pairs weights, const uint32_t *i
     __asm__("" : "+v"(sums));
 #endif
     return sums;
-#endif
 }
 
-/* 1 where four products of bytes are one instruction, and so are two of pairs. */
-#if defined(__AVX512VNNI__)
+/* 1 where products with int4 weights are of bytes (kernels/cpu/gemm_int4.h). */
+#if !defined(KERNEL_BYTES) && defined(__AVX512VNNI__)
 #define KERNEL_BYTES 1
+#elif !defined(KERNEL_BYTES)
+#define KERNEL_BYTES 0
+#endif
 
 /* Adds to each lane the four products of its bytes of weights, which have no sign, with four bytes
  * of inputs, which have one. The sums fit 32 bits. */
 INLINE v16i bytes_dot(v16i sums, v16u weights, const uint32_t *inputs)
 {
+#if defined(__AVX512VNNI__)
     const struct {
         char bytes[4];
     } *four = (const void *)inputs;
     __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sums) : "v"(weights), "m"(*four));
+#else
+    for (int i = 0; i < 4; i++)
+        sums += (v16i)(weights >> 8 * i & 0xFFu) * (int8_t)(*inputs >> 8 * i);
+#endif
     return sums;
 }
 
 /* Adds to each lane both numbers of its pair. */
 INLINE v16i pairs_total(v16i sums, v16u pairs)
 {
+#if defined(__AVX512VNNI__)
     return (v16i)_mm512_dpwssd_epi32((__m512i)sums, (__m512i)pairs, _mm512_set1_epi16(1));
-}
 #else
-#define KERNEL_BYTES 0
-
-INLINE v16i pairs_total(v16i sums, v16u pairs)
-{
     return sums + ((v16i)pairs << 16 >> 16) + ((v16i)pairs >> 16);
-}
 #endif
+}
 
 /* Sum of the lanes, always in the same order. */
 INLINE float v16_sum(v16 value)
@@ -219,6 +215,12 @@ INLINE int32_t v16i_sum(v16i value)
     value += v16i_swap(value, 4);
     value += v16i_swap(value, 2);
     return value[0] + value[1];
+}
+
+INLINE v16i v16i_min(v16i a, v16i b)
+{
+    v16i smaller = a < b;
+    return (smaller & a) | (~smaller & b);
 }
 
 INLINE float v16_max_lane(v16 value)

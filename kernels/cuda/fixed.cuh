@@ -1,4 +1,4 @@
-/* Inputs beside INT4 weights, as whole numbers: kernels/cpu/gemm_int4.h says why and how. Up to 64
+/* Inputs beside INT4 weights, as whole numbers: kernels/cpu/gemm_fixed.h says why and how. Up to 64
  * neighbours (4 tiles of a row, fewer at the end of a group of scales) have a unit in common. Here
  * a whole number is 256 x high + low, two bytes with signs, so that products with nibbles are those
  * of bytes, four to an instruction, and their sums exact in 32 bits whoever adds them up. */

@@ -54,7 +54,7 @@ struct op_add {
 struct op_matmul {
     float *out;           /* [row_count][out_stride], columns 0 .. round_up(rows, 16) - 1 */
     const float *in;      /* [row_count][in_stride] */
-    struct matrix weight; /* [rows][columns] = [outputs][inputs] */
+    struct matrix weight; /* [rows][columns] = [outputs][inputs], neither 0 */
     const float *bias;    /* [round_up(rows, 16)] or NULL */
     int64_t row_count;
     int64_t out_stride;

@@ -2,9 +2,9 @@
 
 #include <stdio.h>
 
-/* Strips of rows are up to 2, 6 or 24 high and the matrices' pieces 16, 48 or 192: row counts stand
- * on both sides of each. Columns stand on both sides of 128 and 256, depths of passes over the
- * inputs. */
+/* Strips of rows are up to 2, 6 or 24 high (12 of int4 by bytes) and the matrices' pieces 16, 48 or
+ * 192: row counts stand on both sides of each. Columns stand on both sides of depths of passes over the
+ * inputs: 128 of slices, and what many rows and a dozen have in the L1 cache. */
 static const struct kernel_case embed_cases[] = {
     {.dtype = DTYPE_F32, .token_count = 0, .rows = 5, .columns = 16},
     {.dtype = DTYPE_F32, .token_count = 1, .rows = 37, .columns = 16},
@@ -361,10 +361,10 @@ static const struct kernel_case ffn_cases[] = {
      .expert_count = 1,
      .spread = SPREAD_DENSE,
      .option = true},
-    {.dtype = DTYPE_INT4, /* as many panels as a piece takes, and more */
+    {.dtype = DTYPE_INT4, /* as many panels as a piece takes */
      .token_count = 24,
      .rows = 32,
-     .columns = 4240,
+     .columns = 4096,
      .expert_count = 8,
      .top_k = 8},
     {.dtype = DTYPE_INT4, /* few rows for each expert */

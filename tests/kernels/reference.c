@@ -50,7 +50,8 @@ static double weight_at(const struct matrix *matrix, int64_t row, int64_t column
 
 /* Inputs beside int4 weights, times their own scales where they have such, are whole numbers of a
  * unit that neighbours have in common: up to 64 from a multiple of 64 on, and of one group. It is
- * 2^(e + f - 13), with e the exponent of the largest of them and f of the largest scale. */
+ * 2^(e + f - 13), with e the exponent of the largest of them and f of the largest scale. They end
+ * at 32639. */
 struct fixed {
     int64_t first, end;
     double unit;
@@ -93,7 +94,7 @@ static void fixed_add(double *sum, double *magnitude, const struct fixed *fixed,
         int64_t group = packed_scale_index(matrix, n, k);
         double scale = bf16_to_f32(matrix->scales[group]);
         float factor = in[k] * fixed_scale(matrix, n, k);
-        double rounded = rint((double)factor / fixed->unit) * fixed->unit;
+        double rounded = fmin(rint((double)factor / fixed->unit), 32639) * fixed->unit;
         double minimum = matrix->minima != NULL ? bf16_to_f32(matrix->minima[group]) : -8 * scale;
         bool by_output = matrix->packing == PACK_OUTPUT;
         double term = rounded * (nibble_at(matrix, index) - 8) * (by_output ? scale : 1);

@@ -159,21 +159,22 @@ Test(kernel_set, inputs_of_pairs_are_rounded_to_the_nearest_even)
     }
 }
 
-/* `x` beside 63 zeros, times int4 weights of 1. */
-static float fixed_by(struct device *device, float x, int place)
+/* `x` beside 63 zeros, times int4 weights of `scale` that lie as `packing` says. */
+static float fixed_by(struct device *device, float x, int place, enum packing packing,
+                      uint16_t scale)
 {
     enum { COLUMNS = 64 };
     _Alignas(64) static uint8_t nibbles[PACK_BLOCK * COLUMNS / 2];
-    uint16_t scales[PACK_BLOCK];
+    uint16_t scales[COLUMNS]; /* by output 16 of one group, by input one for each input */
     float in[COLUMNS] = {0}, out[PACK_BLOCK];
     memset(nibbles, 0x99, sizeof nibbles);
-    for (int i = 0; i < PACK_BLOCK; i++)
-        scales[i] = bf16_from_f32(1);
+    for (int i = 0; i < COLUMNS; i++)
+        scales[i] = scale;
     in[place] = x;
     device->ops->matmul(device->stream,
                         &(struct op_matmul){.out = out,
                                             .in = in,
-                                            .weight = {nibbles, DTYPE_INT4, PACK_OUTPUT, PACK_BLOCK,
+                                            .weight = {nibbles, DTYPE_INT4, packing, PACK_BLOCK,
                                                        COLUMNS, scales, NULL, COLUMNS},
                                             .row_count = 1,
                                             .out_stride = PACK_BLOCK,
@@ -206,9 +207,37 @@ Test(kernel_set, inputs_of_int4_are_rounded_to_fixed_point)
                 expected = (float)ldexp(rint(ldexp((double)x, 13 - exponent)), exponent - 13);
             }
             for (int place = 0; place < 64; place += 21) {
-                float found = fixed_by(device, x, place);
+                float found = fixed_by(device, x, place, PACK_OUTPUT, bf16_from_f32(1));
                 cr_assert(found == expected || (isnan(found) && isnan(expected)),
                           "%s: %a at %d became %a", set_names[i], (double)x, place, (double)found);
+            }
+        }
+        device_destroy(device);
+    }
+}
+
+/* By input the product with the scale is what is rounded. It may come to 2^15 - 2^7 units, which is
+ * one more than two bytes with signs hold. */
+Test(kernel_set, inputs_of_int4_by_input_end_where_bytes_do)
+{
+    static const float values[] = {0x1.fffffep0f, 0x1.ffff00p0f, 0x1.fffefep0f, 0x1.ffp0f,
+                                   0x1.fe02p0f,   0x1p0f,        0x1.01p0f,     0x1.8p-3f};
+    const uint16_t scale = 0x3FFF; /* the largest below 2 */
+    for (int i = 0; i < SET_COUNT; i++) {
+        struct device *device;
+        struct error err;
+        if (set_find(set_names[i]) == NULL)
+            continue;
+        cr_assert_eq(device_cpu_create_with(&device, &share, set_find(set_names[i]), &err),
+                     STATUS_OK);
+        for (size_t v = 0; v < 2 * sizeof values / sizeof *values; v++) {
+            float x = v % 2 == 0 ? values[v / 2] : -values[v / 2], factor = x * bf16_to_f32(scale);
+            double unit = ldexp(1, ilogbf(x) - 13);
+            double expected = fmin(rint((double)factor / unit), 32639) * unit;
+            for (int place = 0; place < 64; place += 21) {
+                float found = fixed_by(device, x, place, PACK_INPUT, scale);
+                cr_assert(found == (float)expected, "%s: %a at %d became %a instead of %a",
+                          set_names[i], (double)x, place, (double)found, expected);
             }
         }
         device_destroy(device);
