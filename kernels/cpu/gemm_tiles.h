@@ -45,9 +45,9 @@ typedef void tile_fn(const struct tile_work *work);
 static inline int tile_panels(enum tile_kind kind, int rows, int64_t left)
 {
     int most = is_int4(kind) ? INT4_PAIR_ROWS : PAIR_ROWS;
-    /* Panels by output are short, and one behind another in memory: in turn they would be slower.
-     */
-    if (KERNEL_BYTES && kind == TILE_INT4_OUTPUT)
+    /* Panels by output lie one behind another in memory, and are read fastest so: where they are
+     * short, and where one row's sums are enough of them. */
+    if ((KERNEL_BYTES && kind == TILE_INT4_OUTPUT) || (takes_pairs(kind) && rows == 1))
         most = 0;
     return rows <= most && left >= 2 ? 2 : 1;
 }
