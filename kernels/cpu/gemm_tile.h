@@ -18,8 +18,7 @@
 #define STRIP_ROWS 2 /* 8 of 16 or of NEON's 32 */
 #endif
 
-/* Rows of a strip that is short: its weights are read from memory no slower than they are
- * multiplied.
+/* Rows of a short strip, as in decode, where reading its weights takes longer than their products.
  */
 #define SHORT_ROWS (STRIP_ROWS / 2)
 

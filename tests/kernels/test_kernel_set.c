@@ -27,6 +27,18 @@ Test(kernel_set, names_answer_to_names)
     }
 }
 
+/* A device of that set; NULL where the machine has it not. */
+static struct device *device_of(int set)
+{
+    struct device *device;
+    struct error err;
+    if (set_find(set_names[set]) == NULL)
+        return NULL;
+    cr_assert_eq(device_cpu_create_with(&device, &share, set_find(set_names[set]), &err),
+                 STATUS_OK);
+    return device;
+}
+
 Test(kernel_set, the_best_is_the_default)
 {
     const struct cpu_kernels *best = cpu_kernels_choose("plain");
@@ -76,12 +88,9 @@ static float silu_of(struct device *device, float x)
 Test(kernel_set, silu_over_its_whole_range)
 {
     for (int i = 0; i < SET_COUNT; i++) {
-        if (set_find(set_names[i]) == NULL)
+        struct device *device = device_of(i);
+        if (device == NULL)
             continue;
-        struct device *device;
-        struct error err;
-        cr_assert_eq(device_cpu_create_with(&device, &share, set_find(set_names[i]), &err),
-                     STATUS_OK);
         for (double x = -86; x <= 86; x += 0.0078125 * 1.37) {
             double rounded = (double)(float)x, exact = rounded / (1 + exp(-rounded));
             double found = (double)silu_of(device, (float)x);
@@ -141,11 +150,9 @@ Test(kernel_set, inputs_of_pairs_are_rounded_to_the_nearest_even)
     for (int i = 0; i < SET_COUNT; i++) {
         const struct cpu_kernels *set = set_find(set_names[i]);
         struct random random = {.seed = 7};
-        struct device *device;
-        struct error err;
-        if (set == NULL)
+        struct device *device = device_of(i);
+        if (device == NULL)
             continue;
-        cr_assert_eq(device_cpu_create_with(&device, &share, set, &err), STATUS_OK);
         for (size_t e = 0; e < sizeof ends / sizeof *ends; e++) {
             check_rounding(device, set->takes_pairs, ends[e], set->name);
             check_rounding(device, set->takes_pairs, ends[e] | 0x80000000u, set->name);
@@ -194,12 +201,9 @@ Test(kernel_set, inputs_of_int4_are_rounded_to_fixed_point)
         0x1p-99f, 0x1.8p-110f, 0x1p-113f,   0x1p-114f,     0x3p-114f,   0x1p-140f, 0x1.fffffep125f,
         0x1p126f, INFINITY,    NAN,         0x1.fffffep-1f};
     for (int i = 0; i < SET_COUNT; i++) {
-        struct device *device;
-        struct error err;
-        if (set_find(set_names[i]) == NULL)
+        struct device *device = device_of(i);
+        if (device == NULL)
             continue;
-        cr_assert_eq(device_cpu_create_with(&device, &share, set_find(set_names[i]), &err),
-                     STATUS_OK);
         for (size_t v = 0; v < 2 * sizeof values / sizeof *values; v++) {
             float x = v % 2 == 0 ? values[v / 2] : -values[v / 2], expected = NAN;
             if (fabsf(x) < 0x1p126f) {
@@ -224,12 +228,9 @@ Test(kernel_set, inputs_of_int4_by_input_end_where_bytes_do)
                                    0x1.fe02p0f,   0x1p0f,        0x1.01p0f,     0x1.8p-3f};
     const uint16_t scale = 0x3FFF; /* the largest below 2 */
     for (int i = 0; i < SET_COUNT; i++) {
-        struct device *device;
-        struct error err;
-        if (set_find(set_names[i]) == NULL)
+        struct device *device = device_of(i);
+        if (device == NULL)
             continue;
-        cr_assert_eq(device_cpu_create_with(&device, &share, set_find(set_names[i]), &err),
-                     STATUS_OK);
         for (size_t v = 0; v < 2 * sizeof values / sizeof *values; v++) {
             float x = v % 2 == 0 ? values[v / 2] : -values[v / 2], factor = x * bf16_to_f32(scale);
             double unit = ldexp(1, ilogbf(x) - 13);
@@ -255,12 +256,10 @@ Test(kernel_set, route_never_picks_an_expert_twice)
     for (int set = 0; set < SET_COUNT; set++) {
         float logits[ROWS][EXPERTS], weights[ROWS][TOP_K];
         int32_t ids[ROWS][TOP_K];
-        struct device *device;
+        struct device *device = device_of(set);
         struct error err;
-        if (set_find(set_names[set]) == NULL)
+        if (device == NULL)
             continue;
-        cr_assert_eq(device_cpu_create_with(&device, &share, set_find(set_names[set]), &err),
-                     STATUS_OK);
         for (int i = 0; i < ROWS * EXPERTS; i++)
             logits[i / EXPERTS][i % EXPERTS] = rows[i / EXPERTS][i % 3];
         device->ops->route(device->stream, &(struct op_route){
