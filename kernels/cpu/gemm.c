@@ -8,64 +8,18 @@
  * the weights of a depth and the sums of the piece stay in the L2 cache. So an input is read from
  * beyond it once for each piece, and a weight once for ROWS_MAX rows. A few rows
  * (decode) are one strip, each weight is read once, and memory decides: what is packed by input
- * then goes through a few blocks of columns at a time, whose panels lie one behind another. */
+ * then goes through a few blocks of columns at a time, whose panels lie one behind another. How
+ * work is cut: kernels/cpu/gemm_cut.h. */
 #include <string.h>
 
-#include "kernels/cpu/gemm_tiles.h"
+#include "kernels/cpu/gemm_cut.h"
 #include "kernels/cpu/kernels.h"
-
-#define ROWS_MAX      (STRIP_ROWS * 8)
-#define PANELS_MAX    32 /* of a piece, gate's and up's together; more of one strip */
-#define SUMS_MAX      (ROWS_MAX * PANELS_MAX) /* of 16 each: 384 KiB */
-#define DEPTH_BYTES   (256 * 1024)            /* weights of a piece and depth */
-#define PIECES_EACH   4  /* wanted for each worker, so that they end together */
-#define PANELS_WANTED 8  /* of a piece, even where it makes fewer pieces */
-#define SLICE_BLOCKS  8  /* of columns at a time, of one strip packed by input */
-#define SLICE_PANELS  64 /* wanted of each piece then, where that is fair */
 
 struct scratch {
     float in[STRIP_WORDS];
     struct fixed_strip fixed; /* int4: instead */
     float sums[SUMS_MAX * LANES];
 };
-
-/* ---- A piece ------------------------------------------------------------------------------- */
-
-/* Some rows times some panels of one matrix, or of two alike (gate and up). */
-struct piece {
-    struct tiles tiles[2];
-    int matrix_count;
-    int64_t group;
-    int64_t first_row, row_count;
-    int64_t first_panel, panels; /* of each matrix */
-    int strip_rows;              /* of each strip but the last */
-};
-
-/* Whether a piece of so many rows goes through slices of SLICE_BLOCKS blocks. Else each of its
- * tiles would take a little of every block: of no run of memory enough for the processor to look
- * ahead. */
-static bool takes_slices(const struct tiles *tiles, int64_t row_count)
-{
-    return tiles->matrix->packing == PACK_INPUT && row_count <= strip_rows_most(tiles->kind);
-}
-
-/* Columns at a time, at most. */
-static int64_t columns_most(const struct tiles *tiles, int64_t row_count, int strip_rows)
-{
-    int64_t columns = strip_stride(strip_rows) * word_columns(tiles->kind);
-    int64_t slice = SLICE_BLOCKS * PACK_BLOCK;
-    return takes_slices(tiles, row_count) && slice < columns ? slice : columns;
-}
-
-/* Columns at a time: as many in each depth. */
-static int64_t piece_depth(const struct piece *piece)
-{
-    const struct tiles *tiles = &piece->tiles[0];
-    int64_t columns = tiles->block_count * PACK_BLOCK;
-    int64_t most = columns_most(tiles, piece->row_count, piece->strip_rows);
-    return round_up(ceil_div(columns, ceil_div(columns, most)),
-                    STRIP_STEP * word_columns(tiles->kind));
-}
 
 /* Rows of the inputs: row s is in + row_of[s] x stride, or in + s x stride. */
 struct rows {
@@ -78,12 +32,6 @@ struct rows {
 static const float *row_at(const struct rows *rows, int64_t row)
 {
     return rows->in + (rows->row_of != NULL ? rows->row_of[row] : row) * rows->stride;
-}
-
-/* Strips of one height, so that none is left with a row or two. */
-static int strip_rows_of(int64_t row_count, int most)
-{
-    return (int)ceil_div(row_count, ceil_div(row_count, most));
 }
 
 /* The sums of a strip: tiles one after another, those of the second matrix behind the first's; each
@@ -101,11 +49,11 @@ static void row_round(float *to, const float *from, int64_t valid, int64_t count
     uint16_t *halves = (uint16_t *)to;
     int64_t whole = valid / LANES * LANES;
     for (int64_t c = 0; c < whole; c += LANES)
-        v16_store_bf16(halves + c, v16_load(from + c));
+        v16_store_pairs(halves + c, v16_load(from + c));
     if (whole < count) {
         float last[LANES] = {0};
         memcpy(last, from + whole, (size_t)(valid - whole) * sizeof(float));
-        v16_store_bf16(halves + whole, v16_load(last));
+        v16_store_pairs(halves + whole, v16_load(last));
     }
 }
 
@@ -161,16 +109,47 @@ static void fetch_weights(const struct ahead *ahead, const struct tiles *tiles, 
     }
 }
 
-/* Panels of the tile at `panel` of the piece; one that takes scaled inputs is of one group. */
-static int piece_step(const struct piece *piece, int rows, int64_t panel)
+/* Goes through the panels of a piece, tile by tile; a tile that takes scaled inputs is of one
+ * group. */
+struct walk {
+    const struct piece *piece;
+    int rows;
+    int step;           /* panels of this tile; 0: there is none */
+    int64_t panel;      /* its first, of the piece */
+    int64_t group_left; /* int4 by input: panels from there on that are of one group */
+};
+
+static void walk_step(struct walk *walk)
+{
+    const struct tiles *tiles = &walk->piece->tiles[0];
+    int64_t left = walk->piece->panels - walk->panel;
+    if (tiles->kind == TILE_INT4_INPUT && walk->group_left < left)
+        left = walk->group_left;
+    walk->step = left > 0 ? tile_panels(tiles->kind, walk->rows, left) : 0;
+}
+
+static struct walk walk_begin(const struct piece *piece, int rows)
 {
     const struct tiles *tiles = &piece->tiles[0];
-    int64_t left = piece->panels - panel;
-    if (tiles->kind == TILE_INT4_INPUT) {
-        int64_t of_group = tiles->group_blocks - (piece->first_panel + panel) % tiles->group_blocks;
-        left = left < of_group ? left : of_group;
-    }
-    return tile_panels(tiles->kind, rows, left);
+    struct walk walk = {.piece = piece, .rows = rows};
+    if (tiles->kind == TILE_INT4_INPUT)
+        walk.group_left = tiles->group_blocks - piece->first_panel % tiles->group_blocks;
+    walk_step(&walk);
+    return walk;
+}
+
+/* Whether the tile after this one has another group. */
+static bool walk_ends_group(const struct walk *walk)
+{
+    return walk->group_left == walk->step;
+}
+
+static void walk_on(struct walk *walk)
+{
+    walk->panel += walk->step;
+    walk->group_left =
+        walk_ends_group(walk) ? walk->piece->tiles[0].group_blocks : walk->group_left - walk->step;
+    walk_step(walk);
 }
 
 /* int4: the inputs of a strip as the tiles at `panel` take them; `is_first` of these columns. */
@@ -188,31 +167,56 @@ static void strip_fix(struct fixed_strip *to, const struct tiles *tiles, int64_t
                   block_count);
 }
 
-/* Whether the parts of a slice that its tiles fetch, so many blocks of `step` panels one behind
- * another, end where a block of the piece does. */
-static bool slices_in_order(const struct piece *piece, int64_t block_count, int step)
+/* Of a slice the part that a tile fetches from the next one: as much as the tile itself, in the
+ * order of memory, which is faster than that of tiles. */
+struct slice_part {
+    bool is_in_order; /* each part, so many blocks of a tile's panels, is of one block of the piece
+                       */
+    int64_t panel, block;
+};
+
+static struct slice_part slice_part_begin(const struct walk *walk, int64_t first_block,
+                                          int64_t block_count)
 {
-    return takes_slices(&piece->tiles[0], piece->row_count) &&
-           piece->panels % (step * block_count) == 0;
+    const struct piece *piece = walk->piece;
+    bool is_in_order = takes_slices(&piece->tiles[0], piece->row_count) &&
+                       piece->panels % (walk->step * block_count) == 0;
+    return (struct slice_part){.is_in_order = is_in_order, .block = first_block};
 }
 
-/* What the tile at `panel` of the piece fetches when its own blocks are: those of the tile behind
- * it, of the next matrix or the next blocks; behind all, the panels that another piece begins with.
- * In slices that is a part of the next slice, in the order of memory, which is faster than that of
- * tiles; the last one has none. */
-static void next_choose(struct tile_work *work, const struct piece *piece, int matrix,
-                        int64_t panel, int step)
+static void slice_part_on(struct slice_part *part, const struct walk *walk, int64_t block_count)
 {
+    part->panel += walk->step * block_count;
+    if (part->panel >= walk->piece->panels) {
+        part->panel = 0;
+        part->block++;
+    }
+}
+
+/* What a tile fetches when its own blocks are: its part of the next slice, else the blocks of the
+ * tile behind it, of the next matrix or the next blocks; behind all, the panels that another piece
+ * begins with. Where the next piece is known, all tiles fetch its weights instead, which then are
+ * in the L2 cache before it begins. */
+static void next_choose(struct tile_work *work, const struct walk *walk, int matrix,
+                        const struct slice_part *part)
+{
+    const struct piece *piece = walk->piece;
     const struct tiles *tiles = work->tiles;
+    int64_t panel = walk->panel + walk->step;
     int64_t block = work->block, next_block = block + work->block_count;
-    int64_t part = panel * work->block_count, part_block = next_block + part / piece->panels;
+    int64_t part_block = part->block + (piece->ahead != NULL ? 0 : work->block_count);
+    work->is_fetched = piece->ahead != NULL;
     work->next_step = tiles->block_step;
-    if (slices_in_order(piece, work->block_count, step) && part_block < tiles->block_count) {
-        work->next = tile_at(tiles, piece->first_panel + part % piece->panels, part_block);
-        work->next_step = step * tiles->panel_step;
+    if (piece->ahead != NULL) {
+        piece = piece->ahead;
+        tiles = &piece->tiles[matrix];
+        panel = walk->panel;
+    }
+    if (part->is_in_order && part_block < tiles->block_count) {
+        work->next = tile_at(tiles, piece->first_panel + part->panel, part_block);
+        work->next_step = walk->step * tiles->panel_step;
         return;
     }
-    panel += step;
     if (panel >= piece->panels && matrix + 1 < piece->matrix_count) {
         tiles = &piece->tiles[matrix + 1];
         panel = 0;
@@ -226,12 +230,31 @@ static void next_choose(struct tile_work *work, const struct piece *piece, int m
     work->next = tile_at(tiles, piece->first_panel + panel, block);
 }
 
+/* int4 by input: asks for the scales (and minima) of some blocks of the next piece, where each
+ * group of panels would wait for a few lines. */
+static void fetch_scales(const struct piece *piece, int64_t block, int64_t block_count)
+{
+    const struct tiles *tiles = &piece->tiles[0];
+    const struct matrix *matrix = tiles->matrix;
+    int64_t last_panel = piece->first_panel + piece->panels - 1;
+    int64_t first = scale_index(tiles, piece->first_panel, block);
+    int64_t last = scale_index(tiles, last_panel, block + block_count - 1);
+    for (int64_t at = first; at <= last; at += LINE_BYTES / (int64_t)sizeof *matrix->scales) {
+        fetch_line((const char *)(matrix->scales + at));
+        if (matrix->minima != NULL)
+            fetch_line((const char *)(matrix->minima + at));
+    }
+}
+
 /* Adds the product of a strip's inputs and the piece's panels over some blocks of columns. */
 static void strip_product(const struct piece *piece, float *sums, struct scratch *scratch,
                           const struct rows *rows, int64_t first_row, int row_count,
                           int64_t first_block, int64_t block_count, const struct ahead *ahead)
 {
+    const enum tile_kind kind = piece->tiles[0].kind;
     int64_t tile = 0;
+    if (piece->ahead != NULL && kind == TILE_INT4_INPUT)
+        fetch_scales(piece->ahead, first_block, block_count);
     for (int m = 0; m < piece->matrix_count; m++) {
         const struct tiles *tiles = &piece->tiles[m];
         struct tile_work work = {.tiles = tiles,
@@ -239,20 +262,23 @@ static void strip_product(const struct piece *piece, float *sums, struct scratch
                                  .fixed = &scratch->fixed,
                                  .block = first_block,
                                  .block_count = block_count};
-        for (int64_t panel = 0; panel < piece->panels;) {
-            int step = piece_step(piece, row_count, panel);
+        struct walk walk = walk_begin(piece, row_count);
+        struct slice_part part = slice_part_begin(&walk, first_block, block_count);
+        bool is_other = is_int4(kind) && m == 0; /* the inputs that the tile takes */
+        while (walk.step > 0) {
             work.sums = sums;
-            work.panel = piece->first_panel + panel;
-            if (is_int4(tiles->kind) && (panel + m == 0 || (tiles->kind == TILE_INT4_INPUT &&
-                                                            work.panel % tiles->group_blocks == 0)))
+            work.panel = piece->first_panel + walk.panel;
+            if (is_other)
                 strip_fix(&scratch->fixed, tiles, work.panel, rows, first_row, row_count,
-                          first_block, block_count, panel == 0);
-            next_choose(&work, piece, m, panel, step);
+                          first_block, block_count, walk.panel == 0);
+            next_choose(&work, &walk, m, &part);
             fetch_rows(ahead, tile++);
-            fetch_weights(ahead, work.tiles, work.panel, step);
-            tile_choose(row_count, step, work.tiles->kind)(&work);
-            sums += row_count * step * LANES;
-            panel += step;
+            fetch_weights(ahead, tiles, work.panel, walk.step);
+            tile_choose(row_count, walk.step, kind)(&work);
+            sums += row_count * walk.step * LANES;
+            is_other = kind == TILE_INT4_INPUT && walk_ends_group(&walk);
+            slice_part_on(&part, &walk, block_count);
+            walk_on(&walk);
         }
     }
 }
@@ -317,105 +343,22 @@ static void piece_run(struct scratch *scratch, const struct piece *piece, const 
     }
 }
 
-/* ---- How work is cut ----------------------------------------------------------------------- */
-
-/* One operation's pieces: those of a group stand together, and of these the ones that share
- * weights. */
-struct cut {
-    int64_t panel_count;  /* of a matrix */
-    int64_t panels;       /* of a piece, in each matrix */
-    int64_t panel_pieces; /* of a group */
-    int64_t row_pieces;   /* of the group with most rows */
-    int strip_rows;       /* at most */
-};
-
-/* Whether pieces of so many panels keep the workers busy alike: the last to end has at most an
- * eighth more than its share. */
-static bool is_fair(int64_t panel_count, int64_t group_count, int64_t panels, int worker_count)
-{
-    int64_t pieces = ceil_div(panel_count, panels);
-    int64_t most = ceil_div(pieces * group_count, worker_count) * ceil_div(panel_count, pieces);
-    return most * worker_count * 8 <= panel_count * group_count * 9;
-}
-
-/* The fewest panels of a piece that are worth a piece of their own. */
-static int64_t panels_wanted(const struct tiles *tiles, int64_t group_count, int64_t rows_most,
-                             int worker_count)
-{
-    int64_t wanted = takes_slices(tiles, rows_most) ? SLICE_PANELS : PANELS_WANTED;
-    while (wanted > PANELS_WANTED &&
-           !is_fair(tiles->panel_count, group_count, wanted, worker_count))
-        wanted /= 2;
-    return wanted;
-}
-
-static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t group_count,
-                         int64_t rows_most, int worker_count)
-{
-    int strip_rows = strip_rows_most(tiles->kind);
-    int64_t depth = columns_most(tiles, rows_most, strip_rows);
-    int64_t panel_bytes = depth * PACK_BLOCK * dtype_bits(tiles->matrix->dtype) / 8;
-    int64_t rows = takes_slices(tiles, rows_most) ? strip_rows : ROWS_MAX;
-    int64_t most = SUMS_MAX / (rows * matrix_count);
-    int64_t fitting = DEPTH_BYTES / (panel_bytes * matrix_count);
-    struct cut cut = {.panel_count = tiles->panel_count,
-                      .row_pieces = ceil_div(rows_most, ROWS_MAX),
-                      .strip_rows = strip_rows};
-    int64_t spread = ceil_div(tiles->panel_count * group_count * cut.row_pieces,
-                              PIECES_EACH * (int64_t)worker_count);
-    int64_t wanted = panels_wanted(tiles, group_count, rows_most, worker_count) / matrix_count;
-    cut.panels = spread > wanted ? spread : wanted;
-    cut.panels = cut.panels < fitting ? cut.panels : fitting;
-    cut.panels = cut.panels < most ? cut.panels : most;
-    cut.panel_pieces = ceil_div(cut.panel_count, cut.panels);
-    /* Equal pieces, of whole tiles. */
-    int tile_rows = rows_most < strip_rows ? (int)rows_most : strip_rows;
-    cut.panels = round_up(ceil_div(cut.panel_count, cut.panel_pieces),
-                          tile_panels(tiles->kind, tile_rows, cut.panels));
-    cut.panels = cut.panels < most ? cut.panels : most;
-    cut.panel_pieces = ceil_div(cut.panel_count, cut.panels);
-    return cut;
-}
-
-/* The rows and panels of piece `index` of a group with `row_count` rows from `first_row` on; false
- * where the group has fewer. */
-static bool piece_place(struct piece *piece, const struct cut *cut, int64_t index,
-                        int64_t first_row, int64_t row_count)
-{
-    int64_t chunks = ceil_div(row_count, ROWS_MAX);
-    int64_t chunk = index % cut->row_pieces;
-    if (chunk >= chunks)
-        return false;
-    int64_t chunk_rows = round_up(ceil_div(row_count, chunks), STRIP_ROWS);
-    int64_t row = chunk * chunk_rows, panel = index / cut->row_pieces * cut->panels;
-    if (row >= row_count)
-        return false;
-    piece->first_row = first_row + row;
-    piece->row_count = row_count - row < chunk_rows ? row_count - row : chunk_rows;
-    piece->strip_rows = strip_rows_of(piece->row_count, cut->strip_rows);
-    piece->first_panel = panel;
-    piece->panels = cut->panel_count - panel < cut->panels ? cut->panel_count - panel : cut->panels;
-    return true;
-}
-
 /* ---- The plain product --------------------------------------------------------------------- */
 
 /* Gives a strip's sums of one matrix to `out`, with the bias of its panels, or NULL. */
 static void strip_store(float *out, int64_t out_stride, const float *sums,
                         const struct piece *piece, int rows, const float *bias)
 {
-    for (int64_t panel = 0; panel < piece->panels;) {
-        int step = piece_step(piece, rows, panel);
+    for (struct walk walk = walk_begin(piece, rows); walk.step > 0; walk_on(&walk)) {
         for (int r = 0; r < rows; r++) {
-            for (int p = 0; p < step; p++, sums += LANES) {
-                int64_t at = (panel + p) * LANES;
+            for (int p = 0; p < walk.step; p++, sums += LANES) {
+                int64_t at = (walk.panel + p) * LANES;
                 v16 sum = v16_load(sums);
                 if (bias != NULL)
                     sum += v16_load(bias + at);
                 v16_store(out + r * out_stride + at, sum);
             }
         }
-        panel += step;
     }
 }
 
@@ -447,61 +390,17 @@ void KERNEL(matmul)(const struct op_matmul *op, struct share *share)
 
 /* ---- Groups of rows: feed-forward networks ------------------------------------------------- */
 
-static int64_t rows_most(const int32_t *offsets, int64_t group_count)
-{
-    int64_t most = 0;
-    for (int64_t g = 0; g < group_count; g++) {
-        int64_t count = offsets[g + 1] - offsets[g];
-        most = count > most ? count : most;
-    }
-    return most;
-}
-
-/* Groups that have rows. */
-static int64_t groups_busy(const int32_t *offsets, int64_t group_count)
-{
-    int64_t count = 0;
-    for (int64_t g = 0; g < group_count; g++)
-        count += offsets[g + 1] > offsets[g];
-    return count;
-}
-
-static struct cut cut_groups(const struct tiles *tiles, int matrix_count, const int32_t *offsets,
-                             int64_t group_count, const struct share *share)
-{
-    int64_t busy = groups_busy(offsets, group_count);
-    return cut_of(tiles, matrix_count, busy, rows_most(offsets, group_count), share->worker_count);
-}
-
-/* Whether there is a piece left; those that their groups do not have are passed over. */
-static bool group_piece_take(struct piece *piece, const struct cut *cut, struct share *share,
-                             const int32_t *offsets, int64_t group_count)
-{
-    int64_t per_group = cut->panel_pieces * cut->row_pieces;
-    int64_t index;
-    while ((index = share_take(share)) < per_group * group_count) {
-        piece->group = index / per_group;
-        const int32_t *offset = offsets + piece->group;
-        if (offset[1] > offset[0] &&
-            piece_place(piece, cut, index % per_group, offset[0], offset[1] - offset[0]))
-            return true;
-    }
-    return false;
-}
-
 /* out = silu(gate) x up for a strip; the sums of up stand behind those of gate. */
 static void strip_store_ffn(float *out, int64_t out_stride, const float *sums,
                             const struct piece *piece, int rows)
 {
     const float *up = sums + rows * piece->panels * LANES;
-    for (int64_t panel = 0; panel < piece->panels;) {
-        int step = piece_step(piece, rows, panel);
+    for (struct walk walk = walk_begin(piece, rows); walk.step > 0; walk_on(&walk)) {
         for (int r = 0; r < rows; r++) {
-            for (int p = 0; p < step; p++, sums += LANES, up += LANES)
-                v16_store(out + r * out_stride + (panel + p) * LANES,
+            for (int p = 0; p < walk.step; p++, sums += LANES, up += LANES)
+                v16_store(out + r * out_stride + (walk.panel + p) * LANES,
                           v16_silu(v16_load(sums)) * v16_load(up));
         }
-        panel += step;
     }
 }
 
@@ -510,13 +409,11 @@ void KERNEL(ffn_up)(const struct op_ffn_up *op, struct share *share)
     if (op->group_count == 0)
         return;
     struct scratch scratch;
-    struct tiles shape = tiles_of(&op->groups[0].gate);
+    struct group_queue queue;
+    struct piece piece;
     struct rows rows = {op->in, op->token_of, op->in_stride, op->groups[0].gate.columns};
-    struct cut cut = cut_groups(&shape, 2, op->offsets, op->group_count, share);
-    struct piece piece = {.matrix_count = 2};
-    while (group_piece_take(&piece, &cut, share, op->offsets, op->group_count)) {
-        piece.tiles[0] = tiles_of(&op->groups[piece.group].gate);
-        piece.tiles[1] = tiles_of(&op->groups[piece.group].up);
+    group_queue_begin(&queue, op->groups, op->offsets, op->group_count, 2, share);
+    while (group_queue_take(&piece, &queue)) {
         piece_run(&scratch, &piece, &rows);
         for (int64_t row = 0; row < piece.row_count; row += piece.strip_rows)
             strip_store_ffn(op->out + (piece.first_row + row) * op->out_stride +
@@ -531,12 +428,11 @@ void KERNEL(ffn_down)(const struct op_ffn_down *op, struct share *share)
     if (op->group_count == 0)
         return;
     struct scratch scratch;
-    struct tiles shape = tiles_of(&op->groups[0].down);
+    struct group_queue queue;
+    struct piece piece;
     struct rows rows = {op->in, NULL, op->in_stride, op->groups[0].down.columns};
-    struct cut cut = cut_groups(&shape, 1, op->offsets, op->group_count, share);
-    struct piece piece = {.matrix_count = 1};
-    while (group_piece_take(&piece, &cut, share, op->offsets, op->group_count)) {
-        piece.tiles[0] = tiles_of(&op->groups[piece.group].down);
+    group_queue_begin(&queue, op->groups, op->offsets, op->group_count, 1, share);
+    while (group_queue_take(&piece, &queue)) {
         piece_run(&scratch, &piece, &rows);
         piece_store(&scratch, &piece, op->out, op->out_stride, NULL);
     }

@@ -1,5 +1,6 @@
 /* Rotary position embedding, query and key norms, and the append to the KV cache. */
 #include <math.h>
+#include <string.h>
 
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
@@ -25,26 +26,45 @@ static void head_rotate(float *head, const float *rope, int64_t dim)
     }
 }
 
-static void cache_store(void *to, enum dtype dtype, int64_t index, float value)
+/* Keys go down a column of the page, values along a row. */
+static void append_head_f32(float *keys, float *values, int64_t dim, const float *key,
+                            const float *value)
 {
-    if (dtype == DTYPE_BF16)
-        ((uint16_t *)to)[index] = bf16_from_f32(value);
-    else
-        ((float *)to)[index] = value;
+    for (int64_t d = 0; d < dim; d++)
+        keys[d * KV_PAGE_TOKENS] = key[d];
+    memcpy(values, value, (size_t)dim * sizeof(float));
+    memset(values + dim, 0, (size_t)(round_up(dim, LANES) - dim) * sizeof(float));
 }
 
-/* Keys go down a column of the page, values along a row. */
+static void append_head_bf16(uint16_t *keys, uint16_t *values, int64_t dim, const float *key,
+                             const float *value)
+{
+    for (int64_t first = 0; first < dim; first += LANES) {
+        int64_t count = dim - first < LANES ? dim - first : LANES;
+        float last_key[LANES], last_value[LANES] = {0};
+        uint16_t halves[LANES];
+        memcpy(last_key, key + first, (size_t)count * sizeof(float));
+        memcpy(last_value, value + first, (size_t)count * sizeof(float));
+        v16_store_bf16(halves, v16_load(last_key));
+        v16_store_bf16(values + first, v16_load(last_value));
+        for (int64_t d = 0; d < count; d++)
+            keys[(first + d) * KV_PAGE_TOKENS] = halves[d];
+    }
+}
+
 static void append_head(const struct kv_layer *kv, int64_t page, int64_t kv_head, int64_t slot,
                         const float *key, const float *value)
 {
     int64_t dim_stride = round_up(kv->head_dim, LANES);
-    int64_t base = page * kv_page_values(kv) + kv_head * dim_stride * KV_PAGE_TOKENS;
-    for (int64_t d = 0; d < kv->head_dim; d++)
-        cache_store(kv->keys, kv->dtype, base + d * KV_PAGE_TOKENS + slot, key[d]);
-    for (int64_t d = 0; d < kv->head_dim; d++)
-        cache_store(kv->values, kv->dtype, base + slot * dim_stride + d, value[d]);
-    for (int64_t d = kv->head_dim; d < dim_stride; d++)
-        cache_store(kv->values, kv->dtype, base + slot * dim_stride + d, 0);
+    int64_t keys = page * kv_page_values(kv) + kv_head * dim_stride * KV_PAGE_TOKENS;
+    int64_t values = keys + slot * dim_stride;
+    keys += slot;
+    if (kv->dtype == DTYPE_BF16)
+        append_head_bf16((uint16_t *)kv->keys + keys, (uint16_t *)kv->values + values, kv->head_dim,
+                         key, value);
+    else
+        append_head_f32((float *)kv->keys + keys, (float *)kv->values + values, kv->head_dim, key,
+                        value);
 }
 
 static void token_run(const struct op_rope_append *op, const struct segment *segment, int64_t t)

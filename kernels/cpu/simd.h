@@ -64,6 +64,20 @@ INLINE void v16_store_bf16(uint16_t *to, v16 value)
     *(v16h *)to = __builtin_convertvector(v16_bf16_bits(value), v16h);
 }
 
+/* v16_store_bf16 for inputs of v16_dot_pairs: with the instruction, which takes what is denormal
+ * for zero as that does. */
+INLINE void v16_store_pairs(uint16_t *to, v16 value)
+{
+#if defined(__AVX512BF16__)
+    typedef short v16s __attribute__((vector_size(32), aligned(2), may_alias));
+    v16s halves;
+    __asm__("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(value));
+    *(v16s *)to = halves;
+#else
+    v16_store_bf16(to, value);
+#endif
+}
+
 /* Adds to each lane the two products of its pair of bf16 weights with one pair of bf16 inputs, the
  * first of each in the low half.
  *

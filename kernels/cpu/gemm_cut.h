@@ -1,0 +1,224 @@
+/* How matrix products are cut into pieces of work, and how a worker takes them. */
+#ifndef PHASOR_KERNELS_CPU_GEMM_CUT_H
+#define PHASOR_KERNELS_CPU_GEMM_CUT_H
+
+#include "kernels/cpu/gemm_tiles.h"
+
+#define ROWS_MAX      (STRIP_ROWS * 8)
+#define PANELS_MAX    32 /* of a piece, gate's and up's together; more of one strip */
+#define SUMS_MAX      (ROWS_MAX * PANELS_MAX) /* of 16 each: 384 KiB */
+#define DEPTH_BYTES   (256 * 1024)            /* weights of a piece and depth */
+#define PIECES_EACH   4  /* wanted for each worker, so that they end together */
+#define PANELS_WANTED 8  /* of a piece, even where it makes fewer pieces */
+#define SLICE_BLOCKS  8  /* of columns at a time, of one strip packed by input */
+#define SLICE_PANELS  64 /* wanted of each piece then, where that is fair */
+#define PIECES_AHEAD  16 /* for each worker, where each may hold one more than it works on */
+
+/* ---- A piece ------------------------------------------------------------------------------- */
+
+/* Some rows times some panels of one matrix, or of two alike (gate and up). */
+struct piece {
+    struct tiles tiles[2];
+    int matrix_count;
+    int64_t group;
+    int64_t first_row, row_count;
+    int64_t first_panel, panels; /* of each matrix */
+    int strip_rows;              /* of each strip but the last */
+    const struct piece *ahead;   /* that the worker runs next, or NULL: not known */
+};
+
+/* Whether a piece of so many rows goes through slices of SLICE_BLOCKS blocks. Else each of its
+ * tiles would take a little of every block: of no run of memory enough for the processor to look
+ * ahead. */
+static bool takes_slices(const struct tiles *tiles, int64_t row_count)
+{
+    return tiles->matrix->packing == PACK_INPUT && row_count <= strip_rows_most(tiles->kind);
+}
+
+/* Columns at a time, at most. */
+static int64_t columns_most(const struct tiles *tiles, int64_t row_count, int strip_rows)
+{
+    int64_t columns = strip_stride(strip_rows) * word_columns(tiles->kind);
+    int64_t slice = SLICE_BLOCKS * PACK_BLOCK;
+    return takes_slices(tiles, row_count) && slice < columns ? slice : columns;
+}
+
+/* Columns at a time: as many in each depth. */
+static int64_t piece_depth(const struct piece *piece)
+{
+    const struct tiles *tiles = &piece->tiles[0];
+    int64_t columns = tiles->block_count * PACK_BLOCK;
+    int64_t most = columns_most(tiles, piece->row_count, piece->strip_rows);
+    return round_up(ceil_div(columns, ceil_div(columns, most)),
+                    STRIP_STEP * word_columns(tiles->kind));
+}
+
+/* Strips of one height, so that none is left with a row or two. */
+static int strip_rows_of(int64_t row_count, int most)
+{
+    return (int)ceil_div(row_count, ceil_div(row_count, most));
+}
+
+/* ---- An operation's pieces ----------------------------------------------------------------- */
+
+/* Those of a group stand together, and of these the ones that share weights. */
+struct cut {
+    int64_t panel_count;  /* of a matrix */
+    int64_t panels;       /* of a piece, in each matrix */
+    int64_t panel_pieces; /* of a group */
+    int64_t row_pieces;   /* of the group with most rows */
+    int strip_rows;       /* at most */
+};
+
+/* Whether pieces of so many panels keep the workers busy alike: the last to end has at most an
+ * eighth more than its share. */
+static bool is_fair(int64_t panel_count, int64_t group_count, int64_t panels, int worker_count)
+{
+    int64_t pieces = ceil_div(panel_count, panels);
+    int64_t most = ceil_div(pieces * group_count, worker_count) * ceil_div(panel_count, pieces);
+    return most * worker_count * 8 <= panel_count * group_count * 9;
+}
+
+/* The fewest panels of a piece that are worth a piece of their own; fewer where else a worker would
+ * have none, as of a router's few outputs. */
+static int64_t panels_wanted(const struct tiles *tiles, int64_t group_count, int64_t rows_most,
+                             int worker_count)
+{
+    int64_t wanted = takes_slices(tiles, rows_most) ? SLICE_PANELS : PANELS_WANTED;
+    int64_t each =
+        ceil_div(tiles->panel_count * group_count * ceil_div(rows_most, ROWS_MAX), worker_count);
+    while (wanted > PANELS_WANTED &&
+           !is_fair(tiles->panel_count, group_count, wanted, worker_count))
+        wanted /= 2;
+    return wanted < each ? wanted : each;
+}
+
+static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t group_count,
+                         int64_t rows_most, int worker_count)
+{
+    int strip_rows = strip_rows_most(tiles->kind);
+    int64_t depth = columns_most(tiles, rows_most, strip_rows);
+    int64_t panel_bytes = depth * PACK_BLOCK * dtype_bits(tiles->matrix->dtype) / 8;
+    int64_t rows = takes_slices(tiles, rows_most) ? strip_rows : ROWS_MAX;
+    int64_t most = SUMS_MAX / (rows * matrix_count);
+    int64_t fitting = DEPTH_BYTES / (panel_bytes * matrix_count);
+    struct cut cut = {.panel_count = tiles->panel_count,
+                      .row_pieces = ceil_div(rows_most, ROWS_MAX),
+                      .strip_rows = strip_rows};
+    int64_t spread = ceil_div(tiles->panel_count * group_count * cut.row_pieces,
+                              PIECES_EACH * (int64_t)worker_count);
+    int64_t wanted = panels_wanted(tiles, group_count, rows_most, worker_count) / matrix_count;
+    cut.panels = spread > wanted ? spread : wanted;
+    cut.panels = cut.panels > 1 ? cut.panels : 1; /* none where there are no rows */
+    cut.panels = cut.panels < fitting ? cut.panels : fitting;
+    cut.panels = cut.panels < most ? cut.panels : most;
+    cut.panel_pieces = ceil_div(cut.panel_count, cut.panels);
+    /* Equal pieces, of whole tiles. */
+    int tile_rows = rows_most < strip_rows ? (int)rows_most : strip_rows;
+    cut.panels = round_up(ceil_div(cut.panel_count, cut.panel_pieces),
+                          tile_panels(tiles->kind, tile_rows, cut.panels));
+    cut.panels = cut.panels < most ? cut.panels : most;
+    cut.panel_pieces = ceil_div(cut.panel_count, cut.panels);
+    return cut;
+}
+
+/* The rows and panels of piece `index` of a group with `row_count` rows from `first_row` on; false
+ * where the group has fewer. */
+static bool piece_place(struct piece *piece, const struct cut *cut, int64_t index,
+                        int64_t first_row, int64_t row_count)
+{
+    int64_t chunks = ceil_div(row_count, ROWS_MAX);
+    int64_t chunk = index % cut->row_pieces;
+    if (chunk >= chunks)
+        return false;
+    int64_t chunk_rows = round_up(ceil_div(row_count, chunks), STRIP_ROWS);
+    int64_t row = chunk * chunk_rows, panel = index / cut->row_pieces * cut->panels;
+    if (row >= row_count)
+        return false;
+    piece->first_row = first_row + row;
+    piece->row_count = row_count - row < chunk_rows ? row_count - row : chunk_rows;
+    piece->strip_rows = strip_rows_of(piece->row_count, cut->strip_rows);
+    piece->first_panel = panel;
+    piece->panels = cut->panel_count - panel < cut->panels ? cut->panel_count - panel : cut->panels;
+    return true;
+}
+
+/* ---- Pieces of groups ---------------------------------------------------------------------- */
+
+/* What a worker takes of gate and up, or of down, of all groups (networks) that have rows. */
+struct group_queue {
+    const struct ffn_weights *groups;
+    const int32_t *offsets; /* group g has rows [offsets[g], offsets[g + 1]) */
+    int64_t group_count;
+    int matrix_count; /* 2: gate and up; 1: down */
+    struct share *share;
+    struct cut cut;
+    /* Where pieces in slices are many, a worker takes each before it runs the one before, whose
+     * tiles then bring its weights to the L2 cache. One long run of weights, as of a piece packed
+     * by output, the processor itself fetches as fast. */
+    bool takes_ahead, has_next;
+    struct piece next;
+};
+
+/* Sets the place of the next piece; those that their groups do not have are passed over. */
+static bool group_piece_take(struct piece *piece, const struct group_queue *queue)
+{
+    const struct cut *cut = &queue->cut;
+    int64_t per_group = cut->panel_pieces * cut->row_pieces;
+    int64_t index;
+    *piece = (struct piece){.matrix_count = queue->matrix_count};
+    while ((index = share_take(queue->share)) < per_group * queue->group_count) {
+        int64_t group = index / per_group;
+        int64_t first = queue->offsets[group], count = queue->offsets[group + 1] - first;
+        if (count == 0 || !piece_place(piece, cut, index % per_group, first, count))
+            continue;
+        const struct ffn_weights *weights = &queue->groups[group];
+        piece->tiles[0] = tiles_of(queue->matrix_count == 2 ? &weights->gate : &weights->down);
+        if (queue->matrix_count == 2)
+            piece->tiles[1] = tiles_of(&weights->up);
+        return true;
+    }
+    return false;
+}
+
+/* `groups` are not empty. */
+static void group_queue_begin(struct group_queue *queue, const struct ffn_weights *groups,
+                              const int32_t *offsets, int64_t group_count, int matrix_count,
+                              struct share *share)
+{
+    struct tiles shape = tiles_of(matrix_count == 2 ? &groups[0].gate : &groups[0].down);
+    int64_t busy = 0, most = 0;
+    for (int64_t g = 0; g < group_count; g++) {
+        int64_t count = offsets[g + 1] - offsets[g];
+        busy += count > 0;
+        most = count > most ? count : most;
+    }
+    *queue = (struct group_queue){
+        .groups = groups,
+        .offsets = offsets,
+        .group_count = group_count,
+        .matrix_count = matrix_count,
+        .share = share,
+        .cut = cut_of(&shape, matrix_count, busy, most, share->worker_count),
+    };
+    queue->takes_ahead =
+        takes_slices(&shape, most) &&
+        busy * queue->cut.panel_pieces >= PIECES_AHEAD * (int64_t)share->worker_count;
+    if (queue->takes_ahead)
+        queue->has_next = group_piece_take(&queue->next, queue);
+}
+
+/* The next piece, which may point into the queue, until the next call; false: there is none. */
+static bool group_queue_take(struct piece *piece, struct group_queue *queue)
+{
+    if (!queue->takes_ahead)
+        return group_piece_take(piece, queue);
+    if (!queue->has_next)
+        return false;
+    *piece = queue->next;
+    queue->has_next = group_piece_take(&queue->next, queue);
+    piece->ahead = queue->has_next ? &queue->next : NULL;
+    return true;
+}
+
+#endif
