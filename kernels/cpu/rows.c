@@ -128,10 +128,12 @@ void KERNEL(gather)(const struct op_gather *op, struct share *share)
 
 void KERNEL(copy)(const struct op_copy *op, struct share *share)
 {
-    int64_t at;
-    while ((at = share_take(share) * COPY_BYTES) < op->bytes) {
+    int64_t pieces = ceil_div(op->bytes, COPY_BYTES), piece; /* of a row */
+    while ((piece = share_take(share)) < pieces * (1 + op->more_rows)) {
+        int64_t row = piece / pieces, at = piece % pieces * COPY_BYTES;
         int64_t bytes = op->bytes - at < COPY_BYTES ? op->bytes - at : COPY_BYTES;
-        memcpy((char *)op->out + at, (const char *)op->in + at, (size_t)bytes);
+        memcpy((char *)op->out + row * op->out_stride + at,
+               (const char *)op->in + row * op->in_stride + at, (size_t)bytes);
     }
 }
 

@@ -75,7 +75,7 @@ cudaError_t cuda_shared_add(const struct cuda_launch *launch, const struct op_sh
 cudaError_t cuda_gather(const struct cuda_launch *launch, const struct op_gather *op);
 cudaError_t cuda_dequantize(const struct cuda_launch *launch, const struct op_dequantize *op);
 
-/* op_copy is the driver's: cudaMemcpyAsync. */
+/* op_copy is the driver's: cudaMemcpyAsync and, of several rows, cudaMemcpy2DAsync. */
 
 #ifdef __cplusplus
 }

@@ -218,8 +218,9 @@ enum status routing_record(struct rank *rank, int64_t layer, struct error *err)
     /* Replicated rows are recorded once. */
     if (exec->routing == NULL || (exec->pass.form == FORM_REPLICATED && rank->index > 0))
         return STATUS_OK;
-    rank->ops->copy(rank->stream, &(struct op_copy){rank->staging.choices, rank->act.choices,
-                                                    rank->own_count * stride * 4});
+    rank->ops->copy(rank->stream, &(struct op_copy){.out = rank->staging.choices,
+                                                    .in = rank->act.choices,
+                                                    .bytes = rank->own_count * stride * 4});
     TRY(rank->ops->synchronize(rank->stream, err));
     int64_t first = layer * exec->token_max + exec->pass.own[rank->index].first;
     for (int64_t t = 0; t < rank->own_count; t++)

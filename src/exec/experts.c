@@ -69,8 +69,9 @@ static enum status counts_exchange(struct rank *rank, struct error *err)
                         .counts = rank->here->count_bytes,
                         .tag = TRAFFIC_COUNTS,
                     });
-    rank->ops->copy(rank->stream, &(struct op_copy){rank->staging.all_counts, rank->act.all_counts,
-                                                    rank_count * groups * 4});
+    rank->ops->copy(rank->stream, &(struct op_copy){.out = rank->staging.all_counts,
+                                                    .in = rank->act.all_counts,
+                                                    .bytes = rank_count * groups * 4});
     TRY(rank->ops->synchronize(rank->stream, err));
     for (int64_t i = 0; i < rank_count * groups; i++)
         rank->staging.sent[i] = rank->staging.all_counts[i];

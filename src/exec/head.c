@@ -33,8 +33,9 @@ static void finals_norm(struct rank *rank, int64_t count)
 {
     const struct exec *exec = rank->exec;
     int64_t row_bytes = exec->dim.hidden * 4;
-    rank->ops->copy(rank->stream,
-                    &(struct op_copy){rank->act.logit_rows, rank->staging.logit_rows, count * 4});
+    rank->ops->copy(rank->stream, &(struct op_copy){.out = rank->act.logit_rows,
+                                                    .in = rank->staging.logit_rows,
+                                                    .bytes = count * 4});
     rank->ops->gather(rank->stream, &(struct op_gather){
                                         .out = rank->act.own_finals,
                                         .in = rank->act.residual,
@@ -86,10 +87,12 @@ void head_run(struct rank *rank)
                                         .out_stride = exec->dim.vocab,
                                         .in_stride = exec->dim.hidden,
                                     });
-    for (int64_t i = 0; i < exec->wanted_count; i++)
-        rank->ops->copy(rank->stream, &(struct op_copy){
-                                          .out = exec->logits + i * stride + vocab->first,
-                                          .in = rank->act.logits + i * exec->dim.vocab,
-                                          .bytes = vocab->count * 4,
-                                      });
+    rank->ops->copy(rank->stream, &(struct op_copy){
+                                      .out = exec->logits + vocab->first,
+                                      .in = rank->act.logits,
+                                      .bytes = vocab->count * 4,
+                                      .more_rows = exec->wanted_count - 1,
+                                      .out_stride = stride * 4,
+                                      .in_stride = exec->dim.vocab * 4,
+                                  });
 }

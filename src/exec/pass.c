@@ -180,7 +180,8 @@ static void embedding_plan(struct rank *rank)
 
 static void send(struct rank *rank, void *out, const void *in, int64_t value_count)
 {
-    rank->ops->copy(rank->stream, &(struct op_copy){out, in, value_count * 4});
+    rank->ops->copy(rank->stream,
+                    &(struct op_copy){.out = out, .in = in, .bytes = value_count * 4});
 }
 
 void pass_prepare(struct rank *rank)

@@ -212,8 +212,10 @@ static enum status place_start(struct rank *rank, enum phase phase, struct error
     for (int r = 0; r < layout->rank_count; r++)
         place->count_bytes[r] = layout->experts.ep * (int64_t)sizeof(int32_t);
     int64_t bytes = count * (int64_t)sizeof(int32_t);
-    rank->ops->copy(rank->stream, &(struct op_copy){place->group_of, group_of, bytes});
-    rank->ops->copy(rank->stream, &(struct op_copy){place->local_of, local_of, bytes});
+    rank->ops->copy(rank->stream,
+                    &(struct op_copy){.out = place->group_of, .in = group_of, .bytes = bytes});
+    rank->ops->copy(rank->stream,
+                    &(struct op_copy){.out = place->local_of, .in = local_of, .bytes = bytes});
     return rank->ops->synchronize(rank->stream, err);
 }
 

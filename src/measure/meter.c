@@ -40,7 +40,7 @@ static void memory_fill(struct meter_rank *rank, char *memory, int64_t bytes)
 {
     for (int64_t at = 0; at < bytes; at += STAGING_BYTES) {
         int64_t part = bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES;
-        struct op_copy copy = {memory + at, rank->staging, part};
+        struct op_copy copy = {.out = memory + at, .in = rank->staging, .bytes = part};
         rank->device->ops->copy(rank->device->stream, &copy);
     }
 }
@@ -250,7 +250,7 @@ enum status meter_sample(struct measured *out, struct meter *meter, const struct
 static void put_copy(struct meter_rank *rank, const struct meter_job *job)
 {
     char *place = meter_next_weights(rank);
-    struct op_copy copy = {place, rank->staging, job->bytes};
+    struct op_copy copy = {.out = place, .in = rank->staging, .bytes = job->bytes};
     rank->device->ops->copy(rank->device->stream, &copy);
 }
 

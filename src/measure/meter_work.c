@@ -377,7 +377,7 @@ static enum status ints_send(int32_t **out, struct meter_rank *rank, const int32
     TRY(ops->memory_get(rank->device, (void **)out, (size_t)bytes, "what is measured", err));
     TRY(ops->host_memory_get(rank->device, &host, (size_t)bytes, "what is measured", err));
     memcpy(host, values, (size_t)bytes);
-    ops->copy(rank->device->stream, &(struct op_copy){*out, host, bytes});
+    ops->copy(rank->device->stream, &(struct op_copy){.out = *out, .in = host, .bytes = bytes});
     enum status status = ops->synchronize(rank->device->stream, err);
     ops->host_memory_free(rank->device, host);
     return status;

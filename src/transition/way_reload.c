@@ -269,10 +269,10 @@ static void copy_here(const struct reload_job *job, int64_t piece)
     for (int a = first; a < first + per_matrix; a++)
         rank->ops->copy(
             rank->stream,
-            &(struct op_copy){job->target +
-                                  expert_form_offset(to, a, move->expert, move->blocks.first),
-                              old + expert_form_offset(from, a, move->expert, move->blocks.first),
-                              move->blocks.count * to->arrays[a].block_bytes});
+            &(struct op_copy){
+                .out = job->target + expert_form_offset(to, a, move->expert, move->blocks.first),
+                .in = old + expert_form_offset(from, a, move->expert, move->blocks.first),
+                .bytes = move->blocks.count * to->arrays[a].block_bytes});
 }
 
 static enum status reload_move(struct transition_rank *rank, int64_t layer, enum phase phase,

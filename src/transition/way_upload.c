@@ -325,9 +325,11 @@ static void granule_copy(const struct transition_rank *rank, char *target, const
                                        backup_minima(form, matrix)};
         struct range range = ranges[array % per_matrix];
         ASSERT(range.count == to->arrays[array].block_bytes * rank->upload->granule_blocks);
-        rank->ops->copy(rank->stream,
-                        &(struct op_copy){target + expert_form_offset(to, array, expert, block),
-                                          content + range.first, range.count});
+        rank->ops->copy(
+            rank->stream,
+            &(struct op_copy){.out = target + expert_form_offset(to, array, expert, block),
+                              .in = content + range.first,
+                              .bytes = range.count});
     }
 }
 
@@ -345,8 +347,9 @@ static void granule_place(const struct upload_job *job, int i)
         granule_copy(rank, job->target, granule->content, expert, block);
         return;
     }
-    rank->ops->copy(rank->stream,
-                    &(struct op_copy){staging, granule->content, form->content_bytes});
+    rank->ops->copy(
+        rank->stream,
+        &(struct op_copy){.out = staging, .in = granule->content, .bytes = form->content_bytes});
     for (int m = 0; m < BACKUP_MATRICES; m++)
         rank->ops->dequantize(
             rank->stream, &(struct op_dequantize){

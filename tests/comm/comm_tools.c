@@ -181,9 +181,11 @@ void trial_post(struct trial *trial, struct comm *comm, struct device *device,
 {
     int self = comm_member(comm);
     int64_t bytes = trial->scenario.places[self].bytes;
-    device->ops->copy(stream, &(struct op_copy){block, trial->before[self], bytes});
+    device->ops->copy(stream,
+                      &(struct op_copy){.out = block, .in = trial->before[self], .bytes = bytes});
     scenario_post(&trial->scenario, comm, stream, block);
-    device->ops->copy(stream, &(struct op_copy){trial->after[self], block, bytes});
+    device->ops->copy(stream,
+                      &(struct op_copy){.out = trial->after[self], .in = block, .bytes = bytes});
 }
 
 enum status trial_check(const struct trial *trial, int member, struct error *err)

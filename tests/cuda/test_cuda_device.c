@@ -138,7 +138,9 @@ static enum status whole_run(struct whole *whole, struct error *err)
     TRY(ops->host_memory_get(device, &whole->pinned, DIM * sizeof(float), "a test", err));
     values_set(whole->pinned, 1);
     ops->stage(device->stream, 2, -1);
-    ops->copy(device->stream, &(struct op_copy){whole->values, whole->pinned, DIM * sizeof(float)});
+    ops->copy(
+        device->stream,
+        &(struct op_copy){.out = whole->values, .in = whole->pinned, .bytes = DIM * sizeof(float)});
     ops->event_record(device->stream, whole->event);
     ops->event_wait(whole->low, whole->event);
     put_add(device, whole->low, whole->values, whole->pinned);
@@ -386,10 +388,10 @@ Test(cuda_device, copies_between_host_and_gpu)
     float *host = memory;
     const int64_t bytes = DIM * sizeof(float);
     values_set(host, 4);
-    device->ops->copy(device->stream, &(struct op_copy){values, host, bytes});
+    device->ops->copy(device->stream, &(struct op_copy){.out = values, .in = host, .bytes = bytes});
     put_add(device, device->stream, values, values);
-    device->ops->copy(device->stream, &(struct op_copy){host, values, bytes});
-    device->ops->copy(device->stream, &(struct op_copy){NULL, NULL, 0});
+    device->ops->copy(device->stream, &(struct op_copy){.out = host, .in = values, .bytes = bytes});
+    device->ops->copy(device->stream, &(struct op_copy){.out = NULL, .in = NULL, .bytes = 0});
     synchronize_ok(device, device->stream);
     cr_assert(host[0] == 8 && host[DIM - 1] == 8);
     device->ops->host_memory_free(device, host);

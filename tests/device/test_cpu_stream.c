@@ -147,7 +147,8 @@ Test(cpu_stream, progress_grows_and_never_falls)
     uint64_t after = device->ops->progress(device->stream);
     cr_assert_geq(after, before + 300);
     for (int i = 0; i < 10; i++)
-        device->ops->copy(device->stream, &(struct op_copy){to, from, sizeof from});
+        device->ops->copy(device->stream,
+                          &(struct op_copy){.out = to, .in = from, .bytes = sizeof from});
     synchronize_ok(device, device->stream);
     cr_assert_geq(device->ops->progress(device->stream), after + 10 * 32, "pieces count");
     atomic_store(&observation.stop, 1);
@@ -185,8 +186,9 @@ Test(cpu_stream, progress_moves_within_an_operation)
     within.from = mmap(NULL, COPY_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     cr_assert(within.from != MAP_FAILED);
     cr_assert_eq(sigaction(SIGSEGV, &action, NULL), 0);
-    within.device->ops->copy(within.device->stream,
-                             &(struct op_copy){to, within.from, (int64_t)COPY_BYTES});
+    within.device->ops->copy(
+        within.device->stream,
+        &(struct op_copy){.out = to, .in = within.from, .bytes = (int64_t)COPY_BYTES});
     synchronize_ok(within.device, within.device->stream);
     cr_assert_eq(within.count, LOOKS);
     for (int i = 1; i < LOOKS; i++)

@@ -460,6 +460,9 @@ static const struct kernel_case copy_cases[] = {
     {.row_bytes = 262144},
     {.row_bytes = 262145},
     {.row_bytes = 1000003},
+    {.row_bytes = 37, .rows = 5, .stride_extra = 3},
+    {.row_bytes = 300001, .rows = 3, .stride_extra = 5},
+    {.row_bytes = 64, .rows = 2},
     {FOR_BENCH, .row_bytes = 1 << 20},
     {FOR_BENCH, .row_bytes = 64 << 20},
 };

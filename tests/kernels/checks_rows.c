@@ -97,11 +97,15 @@ void check_dequantize(struct workload *w, struct device *device, const char *nam
 void check_copy(struct workload *w, struct device *device, const char *name)
 {
     const struct op_copy *op = &w->copy;
-    size_t bytes = (size_t)op->bytes;
-    const char *initial = w->outputs[0].initial;
+    size_t bytes = (size_t)op->bytes, end = w->outputs[0].bytes;
+    const char *initial = w->outputs[0].initial, *out = op->out, *in = op->in;
     workload_launch(w, device);
-    cr_assert(memcmp(op->out, op->in, bytes) == 0, "%s", name);
-    cr_assert(memcmp((const char *)op->out + bytes, initial + bytes, w->outputs[0].bytes - bytes) ==
-                  0,
-              "%s: wrote behind the end", name);
+    for (int64_t row = 0; row <= op->more_rows; row++) {
+        size_t at = (size_t)(row * op->out_stride);
+        size_t next = row < op->more_rows ? at + (size_t)op->out_stride : end;
+        cr_assert(memcmp(out + at, in + row * op->in_stride, bytes) == 0, "%s, row %lld", name,
+                  (long long)row);
+        cr_assert(memcmp(out + at + bytes, initial + at + bytes, next - at - bytes) == 0,
+                  "%s: wrote behind the end of row %lld", name, (long long)row);
+    }
 }

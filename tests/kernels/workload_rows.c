@@ -143,10 +143,16 @@ void workload_dequantize(struct workload *w, struct random *random)
 void workload_copy(struct workload *w, struct random *random)
 {
     const struct kernel_case *c = w->from;
+    int64_t more = c->rows > 0 ? c->rows - 1 : 0;
+    int64_t out_stride = c->row_bytes + 2 * c->stride_extra;
+    int64_t in_stride = c->row_bytes + c->stride_extra;
     w->copy = (struct op_copy){
-        .out = output_bytes_new(w, c->row_bytes, 64),
-        .in = bytes_new(w, random, c->row_bytes),
+        .out = output_bytes_new(w, c->row_bytes + more * out_stride, 64),
+        .in = bytes_new(w, random, c->row_bytes + more * in_stride),
         .bytes = c->row_bytes,
+        .more_rows = more,
+        .out_stride = out_stride,
+        .in_stride = in_stride,
     };
-    w->bytes = 2.0 * (double)c->row_bytes;
+    w->bytes = 2.0 * (double)(c->row_bytes * (1 + more));
 }

@@ -283,6 +283,22 @@ cudaError_t cudaMemcpyAsync(void *out, const void *in, size_t bytes, cudaMemcpyK
     return cudaSuccess;
 }
 
+cudaError_t cudaMemcpy2DAsync(void *out, size_t out_stride, const void *in, size_t in_stride,
+                              size_t bytes, size_t rows, cudaMemcpyKind kind, cudaStream_t stream)
+{
+    (void)kind;
+    GUARDED()
+    if (bytes > out_stride || bytes > in_stride)
+        return answer(cudaErrorInvalidPitchValue);
+    auto copy = [=] {
+        for (size_t row = 0; row < rows; row++)
+            std::memcpy(static_cast<char *>(out) + row * out_stride,
+                        static_cast<const char *>(in) + row * in_stride, bytes);
+    };
+    enqueue(stream, {copy, nullptr, 0, false});
+    return cudaSuccess;
+}
+
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 {
     GUARDED()

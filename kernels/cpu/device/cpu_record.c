@@ -130,7 +130,7 @@ void cpu_record_copy(const struct op_copy *op, struct cpu_pool *pool)
 {
     bool to_device = cpu_pool_has(pool, op->out);
     bool is_within = to_device && cpu_pool_has(pool, op->in);
-    struct work work = work_rows(1, op->bytes, is_within ? 2 : 1, 1);
+    struct work work = work_rows(1 + op->more_rows, op->bytes, is_within ? 2 : 1, 1);
     put(&work);
     if (!is_within)
         record_copy(!to_device);

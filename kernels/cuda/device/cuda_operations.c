@@ -52,10 +52,14 @@ static enum status copy_launch(struct cuda_stream *cuda, const struct op_copy *o
 {
     if (op->bytes == 0)
         return STATUS_OK;
-    CUDA_TRY(
-        cuda->common->ordinal,
-        cudaMemcpyAsync(op->out, op->in, (size_t)op->bytes, cudaMemcpyDefault, cuda->launch.stream),
-        err);
+    size_t bytes = (size_t)op->bytes;
+    cudaError_t error =
+        op->more_rows == 0
+            ? cudaMemcpyAsync(op->out, op->in, bytes, cudaMemcpyDefault, cuda->launch.stream)
+            : cudaMemcpy2DAsync(op->out, (size_t)op->out_stride, op->in, (size_t)op->in_stride,
+                                bytes, (size_t)(1 + op->more_rows), cudaMemcpyDefault,
+                                cuda->launch.stream);
+    CUDA_TRY(cuda->common->ordinal, error, err);
     return STATUS_OK;
 }
 
