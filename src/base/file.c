@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/disk.h"
@@ -43,6 +44,19 @@ enum status file_read_at(int fd, const char *path, uint64_t offset, void *out, s
         offset += (uint64_t)got;
     }
     return STATUS_OK;
+}
+
+void file_read_ahead(int fd, uint64_t offset, uint64_t bytes)
+{
+    (void)posix_fadvise(fd, (off_t)offset, (off_t)bytes, POSIX_FADV_WILLNEED);
+}
+
+/* RWF_NOWAIT reads what is in the page cache, and nothing else. */
+bool file_is_cached(int fd, uint64_t offset)
+{
+    char byte;
+    struct iovec one = {&byte, sizeof byte};
+    return preadv2(fd, &one, 1, (off_t)offset, RWF_NOWAIT) == 1;
 }
 
 enum status file_read_whole(char **out, size_t *length, const char *path, size_t bytes_max,

@@ -24,6 +24,15 @@ enum status file_ended_early(int fd, const char *path, uint64_t offset, size_t l
 enum status file_read_at(int fd, const char *path, uint64_t offset, void *out, size_t bytes,
                          struct error *err) MUST_CHECK;
 
+/* Has the system read these bytes ahead, for a file_read_at that comes soon. A hint: it never
+ * fails, and of more bytes than the disk's own read-ahead (mostly 128 KiB) the system takes only so
+ * many. Thread-safe. */
+void file_read_ahead(int fd, uint64_t offset, uint64_t bytes);
+
+/* Whether the byte at `offset` is in the page cache; false where the file's system cannot tell.
+ * Thread-safe. */
+bool file_is_cached(int fd, uint64_t offset);
+
 /* The name of the file behind all links, which is to be replaced where `path` is: `path` itself
  * where nothing is there. False with errno, also for a link to a file that is not there. */
 bool file_resolve(char out[PATH_MAX], const char *path);

@@ -1,5 +1,6 @@
 #include "exec/weights.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
@@ -9,10 +10,24 @@
 #include "exec/weight_slices.h"
 #include "store/packed_read.h"
 
+/* The disk is asked for so much before a worker comes to it, in requests of so much at most: it
+ * reads while the workers pack, and many requests at a time are what a disk is fast with. */
+#define AHEAD_BYTES   ((uint64_t)32 << 20)
+#define REQUEST_BYTES ((int64_t)128 << 10)
+
 /* One slice on its way from the checkpoint to its place. */
 struct load_task {
     struct weight_slice slice;
     uint64_t offset; /* in the slab; not of experts, which have slots */
+};
+
+/* Up to where the disk was asked. */
+struct ahead {
+    pthread_mutex_t lock;
+    size_t task;
+    int64_t row;    /* of the task's slice */
+    uint64_t bytes; /* of all before, those in the page cache and parts of rows included */
+    bool passes;    /* the rest of the task is not asked for */
 };
 
 struct loader {
@@ -25,6 +40,7 @@ struct loader {
     const struct weights_progress *progress;
     atomic_uint_fast64_t bytes_done;
     atomic_size_t next_task;
+    struct ahead ahead;
     atomic_int failed;
     struct load_worker *workers;
 };
@@ -232,11 +248,55 @@ enum status weights_bytes_on_disk(uint64_t *out, const struct checkpoint *checkp
     return STATUS_OK;
 }
 
+/* Asks for some rows, or passes over a task: one whose rows are read in parts, because all would be
+ * more than what is read, and one in the page cache already. False when a location is wrong, which
+ * whoever reads it says. */
+static bool ahead_step(struct ahead *ahead, const struct loader *loader)
+{
+    const struct weight_slice *slice = &loader->tasks[ahead->task].slice;
+    const struct block *block = &slice->block;
+    struct weight_location where;
+    if (checkpoint_locate(&where, loader->checkpoint, slice->weight, slice->layer, slice->expert,
+                          NULL) != STATUS_OK)
+        return false;
+    int64_t row_bytes = (int64_t)bytes_on_disk(&where, block->column_count);
+    int64_t rows = REQUEST_BYTES / row_bytes > 1 ? REQUEST_BYTES / row_bytes : 1;
+    if (ahead->row == 0)
+        ahead->passes = block->column_count < where.column_count ||
+                        checkpoint_is_cached(loader->checkpoint, &where, block->row);
+    if (ahead->passes || rows > block->row_count - ahead->row)
+        rows = block->row_count - ahead->row;
+    if (!ahead->passes)
+        checkpoint_read_ahead(loader->checkpoint, &where, block->row + ahead->row, rows);
+    ahead->bytes += (uint64_t)(rows * row_bytes);
+    ahead->row += rows;
+    if (ahead->row == block->row_count) {
+        ahead->task++;
+        ahead->row = 0;
+    }
+    return true;
+}
+
+/* Goes on until AHEAD_BYTES more are asked for than are done; one worker at a time does so. */
+static void read_ahead(struct loader *loader)
+{
+    struct ahead *ahead = &loader->ahead;
+    if (pthread_mutex_trylock(&ahead->lock) != 0)
+        return;
+    while (ahead->task < loader->task_count &&
+           ahead->bytes < atomic_load(&loader->bytes_done) + AHEAD_BYTES) {
+        if (!ahead_step(ahead, loader))
+            ahead->task = loader->task_count;
+    }
+    pthread_mutex_unlock(&ahead->lock);
+}
+
 static enum status report_progress(void *context, uint64_t bytes, struct error *err)
 {
     struct loader *loader = context;
     const struct weights_progress *progress = loader->progress;
     uint64_t done = atomic_fetch_add(&loader->bytes_done, bytes) + bytes;
+    read_ahead(loader);
     return progress->report == NULL ? STATUS_OK : progress->report(progress->context, done, err);
 }
 
@@ -283,6 +343,7 @@ static enum status read_all(struct loader *loader, struct error *err)
 {
     struct device *device = loader->weights->device;
     int worker_count = device->ops->host_workers(device);
+    read_ahead(loader);
     TRY(memory_get((void **)&loader->workers, (size_t)worker_count, sizeof *loader->workers,
                    "the loading workers", err));
     for (int w = 0; w < worker_count; w++)
@@ -307,6 +368,7 @@ static void loader_deinit(struct loader *loader)
         memory_free(loader->workers[w].staging);
     memory_free(loader->workers);
     memory_free(loader->tasks);
+    pthread_mutex_destroy(&loader->ahead.lock);
 }
 
 enum status weights_load(struct weights *out, struct device *device,
@@ -320,7 +382,12 @@ enum status weights_load(struct weights *out, struct device *device,
                               .device = device,
                               .vocab = layout_vocab(&shape, layout->rank_count, share->rank)};
     struct loader loader = {
-        .weights = &weights, .checkpoint = checkpoint, .config = config, .progress = progress};
+        .weights = &weights,
+        .checkpoint = checkpoint,
+        .config = config,
+        .progress = progress,
+        .ahead = {.lock = PTHREAD_MUTEX_INITIALIZER},
+    };
     enum status status;
     TRY_GOTO(weight_slices_each(config, layout, share->rank, &share->types, task_add, &loader, err),
              done);

@@ -72,4 +72,12 @@ enum status checkpoint_read_rows(const struct checkpoint *checkpoint,
                                  void *out, enum dtype dtype, void *staging, uint64_t staging_bytes,
                                  struct error *err) MUST_CHECK;
 
+/* Has the system read whole rows ahead, a hint (file_read_ahead). Thread-safe. */
+void checkpoint_read_ahead(const struct checkpoint *checkpoint, const struct weight_location *where,
+                           int64_t row, int64_t row_count);
+
+/* Whether a row begins in the page cache (file_is_cached). Thread-safe. */
+bool checkpoint_is_cached(const struct checkpoint *checkpoint, const struct weight_location *where,
+                          int64_t row);
+
 #endif

@@ -130,3 +130,29 @@ enum status checkpoint_read_rows(const struct checkpoint *checkpoint,
                                  (struct block){row, count, 0, where->column_count}, out, dtype,
                                  staging, staging_bytes, err);
 }
+
+/* In the file. */
+static uint64_t row_offset(const struct weight_location *where, int64_t row, uint64_t row_bytes)
+{
+    return where->tensor->offset + (uint64_t)(where->first_row + row) * row_bytes;
+}
+
+static uint64_t row_bytes_of(const struct weight_location *where)
+{
+    return (uint64_t)(where->column_count * dtype_bytes(dtype_on_disk(where->tensor)));
+}
+
+void checkpoint_read_ahead(const struct checkpoint *checkpoint, const struct weight_location *where,
+                           int64_t row, int64_t row_count)
+{
+    uint64_t row_bytes = row_bytes_of(where);
+    file_read_ahead(checkpoint->shards[where->tensor->shard].fd, row_offset(where, row, row_bytes),
+                    (uint64_t)row_count * row_bytes);
+}
+
+bool checkpoint_is_cached(const struct checkpoint *checkpoint, const struct weight_location *where,
+                          int64_t row)
+{
+    return file_is_cached(checkpoint->shards[where->tensor->shard].fd,
+                          row_offset(where, row, row_bytes_of(where)));
+}

@@ -1,9 +1,13 @@
+#define _GNU_SOURCE
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -157,4 +161,35 @@ Test(file, the_file_behind_links_is_found)
     cr_assert(file_is_dangling(dangling) && !file_is_dangling(link) && !file_is_dangling(none));
     unlink(link);
     unlink(dangling);
+}
+
+static bool can_tell_cached(int fd)
+{
+    char byte;
+    return preadv2(fd, &(struct iovec){&byte, 1}, 1, 0, RWF_NOWAIT) >= 0 || errno != EOPNOTSUPP;
+}
+
+/* The last byte of a file that was dropped comes to the page cache though nobody reads it. Where it
+ * cannot be dropped, as in memory, there is nothing to see. */
+Test(file, is_read_ahead)
+{
+    const off_t bytes = 64 << 10;
+    struct timespec pause = {.tv_nsec = 1000000};
+    write_bytes((size_t)bytes);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    cr_assert_geq(fd, 0);
+    cr_assert(file_is_cached(fd, 0) || !can_tell_cached(fd));
+    cr_assert(!file_is_cached(fd, (uint64_t)bytes));
+    cr_assert(!file_is_cached(-1, 0));
+    cr_assert_eq(fdatasync(fd), 0);
+    cr_assert_eq(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+    bool is_dropped =
+        can_tell_cached(fd) && !file_is_cached(fd, 0) && !file_is_cached(fd, (uint64_t)bytes - 1);
+    file_read_ahead(fd, 0, (uint64_t)bytes);
+    for (int i = 0; is_dropped && i < 20000 && !file_is_cached(fd, (uint64_t)bytes - 1); i++)
+        nanosleep(&pause, NULL);
+    cr_assert(!is_dropped || file_is_cached(fd, (uint64_t)bytes - 1));
+    file_read_ahead(fd, 1ull << 62, 1); /* never fails */
+    file_read_ahead(-1, 0, 1);
+    close(fd);
 }
