@@ -41,6 +41,10 @@ set(pc_uring "")
 if(PHASOR_URING)
     set(pc_uring " liburing")
 endif()
+set(pc_hwloc "")
+if(PHASOR_HWLOC) # by name: what hwloc.pc asks for beside it serves a static hwloc
+    set(pc_hwloc "-lhwloc ")
+endif()
 configure_file(cmake/phasor.pc.in phasor.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/phasor.pc
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,6 +1,7 @@
 # The libraries that phasor links, as imported targets phasor::jansson, phasor::pcre2,
-# phasor::utf8proc, phasor::xxhash, phasor::zstd and, with PHASOR_URING, phasor::uring. This file
-# serves the build and, installed, the CMake package (whose static library needs the same). Headers and libraries are searched where CMake searches:
+# phasor::utf8proc, phasor::xxhash, phasor::zstd and, with PHASOR_URING, phasor::uring, with
+# PHASOR_HWLOC phasor::hwloc. This file serves the build and, installed, the CMake package (whose
+# static library needs the same). Headers and libraries are searched where CMake searches:
 # CMAKE_PREFIX_PATH can name one unpacked prefix. With PHASOR_STATIC_DEPS only static libraries are
 # taken. PHASOR_MISSING lists what was not found, in words.
 
@@ -39,4 +40,7 @@ phasor_dependency(xxhash HEADER xxhash.h LIBRARY xxhash PACKAGE libxxhash-dev)
 phasor_dependency(zstd HEADER zstd.h LIBRARY zstd PACKAGE libzstd-dev)
 if(PHASOR_URING)
     phasor_dependency(uring HEADER liburing.h LIBRARY uring PACKAGE liburing-dev)
+endif()
+if(PHASOR_HWLOC)
+    phasor_dependency(hwloc HEADER hwloc.h LIBRARY hwloc PACKAGE libhwloc-dev)
 endif()

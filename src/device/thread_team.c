@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "device/cpu_places.h"
 #include "device/sleepers.h"
 
 struct worker {
@@ -104,14 +105,12 @@ void thread_pin(pthread_t thread, int cpu)
     cpu_set_t allowed, one;
     if (cpu < 0 || sched_getaffinity(0, sizeof allowed, &allowed) != 0)
         return;
-    for (int i = 0; i < CPU_SETSIZE; i++) {
-        if (!CPU_ISSET(i, &allowed) || cpu-- > 0)
-            continue;
-        CPU_ZERO(&one);
-        CPU_SET(i, &one);
-        pthread_setaffinity_np(thread, sizeof one, &one);
+    int chosen = cpu_of_set(&allowed, cpu);
+    if (chosen < 0)
         return;
-    }
+    CPU_ZERO(&one);
+    CPU_SET(chosen, &one);
+    pthread_setaffinity_np(thread, sizeof one, &one);
 }
 
 enum status thread_team_create(struct thread_team **out, int thread_count, int first_cpu,

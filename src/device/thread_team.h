@@ -34,8 +34,9 @@ void thread_team_share(struct thread_team *team, void (*work)(void *context, int
 /* CPUs that the calling thread may use: what thread_count 0 stands for elsewhere. */
 int thread_team_cpu_count(void);
 
-/* Pins a thread to one of the CPUs that the calling thread may use, counted from 0. Best effort: a
- * refusal, or a number beyond the last, leaves it as it is and only costs speed. */
+/* Pins a thread to one of the CPUs that the calling thread may use, counted from 0 in the order of
+ * their places (device/cpu_places.h). Best effort: a refusal, or a number beyond the last, leaves
+ * it as it is and only costs speed. */
 void thread_pin(pthread_t thread, int cpu);
 
 #endif
