@@ -263,9 +263,10 @@ int main(int argc, char **argv)
     struct device *device;
     struct thread_team *team;
     struct error err;
-    struct cpu_share share = {.thread_count = threads, .first_cpu = 0};
+    int first_cpu = threads == thread_team_cpu_count() ? 0 : -1; /* as a run pins its threads */
+    struct cpu_share share = {.thread_count = threads, .first_cpu = first_cpu};
     if (device_cpu_create_with(&device, &share, cpu_kernels_choose(set), &err) != STATUS_OK ||
-        thread_team_create(&team, threads, 0, &err) != STATUS_OK) {
+        thread_team_create(&team, threads, first_cpu, &err) != STATUS_OK) {
         fprintf(stderr, "bench_kernels: %s\n", err.message);
         return 1;
     }

@@ -167,11 +167,10 @@ static void strip_fix(struct fixed_strip *to, const struct tiles *tiles, int64_t
                   block_count);
 }
 
-/* Of a slice the part that a tile fetches from the next one: as much as the tile itself, in the
- * order of memory, which is faster than that of tiles. */
+/* The part of the next slice that a tile fetches: as much as the tile itself, in the order of
+ * memory, which is faster than that of tiles. */
 struct slice_part {
-    bool is_in_order; /* each part, so many blocks of a tile's panels, is of one block of the piece
-                       */
+    bool is_in_order; /* else parts would not end where a block's panels do, and are not used */
     int64_t panel, block;
 };
 
@@ -205,7 +204,7 @@ static void next_choose(struct tile_work *work, const struct walk *walk, int mat
     int64_t panel = walk->panel + walk->step;
     int64_t block = work->block, next_block = block + work->block_count;
     int64_t part_block = part->block + (piece->ahead != NULL ? 0 : work->block_count);
-    work->is_fetched = piece->ahead != NULL;
+    work->fetches_next = piece->ahead != NULL;
     work->next_step = tiles->block_step;
     if (piece->ahead != NULL) {
         piece = piece->ahead;
@@ -237,9 +236,10 @@ static void fetch_scales(const struct piece *piece, int64_t block, int64_t block
     const struct tiles *tiles = &piece->tiles[0];
     const struct matrix *matrix = tiles->matrix;
     int64_t last_panel = piece->first_panel + piece->panels - 1;
-    int64_t first = scale_index(tiles, piece->first_panel, block);
+    const int64_t line_scales = LINE_BYTES / (int64_t)sizeof *matrix->scales;
+    int64_t first = scale_index(tiles, piece->first_panel, block) / line_scales * line_scales;
     int64_t last = scale_index(tiles, last_panel, block + block_count - 1);
-    for (int64_t at = first; at <= last; at += LINE_BYTES / (int64_t)sizeof *matrix->scales) {
+    for (int64_t at = first; at <= last; at += line_scales) {
         fetch_line((const char *)(matrix->scales + at));
         if (matrix->minima != NULL)
             fetch_line((const char *)(matrix->minima + at));

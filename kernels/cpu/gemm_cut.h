@@ -13,6 +13,7 @@
 #define SLICE_BLOCKS  8  /* of columns at a time, of one strip packed by input */
 #define SLICE_PANELS  64 /* wanted of each piece then, where that is fair */
 #define PIECES_AHEAD  16 /* for each worker, where each may hold one more than it works on */
+#define AHEAD_BYTES   (768 * 1024) /* of such a piece: it waits in the L2 cache */
 
 /* ---- A piece ------------------------------------------------------------------------------- */
 
@@ -20,7 +21,6 @@
 struct piece {
     struct tiles tiles[2];
     int matrix_count;
-    int64_t group;
     int64_t first_row, row_count;
     int64_t first_panel, panels; /* of each matrix */
     int strip_rows;              /* of each strip but the last */
@@ -79,10 +79,10 @@ static bool is_fair(int64_t panel_count, int64_t group_count, int64_t panels, in
     return most * worker_count * 8 <= panel_count * group_count * 9;
 }
 
-/* The fewest panels of a piece that are worth a piece of their own; fewer where else a worker would
- * have none, as of a router's few outputs. */
-static int64_t panels_wanted(const struct tiles *tiles, int64_t group_count, int64_t rows_most,
-                             int worker_count)
+/* The fewest panels of each matrix that are worth a piece of their own; fewer where else a worker
+ * would have none, as of a router's few outputs. */
+static int64_t panels_wanted(const struct tiles *tiles, int matrix_count, int64_t group_count,
+                             int64_t rows_most, int worker_count)
 {
     int64_t wanted = takes_slices(tiles, rows_most) ? SLICE_PANELS : PANELS_WANTED;
     int64_t each =
@@ -90,6 +90,7 @@ static int64_t panels_wanted(const struct tiles *tiles, int64_t group_count, int
     while (wanted > PANELS_WANTED &&
            !is_fair(tiles->panel_count, group_count, wanted, worker_count))
         wanted /= 2;
+    wanted /= matrix_count;
     return wanted < each ? wanted : each;
 }
 
@@ -107,7 +108,7 @@ static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t gr
                       .strip_rows = strip_rows};
     int64_t spread = ceil_div(tiles->panel_count * group_count * cut.row_pieces,
                               PIECES_EACH * (int64_t)worker_count);
-    int64_t wanted = panels_wanted(tiles, group_count, rows_most, worker_count) / matrix_count;
+    int64_t wanted = panels_wanted(tiles, matrix_count, group_count, rows_most, worker_count);
     cut.panels = spread > wanted ? spread : wanted;
     cut.panels = cut.panels > 1 ? cut.panels : 1; /* none where there are no rows */
     cut.panels = cut.panels < fitting ? cut.panels : fitting;
@@ -153,9 +154,10 @@ struct group_queue {
     int matrix_count; /* 2: gate and up; 1: down */
     struct share *share;
     struct cut cut;
-    /* Where pieces in slices are many, a worker takes each before it runs the one before, whose
-     * tiles then bring its weights to the L2 cache. One long run of weights, as of a piece packed
-     * by output, the processor itself fetches as fast. */
+    /* Where pieces in slices are many and small, a worker takes each before it runs the one before,
+     * whose tiles then bring its weights to the L2 cache. One long run of weights, as of a piece
+     * packed by output, the processor itself fetches as fast. At the end a worker may hold a whole
+     * piece more than is_fair counts with, of PIECES_AHEAD. */
     bool takes_ahead, has_next;
     struct piece next;
 };
@@ -181,7 +183,7 @@ static bool group_piece_take(struct piece *piece, const struct group_queue *queu
     return false;
 }
 
-/* `groups` are not empty. */
+/* `group_count` > 0. */
 static void group_queue_begin(struct group_queue *queue, const struct ffn_weights *groups,
                               const int32_t *offsets, int64_t group_count, int matrix_count,
                               struct share *share)
@@ -201,8 +203,10 @@ static void group_queue_begin(struct group_queue *queue, const struct ffn_weight
         .share = share,
         .cut = cut_of(&shape, matrix_count, busy, most, share->worker_count),
     };
+    int64_t bytes =
+        queue->cut.panels * shape.block_count * TILE_VALUES * dtype_bits(shape.matrix->dtype) / 8;
     queue->takes_ahead =
-        takes_slices(&shape, most) &&
+        takes_slices(&shape, most) && bytes <= AHEAD_BYTES &&
         busy * queue->cut.panel_pieces >= PIECES_AHEAD * (int64_t)share->worker_count;
     if (queue->takes_ahead)
         queue->has_next = group_piece_take(&queue->next, queue);

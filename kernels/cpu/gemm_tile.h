@@ -116,7 +116,7 @@ struct tile_work {
     const float *in;                 /* of the first block, [rows][strip_stride(rows)] */
     const struct fixed_strip *fixed; /* int4: the inputs (kernels/cpu/gemm_fixed.h) */
     int64_t panel, block, block_count;
-    bool is_fetched;   /* an earlier tile has fetched its weights */
+    bool fetches_next; /* and nothing of its own, which earlier tiles have fetched */
     const char *next;  /* weights that are multiplied behind these, from their first block on */
     int64_t next_step; /* from what is fetched beside a block to the next */
 };
@@ -131,7 +131,7 @@ struct fetch {
 INLINE struct fetch fetch_begin(const struct tile_work *work, const char *tile, int64_t tile_bytes)
 {
     const int64_t blocks = FETCH_BYTES / tile_bytes;
-    struct fetch fetch = {.own_blocks = work->is_fetched ? 0 : work->block_count - blocks};
+    struct fetch fetch = {.own_blocks = work->fetches_next ? 0 : work->block_count - blocks};
     fetch.at = fetch.own_blocks > 0 ? tile + blocks * work->tiles->block_step : work->next;
     return fetch;
 }

@@ -41,7 +41,7 @@ static void append_head_bf16(uint16_t *keys, uint16_t *values, int64_t dim, cons
 {
     for (int64_t first = 0; first < dim; first += LANES) {
         int64_t count = dim - first < LANES ? dim - first : LANES;
-        float last_key[LANES], last_value[LANES] = {0};
+        float last_key[LANES] = {0}, last_value[LANES] = {0};
         uint16_t halves[LANES];
         memcpy(last_key, key + first, (size_t)count * sizeof(float));
         memcpy(last_value, value + first, (size_t)count * sizeof(float));

@@ -1,6 +1,7 @@
 /* Vectors of 16 floats in the compiler's own vector language: one register with AVX-512, two with
  * AVX2, four with SSE or NEON. So one source serves every instruction set; what the
- * language cannot say is in v16_dot_pairs, words_dot, bytes_dot and pairs_total. */
+ * language cannot say is in v16_store_pairs, v16_dot_pairs, words_dot, bytes_dot and pairs_total.
+ */
 #ifndef PHASOR_KERNELS_CPU_SIMD_H
 #define PHASOR_KERNELS_CPU_SIMD_H
 
@@ -65,7 +66,7 @@ INLINE void v16_store_bf16(uint16_t *to, v16 value)
 }
 
 /* v16_store_bf16 for inputs of v16_dot_pairs: with the instruction, which takes what is denormal
- * for zero as that does. */
+ * for zero as that does. The intrinsic's type depends on the compiler. */
 INLINE void v16_store_pairs(uint16_t *to, v16 value)
 {
 #if defined(__AVX512BF16__)

@@ -48,10 +48,13 @@ enum status file_read_at(int fd, const char *path, uint64_t offset, void *out, s
 
 void file_read_ahead(int fd, uint64_t offset, uint64_t bytes)
 {
+    if (bytes == 0)
+        return; /* 0 would be all to the end */
     (void)posix_fadvise(fd, (off_t)offset, (off_t)bytes, POSIX_FADV_WILLNEED);
 }
 
-/* RWF_NOWAIT reads what is in the page cache, and nothing else. */
+/* RWF_NOWAIT reads what is in the page cache; where it finds nothing, kernels of late begin to read
+ * ahead, too. */
 bool file_is_cached(int fd, uint64_t offset)
 {
     char byte;

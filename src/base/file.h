@@ -29,8 +29,8 @@ enum status file_read_at(int fd, const char *path, uint64_t offset, void *out, s
  * many. Thread-safe. */
 void file_read_ahead(int fd, uint64_t offset, uint64_t bytes);
 
-/* Whether the byte at `offset` is in the page cache; false where the file's system cannot tell.
- * Thread-safe. */
+/* Whether the byte at `offset` is in the page cache; false where the file's system cannot tell. If
+ * not, the system may begin to read it. Thread-safe. */
 bool file_is_cached(int fd, uint64_t offset);
 
 /* The name of the file behind all links, which is to be replaced where `path` is: `path` itself

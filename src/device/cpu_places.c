@@ -21,13 +21,22 @@ static void places_read(hwloc_topology_t topology)
     }
 }
 
-/* Also those that this process may not use now. */
+/* Also CPUs that this process may not use now. */
+#if HWLOC_API_VERSION >= 0x00020500
+#define TOPOLOGY_FLAGS                                                                             \
+    (HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED | HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING)
+#elif HWLOC_API_VERSION >= 0x00020100
+#define TOPOLOGY_FLAGS HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED
+#else
+#define TOPOLOGY_FLAGS HWLOC_TOPOLOGY_FLAG_WHOLE_SYSTEM
+#endif
+
 static void places_find(void)
 {
     hwloc_topology_t topology;
     if (hwloc_topology_init(&topology) != 0)
         return;
-    if (hwloc_topology_set_flags(topology, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED) == 0 &&
+    if (hwloc_topology_set_flags(topology, TOPOLOGY_FLAGS) == 0 &&
         hwloc_topology_load(topology) == 0)
         places_read(topology);
     hwloc_topology_destroy(topology);

@@ -252,14 +252,14 @@ struct op_dequantize {
     struct matrix in; /* DTYPE_INT4 */
 };
 
-/* out[0 .. bytes - 1] = in[...], and so `more_rows` times again, each so many bytes behind the one
- * before; the two do not overlap. */
+/* out[0 .. bytes - 1] = in[...], and so `more_rows` times again (-1: not even once), each row a
+ * stride behind the one before; the two do not overlap. */
 struct op_copy {
     void *out;
     const void *in;
     int64_t bytes; /* of a row */
     int64_t more_rows;
-    int64_t out_stride, in_stride; /* >= bytes, where there are more rows */
+    int64_t out_stride, in_stride; /* bytes; at least those of a row, where there are more */
 };
 
 #endif

@@ -10,8 +10,9 @@
 #include "exec/weight_slices.h"
 #include "store/packed_read.h"
 
-/* The disk is asked for so much before a worker comes to it, in requests of so much at most: it
- * reads while the workers pack, and many requests at a time are what a disk is fast with. */
+/* The disk is asked for so much more than has been read, in the order of the list and in requests
+ * of so much at most: it reads while the workers pack, and many requests at a time are what a disk
+ * is fast with. */
 #define AHEAD_BYTES   ((uint64_t)32 << 20)
 #define REQUEST_BYTES ((int64_t)128 << 10)
 
@@ -27,7 +28,6 @@ struct ahead {
     size_t task;
     int64_t row;    /* of the task's slice */
     uint64_t bytes; /* of all before, those in the page cache and parts of rows included */
-    bool passes;    /* the rest of the task is not asked for */
 };
 
 struct loader {
@@ -248,8 +248,8 @@ enum status weights_bytes_on_disk(uint64_t *out, const struct checkpoint *checkp
     return STATUS_OK;
 }
 
-/* Asks for some rows, or passes over a task: one whose rows are read in parts, because all would be
- * more than what is read, and one in the page cache already. False when a location is wrong, which
+/* Asks for some rows of a task, but not where they are in the page cache, and not where rows are
+ * read in parts: all of them would be more than what is read. False when a location is wrong, which
  * whoever reads it says. */
 static bool ahead_step(struct ahead *ahead, const struct loader *loader)
 {
@@ -259,18 +259,17 @@ static bool ahead_step(struct ahead *ahead, const struct loader *loader)
     if (checkpoint_locate(&where, loader->checkpoint, slice->weight, slice->layer, slice->expert,
                           NULL) != STATUS_OK)
         return false;
+    bool in_parts = block->column_count < where.column_count;
     int64_t row_bytes = (int64_t)bytes_on_disk(&where, block->column_count);
     int64_t rows = REQUEST_BYTES / row_bytes > 1 ? REQUEST_BYTES / row_bytes : 1;
-    if (ahead->row == 0)
-        ahead->passes = block->column_count < where.column_count ||
-                        checkpoint_is_cached(loader->checkpoint, &where, block->row);
-    if (ahead->passes || rows > block->row_count - ahead->row)
-        rows = block->row_count - ahead->row;
-    if (!ahead->passes)
-        checkpoint_read_ahead(loader->checkpoint, &where, block->row + ahead->row, rows);
+    int64_t left = block->row_count - ahead->row, row = block->row + ahead->row;
+    rows = in_parts || rows > left ? left : rows;
+    /* Where it ends, because where it begins may be the end of what was read before. */
+    if (!in_parts && !checkpoint_is_cached(loader->checkpoint, &where, row + rows - 1))
+        checkpoint_read_ahead(loader->checkpoint, &where, row, rows);
     ahead->bytes += (uint64_t)(rows * row_bytes);
     ahead->row += rows;
-    if (ahead->row == block->row_count) {
+    if (rows == left) {
         ahead->task++;
         ahead->row = 0;
     }

@@ -207,5 +207,9 @@ Test(file, is_cached_or_not)
     cr_assert_eq(file_is_cached(fd, 4999), can_tell);
     cr_assert(!file_is_cached(fd, 5000));
     cr_assert(!file_is_cached(-1, 0));
+    cr_assert_eq(fdatasync(fd), 0);
+    cr_assert_eq(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+    if (!is_resident(fd, 0))
+        cr_assert(!file_is_cached(fd, 0));
     close(fd);
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "device/cpu_places.h"
 #include "device/thread_team.h"
 #include "device_tools.h"
 
@@ -72,14 +73,8 @@ Test(cpu_stream, a_share_of_the_cpus_is_pinned)
     if (cpu_count < 2)
         cr_skip_test("one CPU");
     cpu_set_t allowed;
-    int last = -1, before = -1;
     cr_assert_eq(sched_getaffinity(0, sizeof allowed, &allowed), 0);
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (CPU_ISSET(cpu, &allowed)) {
-            before = last;
-            last = cpu;
-        }
-    }
+    int before = cpu_of_set(&allowed, cpu_count - 2), last = cpu_of_set(&allowed, cpu_count - 1);
     struct device *device;
     struct error err;
     struct cpu_share share = {.thread_count = 2, .first_cpu = cpu_count - 2};

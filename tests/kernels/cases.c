@@ -3,8 +3,8 @@
 #include <stdio.h>
 
 /* Strips of rows are up to 2, 6 or 24 high (12 of int4 by bytes) and the matrices' pieces 16, 48 or
- * 192: row counts stand on both sides of each. Columns stand on both sides of depths of passes over the
- * inputs: 128 of slices, and what many rows and a dozen have in the L1 cache. */
+ * 192: row counts stand on both sides of each. Columns stand on both sides of depths of passes over
+ * the inputs: 128 of slices, and what many rows and a dozen have in the L1 cache. */
 static const struct kernel_case embed_cases[] = {
     {.dtype = DTYPE_F32, .token_count = 0, .rows = 5, .columns = 16},
     {.dtype = DTYPE_F32, .token_count = 1, .rows = 37, .columns = 16},
@@ -374,18 +374,24 @@ static const struct kernel_case ffn_cases[] = {
      .expert_count = 7,
      .top_k = 4},
     {.dtype = DTYPE_BF16, /* so many networks that a worker takes ahead, of more than one slice */
-     .token_count = 10,
+     .token_count = 1,
      .rows = 144,
      .columns = 48,
-     .expert_count = 60,
-     .top_k = 8},
+     .expert_count = 130,
+     .top_k = 130},
     {.dtype = DTYPE_INT4,
-     .token_count = 10,
+     .token_count = 1,
      .rows = 144,
      .columns = 144,
-     .expert_count = 60,
-     .top_k = 8,
+     .expert_count = 130,
+     .top_k = 130,
      .option = true},
+    {.dtype = DTYPE_INT4, /* and of more than one piece */
+     .token_count = 9,
+     .rows = 48,
+     .columns = 2064,
+     .expert_count = 40,
+     .top_k = 6},
     {FOR_BENCH, .dtype = DTYPE_BF16, .token_count = 1, .rows = 768, .columns = 2048,
      .expert_count = 32, .top_k = 8},
     {FOR_BENCH, .dtype = DTYPE_BF16, .token_count = 16, .rows = 768, .columns = 2048,
@@ -543,8 +549,11 @@ void case_describe(char *out, size_t capacity, enum kernel_op op, const struct k
                  (long long)c->columns, c->packing == PACK_OUTPUT ? "output" : "input",
                  c->option ? ", with minima" : "");
         return;
-    case OP_GATHER:
     case OP_COPY:
+        snprintf(out, capacity, "%lld rows, %lld bytes", (long long)(c->rows > 0 ? c->rows : 1),
+                 (long long)c->row_bytes);
+        return;
+    case OP_GATHER:
         snprintf(out, capacity, "%lld rows, %lld bytes", (long long)c->token_count,
                  (long long)c->row_bytes);
         return;

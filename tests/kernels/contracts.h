@@ -13,7 +13,7 @@
 /* Where an operation runs, and how. */
 struct contract_ways {
     const char *name;
-    bool takes_pairs; /* as struct workload */
+    bool takes_pairs, rounds_attention; /* as struct workload */
     int count;
     int alone_count; /* the first of them run each row alone, too */
     struct device *devices[CONTRACT_WAYS_MAX];

@@ -218,7 +218,8 @@ static void scores_of(double *scores, double *largest, double *bound, const stru
 }
 
 static void attend_head(double *value, double *bound, const struct op_attention *op,
-                        const struct segment *segment, int64_t token, int64_t head)
+                        double weight_error, const struct segment *segment, int64_t token,
+                        int64_t head)
 {
     const struct qkv *qkv = &op->qkv;
     int64_t kv_head = head / (qkv->head_count / qkv->kv_head_count);
@@ -237,8 +238,8 @@ static void attend_head(double *value, double *bound, const struct op_attention 
         sum += weights[i] = exp(weights[i] - most);
     /* A shift of a score by e changes weights and their sum by e each; score - most is rounded;
      * each page may rescale what was summed before. */
-    double relative = 2 * (score_bound + 2 * largest * U) + 2 * sum_error(count) + 2 * EXP_ERROR +
-                      (double)ceil_div(count, KV_PAGE_TOKENS) * 4 * U;
+    double relative = 2 * (score_bound + 2 * largest * U + weight_error) + 2 * sum_error(count) +
+                      2 * EXP_ERROR + (double)ceil_div(count, KV_PAGE_TOKENS) * 4 * U;
     for (int64_t d = 0; d < qkv->head_dim; d++) {
         double magnitude = 0;
         value[d] = 0;
@@ -257,7 +258,7 @@ static int64_t segments_rows(const struct segment *segments, int64_t count)
     return count == 0 ? 0 : segments[count - 1].first_row + segments[count - 1].token_count;
 }
 
-void reference_attention(struct reference *out, const struct op_attention *op)
+void reference_attention(struct reference *out, const struct op_attention *op, double weight_error)
 {
     int64_t dim = op->qkv.head_dim;
     reference_init(out, segments_rows(op->segments, op->segment_count), op->qkv.head_count * dim);
@@ -265,7 +266,8 @@ void reference_attention(struct reference *out, const struct op_attention *op)
         for (int64_t t = 0; t < op->segments[s].token_count; t++) {
             for (int64_t h = 0; h < op->qkv.head_count; h++) {
                 int64_t at = (op->segments[s].first_row + t) * out->columns + h * dim;
-                attend_head(out->value + at, out->bound + at, op, &op->segments[s], t, h);
+                attend_head(out->value + at, out->bound + at, op, weight_error, &op->segments[s], t,
+                            h);
             }
         }
     }

@@ -24,7 +24,8 @@ void reference_embed(struct reference *out, const struct op_embed *op);
 void reference_rms_norm(struct reference *out, const struct op_rms_norm *op);
 void reference_add(struct reference *out, const struct op_add *op);
 void reference_matmul(struct reference *out, const struct op_matmul *op);
-void reference_attention(struct reference *out, const struct op_attention *op);
+/* `weight_error`: by how much an exponential may be rounded, relative to it. */
+void reference_attention(struct reference *out, const struct op_attention *op, double weight_error);
 void reference_ffn_up(struct reference *out, const struct op_ffn_up *op);
 void reference_ffn_down(struct reference *out, const struct op_ffn_down *op);
 void reference_combine(struct reference *out, const struct op_combine *op);

@@ -46,15 +46,21 @@ void workload_reset(struct workload *workload)
         memcpy(workload->outputs[i].data, workload->outputs[i].initial, workload->outputs[i].bytes);
 }
 
+const float *workload_rounded(struct workload *workload, const float *in, int64_t rows,
+                              int64_t stride)
+{
+    float *rounded = own(workload, (size_t)(rows * stride), sizeof *rounded);
+    for (int64_t i = 0; i < rows * stride; i++)
+        rounded[i] = bf16_to_f32(bf16_from_f32(in[i]));
+    return rounded;
+}
+
 const float *workload_factors(struct workload *workload, const float *in, int64_t rows,
                               int64_t stride)
 {
     if (!workload->takes_pairs || workload->from->dtype != DTYPE_BF16)
         return in;
-    float *rounded = own(workload, (size_t)(rows * stride), sizeof *rounded);
-    for (int64_t i = 0; i < rows * stride; i++)
-        rounded[i] = bf16_to_f32(bf16_from_f32(in[i]));
-    return rounded;
+    return workload_rounded(workload, in, rows, stride);
 }
 
 void workload_put(const struct workload *w, struct device *device)

@@ -37,10 +37,11 @@ struct workload {
         struct op_dequantize dequantize;
         struct op_copy copy;
     };
-    int64_t row_count;   /* rows that can be computed alone; 0: none can (group) */
-    int64_t page_count;  /* of the KV cache, unused pages included */
-    bool takes_pairs;    /* the kernels round what they multiply with bf16 weights to bf16 */
-    double flops, bytes; /* what the operation must do and move at least (device/ops.h) */
+    int64_t row_count;     /* rows that can be computed alone; 0: none can (group) */
+    int64_t page_count;    /* of the KV cache, unused pages included */
+    bool takes_pairs;      /* the kernels round what they multiply with bf16 weights to bf16 */
+    bool rounds_attention; /* and queries and exponentials of attention over a cache of bf16 */
+    double flops, bytes;   /* what the operation must do and move at least (device/ops.h) */
 
     struct output outputs[4];
     int output_count;
@@ -54,6 +55,10 @@ void workload_destroy(struct workload *workload);
 
 /* Puts the outputs back to what they were before the first launch. */
 void workload_reset(struct workload *workload);
+
+/* Values [rows][stride] rounded to bf16, in a copy that is the workload's. */
+const float *workload_rounded(struct workload *workload, const float *in, int64_t rows,
+                              int64_t stride);
 
 /* The inputs [rows][stride] of a product as the kernels take them: as they are, or rounded in a
  * copy that is the workload's. */

@@ -31,6 +31,7 @@ configure()
 # liburing may be absent; that is said.
 configure 2>&1 | tee "$scratch/said"
 grep -q 'liburing was not found (package liburing-dev)' "$scratch/said"
+grep -q 'hwloc (package libhwloc-dev) was not found' "$scratch/said"
 cmake --build "$scratch/build" --target part_io
 header=$(echo '#include <liburing.h>' | "$cc" -M -x c - | tr ' ' '\n' | grep '/liburing.h$')
 cp -r "$header" "${header%.h}" "$prefix/include"

@@ -10,7 +10,8 @@
  * operation whose lanes disagree or are not there, threads that wait for each other for ever. The
  * address sanitizer finds what is read and written out of bounds.
  *
- * Not emulated: PTX, mma, cp.async; blocks that wait for other blocks; the default stream.
+ * Not emulated: PTX (mma has a meaning for the host of its own: kernels/cuda/mma.cuh), cp.async;
+ * blocks that wait for other blocks; the default stream.
  */
 #ifndef PHASOR_TESTS_SIMT_SIMT_CONTROL_H
 #define PHASOR_TESTS_SIMT_SIMT_CONTROL_H
@@ -45,6 +46,10 @@ void simt_fail_kernel_at(uint64_t n, cudaError_t error);
 
 /* How many GPUs there are, 1 at the start; with 0 every call returns cudaErrorNoDevice. */
 void simt_device_count_set(int count);
+
+/* What kind of GPU a device that is opened from here on is: 75 (the start), 80, 86, 89 or 90, as
+ * 10 x major + minor, with the shared memory that such a one has. False: it is none of these. */
+bool simt_capability_set(int capability);
 
 /* Since the start of the process. */
 uint64_t simt_kernel_count(void);

@@ -39,20 +39,25 @@ struct CUstream_st {
 
 namespace {
 
-/* A GPU of the smallest kind that is meant. */
-#define CAPABILITY_MAJOR   7
-#define CAPABILITY_MINOR   5
-#define MULTIPROCESSORS    4
-#define SHARED_BYTES       (48 << 10)
-#define SHARED_OPTIN_BYTES (64 << 10)
-#define BLOCK_THREADS_MAX  1024
-#define GLOBAL_BYTES       ((size_t)16 << 30)
+/* The kinds of GPU that are meant; the smallest at the start. */
+struct gpu_kind {
+    int capability, shared_optin_bytes;
+};
+const gpu_kind gpu_kinds[] = {
+    {75, 64 << 10}, {80, 163 << 10}, {86, 99 << 10}, {89, 99 << 10}, {90, 227 << 10},
+};
+
+#define MULTIPROCESSORS   4
+#define SHARED_BYTES      (48 << 10)
+#define BLOCK_THREADS_MAX 1024
+#define GLOBAL_BYTES      ((size_t)16 << 30)
 
 std::mutex lock; /* of all below, and of the engine */
 std::vector<CUstream_st *> streams;
 std::map<const void *, size_t> shared_allowed;
 uint64_t stream_seed, random_state = simt::random_start(0);
 int device_count = 1;
+gpu_kind gpu = gpu_kinds[0];
 uint64_t kernel_count, live_count;
 uint64_t fail_in, fail_kernel_in; /* calls, kernels until then; 0: never */
 cudaError_t failure, kernel_failure, broken;
@@ -229,12 +234,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device)
         return answer(cudaErrorInvalidDevice);
     *out = {};
     std::strcpy(out->name, "emulated GPU");
-    out->major = CAPABILITY_MAJOR;
-    out->minor = CAPABILITY_MINOR;
+    out->major = gpu.capability / 10;
+    out->minor = gpu.capability % 10;
     out->multiProcessorCount = MULTIPROCESSORS;
     out->totalGlobalMem = GLOBAL_BYTES;
     out->concurrentManagedAccess = 1;
-    out->sharedMemPerBlockOptin = SHARED_OPTIN_BYTES;
+    out->sharedMemPerBlockOptin = (size_t)gpu.shared_optin_bytes;
     return cudaSuccess;
 }
 
@@ -242,7 +247,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute
 {
     GUARDED()
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
-        value > SHARED_OPTIN_BYTES)
+        value > gpu.shared_optin_bytes)
         return answer(cudaErrorInvalidValue);
     shared_allowed[kernel] = (size_t)value;
     return cudaSuccess;
@@ -443,6 +448,18 @@ void simt_device_count_set(int count)
 {
     std::lock_guard<std::mutex> guard(lock);
     device_count = count;
+}
+
+bool simt_capability_set(int capability)
+{
+    std::lock_guard<std::mutex> guard(lock);
+    for (const gpu_kind &kind : gpu_kinds) {
+        if (kind.capability == capability) {
+            gpu = kind;
+            return true;
+        }
+    }
+    return false;
 }
 
 uint64_t simt_kernel_count()

@@ -329,7 +329,6 @@ static void cut_mend(struct cut *cut)
 static void check_cut(const struct reading *reading, bool is_auto, const struct cold *cold)
 {
     struct rig_params params = params_of(&cases[0], reading);
-    bool is_copied = reading->tier == TIER_LOCKED && !is_auto;
     struct warnings heard;
     struct cut cut;
     struct rig rig;
@@ -339,6 +338,10 @@ static void check_cut(const struct reading *reading, bool is_auto, const struct 
     params.log = rig_hear(&heard);
     rig_open(&rig, &params);
     rig_take_way(&rig, WAY_UPLOAD);
+    /* Where there was a choice the trial's reader may be the one that stays, or a new one, which is
+     * sure to be used. */
+    bool is_copied = granule_readers_tier(rig.transition->granules) == TIER_LOCKED;
+    cr_assert(is_copied == (reading->tier == TIER_LOCKED) || is_auto, "%s", reading->name);
     heard.count = 0;
     cut_off(&cut, &rig);
     enum status status = transition_run(rig.transition, PHASE_DECODE, &err);
@@ -348,7 +351,7 @@ static void check_cut(const struct reading *reading, bool is_auto, const struct 
     cr_assert_eq(status, (is_whole ? STATUS_OK : STATUS_FORMAT), "%s: %s", reading->name,
                  err.message);
     cr_assert(is_whole == (moved == rig_moe_layers(&rig)), "%s", reading->name);
-    cr_assert_eq(heard.count, is_auto, "%s: %s", reading->name, heard.last);
+    cr_assert_eq(heard.count, is_auto && !is_copied, "%s: %s", reading->name, heard.last);
     const char *sentence = is_auto ? heard.last : err.message;
     if (!is_copied) {
         cr_assert_not_null(strstr(sentence, rig.backup_path), "%s", sentence);
