@@ -10,39 +10,32 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "kernels/cpu/kernels.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/attention_product.h"
 
 #define BLOCK_ROWS    96
 #define HEAD_DIM_MAX  512
 #define SCORE_VECTORS (KV_PAGE_TOKENS / LANES)
 
-/* Two shapes of the inner product: many rows by one vector, and a few rows by WIDE_VECTORS. */
-#define WIDE_VECTORS 4
-#if defined(__AVX512F__)
-#define TALL_ROWS 24
-#define WIDE_ROWS 6
-#elif defined(__AVX2__)
-#define TALL_ROWS 6
-#define WIDE_ROWS 1
-#else
-#define TALL_ROWS 2
-#define WIDE_ROWS 1
-#endif
-
+/* The arrays begin at cache lines: vectors across two cost twice. */
 struct block {
     const struct op_attention *op;
     const struct segment *segment;
     int64_t kv_head;
     int64_t first_row; /* among the rows of this segment and kv head */
     int row_count;
-    int64_t dim_stride;                   /* of q and out */
-    float q[BLOCK_ROWS * HEAD_DIM_MAX];   /* [row][dim_stride] */
-    float out[BLOCK_ROWS * HEAD_DIM_MAX]; /* [row][dim_stride] */
-    float scores[BLOCK_ROWS * KV_PAGE_TOKENS];
-    float page[KV_PAGE_TOKENS * HEAD_DIM_MAX]; /* keys or values, widened */
-    float most[BLOCK_ROWS];                    /* largest score so far */
-    float sum[BLOCK_ROWS];                     /* of exp(score - most) so far */
+    bool takes_pairs;   /* queries and weights are bf16, else f32 */
+    int64_t dim_stride; /* of queries and out */
+    float factor;       /* from a score to the exponent of 2 */
+    union {
+        _Alignas(64) float wide[BLOCK_ROWS * HEAD_DIM_MAX];
+        uint16_t halves[BLOCK_ROWS * HEAD_DIM_MAX];
+    } queries;                                                  /* [row][dim_stride] */
+    _Alignas(64) float out[BLOCK_ROWS * HEAD_DIM_MAX];          /* [row][dim_stride] */
+    _Alignas(64) float scores[BLOCK_ROWS * KV_PAGE_TOKENS];     /* then weights, if f32 */
+    _Alignas(64) uint16_t weights[BLOCK_ROWS * KV_PAGE_TOKENS]; /* if bf16 */
+    _Alignas(64) uint32_t page[KV_PAGE_TOKENS * HEAD_DIM_MAX];  /* keys or values, made ready */
+    _Alignas(64) float sum[BLOCK_ROWS * LANES];                 /* of the weights, by lanes */
+    float most[BLOCK_ROWS];                                     /* largest score so far */
 };
 
 static int64_t heads_per_kv(const struct qkv *qkv)
@@ -70,271 +63,193 @@ static float *head_of_row(const struct block *block, float *base, int64_t stride
     return base + token * stride + head * qkv->head_dim;
 }
 
+static void query_take(struct block *block, int row, const float *from)
+{
+    float *wide = block->queries.wide + row * block->dim_stride;
+    uint16_t *halves = block->queries.halves + row * block->dim_stride;
+    const int64_t dim = block->op->qkv.head_dim;
+    if (!block->takes_pairs) {
+        memcpy(wide, from, (size_t)dim * sizeof(float));
+        return;
+    }
+    for (int64_t first = 0; first < dim; first += LANES) {
+        float lanes[LANES] = {0};
+        int64_t count = dim - first < LANES ? dim - first : LANES;
+        memcpy(lanes, from + first, (size_t)count * sizeof(float));
+        v16_store_pairs(halves + first, v16_load(lanes));
+    }
+}
+
 static void block_start(struct block *block)
 {
     const struct qkv *qkv = &block->op->qkv;
-    float scale = 1.0f / sqrtf((float)qkv->head_dim);
+    block->takes_pairs = KERNEL_PAIRS && block->op->kv.dtype == DTYPE_BF16;
     block->dim_stride = round_up(qkv->head_dim, LANES);
+    block->factor = 1.44269504f / sqrtf((float)qkv->head_dim);
     for (int r = 0; r < block->row_count; r++) {
-        const float *from = head_of_row(block, qkv->values, qkv->stride, r);
-        float *q = block->q + r * block->dim_stride;
-        for (int64_t d = 0; d < qkv->head_dim; d++)
-            q[d] = from[d] * scale;
+        query_take(block, r, head_of_row(block, qkv->values, qkv->stride, r));
         block->most[r] = -INFINITY;
-        block->sum[r] = 0;
     }
+    memset(block->sum, 0, (size_t)(block->row_count * LANES) * sizeof(float));
     memset(block->out, 0, (size_t)(block->row_count * block->dim_stride) * sizeof(float));
-}
-
-/* ---- Products ------------------------------------------------------------------------------ */
-
-/* out[row][vectors x 16] (+)= in[row][k] x page[k][vectors x 16], over k = 0 .. count - 1 in rising
- * order. Steps are in values. */
-struct product {
-    float *out;
-    const float *in;
-    const void *page;
-    int64_t out_step, in_step, page_step;
-    int64_t count;
-    bool adds; /* to what is in `out` */
-};
-
-INLINE v16 load_kv(const void *from, int64_t index, const bool is_bf16)
-{
-    return is_bf16 ? v16_load_bf16((const uint16_t *)from + index)
-                   : v16_load((const float *)from + index);
-}
-
-/* The step of the inputs is given where it is a constant: it spares the tile address registers. */
-INLINE void product_tile(const int rows, const int vectors, const bool is_bf16,
-                         const int64_t in_step, const struct product *p)
-{
-    v16 sum[TALL_ROWS][WIDE_VECTORS];
-#pragma GCC unroll 24
-    for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 4
-        for (int i = 0; i < vectors; i++)
-            sum[r][i] = p->adds ? v16_load(p->out + r * p->out_step + i * LANES) : (v16){0};
-    }
-    const float *in = p->in;
-    const int64_t page_step = p->page_step;
-    for (int64_t k = 0; k < p->count; k++) {
-        v16 page[WIDE_VECTORS];
-#pragma GCC unroll 4
-        for (int i = 0; i < vectors; i++)
-            page[i] = load_kv(p->page, k * page_step + i * LANES, is_bf16);
-#pragma GCC unroll 24
-        for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 4
-            for (int i = 0; i < vectors; i++)
-                sum[r][i] += v16_all(in[r * in_step + k]) * page[i];
-        }
-    }
-#pragma GCC unroll 24
-    for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 4
-        for (int i = 0; i < vectors; i++)
-            v16_store(p->out + r * p->out_step + i * LANES, sum[r][i]);
-    }
-}
-
-typedef void product_fn(const struct product *p);
-
-#define DEFINE_PRODUCT(rows, vectors)                                                              \
-    static void product_bf16_##rows##x##vectors(const struct product *p)                           \
-    {                                                                                              \
-        product_tile(rows, vectors, true, p->in_step, p);                                          \
-    }                                                                                              \
-    static void product_f32_##rows##x##vectors(const struct product *p)                            \
-    {                                                                                              \
-        product_tile(rows, vectors, false, p->in_step, p);                                         \
-    }
-#define DEFINE_FEW(rows) DEFINE_PRODUCT(rows, 1) DEFINE_PRODUCT(rows, 4)
-#define NAME_FEW(rows)                                                                             \
-    {                                                                                              \
-        {product_f32_##rows##x1, product_f32_##rows##x4},                                          \
-        {                                                                                          \
-            product_bf16_##rows##x1, product_bf16_##rows##x4                                       \
-        }                                                                                          \
-    }
-
-DEFINE_FEW(1)
-#if WIDE_ROWS == 6
-DEFINE_FEW(2)
-DEFINE_FEW(3)
-DEFINE_FEW(4)
-DEFINE_FEW(5)
-DEFINE_FEW(6)
-#endif
-
-/* [rows - 1][is_bf16][vectors == 4] */
-static product_fn *const few_table[WIDE_ROWS][2][2] = {
-    NAME_FEW(1),
-#if WIDE_ROWS == 6
-    NAME_FEW(2), NAME_FEW(3), NAME_FEW(4), NAME_FEW(5), NAME_FEW(6),
-#endif
-};
-
-static void product_tall(struct product p, int64_t vectors)
-{
-    for (int64_t i = 0; i < vectors; i++) {
-        if (p.in_step == KV_PAGE_TOKENS) /* scores; queries of heads of 64 */
-            product_tile(TALL_ROWS, 1, false, KV_PAGE_TOKENS, &p);
-        else if (p.in_step == 128)
-            product_tile(TALL_ROWS, 1, false, 128, &p);
-        else
-            product_tile(TALL_ROWS, 1, false, p.in_step, &p);
-        p.page = (const float *)p.page + LANES;
-        p.out += LANES;
-    }
-}
-
-static void product_few(struct product p, int rows, int64_t vectors, bool is_bf16)
-{
-    int64_t value_bytes = is_bf16 ? 2 : 4;
-    while (vectors > 0) {
-        int step = vectors >= WIDE_VECTORS ? WIDE_VECTORS : 1;
-        few_table[rows - 1][is_bf16][step == WIDE_VECTORS](&p);
-        p.page = (const char *)p.page + step * LANES * value_bytes;
-        p.out += step * LANES;
-        vectors -= step;
-    }
-}
-
-/* For all rows of a block. */
-static void product_run(struct product p, int rows, int64_t vectors, bool is_bf16)
-{
-    int r = 0;
-    while (r < rows) {
-        int left = rows - r, height = left < WIDE_ROWS ? left : WIDE_ROWS;
-        if (left >= TALL_ROWS && !is_bf16) {
-            product_tall(p, vectors);
-            height = TALL_ROWS;
-        } else {
-            product_few(p, height, vectors, is_bf16);
-        }
-        p.in += height * p.in_step;
-        p.out += height * p.out_step;
-        r += height;
-    }
-}
-
-/* Keys or values of a page as the products take them. */
-static const void *page_widen(struct block *block, const void *from, int64_t count, bool *is_bf16)
-{
-    if (!*is_bf16 || block->row_count < TALL_ROWS)
-        return from;
-    for (int64_t i = 0; i < count; i += LANES)
-        v16_store(block->page + i, v16_load_bf16((const uint16_t *)from + i));
-    *is_bf16 = false;
-    return block->page;
 }
 
 /* ---- A page -------------------------------------------------------------------------------- */
 
+/* As many rows use a page more often than it costs to make it ready. */
+#define READY_ROWS TALL_ROWS
+
+/* Keys and values of a page, and keys of the next. */
+struct page {
+    const char *keys, *values, *next;
+    int64_t first; /* position */
+    int64_t seen;  /* tokens of it that the last row sees */
+    int vectors;   /* of their scores */
+};
+
 /* Leaves out what a row does not see. */
-static void row_mask(float *scores, int64_t first, int64_t end)
+static void row_mask(float *scores, int64_t first, int64_t end, int64_t count)
 {
-    for (int64_t t = 0; t < first && t < KV_PAGE_TOKENS; t++)
+    for (int64_t t = 0; t < first && t < count; t++)
         scores[t] = -INFINITY;
-    for (int64_t t = end < 0 ? 0 : end; t < KV_PAGE_TOKENS; t++)
+    for (int64_t t = end < 0 ? 0 : end; t < count; t++)
         scores[t] = -INFINITY;
 }
 
-/* Turns scores of one page into weights; rescales the row's output where its maximum rose. */
-static void row_softmax(struct block *block, int row, int64_t page_start)
+INLINE void weight_store(struct block *block, int64_t at, v16 weight)
 {
-    float *scores = block->scores + row * KV_PAGE_TOKENS;
-    float *out = block->out + row * block->dim_stride;
-    int64_t position = row_position(block, row);
-    int64_t window = block->op->window;
-    row_mask(scores, window > 0 ? position - window + 1 - page_start : 0,
-             position + 1 - page_start);
+    if (block->takes_pairs)
+        v16_store_pairs(block->weights + at, weight);
+    else
+        v16_store(block->scores + at, weight);
+}
+
+/* Of what was summed under another maximum. */
+static void row_rescale(struct block *block, int row, float scale)
+{
+    float *out = block->out + row * block->dim_stride, *sum = block->sum + row * LANES;
+    v16_store(sum, v16_load(sum) * scale);
+    for (int64_t d = 0; d < block->dim_stride; d += LANES)
+        v16_store(out + d, v16_load(out + d) * scale);
+}
+
+/* Turns scores of one page into weights; rescales the row's output where its maximum rose. The
+ * vectors are given where they are a constant. */
+INLINE void row_softmax(struct block *block, int row, const struct page *page, const int vectors)
+{
+    const int64_t at = (int64_t)row * KV_PAGE_TOKENS;
+    float *scores = block->scores + at, *sum = block->sum + row * LANES;
+    int64_t position = row_position(block, row), window = block->op->window;
+    row_mask(scores, window > 0 ? position - window + 1 - page->first : 0,
+             position + 1 - page->first, vectors * LANES);
     v16 most = v16_load(scores);
-    for (int i = 1; i < SCORE_VECTORS; i++)
+    for (int i = 1; i < vectors; i++)
         most = v16_max(most, v16_load(scores + i * LANES));
-    float new_most = fmaxf(block->most[row], v16_max_lane(most));
+    float old_most = block->most[row], new_most = v16_max_lane(most);
+    new_most = new_most > old_most ? new_most : old_most;
     if (new_most == -INFINITY) { /* nothing of this page is seen */
-        memset(scores, 0, KV_PAGE_TOKENS * sizeof(float));
+        for (int i = 0; i < vectors; i++)
+            weight_store(block, at + i * LANES, (v16){0});
         return;
     }
-    v16 sum = {0};
-    for (int i = 0; i < SCORE_VECTORS; i++) {
-        v16 weight = v16_exp(v16_load(scores + i * LANES) - new_most);
-        v16_store(scores + i * LANES, weight);
-        sum += weight;
+    v16 added = {0};
+#pragma GCC unroll 4
+    for (int i = 0; i < vectors; i++) {
+        v16 weight = v16_exp2_falling((v16_load(scores + i * LANES) - new_most) * block->factor);
+        weight_store(block, at + i * LANES, weight);
+        added += weight;
     }
-    float scale = block->most[row] == -INFINITY ? 0.0f : expf(block->most[row] - new_most);
-    block->sum[row] = block->sum[row] * scale + v16_sum(sum);
+    if (old_most != new_most)
+        row_rescale(block, row, exp2f((old_most - new_most) * block->factor));
+    v16_store(sum, v16_load(sum) + added);
     block->most[row] = new_most;
-    if (scale != 1.0f) {
-        for (int64_t d = 0; d < block->dim_stride; d += LANES)
-            v16_store(out + d, v16_load(out + d) * scale);
-    }
 }
 
-static void page_scores(struct block *block, const void *keys)
+static void products(struct block *block, struct product *product, int64_t vectors)
 {
-    const struct kv_layer *kv = &block->op->kv;
-    bool is_bf16 = kv->dtype == DTYPE_BF16;
+    product->kind = block->op->kv.dtype == DTYPE_BF16 ? PAGE_BF16 : PAGE_F32;
+    if (product->kind == PAGE_BF16 && block->row_count >= READY_ROWS)
+        page_ready(product, block->page, vectors);
+    product_run(*product, block->row_count, vectors);
+}
+
+static void page_scores(struct block *block, const struct page *page)
+{
     struct product product = {
         .out = block->scores,
-        .in = block->q,
-        .page = page_widen(block, keys, kv->head_dim * KV_PAGE_TOKENS, &is_bf16),
+        .in = &block->queries,
+        .page = page->keys,
         .out_step = KV_PAGE_TOKENS,
         .in_step = block->dim_stride,
         .page_step = KV_PAGE_TOKENS,
-        .count = kv->head_dim,
+        .count = block->op->kv.head_dim,
+        .fetch = page->values,
     };
-    product_run(product, block->row_count, SCORE_VECTORS, is_bf16);
+    products(block, &product, page->vectors);
 }
 
-/* Adds the values of `count` tokens of a page. */
-static void page_values(struct block *block, const void *values, int64_t count)
+static void page_values(struct block *block, const struct page *page)
 {
-    bool is_bf16 = block->op->kv.dtype == DTYPE_BF16;
+    const void *weights = block->takes_pairs ? (void *)block->weights : block->scores;
     struct product product = {
         .out = block->out,
-        .in = block->scores,
-        .page = page_widen(block, values, count * block->dim_stride, &is_bf16),
+        .in = weights,
+        .page = page->values,
         .out_step = block->dim_stride,
         .in_step = KV_PAGE_TOKENS,
         .page_step = block->dim_stride,
-        .count = count,
+        .count = page->seen,
+        .fetch = page->next,
         .adds = true,
     };
-    product_run(product, block->row_count, block->dim_stride / LANES, is_bf16);
+    products(block, &product, block->dim_stride / LANES);
 }
 
-static void block_page(struct block *block, int64_t page_index)
+/* Bytes of keys, and of values, before those of a page. */
+static int64_t page_offset(const struct block *block, int64_t page_index)
 {
     const struct kv_layer *kv = &block->op->kv;
     int64_t base = block->segment->pages[page_index] * kv_page_values(kv) +
                    block->kv_head * block->dim_stride * KV_PAGE_TOKENS;
-    int64_t offset = base * dtype_bytes(kv->dtype);
-    int64_t page_start = page_index * KV_PAGE_TOKENS;
-    /* What lies behind the last token of the block may not even be finite: it is masked in the
-     * scores and not read in the values. */
-    int64_t seen = row_position(block, block->row_count - 1) + 1 - page_start;
-    page_scores(block, (const char *)kv->keys + offset);
+    return base * dtype_bytes(kv->dtype);
+}
+
+/* What lies behind the last token of the block may not even be finite: it is masked in the scores
+ * and not read in the values. */
+static void block_page(struct block *block, int64_t page_index, bool is_last)
+{
+    const struct kv_layer *kv = &block->op->kv;
+    int64_t offset = page_offset(block, page_index), first = page_index * KV_PAGE_TOKENS;
+    int64_t seen = row_position(block, block->row_count - 1) + 1 - first;
+    int64_t next = is_last ? offset : page_offset(block, page_index + 1);
+    struct page page = {
+        .keys = (const char *)kv->keys + offset,
+        .values = (const char *)kv->values + offset,
+        .next = (const char *)kv->keys + next,
+        .first = first,
+        .seen = seen < KV_PAGE_TOKENS ? seen : KV_PAGE_TOKENS,
+    };
+    page.vectors = (int)ceil_div(page.seen, LANES);
+    page_scores(block, &page);
     for (int r = 0; r < block->row_count; r++)
-        row_softmax(block, r, page_start);
-    page_values(block, (const char *)kv->values + offset,
-                seen < KV_PAGE_TOKENS ? seen : KV_PAGE_TOKENS);
+        if (page.vectors == SCORE_VECTORS)
+            row_softmax(block, r, &page, SCORE_VECTORS);
+        else
+            row_softmax(block, r, &page, page.vectors);
+    page_values(block, &page);
 }
 
 static void block_run(struct block *block)
 {
     block_start(block);
-    int64_t last = row_position(block, block->row_count - 1);
+    int64_t last = row_position(block, block->row_count - 1) / KV_PAGE_TOKENS;
     int64_t first = block->op->window > 0 ? row_position(block, 0) - block->op->window + 1 : 0;
-    for (int64_t page = first > 0 ? first / KV_PAGE_TOKENS : 0; page <= last / KV_PAGE_TOKENS;
-         page++)
-        block_page(block, page);
+    for (int64_t page = first > 0 ? first / KV_PAGE_TOKENS : 0; page <= last; page++)
+        block_page(block, page, page == last);
     for (int r = 0; r < block->row_count; r++) {
         float *to = head_of_row(block, block->op->out, block->op->out_stride, r);
         const float *out = block->out + r * block->dim_stride;
-        float scale = 1.0f / block->sum[r];
+        float scale = 1.0f / v16_sum(v16_load(block->sum + r * LANES));
         for (int64_t d = 0; d < block->op->qkv.head_dim; d++)
             to[d] = out[d] * scale;
     }

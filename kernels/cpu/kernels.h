@@ -33,7 +33,7 @@ static inline int64_t share_take(struct share *share)
 
 struct cpu_kernels {
     const char *name;
-    bool takes_pairs; /* products with bf16 weights round their inputs to bf16 */
+    bool takes_pairs; /* products with bf16 weights, or such a cache, round inputs to bf16 */
     void (*embed)(const struct op_embed *op, struct share *share);
     void (*rms_norm)(const struct op_rms_norm *op, struct share *share);
     void (*add)(const struct op_add *op, struct share *share);

@@ -37,10 +37,35 @@ INLINE v16 v16_all(float value)
     return value - (v16){0};
 }
 
+/* 16 neighbouring halves, each in the low half of a lane. gcc 12 makes several instructions of the
+ * language's conversion. */
+INLINE v16u v16_load_halves(const uint16_t *from)
+{
+#if defined(__AVX512F__)
+    return (v16u)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from));
+#else
+    return __builtin_convertvector(*(const v16h *)from, v16u);
+#endif
+}
+
 /* 16 neighbouring bf16 values. */
 INLINE v16 v16_load_bf16(const uint16_t *from)
 {
-    return (v16)(__builtin_convertvector(*(const v16h *)from, v16u) << 16);
+    return (v16)(v16_load_halves(from) << 16);
+}
+
+/* Pairs of which the first is of one row, in the low half, and the second of another: of 32
+ * neighbouring halves of both. */
+INLINE void v16_interleave(v16u *first, v16u *last, const uint16_t *low, const uint16_t *high)
+{
+    typedef uint16_t v32h __attribute__((vector_size(64), aligned(2), may_alias));
+    v32h a = *(const v32h *)low, b = *(const v32h *)high;
+    *first =
+        (v16u)__builtin_shufflevector(a, b, 0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39,
+                                      8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47);
+    *last = (v16u)__builtin_shufflevector(a, b, 16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22,
+                                          54, 23, 55, 24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29,
+                                          61, 30, 62, 31, 63);
 }
 
 /* The 16 bf16 values that stand at even and at odd places of 32. */
@@ -190,10 +215,15 @@ INLINE float v16_sum(v16 value)
     return lanes[0];
 }
 
+/* Where one is NaN, the second. */
 INLINE v16 v16_max(v16 a, v16 b)
 {
+#if defined(__AVX512F__)
+    return (v16)_mm512_max_ps((__m512)a, (__m512)b);
+#else
     v16i larger = a > b;
     return (v16)((larger & (v16i)a) | (~larger & (v16i)b));
+#endif
 }
 
 INLINE v16i v16i_max(v16i a, v16i b)
@@ -240,12 +270,10 @@ INLINE v16i v16i_min(v16i a, v16i b)
 
 INLINE float v16_max_lane(v16 value)
 {
-    float lanes[LANES];
-    v16_store(lanes, value);
-    float most = lanes[0];
-    for (int i = 1; i < LANES; i++)
-        most = lanes[i] > most ? lanes[i] : most;
-    return most;
+    value = v16_max(value, (v16)v16i_swap((v16i)value, 8));
+    value = v16_max(value, (v16)v16i_swap((v16i)value, 4));
+    value = v16_max(value, (v16)v16i_swap((v16i)value, 2));
+    return value[0] > value[1] ? value[0] : value[1];
 }
 
 /* exp of each lane, relative error under 2^-22 for x in [-87, 88]; below that 0 (also for -inf);
@@ -274,6 +302,24 @@ INLINE v16 v16_exp(v16 x)
     v16 power = (v16)((n + 127) << 23);
     v16i is_nan = x != x;
     return (v16)(((v16i)(sum * power) & in_range) | is_nan);
+}
+
+/* 2^x of each lane that is not above 0, relative error under 2^-22; below -126 0 (also for -inf);
+ * NaN stays NaN. The polynomial is that of degree 5 with least largest relative error over
+ * [-1/2, 1/2] among those that are 1 at 0: 9.2e-8. */
+INLINE v16 v16_exp2_falling(v16 x)
+{
+    v16i is_small = x < v16_all(-126.0f), is_nan = x != x;
+    /* Adding 1.5 x 2^23 rounds to the nearest integer and leaves it in the low bits. */
+    v16 shifted = x + 12582912.0f;
+    v16 r = x - (shifted - 12582912.0f);
+    v16 sum = r * 0.00132647274f + 0.00967151281f;
+    sum = sum * r + 0.0555073374f;
+    sum = sum * r + 0.240222421f;
+    sum = sum * r + 0.693146978f;
+    sum = sum * r + 1.0f;
+    v16i power = (v16i)sum + ((v16i)shifted << 23);
+    return (v16)((power & ~is_small) | is_nan);
 }
 
 INLINE v16 v16_silu(v16 x)

@@ -41,7 +41,7 @@ ParameterizedTest(struct combination *of, cuda_operations, hold_their_contracts)
     struct device *device = device_open(1);
     struct contract_ways ways = {.name = "cuda",
                                  .takes_pairs = CUDA_TAKES_PAIRS,
-                                 .rounds_attention = of->capability >= 80,
+                                 .head_dim_pairs = of->capability >= 80 ? 128 : 0,
                                  .count = WAYS,
                                  .alone_count = 1,
                                  .prepare = prepare};

@@ -4,12 +4,11 @@
 #include "base/memory.h"
 #include "checks.h"
 
-/* Where matrix instructions of a GPU take the operation, and round to bf16. */
+/* Whether queries and exponentials are rounded to bf16. */
 static bool is_rounded(const struct workload *w)
 {
     const struct kv_layer *kv = &w->attention.kv;
-    return w->rounds_attention && kv->dtype == DTYPE_BF16 && kv->head_dim <= 128 &&
-           kv->head_dim % 2 == 0;
+    return kv->dtype == DTYPE_BF16 && kv->head_dim <= w->head_dim_pairs;
 }
 
 void check_attention(struct workload *w, struct device *device, const char *name)

@@ -86,7 +86,7 @@ static void check_case(const struct contract_ways *ways, enum kernel_op op,
     struct workload workload;
     workload_create(&workload, op, c);
     workload.takes_pairs = ways->takes_pairs;
-    workload.rounds_attention = ways->rounds_attention;
+    workload.head_dim_pairs = ways->head_dim_pairs;
     if (ways->prepare != NULL)
         ways->prepare(0);
     checks[op](&workload, ways->devices[0], name);

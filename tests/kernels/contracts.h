@@ -13,7 +13,8 @@
 /* Where an operation runs, and how. */
 struct contract_ways {
     const char *name;
-    bool takes_pairs, rounds_attention; /* as struct workload */
+    bool takes_pairs; /* as struct workload */
+    int head_dim_pairs;
     int count;
     int alone_count; /* the first of them run each row alone, too */
     struct device *devices[CONTRACT_WAYS_MAX];

@@ -2,6 +2,7 @@
  * threads. */
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
+#include <limits.h>
 
 #include "base/memory.h"
 #include "contracts.h"
@@ -19,8 +20,12 @@ static struct device *device_open(const char *set, int thread_count)
 static void run_cases(const char *set, enum kernel_op op)
 {
     static const int thread_counts[] = {1, 2, 3, 8};
-    struct contract_ways ways = {
-        .name = set, .takes_pairs = set_find(set)->takes_pairs, .count = 4, .alone_count = 2};
+    bool takes_pairs = set_find(set)->takes_pairs;
+    struct contract_ways ways = {.name = set,
+                                 .takes_pairs = takes_pairs,
+                                 .head_dim_pairs = takes_pairs ? INT_MAX : 0,
+                                 .count = 4,
+                                 .alone_count = 2};
     for (int d = 0; d < ways.count; d++)
         ways.devices[d] = device_open(set, thread_counts[d]);
     contracts_check(&ways, op);

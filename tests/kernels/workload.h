@@ -37,11 +37,11 @@ struct workload {
         struct op_dequantize dequantize;
         struct op_copy copy;
     };
-    int64_t row_count;     /* rows that can be computed alone; 0: none can (group) */
-    int64_t page_count;    /* of the KV cache, unused pages included */
-    bool takes_pairs;      /* the kernels round what they multiply with bf16 weights to bf16 */
-    bool rounds_attention; /* and queries and exponentials of attention over a cache of bf16 */
-    double flops, bytes;   /* what the operation must do and move at least (device/ops.h) */
+    int64_t row_count;   /* rows that can be computed alone; 0: none can (group) */
+    int64_t page_count;  /* of the KV cache, unused pages included */
+    bool takes_pairs;    /* the kernels round what they multiply with bf16 weights to bf16 */
+    int head_dim_pairs;  /* and with a cache of bf16, of heads up to so large; 0: of none */
+    double flops, bytes; /* what the operation must do and move at least (device/ops.h) */
 
     struct output outputs[4];
     int output_count;

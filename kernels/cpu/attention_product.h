@@ -1,0 +1,277 @@
+/* The inner products of attention: rows of inputs by a page of keys or of values.
+ *
+ * A page is taken as it lies where a few rows use it, else as page_ready leaves it: widened to f32,
+ * or, where products are of pairs (KERNEL_PAIRS), with every two rows of it interleaved. Inputs are
+ * f32 beside f32, and bf16 in pairs. All ways that a set of kernels has of one type add in the same
+ * order, so that a row's result does not depend on the rows beside it. */
+#ifndef PHASOR_KERNELS_CPU_ATTENTION_PRODUCT_H
+#define PHASOR_KERNELS_CPU_ATTENTION_PRODUCT_H
+
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/simd.h"
+
+enum page_kind {
+    PAGE_F32,
+    PAGE_BF16,  /* as it lies */
+    PAGE_PAIRS, /* words of two bf16: of rows k and k + 1, the first in the low half */
+    PAGE_KIND_COUNT
+};
+
+/* Two shapes: many rows by one vector, and a few rows by WIDE_VECTORS. */
+#define WIDE_VECTORS 4
+#if defined(__AVX512F__)
+#define TALL_ROWS 24
+#define WIDE_ROWS 6
+#elif defined(__AVX2__)
+#define TALL_ROWS 6
+#define WIDE_ROWS 1
+#else
+#define TALL_ROWS 2
+#define WIDE_ROWS 1
+#endif
+
+/* out[row][column] (+)= in[row][k] x page[k][column], over k = 0 .. count - 1 in rising order.
+ * Steps are in values; in_step is even. */
+struct product {
+    enum page_kind kind;
+    float *out;
+    const void *in;   /* f32, or bf16 where pairs are taken: with an even number of them */
+    const void *page; /* what lies behind row count - 1 is not read */
+    int64_t out_step, in_step, page_step;
+    int64_t count;
+    bool adds; /* to what is in `out` */
+
+    /* What will be read next, of a page like this: a tile fetches the place of what it takes, of
+     * its lines those of the mask. Fetched all at once they would leave the memory idle while a
+     * page is computed with. */
+    const char *fetch;
+    unsigned fetch_lines;
+};
+
+/* Of a set's products with pages of bf16. */
+INLINE bool page_takes_pairs(const enum page_kind kind)
+{
+    return kind == PAGE_PAIRS || (KERNEL_PAIRS && kind == PAGE_BF16);
+}
+
+INLINE v16u bf16_load(const struct product *p, int64_t k, const int i)
+{
+    const uint16_t *from = (const uint16_t *)p->page + k * p->page_step + i * LANES;
+    if (!KERNEL_PAIRS)
+        return (v16u)v16_load_bf16(from);
+    v16u pairs = v16_load_halves(from);
+    if (k + 1 < p->count)
+        pairs |= v16_load_halves(from + p->page_step) << 16;
+    return pairs;
+}
+
+INLINE void page_load(v16u page[WIDE_VECTORS], const struct product *p, const enum page_kind kind,
+                      int64_t k, const int vectors, const bool is_single)
+{
+    const uint16_t *low = (const uint16_t *)p->page + k * p->page_step;
+#pragma GCC unroll 4
+    for (int i = 0; i < vectors; i++) {
+        if (kind == PAGE_F32)
+            page[i] = (v16u)v16_load((const float *)p->page + k * p->page_step + i * LANES);
+        else if (kind == PAGE_PAIRS)
+            page[i] = *(const v16u *)((const uint32_t *)p->page + k / 2 * p->page_step + i * LANES);
+        else if (!KERNEL_PAIRS || is_single || vectors % 2 == 1)
+            page[i] = bf16_load(p, k, i);
+        else if (i % 2 == 0)
+            v16_interleave(&page[i], &page[i + 1], low + i * LANES, low + p->page_step + i * LANES);
+    }
+}
+
+#define LINE_BYTES 64
+
+/* Of pages of bf16 as they lie: a line has 16 values of two rows, or 32 of one. */
+INLINE void product_fetch(const struct product *p, const enum page_kind kind, int64_t k,
+                          const int vectors)
+{
+    const int lines = page_takes_pairs(kind) ? vectors : (vectors + 1) / 2;
+#pragma GCC unroll 4
+    for (int i = 0; i < lines; i++) {
+        if ((p->fetch_lines >> i & 1) != 0)
+            __builtin_prefetch(p->fetch + k * p->page_step * 2 + i * LINE_BYTES, 0, 2);
+    }
+}
+
+INLINE v16 product_add(v16 sum, const struct product *p, const enum page_kind kind, int64_t at,
+                       v16u page)
+{
+    if (page_takes_pairs(kind))
+        return v16_dot_pairs(sum, page, (const uint16_t *)p->in + at);
+    return sum + v16_all(((const float *)p->in)[at]) * (v16)page;
+}
+
+INLINE void product_step(v16 sum[TALL_ROWS][WIDE_VECTORS], const int rows, const int vectors,
+                         const enum page_kind kind, const int64_t in_step, const struct product *p,
+                         int64_t k, const bool is_single)
+{
+    v16u page[WIDE_VECTORS];
+    page_load(page, p, kind, k, vectors, is_single);
+    product_fetch(p, kind, k, vectors);
+#pragma GCC unroll 24
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 4
+        for (int i = 0; i < vectors; i++)
+            sum[r][i] = product_add(sum[r][i], p, kind, r * in_step + k, page[i]);
+    }
+}
+
+/* The step of the inputs is given where it is a constant: it spares the tile address registers. */
+INLINE void product_tile(const int rows, const int vectors, const enum page_kind kind,
+                         const int64_t in_step, const struct product *p)
+{
+    const int unit = page_takes_pairs(kind) ? 2 : 1;
+    v16 sum[TALL_ROWS][WIDE_VECTORS];
+    int64_t k = 0;
+#pragma GCC unroll 24
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 4
+        for (int i = 0; i < vectors; i++)
+            sum[r][i] = p->adds ? v16_load(p->out + r * p->out_step + i * LANES) : (v16){0};
+    }
+    for (; k + unit <= p->count; k += unit)
+        product_step(sum, rows, vectors, kind, in_step, p, k, false);
+    if (k < p->count)
+        product_step(sum, rows, vectors, kind, in_step, p, k, true);
+#pragma GCC unroll 24
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 4
+        for (int i = 0; i < vectors; i++)
+            v16_store(p->out + r * p->out_step + i * LANES, sum[r][i]);
+    }
+}
+
+typedef void product_fn(const struct product *p);
+
+#define DEFINE_PRODUCT(kind, rows, vectors)                                                        \
+    static void product_##kind##_##rows##x##vectors(const struct product *p)                       \
+    {                                                                                              \
+        product_tile(rows, vectors, kind, p->in_step, p);                                          \
+    }
+#define DEFINE_KINDS(rows, vectors)                                                                \
+    DEFINE_PRODUCT(PAGE_F32, rows, vectors)                                                        \
+    DEFINE_PRODUCT(PAGE_BF16, rows, vectors)                                                       \
+    DEFINE_PRODUCT(PAGE_PAIRS, rows, vectors)
+#define DEFINE_FEW(rows) DEFINE_KINDS(rows, 1) DEFINE_KINDS(rows, 4)
+#define NAME_FEW(kind, rows)                                                                       \
+    {                                                                                              \
+        product_##kind##_##rows##x1, product_##kind##_##rows##x4                                   \
+    }
+#define NAME_KINDS(rows)                                                                           \
+    {                                                                                              \
+        NAME_FEW(PAGE_F32, rows), NAME_FEW(PAGE_BF16, rows), NAME_FEW(PAGE_PAIRS, rows)            \
+    }
+
+DEFINE_FEW(1)
+#if WIDE_ROWS == 6
+DEFINE_FEW(2)
+DEFINE_FEW(3)
+DEFINE_FEW(4)
+DEFINE_FEW(5)
+DEFINE_FEW(6)
+#endif
+
+/* [rows - 1][kind][vectors == 4] */
+static product_fn *const few_table[WIDE_ROWS][PAGE_KIND_COUNT][2] = {
+    NAME_KINDS(1),
+#if WIDE_ROWS == 6
+    NAME_KINDS(2), NAME_KINDS(3), NAME_KINDS(4), NAME_KINDS(5), NAME_KINDS(6),
+#endif
+};
+
+INLINE void tall_run(const enum page_kind kind, const struct product *p)
+{
+    if (p->in_step == 64)
+        product_tile(TALL_ROWS, 1, kind, 64, p);
+    else if (p->in_step == 128)
+        product_tile(TALL_ROWS, 1, kind, 128, p);
+    else
+        product_tile(TALL_ROWS, 1, kind, p->in_step, p);
+}
+
+/* To the next columns. */
+INLINE void product_move(struct product *p, int vectors)
+{
+    p->page = (const char *)p->page + vectors * LANES * (p->kind == PAGE_BF16 ? 2 : 4);
+    p->fetch += vectors * LINE_BYTES / (page_takes_pairs(p->kind) ? 1 : 2);
+    p->out += vectors * LANES;
+}
+
+static void product_tall(struct product p, int64_t vectors)
+{
+    for (int64_t i = 0; i < vectors; i++) {
+        if (p.kind == PAGE_PAIRS)
+            tall_run(PAGE_PAIRS, &p);
+        else
+            tall_run(PAGE_F32, &p);
+        product_move(&p, 1);
+    }
+}
+
+static void product_few(struct product p, int rows, int64_t vectors)
+{
+    while (vectors > 0) {
+        int step = vectors >= WIDE_VECTORS ? WIDE_VECTORS : 1;
+        few_table[rows - 1][p.kind][step == WIDE_VECTORS](&p);
+        product_move(&p, step);
+        vectors -= step;
+    }
+}
+
+/* The share of a group of rows in fetching, of so many groups. */
+static unsigned lines_of_group(int group, int count)
+{
+    unsigned lines = 0;
+    for (int i = group; i < WIDE_VECTORS; i += count)
+        lines |= 1u << i;
+    return lines;
+}
+
+static void product_run(struct product p, int rows, int64_t vectors)
+{
+    int64_t in_bytes = p.in_step * (page_takes_pairs(p.kind) ? 2 : 4);
+    int group = 0, groups = (rows + WIDE_ROWS - 1) / WIDE_ROWS;
+    for (int r = 0; r < rows; group++) {
+        int left = rows - r, height = left < WIDE_ROWS ? left : WIDE_ROWS;
+        p.fetch_lines = lines_of_group(group, groups);
+        if (left >= TALL_ROWS && p.kind != PAGE_BF16) {
+            product_tall(p, vectors);
+            height = TALL_ROWS;
+        } else {
+            product_few(p, height, vectors);
+        }
+        p.in = (const char *)p.in + height * in_bytes;
+        p.out += height * p.out_step;
+        r += height;
+    }
+}
+
+/* Makes a page of bf16 ready for many rows, `vectors` of its columns: in `to`, of as many words as
+ * the page has values. */
+static void page_ready(struct product *p, uint32_t *to, int64_t vectors)
+{
+    const int unit = KERNEL_PAIRS ? 2 : 1;
+    struct product at = *p;
+    for (int64_t i = 0; i < vectors;) {
+        const int step = vectors - i >= 2 ? 2 : 1;
+        at.page = (const uint16_t *)p->page + i * LANES;
+        for (int64_t k = 0; k < p->count; k += unit) {
+            v16u words[WIDE_VECTORS];
+            v16u *row = (v16u *)(to + k / unit * p->page_step + i * LANES);
+            if (step == 2)
+                page_load(words, &at, PAGE_BF16, k, 2, k + 1 == p->count);
+            else
+                page_load(words, &at, PAGE_BF16, k, 1, k + 1 == p->count);
+            for (int w = 0; w < step; w++)
+                row[w] = words[w];
+        }
+        i += step;
+    }
+    p->page = to;
+    p->kind = KERNEL_PAIRS ? PAGE_PAIRS : PAGE_F32;
+}
+
+#endif
