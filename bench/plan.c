@@ -49,7 +49,7 @@ static double ratios[65536]; /* 0 each */
 
 static void axis_copy(struct profile_axis *to, double *own, const struct grid_axis *axis)
 {
-    *to = (struct profile_axis){axis->dim, axis->over, axis->count, own};
+    *to = (struct profile_axis){axis->size, axis->over, axis->count, own};
     for (int v = 0; v < axis->count; v++)
         own[v] = axis->values[v];
 }

@@ -18,23 +18,25 @@ static int64_t whole(double value)
     return (int64_t)fmin(least, 0x1p40);
 }
 
-/* Axes: pairs over tokens (how often a token of the cache is used), tokens over rows (how much each
- * row adds to what is there), heads over KV heads, head_dim. With segments of p rows and t tokens:
- * pairs over tokens is p (1 - (p - 1) / 2t), tokens over rows t / p. */
+/* Axes: rows of scores, tokens over rows (how much each row adds to what is there), heads over KV
+ * heads, head_dim. With segments of p rows and t tokens, a token is used by u = p (1 - (p - 1) /
+ * 2t) rows, and there are as many rows of scores for each head of a KV head. Few rows of scores are
+ * of fewer heads than the axis says: one row has no more. */
 static struct work_shape attention_work(const struct grid *grid,
                                         const double values[PROFILE_AXES_MAX])
 {
-    double half = 0.5 / values[1];
-    int64_t rows = whole((values[0] - half) / (1 - half));
-    int64_t tokens = whole(values[1] * (double)rows);
+    double scores = values[0], per_row = values[1], half = 0.5 / per_row;
+    int64_t rows = whole((scores / values[2] - half) / (1 - half));
+    int64_t tokens = whole(per_row * (double)rows);
     int64_t count = ATTENTION_TOKENS / tokens;
     tokens = tokens < rows ? rows : tokens;
     count = count < 1 ? 1 : count > ATTENTION_SEGMENTS_MAX ? ATTENTION_SEGMENTS_MAX : count;
     int64_t pairs = whole((double)rows * ((double)tokens - (double)(rows - 1) / 2));
+    int64_t heads = whole(fmin(scores * (double)tokens / (double)pairs, values[2]));
     return (struct work_shape){.kind = grid->kind,
                                .dtype = grid->dtype,
                                .dims = {count * rows, count * pairs, count * tokens,
-                                        ATTENTION_KV_HEADS * whole(values[2]), ATTENTION_KV_HEADS,
+                                        ATTENTION_KV_HEADS * heads, ATTENTION_KV_HEADS,
                                         whole(values[3])}};
 }
 
@@ -49,7 +51,7 @@ struct work_shape grid_work(const struct grid *grid, const double values[PROFILE
             const struct grid_axis *axis = &grid->axes[a];
             double over = axis->over < 0 ? 1 : (double)work.dims[axis->over];
             if ((axis->over >= 0) == (pass == 1))
-                work.dims[axis->dim] = whole(values[a] * over);
+                work.dims[axis->size] = whole(values[a] * over);
         }
     }
     return work;
@@ -81,12 +83,18 @@ struct work_shape grid_work(const struct grid *grid, const double values[PROFILE
         .least = {(kind_), (dtype_), {1, 1, 16, 64}},                                              \
     }
 
+/* No point is added: between the ends of its axes attention goes from memory's rate to the
+ * processor's over the first tens of rows of scores, which two probes at the ends do not see. */
 #define ATTENTION(dtype_)                                                                          \
     {                                                                                              \
-        .kind = WORK_ATTENTION, .dtype = (dtype_), .axis_count = 4, .points_max = 120,             \
-        .axes = {{1, 2, 1, 3, {1, 16, 256}},                                                       \
-                 {2, 0, 1, 3, {1, 64, 4096}},                                                      \
-                 {3, 4, 1, 2, {1, 8}},                                                             \
+        .kind = WORK_ATTENTION, .dtype = (dtype_), .axis_count = 4, .points_max = 360,             \
+        .axes = {{WORK_SIZE_SCORE_ROWS,                                                            \
+                  -1,                                                                              \
+                  1,                                                                               \
+                  12,                                                                              \
+                  {1, 2, 4, 8, 16, 24, 48, 96, 128, 256, 1024, 2048}},                             \
+                 {2, 0, 1, 5, {1, 2, 8, 64, 1024}},                                                \
+                 {3, 4, 1, 3, {1, 4, 8}},                                                          \
                  {5, -1, 32, 2, {64, 128}}},                                                       \
         .most_flops = {WORK_ATTENTION, (dtype_), {512, 131328, 512, 16, 4, 128}},                  \
         .most_bytes = {WORK_ATTENTION, (dtype_), {4, 16384, 16384, 16, 4, 128}},                   \

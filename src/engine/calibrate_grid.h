@@ -8,7 +8,7 @@
 #define GRID_VALUES_MAX 24
 
 struct grid_axis {
-    int dim, over; /* as of a profile_axis */
+    int size, over; /* as of a profile_axis */
     int step;      /* values are multiples of it */
     int count;
     double values[GRID_VALUES_MAX];

@@ -96,7 +96,7 @@ static enum status fill(struct builder *builder, struct error *err)
     for (int a = 0; a < builder->grid.axis_count; a++) {
         const struct grid_axis *axis = &builder->grid.axes[a];
         builder->table.axes[a] =
-            (struct profile_axis){axis->dim, axis->over, axis->count, axis->values};
+            (struct profile_axis){axis->size, axis->over, axis->count, axis->values};
     }
     for (int64_t i = 0; i < count; i++) {
         int places[PROFILE_AXES_MAX];

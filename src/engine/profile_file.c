@@ -173,7 +173,7 @@ static enum status read_axis(struct profile_axis *out, const struct reader *read
 {
     TRY(check_object(reader, axis));
     out->over = -1;
-    TRY(size_get(&out->dim, reader, axis, "size", kind));
+    TRY(size_get(&out->size, reader, axis, "size", kind));
     if (json_object_get(axis, "over") != NULL)
         TRY(size_get(&out->over, reader, axis, "over", kind));
     return get_rising(&out->values, &out->count, reader, axis, "values");

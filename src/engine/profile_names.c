@@ -8,9 +8,9 @@ static const char *const kinds[WORK_KIND_COUNT] = {
     [WORK_FFN_DOWN] = "ffn_down", [WORK_ROWS] = "rows",           [WORK_DEQUANTIZE] = "dequantize",
 };
 
-static const char *const sizes[WORK_KIND_COUNT][WORK_SHAPE_DIMS] = {
+static const char *const sizes[WORK_KIND_COUNT][WORK_SIZE_COUNT] = {
     [WORK_MATMUL] = {"rows", "outputs", "inputs"},
-    [WORK_ATTENTION] = {"rows", "pairs", "tokens", "heads", "kv_heads", "head_dim"},
+    [WORK_ATTENTION] = {"rows", "pairs", "tokens", "heads", "kv_heads", "head_dim", "score_rows"},
     [WORK_FFN_UP] = {"rows", "experts", "width", "hidden"},
     [WORK_FFN_DOWN] = {"rows", "experts", "width", "hidden"},
     [WORK_ROWS] = {"rows", "values"},
@@ -47,9 +47,9 @@ const char *profile_kind_name(enum work_kind kind)
     return name_at(kinds, WORK_KIND_COUNT, (int)kind);
 }
 
-const char *profile_size_name(enum work_kind kind, int dim)
+const char *profile_size_name(enum work_kind kind, int size)
 {
-    return profile_kind_name(kind) == NULL ? NULL : name_at(sizes[kind], WORK_SHAPE_DIMS, dim);
+    return profile_kind_name(kind) == NULL ? NULL : name_at(sizes[kind], WORK_SIZE_COUNT, size);
 }
 
 const char *profile_dtype_name(enum dtype dtype)
@@ -69,7 +69,7 @@ int profile_kind_of(const char *name)
 
 int profile_size_of(enum work_kind kind, const char *name)
 {
-    return index_of(sizes[kind], WORK_SHAPE_DIMS, name);
+    return index_of(sizes[kind], WORK_SIZE_COUNT, name);
 }
 
 int profile_dtype_of(const char *name)

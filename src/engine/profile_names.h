@@ -8,7 +8,7 @@
 
 /* NULL: none has this number. */
 const char *profile_kind_name(enum work_kind kind);          /* "matmul" */
-const char *profile_size_name(enum work_kind kind, int dim); /* "rows" */
+const char *profile_size_name(enum work_kind kind, int size); /* "rows" */
 const char *profile_dtype_name(enum dtype dtype);            /* "bfloat16" */
 const char *profile_group_op_name(enum group_op op);         /* "all_gather" */
 

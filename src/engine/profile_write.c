@@ -97,7 +97,7 @@ static void put_points(struct json_writer *json, const struct profile_point *poi
 static void put_axis(struct json_writer *json, enum work_kind kind, const struct profile_axis *axis)
 {
     json_write_open(json, '{');
-    put_string(json, "size", profile_size_name(kind, axis->dim));
+    put_string(json, "size", profile_size_name(kind, axis->size));
     if (axis->over >= 0)
         put_string(json, "over", profile_size_name(kind, axis->over));
     put_numbers(json, "values", axis->values, axis->count);

@@ -21,6 +21,16 @@ static struct work attention(const struct work_shape *shape)
     return work;
 }
 
+double work_shape_size(const struct work_shape *shape, int size)
+{
+    const int64_t *dims = shape->dims;
+    if (size < WORK_SHAPE_DIMS)
+        return (double)dims[size];
+    if (shape->kind != WORK_ATTENTION || dims[2] == 0 || dims[4] == 0)
+        return 0;
+    return (double)dims[1] / (double)dims[2] * (double)dims[3] / (double)dims[4];
+}
+
 struct work work_of(const struct work_shape *shape)
 {
     const int64_t *dims = shape->dims;

@@ -21,6 +21,15 @@ struct work_shape {
     int64_t dims[WORK_SHAPE_DIMS];
 };
 
+/* A size of a shape: one of its dims, or for WORK_ATTENTION, in their stead, how many rows of
+ * scores a cached token has in one kv head: pairs x query heads / (tokens x kv heads). Decode has
+ * as many as query heads share a kv head. It tells, before all else, what attention is bound by. */
+#define WORK_SIZE_SCORE_ROWS WORK_SHAPE_DIMS
+#define WORK_SIZE_COUNT      (WORK_SHAPE_DIMS + 1)
+
+/* 0 where there is none. */
+double work_shape_size(const struct work_shape *shape, int size);
+
 struct work work_of(const struct work_shape *shape);
 
 static inline double work_shape_flops(const struct work_shape *shape)

@@ -35,8 +35,8 @@ static struct place place_of(const double *values, int count, double value)
 
 static double axis_value(const struct profile_axis *axis, const struct work_shape *work)
 {
-    double over = axis->over < 0 ? 1 : (double)work->dims[axis->over];
-    return over > 0 ? (double)work->dims[axis->dim] / over : 0;
+    double over = axis->over < 0 ? 1 : work_shape_size(work, axis->over);
+    return over > 0 ? work_shape_size(work, axis->size) / over : 0;
 }
 
 /* Multilinear, over the corners of the cell. */

@@ -17,10 +17,10 @@
 
 #define PROFILE_AXES_MAX 4
 
-/* A size by which the ratio changes: dims[dim], or dims[dim] / dims[over] ("rows of each expert").
- */
+/* A size by which the ratio changes (work_shape_size), or the quotient of two ("rows of each
+ * expert"). */
 struct profile_axis {
-    int dim, over; /* over -1: none */
+    int size, over; /* over -1: none */
     int count;
     const double *values; /* [count], > 0, rising */
 };

@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "engine/calibrate.h"
 #include "engine/calibrate_store.h"
+#include "engine/profile_names.h"
 #include "engine_tools.h"
 #include "model_shapes.h"
 #include "planner/pass_cost.h"
@@ -47,7 +48,7 @@ static const struct grid small_grids[] = {
         .dtype = DTYPE_BF16,
         .axis_count = 4,
         .points_max = 24,
-        .axes = {{1, 2, 1, 2, {1, 16}},
+        .axes = {{WORK_SIZE_SCORE_ROWS, -1, 1, 2, {1, 16}},
                  {2, 0, 1, 2, {1, 64}},
                  {3, 4, 1, 2, {1, 2}},
                  {5, -1, 32, 1, {32}}},
@@ -214,6 +215,42 @@ Test(calibrate, gives_a_profile_that_has_a_time_for_everything)
     check_predictions(&file.profile);
     check_pass(&file.profile);
     profile_file_deinit(&file);
+}
+
+/* A point's shape has the sizes of its place, but for what is rounded to whole rows and heads; few
+ * rows of scores are of fewer heads. */
+static void check_place(const struct grid *grid, const double values[PROFILE_AXES_MAX])
+{
+    struct work_shape work = grid_work(grid, values);
+    for (int a = 0; a < grid->axis_count; a++) {
+        const struct grid_axis *axis = &grid->axes[a];
+        double over = axis->over < 0 ? 1 : work_shape_size(&work, axis->over);
+        double found = work_shape_size(&work, axis->size) / over;
+        bool is_heads = grid->kind == WORK_ATTENTION && axis->over == 4;
+        cr_expect(is_heads ? found >= 1 && found <= values[a] : fabs(found / values[a] - 1) < 0.3,
+                  "%s: size %d is %g, not %g", profile_kind_name(grid->kind), axis->size, found,
+                  values[a]);
+    }
+}
+
+Test(calibrate, shapes_of_the_grid)
+{
+    for (int g = 0; g < calibrate_plan_default.grid_count; g++) {
+        const struct grid *grid = &calibrate_plan_default.grids[g];
+        int64_t points = 1;
+        for (int a = 0; a < grid->axis_count; a++)
+            points *= grid->axes[a].count;
+        cr_assert_leq(points, grid->points_max);
+        for (int64_t i = 0; i < points; i++) {
+            double values[PROFILE_AXES_MAX];
+            int64_t rest = i;
+            for (int a = grid->axis_count - 1; a >= 0; a--) {
+                values[a] = grid->axes[a].values[rest % grid->axes[a].count];
+                rest /= grid->axes[a].count;
+            }
+            check_place(grid, values);
+        }
+    }
 }
 
 /* At the points of a table the profile says what was measured there. */

@@ -48,6 +48,23 @@ Test(work_shape, attention)
         segments);
 }
 
+/* A decode step of three sequences has a row of scores for each head of a KV head; a prompt's
+ * tokens see each other, but for those behind them. */
+Test(work_shape, score_rows)
+{
+    static const struct work_shape decode = {WORK_ATTENTION, DTYPE_BF16, {3, 300, 300, 16, 4, 64}};
+    static const struct work_shape prompt = {WORK_ATTENTION, DTYPE_BF16, {9, 45, 9, 6, 2, 64}};
+    cr_expect_eq(work_shape_size(&decode, WORK_SIZE_SCORE_ROWS), 4);
+    cr_expect_eq(work_shape_size(&prompt, WORK_SIZE_SCORE_ROWS), 15);
+    cr_expect_eq(work_shape_size(&prompt, 3), 6);
+    cr_expect_eq(work_shape_size(&(struct work_shape){WORK_ATTENTION, DTYPE_BF16, {1}},
+                                 WORK_SIZE_SCORE_ROWS),
+                 0);
+    cr_expect_eq(work_shape_size(&(struct work_shape){WORK_MATMUL, DTYPE_BF16, {1, 2, 3, 4, 5, 6}},
+                                 WORK_SIZE_SCORE_ROWS),
+                 0);
+}
+
 Test(work_shape, rows_and_weights)
 {
     struct matrix packed = matrix_of(PACK_OUTPUT, DTYPE_INT4, 32, 1024);
