@@ -2,8 +2,9 @@
  * see bench/README.md.
  *
  * Shapes are drawn log-uniformly over what the planner asks about, from the seed that is printed.
- * Each is predicted, and measured twice, all shapes once before any is measured again: what the two
- * differ by is what no prediction can be better than. Inside the timed window: what
+ * Each is predicted, and measured twice, all shapes once before any is measured again; as in a
+ * calibration the faster counts, and what the slower differs by is what no prediction can be better
+ * than. Inside the timed window: what
  * src/measure/meter.h says of a point. */
 #include <math.h>
 #include <stdio.h>
@@ -286,9 +287,10 @@ static void report(enum subject subject)
         const struct sample *sample = &samples[i];
         if (sample->subject != subject || sample->is_training)
             continue;
-        predicted[count] = fabs(sample->predicted / sample->seconds[0] - 1);
-        repeated[count] = fabs(sample->seconds[1] / sample->seconds[0] - 1);
-        forest[count] = fabs(times[count] / sample->seconds[0] - 1);
+        double fast = fmin(sample->seconds[0], sample->seconds[1]);
+        predicted[count] = fabs(sample->predicted / fast - 1);
+        repeated[count] = fmax(sample->seconds[0], sample->seconds[1]) / fast - 1;
+        forest[count] = fabs(times[count] / fast - 1);
         count++;
     }
     if (count == 0)
@@ -356,7 +358,8 @@ int main(int argc, char **argv)
     if (prints_all)
         print_samples();
     printf("# relative errors in %%: median and 90th percentile, of the profile's predictions, of "
-           "a second\n# measurement, and of a random forest on as many shapes more (HAP)\n");
+           "the slower of\n# two measurements (the faster is what is compared with), and of a "
+           "random forest on as many shapes more (HAP)\n");
     printf("%-20s %5s %18s %18s %18s\n", "", "", "profile", "repeat", "forest");
     for (int s = 0; s < SUBJECT_COUNT; s++) {
         if (s < COLLECTIVE || file.identity.ranks > 1)

@@ -9,7 +9,7 @@
 
 struct grid_axis {
     int size, over; /* as of a profile_axis */
-    int step;      /* values are multiples of it */
+    int step;       /* values are multiples of it */
     int count;
     double values[GRID_VALUES_MAX];
 };

@@ -19,6 +19,7 @@ struct calibration {
     uint64_t done, total; /* points, for progress */
     uint64_t done_max;    /* of what is measured now: what is looked at between points counts, too,
                            * where there are fewer than there might be */
+    bool is_second_look;
     double saved_at;
     struct calibrate_report report;
 };
@@ -36,6 +37,9 @@ enum status calibration_collectives(struct calibration *now, struct error *err) 
 
 /* All rates into now->out. */
 enum status calibration_rates(struct calibration *now, struct error *err) MUST_CHECK;
+
+/* So many points at most come next; now->done_max is what `done` is when they are there. */
+void calibration_expect(struct calibration *now, int points);
 
 /* Keeps what was measured, where it is time for it; asks whether to go on. */
 enum status calibration_step(struct calibration *now, const char *what,

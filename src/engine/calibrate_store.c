@@ -8,7 +8,7 @@
 #define STORE_FORMAT 1
 #define ENTRY_VALUES (CALIBRATE_KEY_VALUES + 3)
 
-enum { KEY_WORK, KEY_COLLECTIVE, KEY_RATE };
+enum { KEY_WORK, KEY_COLLECTIVE, KEY_RATE, KEY_AGAIN };
 
 /* ---- Keys ------------------------------------------------------------------------------------ */
 
@@ -29,6 +29,14 @@ struct calibrate_key calibrate_key_of_rate(enum calibrate_rate rate)
 {
     return (struct calibrate_key){{KEY_RATE, (int64_t)rate}};
 }
+
+struct calibrate_key calibrate_key_again(const struct calibrate_key *key)
+{
+    struct calibrate_key again = *key;
+    again.values[0] += KEY_AGAIN;
+    return again;
+}
+
 _Static_assert(3 + WORK_SHAPE_DIMS <= CALIBRATE_KEY_VALUES, "a work's numbers have room in a key");
 
 /* ---- Entries --------------------------------------------------------------------------------- */

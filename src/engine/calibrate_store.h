@@ -28,6 +28,9 @@ struct calibrate_key calibrate_key_of_collective(enum group_op op, int size, boo
                                                  int64_t bytes);
 struct calibrate_key calibrate_key_of_rate(enum calibrate_rate rate);
 
+/* The same shape or message, looked at for the second time. */
+struct calibrate_key calibrate_key_again(const struct calibrate_key *key);
+
 /* Of a rate: `seconds` is the rate. */
 struct calibrate_entry {
     struct calibrate_key key;

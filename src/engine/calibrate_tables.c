@@ -258,7 +258,7 @@ enum status calibration_works(struct calibration *now, struct error *err)
                                   .from = grid,
                                   .grid = *grid,
                                   .table = {.kind = grid->kind, .dtype = grid->dtype}};
-        now->done_max = now->done + (uint64_t)grid->points_max;
+        calibration_expect(now, grid->points_max);
         enum status status = table_build(&builder, err);
         if (status == STATUS_OK)
             status = table_keep(&tables[g], &points[g], &builder, err);
@@ -401,7 +401,7 @@ enum status calibration_collectives(struct calibration *now, struct error *err)
                                                        .is_strided = i / GROUP_OP_COUNT % 2 == 1}};
         if (now->plan->collective_count == 0 || !is_group(now, size, builder.table.is_strided))
             continue;
-        now->done_max = now->done + (uint64_t)now->plan->collective_points_max;
+        calibration_expect(now, now->plan->collective_points_max);
         TRY(collective_build(&builder, err));
         TRY(collective_keep(&tables[count], &points[count], &builder, err));
         count++;

@@ -338,6 +338,57 @@ Test(calibrate, goes_on_where_it_was_stopped)
     calibrate_store_deinit(&second);
 }
 
+/* Makes every first look 1 s long, and the second as given. */
+static int looks_make_up(struct calibrate_store *store, double second)
+{
+    int count = 0;
+    for (size_t i = 0; i < store->count; i++) {
+        for (size_t j = 0; j < store->count; j++) {
+            struct calibrate_key again = calibrate_key_again(&store->entries[i].key);
+            if (memcmp(&store->entries[j].key, &again, sizeof again) != 0)
+                continue;
+            store->entries[i].point.seconds = 1;
+            store->entries[j].point.seconds = second;
+            count++;
+        }
+    }
+    return count;
+}
+
+/* All has been looked at twice when the last point is asked for, and the faster look counts. */
+Test(calibrate, the_faster_of_two_looks_counts)
+{
+    static const double seconds[] = {2, 0.5};
+    const char *path = tools_path(tools_folder(), "box.json");
+    const char *partial = tools_path(tools_folder(), "box.json.partial");
+    struct stopper stopper = {0};
+    struct calibrate_report report;
+    struct calibrate_store store;
+    struct profile_file file;
+    struct error err;
+    struct calibrate_params params = params_of(path, &stopper);
+    struct calibrate_plan plan = small_plan;
+    plan.tolerance = plan.launch_seconds = 1e6; /* as many points each time */
+    params.plan = &plan;
+    params.overwrites = true;
+    calibrated(&report, &params);
+    stopper = (struct stopper){.stop_at = stopper.calls};
+    cr_assert_eq(calibrate_run(&report, &params, &err), STATUS_CANCELLED);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(calibrate_store_read(&store, partial, &err), STATUS_OK, "%s", err.message);
+        int twice = looks_make_up(&store, seconds[i]);
+        cr_expect_geq(2 * twice + RATE_COUNT + 1, (int)store.count);
+        cr_assert_eq(calibrate_store_write(&store, partial, &err), STATUS_OK, "%s", err.message);
+        stopper = (struct stopper){0};
+        calibrated(&report, &params);
+        cr_assert_eq(profile_file_read(&file, path, &err), STATUS_OK, "%s", err.message);
+        cr_expect_eq(file.work_points[0][0].seconds, fmin(1, seconds[i]));
+        profile_file_deinit(&file);
+        cr_assert_eq(calibrate_store_write(&store, partial, &err), STATUS_OK, "%s", err.message);
+        calibrate_store_deinit(&store);
+    }
+}
+
 /* Twice from the same store: only the last point, of a collective, is measured anew. */
 Test(calibrate, the_same_points_give_the_same_tables)
 {
