@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "base/system.h"
+#include "device/thread_team.h"
 #include "measure/meter_state.h"
 
 #define STAGING_BYTES  ((int64_t)1 << 20)
@@ -104,6 +105,7 @@ enum status meter_create(struct meter **out, const struct meter_params *params, 
     TRY(memory_get((void **)&meter, 1, sizeof *meter, "what measures", err));
     meter->params = *params;
     meter->rank_count = rank_count;
+    meter->shares_cores = rank_count > thread_team_cpu_count();
     enum status status = meter_fill(meter, err);
     if (status != STATUS_OK) {
         meter_destroy(meter);
@@ -172,15 +174,18 @@ static enum status rank_sample(void *context, int index, struct error *err)
     return rank->device->ops->synchronize(rank->device->stream, err);
 }
 
-/* Seconds of a launch in one sample. */
+/* Seconds of a launch in one sample: of the slowest rank, from when it began itself. Ranks that
+ * share a core may run one after another, each as if alone: then from when the first began. */
 static double sample_seconds(const struct meter *meter, int sample)
 {
-    double slowest = 0;
+    double slowest = 0, begin = INFINITY, end = 0;
     for (int r = 0; r < meter->rank_count; r++) {
         const struct mark *mark = &meter->ranks[r].marks[sample];
         slowest = fmax(slowest, mark->end - mark->begin);
+        begin = fmin(begin, mark->begin);
+        end = fmax(end, mark->end);
     }
-    return slowest / meter->job.launch_count;
+    return (meter->shares_cores ? end - begin : slowest) / meter->job.launch_count;
 }
 
 static enum status take(struct meter *meter, int first, int count, struct error *err)

@@ -3,7 +3,8 @@
  * cache. For what calibrates, and for benchmarks.
  *
  * A sample is as many launches in a row as take some milliseconds, behind a collective that lets
- * all ranks begin together; its time is that of the slowest rank, for the others wait for it.
+ * all ranks begin together; its time is that of the slowest rank, for the others wait for it. Where
+ * there are more ranks than cores, it is the time until all ranks are done.
  * A point is the median of samples.
  */
 #ifndef PHASOR_MEASURE_METER_H

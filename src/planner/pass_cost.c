@@ -42,6 +42,16 @@ static double rows_seconds(const struct stages *stages, double rows, int64_t val
         (struct work_shape){.kind = WORK_ROWS, .dtype = DTYPE_F32, .dims = {whole(rows), values}});
 }
 
+/* What a point of WORK_ROWS is measured by, a norm and the sum of its result, moves a row so often
+ * (src/measure/meter.h). */
+#define ROWS_PASSES 5
+
+/* Of an operation that moves each row so often. */
+static double moves_seconds(const struct stages *stages, double rows, int64_t values, double passes)
+{
+    return rows_seconds(stages, rows, values) * passes / ROWS_PASSES;
+}
+
 static double matmul_seconds(const struct stages *stages, double rows, int64_t outputs,
                              int64_t inputs)
 {
@@ -146,7 +156,9 @@ static void attention(struct stages *stages)
     int64_t heads = layout_heads(layout, shape, 0).count;
     int64_t kv_heads = layout_kv_heads(layout, shape, 0).count;
     double rows = stages->group;
-    add(stages, COST_ROWS, layers, 2 * rows_seconds(stages, stages->own, shape->hidden_dim));
+    add(stages, COST_ROWS, layers,
+        2 * rows_seconds(stages, stages->own, shape->hidden_dim) +
+            moves_seconds(stages, rows, (heads + 2 * kv_heads) * shape->head_dim, 2));
     add(stages, COST_PROJECTION, layers,
         matmul_seconds(stages, rows, (heads + 2 * kv_heads) * shape->head_dim, shape->hidden_dim) +
             matmul_seconds(stages, rows, shape->hidden_dim, heads * shape->head_dim));
@@ -166,6 +178,27 @@ static void attention(struct stages *stages)
 
 /* ---- Experts: stages 4 to 7 ------------------------------------------------------------------ */
 
+/* Where ranks own rows and experts are spread over groups, rows are sent to those that have one of
+ * their experts. */
+static bool sends_apart(const struct stages *stages)
+{
+    return stages->pass->form == FORM_OWNED && stages->layout->experts.ep > 1;
+}
+
+/* Copies of its own rows that a rank sends to groups, its own group among them. */
+static double sent_rows(const struct stages *stages, double imbalance)
+{
+    int ep = stages->layout->experts.ep;
+    return stages->own * fmin(group_chance(stages->shape, ep) * imbalance, 1) * ep;
+}
+
+/* Rows that a rank's experts have before them. */
+static double received_rows(const struct stages *stages, double imbalance)
+{
+    return sends_apart(stages) ? sent_rows(stages, imbalance) * stages->layout->experts.tp
+                               : stages->pass->rows;
+}
+
 /* Rows go to the groups and come back: an all-to-all among the ranks that hold the same slices. */
 static void experts_owned(struct stages *stages, double layers, double imbalance)
 {
@@ -174,9 +207,8 @@ static void experts_owned(struct stages *stages, double layers, double imbalance
     double choice_bytes = CHOICE_BYTES * (double)shape->expert_top_k;
     double received = stages->own; /* rows of a rank, before its group gathers them */
     if (ep > 1) {
-        double to_each = stages->own * fmin(group_chance(shape, ep) * imbalance, 1);
-        double leave = to_each * (ep - 1);
-        received = to_each * ep;
+        received = sent_rows(stages, imbalance);
+        double leave = received / ep * (ep - 1);
         exchange(stages, TRAFFIC_COUNTS, layers, GROUP_ALL_GATHER, stages->layout->rank_count,
                  false, 4.0 * ep * (stages->layout->rank_count - 1));
         exchange(stages, TRAFFIC_CHOICES, layers, GROUP_ALL_TO_ALL, ep, tp > 1,
@@ -224,6 +256,16 @@ static double felt_imbalance(const struct stages *stages, double draws)
     return fmax(fullest / fmax(stages->profile->sharing, 1), 1);
 }
 
+/* Each row's results of experts are read, and their sum written; where rows were sent, what is sent
+ * was gathered, and its owner adds up what comes back. */
+static double sums_seconds(const struct stages *stages, double pairs, double imbalance)
+{
+    double moves = pairs + received_rows(stages, imbalance);
+    if (sends_apart(stages))
+        moves += 3 * sent_rows(stages, imbalance) + stages->own;
+    return moves_seconds(stages, moves, stages->shape->hidden_dim, 1);
+}
+
 static void experts(struct stages *stages)
 {
     const struct model_shape *shape = stages->shape;
@@ -239,7 +281,8 @@ static void experts(struct stages *stages)
     double met = fmin(routing_experts_met(shape, held, tokens) * imbalance, fmin(held, pairs));
     add(stages, COST_ROWS, layers,
         matmul_seconds(stages, stages->own, shape->expert_count, shape->hidden_dim) +
-            rows_seconds(stages, pairs, shape->hidden_dim));
+            moves_seconds(stages, stages->own, shape->expert_count, 2) +
+            sums_seconds(stages, pairs, imbalance));
     add(stages, COST_EXPERTS, layers,
         ffn_seconds(stages, stages->types->experts, pairs, met, width));
     experts_exchange(stages, layers, imbalance);
@@ -255,9 +298,12 @@ static void ffn(struct stages *stages, double layers, int64_t width, bool beside
     bool is_cut = layout_ffn_is_cut(layout, width);
     if (width == 0 || layers == 0)
         return;
+    double rows = is_cut ? stages->group : stages->own;
     add(stages, COST_SHARED, layers,
-        ffn_seconds(stages, stages->types->matrices, is_cut ? stages->group : stages->own, 1,
+        ffn_seconds(stages, stages->types->matrices, rows, 1,
                     layout_ffn_width(layout, width, 0).count));
+    if (beside_experts) /* their sum */
+        add(stages, COST_SHARED, layers, moves_seconds(stages, rows, stages->shape->hidden_dim, 4));
     bool to_all = tp == layout->rank_count && layout->experts.ep == 1;
     bool rides = beside_experts && (to_all || stages->pass->form != FORM_OWNED);
     if (!is_cut || tp == 1 || rides)
