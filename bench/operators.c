@@ -187,15 +187,12 @@ static void samples_draw(int count)
     }
 }
 
-/* Those of the baseline's training once. */
 static void samples_measure(int round)
 {
     for (int i = 0; i < sample_count; i++) {
         struct sample *sample = &samples[i];
         struct measured found;
         struct error err;
-        if (sample->is_training && round > 0)
-            continue;
         if (sample->subject == COLLECTIVE)
             check(meter_collective(&found, meter, sample->op, sample->size, sample->is_strided,
                                    sample->bytes, &err),
@@ -214,6 +211,11 @@ static void samples_measure(int round)
  * efficiency that a random forest learns from the operation's sizes; of a collective its bytes over
  * the bandwidth, likewise. What has no flops is estimated by its bytes here. It is trained on as
  * many shapes as are held out, drawn in the same way, once for each row of the result. */
+
+static double seconds_of(const struct sample *sample)
+{
+    return fmin(sample->seconds[0], sample->seconds[1]);
+}
 
 static double amount_of(const struct sample *sample)
 {
@@ -242,13 +244,13 @@ static void baseline(double *out, enum subject subject)
     double peak = 0;
     for (int i = 0; i < sample_count; i++) {
         if (samples[i].subject == subject && samples[i].is_training)
-            peak = fmax(peak, amount_of(&samples[i]) / samples[i].seconds[0]);
+            peak = fmax(peak, amount_of(&samples[i]) / seconds_of(&samples[i]));
     }
     for (int i = 0; i < sample_count; i++) {
         if (samples[i].subject != subject || !samples[i].is_training)
             continue;
         features_of(features[count], &samples[i]);
-        targets[count++] = amount_of(&samples[i]) / samples[i].seconds[0] / peak;
+        targets[count++] = amount_of(&samples[i]) / seconds_of(&samples[i]) / peak;
     }
     struct forest *forest =
         forest_create((const double(*)[FOREST_FEATURES])features, targets, count, draws.seed);
@@ -287,7 +289,7 @@ static void report(enum subject subject)
         const struct sample *sample = &samples[i];
         if (sample->subject != subject || sample->is_training)
             continue;
-        double fast = fmin(sample->seconds[0], sample->seconds[1]);
+        double fast = seconds_of(sample);
         predicted[count] = fabs(sample->predicted / fast - 1);
         repeated[count] = fmax(sample->seconds[0], sample->seconds[1]) / fast - 1;
         forest[count] = fabs(times[count] / fast - 1);
@@ -337,6 +339,7 @@ static void box_get(const char *path)
     uint64_t bytes = RANK_BYTES * (uint64_t)file.identity.ranks;
     uint64_t most = system_memory_available() / 4;
     struct meter_params params = meter_params_default(box, bytes < most ? bytes : most);
+    params.shares_cores = file.identity.threads > file.identity.cores;
     check(meter_create(&meter, &params, &err), &err);
 }
 

@@ -4,7 +4,7 @@
  * query heads that share the kv head. A piece of work is up to BLOCK_ROWS neighbouring rows. Page
  * by page: scores = queries x keys (keys are transposed in a page), softmax with a running maximum
  * and sum (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), output +=
- * weights x values. Where many rows use a page, it is widened to f32 once for all of them; a few
+ * weights x values. Where many rows use a page, it is made ready once for all of them; a few
  * (decode) read it as it lies. A row's result depends on its own position alone. */
 #include <math.h>
 #include <string.h>
@@ -96,10 +96,10 @@ static void block_start(struct block *block)
 
 /* ---- A page -------------------------------------------------------------------------------- */
 
-/* As many rows use a page more often than it costs to make it ready. */
+/* From so many rows on it pays to make a page ready, which a tile of many rows needs. */
 #define READY_ROWS TALL_ROWS
 
-/* Keys and values of a page, and keys of the next. */
+/* Keys and values of a page, and keys of the next, if there is one. */
 struct page {
     const char *keys, *values, *next;
     int64_t first; /* position */
@@ -124,7 +124,7 @@ INLINE void weight_store(struct block *block, int64_t at, v16 weight)
         v16_store(block->scores + at, weight);
 }
 
-/* Of what was summed under another maximum. */
+/* What was summed with another maximum becomes what it would be with the new one. */
 static void row_rescale(struct block *block, int row, float scale)
 {
     float *out = block->out + row * block->dim_stride, *sum = block->sum + row * LANES;
@@ -133,8 +133,8 @@ static void row_rescale(struct block *block, int row, float scale)
         v16_store(out + d, v16_load(out + d) * scale);
 }
 
-/* Turns scores of one page into weights; rescales the row's output where its maximum rose. The
- * vectors are given where they are a constant. */
+/* Turns scores of one page into weights; rescales the row's output where its maximum rose.
+ * Of a whole page the number of vectors is a constant for the compiler. */
 INLINE void row_softmax(struct block *block, int row, const struct page *page, const int vectors)
 {
     const int64_t at = (int64_t)row * KV_PAGE_TOKENS;
@@ -146,7 +146,8 @@ INLINE void row_softmax(struct block *block, int row, const struct page *page, c
     for (int i = 1; i < vectors; i++)
         most = v16_max(most, v16_load(scores + i * LANES));
     float old_most = block->most[row], new_most = v16_max_lane(most);
-    new_most = new_most > old_most ? new_most : old_most;
+    if (new_most <= old_most) /* not where it is NaN, which has to be seen in the result */
+        new_most = old_most;
     if (new_most == -INFINITY) { /* nothing of this page is seen */
         for (int i = 0; i < vectors; i++)
             weight_store(block, at + i * LANES, (v16){0});
@@ -173,6 +174,11 @@ static void products(struct block *block, struct product *product, int64_t vecto
     product_run(*product, block->row_count, vectors);
 }
 
+static const char *of_bf16(const struct block *block, const char *page)
+{
+    return block->op->kv.dtype == DTYPE_BF16 ? page : NULL;
+}
+
 static void page_scores(struct block *block, const struct page *page)
 {
     struct product product = {
@@ -183,7 +189,7 @@ static void page_scores(struct block *block, const struct page *page)
         .in_step = block->dim_stride,
         .page_step = KV_PAGE_TOKENS,
         .count = block->op->kv.head_dim,
-        .fetch = page->values,
+        .fetch = of_bf16(block, page->values),
     };
     products(block, &product, page->vectors);
 }
@@ -199,7 +205,7 @@ static void page_values(struct block *block, const struct page *page)
         .in_step = KV_PAGE_TOKENS,
         .page_step = block->dim_stride,
         .count = page->seen,
-        .fetch = page->next,
+        .fetch = of_bf16(block, page->next),
         .adds = true,
     };
     products(block, &product, block->dim_stride / LANES);
@@ -221,11 +227,10 @@ static void block_page(struct block *block, int64_t page_index, bool is_last)
     const struct kv_layer *kv = &block->op->kv;
     int64_t offset = page_offset(block, page_index), first = page_index * KV_PAGE_TOKENS;
     int64_t seen = row_position(block, block->row_count - 1) + 1 - first;
-    int64_t next = is_last ? offset : page_offset(block, page_index + 1);
     struct page page = {
         .keys = (const char *)kv->keys + offset,
         .values = (const char *)kv->values + offset,
-        .next = (const char *)kv->keys + next,
+        .next = is_last ? NULL : (const char *)kv->keys + page_offset(block, page_index + 1),
         .first = first,
         .seen = seen < KV_PAGE_TOKENS ? seen : KV_PAGE_TOKENS,
     };

@@ -41,8 +41,8 @@ struct product {
     int64_t count;
     bool adds; /* to what is in `out` */
 
-    /* What will be read next, of a page like this: a tile fetches the place of what it takes, of
-     * its lines those of the mask. Fetched all at once they would leave the memory idle while a
+    /* The page of bf16 that will be read next, or NULL: a tile fetches the place of what it takes,
+     * of its lines those of the mask. Fetched all at once they would leave the memory idle while a
      * page is computed with. */
     const char *fetch;
     unsigned fetch_lines;
@@ -151,10 +151,21 @@ typedef void product_fn(const struct product *p);
     {                                                                                              \
         product_tile(rows, vectors, kind, p->in_step, p);                                          \
     }
+#if KERNEL_PAIRS
 #define DEFINE_KINDS(rows, vectors)                                                                \
     DEFINE_PRODUCT(PAGE_F32, rows, vectors)                                                        \
     DEFINE_PRODUCT(PAGE_BF16, rows, vectors)                                                       \
     DEFINE_PRODUCT(PAGE_PAIRS, rows, vectors)
+#define NAME_PAIRS(rows) NAME_FEW(PAGE_PAIRS, rows)
+#else
+#define DEFINE_KINDS(rows, vectors)                                                                \
+    DEFINE_PRODUCT(PAGE_F32, rows, vectors)                                                        \
+    DEFINE_PRODUCT(PAGE_BF16, rows, vectors)
+#define NAME_PAIRS(rows)                                                                           \
+    {                                                                                              \
+        NULL, NULL                                                                                 \
+    }
+#endif
 #define DEFINE_FEW(rows) DEFINE_KINDS(rows, 1) DEFINE_KINDS(rows, 4)
 #define NAME_FEW(kind, rows)                                                                       \
     {                                                                                              \
@@ -162,7 +173,7 @@ typedef void product_fn(const struct product *p);
     }
 #define NAME_KINDS(rows)                                                                           \
     {                                                                                              \
-        NAME_FEW(PAGE_F32, rows), NAME_FEW(PAGE_BF16, rows), NAME_FEW(PAGE_PAIRS, rows)            \
+        NAME_FEW(PAGE_F32, rows), NAME_FEW(PAGE_BF16, rows), NAME_PAIRS(rows)                      \
     }
 
 DEFINE_FEW(1)
@@ -196,14 +207,15 @@ INLINE void tall_run(const enum page_kind kind, const struct product *p)
 INLINE void product_move(struct product *p, int vectors)
 {
     p->page = (const char *)p->page + vectors * LANES * (p->kind == PAGE_BF16 ? 2 : 4);
-    p->fetch += vectors * LINE_BYTES / (page_takes_pairs(p->kind) ? 1 : 2);
+    if (p->fetch != NULL)
+        p->fetch += vectors * LINE_BYTES / (page_takes_pairs(p->kind) ? 1 : 2);
     p->out += vectors * LANES;
 }
 
 static void product_tall(struct product p, int64_t vectors)
 {
     for (int64_t i = 0; i < vectors; i++) {
-        if (p.kind == PAGE_PAIRS)
+        if (KERNEL_PAIRS && p.kind == PAGE_PAIRS)
             tall_run(PAGE_PAIRS, &p);
         else
             tall_run(PAGE_F32, &p);
@@ -236,7 +248,7 @@ static void product_run(struct product p, int rows, int64_t vectors)
     int group = 0, groups = (rows + WIDE_ROWS - 1) / WIDE_ROWS;
     for (int r = 0; r < rows; group++) {
         int left = rows - r, height = left < WIDE_ROWS ? left : WIDE_ROWS;
-        p.fetch_lines = lines_of_group(group, groups);
+        p.fetch_lines = p.fetch != NULL ? lines_of_group(group, groups) : 0;
         if (left >= TALL_ROWS && p.kind != PAGE_BF16) {
             product_tall(p, vectors);
             height = TALL_ROWS;

@@ -1,6 +1,6 @@
 /* Vectors of 16 floats in the compiler's own vector language: one register with AVX-512, two with
  * AVX2, four with SSE or NEON. So one source serves every instruction set; what the
- * language cannot say is in v16_store_pairs, v16_dot_pairs, words_dot, bytes_dot and pairs_total.
+ * language cannot say, or gcc 12 makes too much of, is in functions with an #if.
  */
 #ifndef PHASOR_KERNELS_CPU_SIMD_H
 #define PHASOR_KERNELS_CPU_SIMD_H
@@ -318,8 +318,8 @@ INLINE v16 v16_exp2_falling(v16 x)
     sum = sum * r + 0.240222421f;
     sum = sum * r + 0.693146978f;
     sum = sum * r + 1.0f;
-    v16i power = (v16i)sum + ((v16i)shifted << 23);
-    return (v16)((power & ~is_small) | is_nan);
+    v16u power = (v16u)sum + ((v16u)shifted << 23);
+    return (v16)(((v16i)power & ~is_small) | is_nan);
 }
 
 INLINE v16 v16_silu(v16 x)

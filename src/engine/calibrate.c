@@ -65,6 +65,11 @@ enum status calibration_keep(struct calibration *now, const struct calibrate_key
     return calibrate_store_add(&now->store, key, point, err);
 }
 
+static struct profile_point point_of(const struct measured *found)
+{
+    return (struct profile_point){found->seconds, found->spread, found->repeats};
+}
+
 /* What else runs on the machine makes a point slower, never faster, often for seconds: so when all
  * have been looked at, each is for a second time, and the faster look counts. */
 static const struct profile_point *point_find(const struct calibration *now,
@@ -76,15 +81,19 @@ static const struct profile_point *point_find(const struct calibration *now,
     return second != NULL && second->seconds < first->seconds ? second : first;
 }
 
-/* The next look at a point that is due; false: it had them all. */
+/* The next look at a point that is due; false: it had them all. What the first round did not ask
+ * for has one: two in a row would be as one. */
 static bool look_next(struct calibrate_key *out, const struct calibration *now,
                       const struct calibrate_key *key)
 {
+    const struct profile_point *first = calibrate_store_find(&now->store, key);
     *out = *key;
-    if (calibrate_store_find(&now->store, key) == NULL)
+    if (first == NULL)
         return true;
     *out = calibrate_key_again(key);
-    return now->is_second_look && calibrate_store_find(&now->store, out) == NULL;
+    size_t index = (size_t)((const char *)first - (const char *)now->store.entries) /
+                   sizeof *now->store.entries;
+    return index < now->looked_once && calibrate_store_find(&now->store, out) == NULL;
 }
 
 static enum status work_measure(struct calibration *now, const struct calibrate_key *key,
@@ -101,8 +110,8 @@ static enum status work_measure(struct calibration *now, const struct calibrate_
                          "fewer devices",
                          (double)now->params.memory_bytes / 0x1p20, what);
     TRY(meter_work(&found, now->meter, work, err));
-    return calibration_keep(
-        now, key, &(struct profile_point){found.seconds, found.spread, found.repeats}, err);
+    struct profile_point point = point_of(&found);
+    return calibration_keep(now, key, &point, err);
 }
 
 static enum status collective_measure(struct calibration *now, const struct calibrate_key *key,
@@ -112,8 +121,8 @@ static enum status collective_measure(struct calibration *now, const struct cali
     struct measured found;
     TRY(calibration_step(now, profile_group_op_name(op), err));
     TRY(meter_collective(&found, now->meter, op, size, is_strided, bytes, err));
-    return calibration_keep(
-        now, key, &(struct profile_point){found.seconds, found.spread, found.repeats}, err);
+    struct profile_point point = point_of(&found);
+    return calibration_keep(now, key, &point, err);
 }
 
 enum status calibration_work(struct profile_point *out, struct calibration *now,
@@ -310,6 +319,7 @@ static enum status meter_get(struct calibration *now, struct error *err)
                          "use fewer devices",
                          (double)now->params.memory_bytes / 0x1p20, now->params.rank_count);
     struct meter_params meter = meter_params_default(now->box, now->params.memory_bytes);
+    meter.shares_cores = now->store.identity.threads > now->store.identity.cores;
     meter.point_seconds = now->plan->point_seconds;
     meter.sample_seconds = now->plan->sample_seconds;
     return meter_create(&now->meter, &meter, err);
@@ -327,7 +337,7 @@ static enum status measure_all(struct calibration *now, struct error *err)
     now->total = (uint64_t)calibrate_plan_points(now->plan, now->params.rank_count);
     TRY(calibration_rates(now, err));
     for (int look = 0; look < 2; look++) {
-        now->is_second_look = look == 1;
+        now->looked_once = look == 1 ? now->store.count : 0;
         TRY(calibration_works(now, err));
         TRY(calibration_collectives(now, err));
     }

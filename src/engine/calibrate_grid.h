@@ -43,7 +43,7 @@ struct calibrate_plan {
     double sample_seconds;
 };
 
-/* Two to four minutes on two cores. */
+/* Two to five minutes on two cores. */
 extern const struct calibrate_plan calibrate_plan_default;
 
 /* The points at most, for who shows progress. */

@@ -19,7 +19,7 @@ struct calibration {
     uint64_t done, total; /* points, for progress */
     uint64_t done_max;    /* of what is measured now: what is looked at between points counts, too,
                            * where there are fewer than there might be */
-    bool is_second_look;
+    size_t looked_once; /* entries of the store that were there when the second round began */
     double saved_at;
     struct calibrate_report report;
 };

@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "engine/profile_parts.h"
 
-#define STORE_FORMAT 1
+#define STORE_FORMAT 2
 #define ENTRY_VALUES (CALIBRATE_KEY_VALUES + 3)
 
 enum { KEY_WORK, KEY_COLLECTIVE, KEY_RATE, KEY_AGAIN };

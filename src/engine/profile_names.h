@@ -7,10 +7,10 @@
 #define GROUP_OP_COUNT (GROUP_ALL_TO_ALL + 1)
 
 /* NULL: none has this number. */
-const char *profile_kind_name(enum work_kind kind);          /* "matmul" */
+const char *profile_kind_name(enum work_kind kind);           /* "matmul" */
 const char *profile_size_name(enum work_kind kind, int size); /* "rows" */
-const char *profile_dtype_name(enum dtype dtype);            /* "bfloat16" */
-const char *profile_group_op_name(enum group_op op);         /* "all_gather" */
+const char *profile_dtype_name(enum dtype dtype);             /* "bfloat16" */
+const char *profile_group_op_name(enum group_op op);          /* "all_gather" */
 
 /* -1: no such name. */
 int profile_kind_of(const char *name);

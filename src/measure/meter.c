@@ -7,7 +7,6 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "base/system.h"
-#include "device/thread_team.h"
 #include "measure/meter_state.h"
 
 #define STAGING_BYTES  ((int64_t)1 << 20)
@@ -105,7 +104,6 @@ enum status meter_create(struct meter **out, const struct meter_params *params, 
     TRY(memory_get((void **)&meter, 1, sizeof *meter, "what measures", err));
     meter->params = *params;
     meter->rank_count = rank_count;
-    meter->shares_cores = rank_count > thread_team_cpu_count();
     enum status status = meter_fill(meter, err);
     if (status != STATUS_OK) {
         meter_destroy(meter);
@@ -185,7 +183,7 @@ static double sample_seconds(const struct meter *meter, int sample)
         begin = fmin(begin, mark->begin);
         end = fmax(end, mark->end);
     }
-    return (meter->shares_cores ? end - begin : slowest) / meter->job.launch_count;
+    return (meter->params.shares_cores ? end - begin : slowest) / meter->job.launch_count;
 }
 
 static enum status take(struct meter *meter, int first, int count, struct error *err)

@@ -4,7 +4,7 @@
  *
  * A sample is as many launches in a row as take some milliseconds, behind a collective that lets
  * all ranks begin together; its time is that of the slowest rank, for the others wait for it. Where
- * there are more ranks than cores, it is the time until all ranks are done.
+ * ranks share cores, it is the time until all ranks are done.
  * A point is the median of samples.
  */
 #ifndef PHASOR_MEASURE_METER_H
@@ -20,6 +20,7 @@
 struct meter_params {
     struct box *box;       /* borrowed; nobody else uses it meanwhile */
     uint64_t memory_bytes; /* of all ranks together: METER_RANK_BYTES_MIN for each, or more */
+    bool shares_cores;     /* ranks have more threads than there are cores */
     double settled;        /* a point is done when its median is known to about this share ... */
     double point_seconds;  /* ... or after so long, with METER_SAMPLES_MIN samples at least */
     double
@@ -29,7 +30,7 @@ struct meter_params {
 #define METER_RANK_BYTES_MIN ((uint64_t)4 << 20)
 #define METER_LAUNCHES_MAX   256
 
-/* What a calibration takes: settled to 1 %, 0.25 s a point, samples of 2 ms. */
+/* Settled to 1 %, 0.25 s a point, samples of 2 ms. */
 struct meter_params meter_params_default(struct box *box, uint64_t memory_bytes);
 
 struct measured {

@@ -43,7 +43,6 @@ struct meter_job {
 struct meter {
     struct meter_params params;
     int rank_count;
-    bool shares_cores;
     int64_t activation_bytes; /* of `in` and of `out`, each */
     struct meter_rank *ranks;
     int64_t together[COMM_RANKS_MAX]; /* bytes of the collective before a sample */

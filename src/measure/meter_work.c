@@ -316,8 +316,9 @@ static void put_attention(struct meter_rank *rank, const struct meter_job *job)
     rank->device->ops->attention(rank->device->stream, &op);
 }
 
-/* As in a pass, in which as many bytes again and again are moved between two operations on the same
- * rows: few rows are still in a cache then, many are not. */
+/* Launches take places for their rows in turn, as far as there is room: about as many other arrays
+ * of rows are used in a layer before the same one is used again. So few rows are still in a cache,
+ * and many are not, as in a pass. meter_next_weights counts the launch. */
 #define ROWS_PLACES 8
 
 static void put_rows(struct meter_rank *rank, const struct meter_job *job)
@@ -325,7 +326,7 @@ static void put_rows(struct meter_rank *rank, const struct meter_job *job)
     const int64_t *dims = job->work.dims;
     int64_t stride = round_up(dims[1], PACK_BLOCK), values = dims[0] * stride;
     int64_t room = job->meter->activation_bytes / (values * (int64_t)sizeof(float));
-    int64_t place = rank->launched++ % (room < ROWS_PLACES ? room : ROWS_PLACES) * values;
+    int64_t place = rank->launched % (room < ROWS_PLACES ? room : ROWS_PLACES) * values;
     float *in = rank->in + place, *out = rank->out + place;
     struct op_rms_norm norm = {
         .out = out,

@@ -46,10 +46,10 @@ static double rows_seconds(const struct stages *stages, double rows, int64_t val
  * (src/measure/meter.h). */
 #define ROWS_PASSES 5
 
-/* Of an operation that moves each row so often. */
+/* Of an operation that moves each row so often: as of fewer rows of a point. */
 static double moves_seconds(const struct stages *stages, double rows, int64_t values, double passes)
 {
-    return rows_seconds(stages, rows, values) * passes / ROWS_PASSES;
+    return rows > 0 ? rows_seconds(stages, rows * passes / ROWS_PASSES, values) : 0;
 }
 
 static double matmul_seconds(const struct stages *stages, double rows, int64_t outputs,
@@ -186,17 +186,19 @@ static bool sends_apart(const struct stages *stages)
 }
 
 /* Copies of its own rows that a rank sends to groups, its own group among them. */
-static double sent_rows(const struct stages *stages, double imbalance)
+static double sent_rows(const struct stages *stages)
 {
     int ep = stages->layout->experts.ep;
-    return stages->own * fmin(group_chance(stages->shape, ep) * imbalance, 1) * ep;
+    return stages->own * group_chance(stages->shape, ep) * ep;
 }
 
-/* Rows that a rank's experts have before them. */
+/* Rows that the experts of the fullest group have before them. */
 static double received_rows(const struct stages *stages, double imbalance)
 {
-    return sends_apart(stages) ? sent_rows(stages, imbalance) * stages->layout->experts.tp
-                               : stages->pass->rows;
+    return sends_apart(stages)
+               ? fmin(sent_rows(stages) * imbalance, stages->own * stages->layout->experts.ep) *
+                     stages->layout->experts.tp
+               : stages->pass->rows;
 }
 
 /* Rows go to the groups and come back: an all-to-all among the ranks that hold the same slices. */
@@ -207,12 +209,14 @@ static void experts_owned(struct stages *stages, double layers, double imbalance
     double choice_bytes = CHOICE_BYTES * (double)shape->expert_top_k;
     double received = stages->own; /* rows of a rank, before its group gathers them */
     if (ep > 1) {
-        received = sent_rows(stages, imbalance);
+        received = received_rows(stages, imbalance) / tp;
         double leave = received / ep * (ep - 1);
         exchange(stages, TRAFFIC_COUNTS, layers, GROUP_ALL_GATHER, stages->layout->rank_count,
                  false, 4.0 * ep * (stages->layout->rank_count - 1));
         exchange(stages, TRAFFIC_CHOICES, layers, GROUP_ALL_TO_ALL, ep, tp > 1,
                  leave * choice_bytes);
+        add(stages, COST_EXCHANGE + TRAFFIC_DISPATCH, layers, /* gathered one behind another */
+            moves_seconds(stages, sent_rows(stages), shape->hidden_dim, 2));
         exchange(stages, TRAFFIC_DISPATCH, layers, GROUP_ALL_TO_ALL, ep, tp > 1,
                  leave * stages->row_bytes);
         exchange(stages, TRAFFIC_COMBINE, layers, GROUP_ALL_TO_ALL, ep, tp > 1,
@@ -256,14 +260,16 @@ static double felt_imbalance(const struct stages *stages, double draws)
     return fmax(fullest / fmax(stages->profile->sharing, 1), 1);
 }
 
-/* Each row's results of experts are read, and their sum written; where rows were sent, what is sent
- * was gathered, and its owner adds up what comes back. */
+/* Each row's results of experts are read, and their sum written; where rows were sent, their owner
+ * adds up what comes back. */
 static double sums_seconds(const struct stages *stages, double pairs, double imbalance)
 {
-    double moves = pairs + received_rows(stages, imbalance);
+    int64_t hidden = stages->shape->hidden_dim;
+    double received = received_rows(stages, imbalance);
+    double seconds = moves_seconds(stages, received, hidden, 1 + pairs / received);
     if (sends_apart(stages))
-        moves += 3 * sent_rows(stages, imbalance) + stages->own;
-    return moves_seconds(stages, moves, stages->shape->hidden_dim, 1);
+        seconds += moves_seconds(stages, stages->own, hidden, 1 + sent_rows(stages) / stages->own);
+    return seconds;
 }
 
 static void experts(struct stages *stages)
@@ -302,10 +308,12 @@ static void ffn(struct stages *stages, double layers, int64_t width, bool beside
     add(stages, COST_SHARED, layers,
         ffn_seconds(stages, stages->types->matrices, rows, 1,
                     layout_ffn_width(layout, width, 0).count));
-    if (beside_experts) /* their sum */
-        add(stages, COST_SHARED, layers, moves_seconds(stages, rows, stages->shape->hidden_dim, 4));
     bool to_all = tp == layout->rank_count && layout->experts.ep == 1;
     bool rides = beside_experts && (to_all || stages->pass->form != FORM_OWNED);
+    if (beside_experts) /* their sum */
+        add(stages, COST_SHARED, layers,
+            moves_seconds(stages, is_cut && rides ? rows : stages->own, stages->shape->hidden_dim,
+                          4));
     if (!is_cut || tp == 1 || rides)
         return;
     double bytes = stages->group * stages->row_bytes * (tp - 1) / tp;

@@ -33,7 +33,7 @@ enum cost_part {
     COST_ATTENTION,  /* 2 */
     COST_EXPERTS,    /* 6 */
     COST_SHARED,     /* 8, and dense layers */
-    COST_ROWS,       /* 1, 4, 7: norms, sums, router, combine */
+    COST_ROWS,       /* 1, 2, 4, 7: norms, sums, rotations, router, combine */
     COST_HEAD,       /* 9 */
     COST_HOST,       /* between passes, with what is copied between host and devices */
     COST_EXCHANGE,   /* + enum traffic: between ranks */

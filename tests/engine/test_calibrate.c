@@ -317,6 +317,10 @@ Test(calibrate, goes_on_where_it_was_stopped)
     cr_expect_not(exists(tools_path(tools_folder(), "box.json.partial-read")));
     cr_assert_eq(calibrate_store_read(&first, partial, &err), STATUS_OK, "%s", err.message);
     cr_expect_geq(first.count, 19);
+    for (size_t i = 0; i < first.count; i++) { /* all once, before anything is a second time */
+        struct calibrate_key again = calibrate_key_again(&first.entries[i].key);
+        cr_expect_null(calibrate_store_find(&first, &again));
+    }
     stopped(path, 15);
     cr_assert_eq(calibrate_store_read(&second, partial, &err), STATUS_OK, "%s", err.message);
     cr_expect_geq(second.count, first.count + 14);
@@ -383,6 +387,7 @@ Test(calibrate, the_faster_of_two_looks_counts)
         calibrated(&report, &params);
         cr_assert_eq(profile_file_read(&file, path, &err), STATUS_OK, "%s", err.message);
         cr_expect_eq(file.work_points[0][0].seconds, fmin(1, seconds[i]));
+        cr_expect_eq(file.collective_points[0][0].seconds, fmin(1, seconds[i]));
         profile_file_deinit(&file);
         cr_assert_eq(calibrate_store_write(&store, partial, &err), STATUS_OK, "%s", err.message);
         calibrate_store_deinit(&store);

@@ -346,16 +346,16 @@ static const struct {
 #define STORE(format, points)                                                                      \
     "{\"phasor_calibration\":" format ",\"phasor\":\"0.1.0\",\"box\":{\"processor\":\"\","         \
     "\"cores\":1,\"kernels\":\"\",\"ranks\":1,\"threads\":1},\"points\":" points "}"
-    {STORE("2", "[]"), STATUS_UNSUPPORTED, "another version"},
+    {STORE("3", "[]"), STATUS_UNSUPPORTED, "another version"},
     {"{}", STATUS_FORMAT, "\"phasor_calibration\": expected an integer"},
-    {STORE("1", "7"), STATUS_FORMAT, "\"points\": expected an array"},
-    {STORE("1", "[[1]]"), STATUS_FORMAT, "point 1: expected 9 whole numbers"},
-    {STORE("1", "[7]"), STATUS_FORMAT, "point 1"},
-    {STORE("1", "[[0,1,1,1,1,1,0,0,0.5,1,0,3]]"), STATUS_FORMAT, "point 1"},
-    {STORE("1", "[[0,1,1,1,1,1,0,0,0,0,0,3]]"), STATUS_FORMAT, "point 1"},
-    {STORE("1", "[[0,1,1,1,1,1,0,0,0,1,-1,3]]"), STATUS_FORMAT, "point 1"},
-    {STORE("1", "[[0,1,1,1,1,1,0,0,0,1,0,0]]"), STATUS_FORMAT, "point 1"},
-    {STORE("1", "[[0,1,1,1,1,1,0,0,0,1,0,3]]"), STATUS_OK, ""},
+    {STORE("2", "7"), STATUS_FORMAT, "\"points\": expected an array"},
+    {STORE("2", "[[1]]"), STATUS_FORMAT, "point 1: expected 9 whole numbers"},
+    {STORE("2", "[7]"), STATUS_FORMAT, "point 1"},
+    {STORE("2", "[[0,1,1,1,1,1,0,0,0.5,1,0,3]]"), STATUS_FORMAT, "point 1"},
+    {STORE("2", "[[0,1,1,1,1,1,0,0,0,0,0,3]]"), STATUS_FORMAT, "point 1"},
+    {STORE("2", "[[0,1,1,1,1,1,0,0,0,1,-1,3]]"), STATUS_FORMAT, "point 1"},
+    {STORE("2", "[[0,1,1,1,1,1,0,0,0,1,0,0]]"), STATUS_FORMAT, "point 1"},
+    {STORE("2", "[[0,1,1,1,1,1,0,0,0,1,0,3]]"), STATUS_OK, ""},
 };
 
 Test(profile_file, a_store_that_is_none_is_told)

@@ -567,7 +567,7 @@ def profile():
     file("a12_ratio", work=[dict(work(), log_ratios=[1e3])])
     file("a12_size", collectives=[dict(gather, size=65)])
     file("a12_twice", work=[work(), work()])
-    store = dict(head, phasor_calibration=1, points=[[0, 1, 1, 8, 64, 64, 0, 0, 0, 1e-3, 0.01, 5], [2, 1] + [0] * 7 + [1e9, 0, 1]])
+    store = dict(head, phasor_calibration=2, points=[[0, 1, 1, 8, 64, 64, 0, 0, 0, 1e-3, 0.01, 5], [2, 1] + [0] * 7 + [1e9, 0, 1]])
     del store["phasor_profile"]
     write("profile", "ok_store", json.dumps(store))
     write("profile", "a12_store_point", json.dumps(dict(store, points=[[0] * 12])))

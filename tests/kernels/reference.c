@@ -238,7 +238,7 @@ static void attend_head(double *value, double *bound, const struct op_attention 
         sum += weights[i] = exp(weights[i] - most);
     /* A shift of a score by e changes weights and their sum by e each; score - most is rounded;
      * each page may rescale what was summed before. */
-    double relative = 2 * (score_bound + 2 * largest * U + weight_error) + 2 * sum_error(count) +
+    double relative = 2 * (score_bound + 2 * largest * U) + weight_error + 2 * sum_error(count) +
                       2 * EXP_ERROR + (double)ceil_div(count, KV_PAGE_TOKENS) * 4 * U;
     for (int64_t d = 0; d < qkv->head_dim; d++) {
         double magnitude = 0;

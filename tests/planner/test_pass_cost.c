@@ -78,3 +78,37 @@ Test(pass_cost, a_token_comes_to_a_group_once)
     cr_expect_float_eq(liked.seconds[dispatch] / leave, 1, 1e-9);
     cr_expect_float_eq(liked.seconds[COST_EXPERTS] / even.seconds[COST_EXPERTS], 1, 1e-9);
 }
+
+/* With bytes at 1 a second: what operations on rows move, a norm and a sum five times as much as
+ * their shape says, by layer and rank. */
+static void check_rows(const char *text, double own, double group, double sent, double pairs,
+                       double received)
+{
+    struct test_problem test;
+    struct model_shape shape = model_shapes[MIXTRAL_8X7B].shape;
+    const struct pass_shape pass = {.form = FORM_OWNED, .rows = 4000, .logit_rows = 1};
+    shape.layer_count = shape.moe_layer_count = 1;
+    shape.expert_top_k = shape.expert_count; /* each token comes to each group */
+    problem_simple(&test, &shape, &(struct simple_box){4, INFINITY, 1, INFINITY, 0});
+    struct pass_cost cost = cost_of(&test, text, 0, &pass);
+    double hidden = (double)shape.hidden_dim;
+    double qkv = (double)((shape.head_count + 2 * shape.kv_head_count) * shape.head_dim);
+    double moved = 3 * 2 * own * hidden + /* two norms and sums, and the embedding or last norm */
+                   0.4 * 2 * group * qkv + 0.4 * 2 * own * (double)shape.expert_count +
+                   0.2 * 2 * (pairs + received) * hidden;
+    if (sent > 0)
+        moved += 0.2 * 2 * (sent + own) * hidden;
+    struct work_shape router = {
+        WORK_MATMUL, DTYPE_BF16, {(int64_t)own, shape.expert_count, shape.hidden_dim}};
+    cr_expect_float_eq(cost.seconds[COST_ROWS] / (moved * 4 + work_shape_bytes(&router)), 1, 0.01,
+                       "%s", text);
+    cr_expect_float_eq(cost.seconds[COST_EXCHANGE + TRAFFIC_DISPATCH], 0.4 * 2 * sent * hidden * 4,
+                       1e3, "%s", text);
+}
+
+Test(pass_cost, rows_are_moved_as_the_executor_moves_them)
+{
+    check_rows("dp4|ep4", 1000, 1000, 4000, 8000, 4000);
+    check_rows("dp4|tp2ep2", 1000, 1000, 2000, 16000, 4000);
+    check_rows("dp4|tp4", 1000, 1000, 0, 32000, 4000);
+}
