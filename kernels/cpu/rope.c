@@ -5,105 +5,161 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
 
+/* Tokens of a piece: of one segment, so that keys go to the cache by vectors of neighbours. */
+#define PIECE_TOKENS 16
+
 static void head_norm(float *head, const float *weight, int64_t dim, float epsilon)
 {
-    float sum = 0;
-    for (int64_t d = 0; d < dim; d++)
-        sum += head[d] * head[d];
-    float scale = 1.0f / sqrtf(sum / (float)dim + epsilon);
-    for (int64_t d = 0; d < dim; d++)
+    float scale = 1.0f / sqrtf(dot(head, head, dim) / (float)dim + epsilon);
+    int64_t d = 0;
+    for (; d + LANES <= dim; d += LANES)
+        v16_store(head + d, v16_load(head + d) * scale * v16_load(weight + d));
+    for (; d < dim; d++)
         head[d] = head[d] * scale * weight[d];
 }
 
-static void head_rotate(float *head, const float *rope, int64_t dim)
+/* `rope` has the cosines of the pairs (i, half + i), then their sines. */
+static void head_rotate(float *low, const float *rope, int64_t half)
 {
-    int64_t half = dim / 2;
-    for (int64_t i = 0; i < half; i++) {
-        float cosine = rope[i], sine = rope[half + i];
-        float a = head[i], b = head[i + half];
-        head[i] = a * cosine - b * sine;
-        head[i + half] = b * cosine + a * sine;
+    const float *sines = rope + half;
+    float *high = low + half;
+    int64_t i = 0;
+    for (; i + LANES <= half; i += LANES) {
+        v16 a = v16_load(low + i), b = v16_load(high + i);
+        v16 cosine = v16_load(rope + i), sine = v16_load(sines + i);
+        v16_store(low + i, a * cosine - b * sine);
+        v16_store(high + i, b * cosine + a * sine);
+    }
+    for (; i < half; i++) {
+        float a = low[i], b = high[i];
+        low[i] = a * rope[i] - b * sines[i];
+        high[i] = b * rope[i] + a * sines[i];
     }
 }
 
-/* Keys go down a column of the page, values along a row. */
-static void append_head_f32(float *keys, float *values, int64_t dim, const float *key,
-                            const float *value)
+static void heads_rotate(float *heads, int64_t count, int64_t dim, const float *norm, float epsilon,
+                         const float *rope)
 {
-    for (int64_t d = 0; d < dim; d++)
-        keys[d * KV_PAGE_TOKENS] = key[d];
-    memcpy(values, value, (size_t)dim * sizeof(float));
-    memset(values + dim, 0, (size_t)(round_up(dim, LANES) - dim) * sizeof(float));
-}
-
-static void append_head_bf16(uint16_t *keys, uint16_t *values, int64_t dim, const float *key,
-                             const float *value)
-{
-    for (int64_t first = 0; first < dim; first += LANES) {
-        int64_t count = dim - first < LANES ? dim - first : LANES;
-        float last_key[LANES] = {0}, last_value[LANES] = {0};
-        uint16_t halves[LANES];
-        memcpy(last_key, key + first, (size_t)count * sizeof(float));
-        memcpy(last_value, value + first, (size_t)count * sizeof(float));
-        v16_store_bf16(halves, v16_load(last_key));
-        v16_store_bf16(values + first, v16_load(last_value));
-        for (int64_t d = 0; d < count; d++)
-            keys[(first + d) * KV_PAGE_TOKENS] = halves[d];
+    for (int64_t head = 0; head < count; head++) {
+        if (norm != NULL)
+            head_norm(heads + head * dim, norm, dim, epsilon);
+        head_rotate(heads + head * dim, rope, dim / 2);
     }
 }
 
-static void append_head(const struct kv_layer *kv, int64_t page, int64_t kv_head, int64_t slot,
-                        const float *key, const float *value)
+/* Tokens that lie next to each other in a page: keys go down its columns, values along its rows. */
+struct run {
+    const float *keys; /* [count][stride], of one head */
+    const float *values;
+    int64_t stride;
+    int64_t count; /* at most PIECE_TOKENS */
+    int64_t dim;
+};
+
+static void append_f32(float *keys, float *values, const struct run *run)
+{
+    int64_t dim_stride = round_up(run->dim, LANES);
+    for (int64_t d = 0; d < run->dim; d++) {
+        for (int64_t i = 0; i < run->count; i++)
+            keys[d * KV_PAGE_TOKENS + i] = run->keys[i * run->stride + d];
+    }
+    for (int64_t i = 0; i < run->count; i++) {
+        float *out = values + i * dim_stride;
+        memcpy(out, run->values + i * run->stride, (size_t)run->dim * sizeof(float));
+        memset(out + run->dim, 0, (size_t)(dim_stride - run->dim) * sizeof(float));
+    }
+}
+
+/* Up to 16 values, and zeros behind them. */
+static v16 load_some(const float *from, int64_t count)
+{
+    if (count == LANES)
+        return v16_load(from);
+    float lanes[LANES] = {0};
+    memcpy(lanes, from, (size_t)count * sizeof(float));
+    return v16_load(lanes);
+}
+
+static void append_bf16(uint16_t *keys, uint16_t *values, const struct run *run)
+{
+    int64_t dim_stride = round_up(run->dim, LANES);
+    for (int64_t first = 0; first < run->dim; first += LANES) {
+        int64_t count = run->dim - first < LANES ? run->dim - first : LANES;
+        uint16_t halves[PIECE_TOKENS][LANES];
+        for (int64_t i = 0; i < run->count; i++) {
+            int64_t at = i * run->stride + first;
+            v16_store_bf16(halves[i], load_some(run->keys + at, count));
+            v16_store_bf16(values + i * dim_stride + first, load_some(run->values + at, count));
+        }
+        for (int64_t d = 0; d < count; d++) {
+            for (int64_t i = 0; i < run->count; i++)
+                keys[(first + d) * KV_PAGE_TOKENS + i] = halves[i][d];
+        }
+    }
+}
+
+static void append(const struct kv_layer *kv, int64_t page, int64_t kv_head, int64_t slot,
+                   const struct run *run)
 {
     int64_t dim_stride = round_up(kv->head_dim, LANES);
     int64_t keys = page * kv_page_values(kv) + kv_head * dim_stride * KV_PAGE_TOKENS;
     int64_t values = keys + slot * dim_stride;
     keys += slot;
     if (kv->dtype == DTYPE_BF16)
-        append_head_bf16((uint16_t *)kv->keys + keys, (uint16_t *)kv->values + values, kv->head_dim,
-                         key, value);
+        append_bf16((uint16_t *)kv->keys + keys, (uint16_t *)kv->values + values, run);
     else
-        append_head_f32((float *)kv->keys + keys, (float *)kv->values + values, kv->head_dim, key,
-                        value);
+        append_f32((float *)kv->keys + keys, (float *)kv->values + values, run);
 }
 
-static void token_run(const struct op_rope_append *op, const struct segment *segment, int64_t t)
+/* Tokens t to t + count of a segment, all of one page. */
+static void run_append(const struct op_rope_append *op, const struct segment *segment, int64_t t,
+                       int64_t count)
 {
     const struct qkv *qkv = &op->qkv;
-    int64_t dim = qkv->head_dim;
-    int64_t row = segment->first_row + t;
     int64_t position = segment->first_position + t;
-    float *q = qkv->values + row * qkv->stride;
-    float *k = q + qkv->k_offset;
-    const float *v = q + qkv->v_offset;
-    const float *rope = op->rope + row * dim;
-    for (int64_t head = 0; head < qkv->head_count; head++) {
-        if (op->q_norm != NULL)
-            head_norm(q + head * dim, op->q_norm, dim, op->norm_epsilon);
-        head_rotate(q + head * dim, rope, dim);
-    }
+    const float *keys = qkv->values + (segment->first_row + t) * qkv->stride + qkv->k_offset;
     for (int64_t head = 0; head < qkv->kv_head_count; head++) {
-        if (op->k_norm != NULL)
-            head_norm(k + head * dim, op->k_norm, dim, op->norm_epsilon);
-        head_rotate(k + head * dim, rope, dim);
-        append_head(&op->kv, segment->pages[position / KV_PAGE_TOKENS], head,
-                    position % KV_PAGE_TOKENS, k + head * dim, v + head * dim);
+        struct run run = {.keys = keys + head * qkv->head_dim,
+                          .values = keys - qkv->k_offset + qkv->v_offset + head * qkv->head_dim,
+                          .stride = qkv->stride,
+                          .count = count,
+                          .dim = qkv->head_dim};
+        append(&op->kv, segment->pages[position / KV_PAGE_TOKENS], head, position % KV_PAGE_TOKENS,
+               &run);
     }
 }
 
-/* A piece is up to 16 tokens of one segment. */
+static void tokens_run(const struct op_rope_append *op, const struct segment *segment, int64_t t,
+                       int64_t end)
+{
+    const struct qkv *qkv = &op->qkv;
+    for (int64_t i = t; i < end; i++) {
+        int64_t row = segment->first_row + i;
+        float *q = qkv->values + row * qkv->stride;
+        const float *rope = op->rope + row * qkv->head_dim;
+        heads_rotate(q, qkv->head_count, qkv->head_dim, op->q_norm, op->norm_epsilon, rope);
+        heads_rotate(q + qkv->k_offset, qkv->kv_head_count, qkv->head_dim, op->k_norm,
+                     op->norm_epsilon, rope);
+    }
+    while (t < end) {
+        int64_t room = KV_PAGE_TOKENS - (segment->first_position + t) % KV_PAGE_TOKENS;
+        int64_t count = end - t < room ? end - t : room;
+        run_append(op, segment, t, count);
+        t += count;
+    }
+}
+
 void KERNEL(rope_append)(const struct op_rope_append *op, struct share *share)
 {
-    const int64_t tokens_per_piece = 16;
     int64_t piece = share_take(share);
     int64_t before = 0;
     for (int64_t s = 0; s < op->segment_count; s++) {
         const struct segment *segment = &op->segments[s];
-        int64_t pieces = ceil_div(segment->token_count, tokens_per_piece);
+        int64_t pieces = ceil_div(segment->token_count, PIECE_TOKENS);
         while (piece < before + pieces) {
-            int64_t t = (piece - before) * tokens_per_piece;
-            for (int i = 0; i < tokens_per_piece && t < segment->token_count; i++, t++)
-                token_run(op, segment, t);
+            int64_t t = (piece - before) * PIECE_TOKENS;
+            int64_t end = t + PIECE_TOKENS;
+            tokens_run(op, segment, t, end < segment->token_count ? end : segment->token_count);
             piece = share_take(share);
         }
         before += pieces;

@@ -41,19 +41,6 @@ void KERNEL(embed)(const struct op_embed *op, struct share *share)
     }
 }
 
-/* Sum of a[i] x b[i]; whole vectors first, then what is left, always in the same order. */
-static float dot(const float *a, const float *b, int64_t count)
-{
-    v16 sum = {0};
-    int64_t i = 0;
-    for (; i + LANES <= count; i += LANES)
-        sum += v16_load(a + i) * v16_load(b + i);
-    float total = v16_sum(sum);
-    for (; i < count; i++)
-        total += a[i] * b[i];
-    return total;
-}
-
 void KERNEL(rms_norm)(const struct op_rms_norm *op, struct share *share)
 {
     struct row_range rows;
@@ -137,50 +124,69 @@ void KERNEL(copy)(const struct op_copy *op, struct share *share)
     }
 }
 
-/* Whether score a goes before b of a lower id; NaN goes last. */
-static bool score_is_better(float a, float b)
-{
-    return a > b || (b != b && a == a);
-}
+/* A probability as it is compared: behind all others where it is none, and behind that once it is
+ * picked. */
+#define SCORE_NAN    -1.0f
+#define SCORE_PICKED -2.0f
 
-/* Picks the top_k largest of `scores`, which it overwrites with -1 where picked. Whatever the
- * scores are, no expert is picked twice: buffers count on it. */
-static void top_k_pick(int32_t *ids, float *weights, float *scores, int64_t count, int64_t top_k)
+/* Logits to their softmax, in place, SCORE_NAN where that is no number; SCORE_PICKED fills the last
+ * vector. */
+static void scores_make(float *scores, int64_t count)
 {
-    for (int64_t c = 0; c < top_k; c++) {
-        int64_t best = -1;
-        for (int64_t e = 0; e < count; e++) {
-            bool is_picked = scores[e] == -1.0f;
-            if (!is_picked && (best < 0 || score_is_better(scores[e], scores[best])))
-                best = e;
-        }
-        ids[c] = (int32_t)best;
-        weights[c] = scores[best];
-        scores[best] = -1.0f;
+    int64_t end = round_up(count, LANES);
+    v16 most = v16_all(-INFINITY), sum = {0};
+    for (int64_t e = count; e < end; e++)
+        scores[e] = -INFINITY;
+    for (int64_t e = 0; e < end; e += LANES)
+        most = v16_max(v16_load(scores + e), most);
+    most = v16_all(v16_max_lane(most));
+    for (int64_t e = 0; e < end; e += LANES) {
+        v16 power = v16_exp(v16_load(scores + e) - most);
+        sum += power;
+        v16_store(scores + e, power);
     }
+    v16 total = v16_all(v16_sum(sum));
+    for (int64_t e = 0; e < end; e += LANES) {
+        v16 score = v16_load(scores + e) / total;
+        v16i is_nan = score != score;
+        v16_store(scores + e, (v16)((is_nan & (v16i)v16_all(SCORE_NAN)) | (~is_nan & (v16i)score)));
+    }
+    for (int64_t e = count; e < end; e++)
+        scores[e] = SCORE_PICKED;
 }
 
+/* The place of the largest score, of equal ones the first. */
+static int64_t score_best(const float *scores, int64_t end)
+{
+    v16 best = v16_load(scores);
+    v16i at = {0};
+    for (int64_t e = LANES; e < end; e += LANES) {
+        v16 score = v16_load(scores + e);
+        v16i is_better = score > best;
+        best = v16_max(score, best);
+        at = (is_better & (int32_t)e) | (~is_better & at);
+    }
+    v16i is_best = best == v16_all(v16_max_lane(best));
+    v16i lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return -(int64_t)v16i_max_lane((is_best & -(at + lane)) | (~is_best & INT32_MIN));
+}
+
+/* Whatever the logits are, no expert is picked twice: buffers count on it. */
 static void route_token(const struct op_route *op, int64_t t)
 {
     float *scores = op->logits + t * op->logit_stride;
+    int32_t *ids = op->ids + t * op->choice_stride;
     float *weights = op->weights + t * op->choice_stride;
-    float most = scores[0];
-    for (int64_t e = 1; e < op->expert_count; e++)
-        most = fmaxf(most, scores[e]);
-    float sum = 0;
-    for (int64_t e = 0; e < op->expert_count; e++) {
-        scores[e] = expf(scores[e] - most);
-        sum += scores[e];
-    }
-    for (int64_t e = 0; e < op->expert_count; e++)
-        scores[e] /= sum;
-    top_k_pick(op->ids + t * op->choice_stride, weights, scores, op->expert_count, op->top_k);
-    if (!op->normalize)
-        return;
     float chosen = 0;
-    for (int64_t c = 0; c < op->top_k; c++)
+    scores_make(scores, op->expert_count);
+    for (int64_t c = 0; c < op->top_k; c++) {
+        int64_t best = score_best(scores, round_up(op->expert_count, LANES));
+        ids[c] = (int32_t)best;
+        weights[c] = scores[best] == SCORE_NAN ? NAN : scores[best];
+        scores[best] = SCORE_PICKED;
         chosen += weights[c];
-    for (int64_t c = 0; c < op->top_k; c++)
+    }
+    for (int64_t c = 0; op->normalize && c < op->top_k; c++)
         weights[c] /= chosen;
 }
 

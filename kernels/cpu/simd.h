@@ -203,18 +203,6 @@ INLINE v16i pairs_total(v16i sums, v16u pairs)
 #endif
 }
 
-/* Sum of the lanes, always in the same order. */
-INLINE float v16_sum(v16 value)
-{
-    float lanes[LANES];
-    v16_store(lanes, value);
-    for (int width = LANES / 2; width > 0; width /= 2) {
-        for (int i = 0; i < width; i++)
-            lanes[i] += lanes[i + width];
-    }
-    return lanes[0];
-}
-
 /* Where one is NaN, the second. */
 INLINE v16 v16_max(v16 a, v16 b)
 {
@@ -243,6 +231,28 @@ INLINE v16i v16i_swap(v16i value, const int distance)
                                        10, 11);
     return __builtin_shufflevector(value, value, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12,
                                    13);
+}
+
+/* Sum of the lanes, always in the same order. */
+INLINE float v16_sum(v16 value)
+{
+    value += (v16)v16i_swap((v16i)value, 8);
+    value += (v16)v16i_swap((v16i)value, 4);
+    value += (v16)v16i_swap((v16i)value, 2);
+    return value[0] + value[1];
+}
+
+/* Sum of a[i] x b[i]; whole vectors first, then what is left, always in the same order. */
+INLINE float dot(const float *a, const float *b, int64_t count)
+{
+    v16 sum = {0};
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES)
+        sum += v16_load(a + i) * v16_load(b + i);
+    float total = v16_sum(sum);
+    for (; i < count; i++)
+        total += a[i] * b[i];
+    return total;
 }
 
 INLINE int32_t v16i_max_lane(v16i value)

@@ -138,7 +138,7 @@ struct op_attention {
 struct op_route {
     int32_t *ids;   /* [token_count][choice_stride], top_k of each row are written */
     float *weights; /* [token_count][choice_stride], likewise */
-    float *logits;  /* [token_count][logit_stride]; overwritten */
+    float *logits;  /* [token_count][logit_stride >= expert_count rounded up to 16]; overwritten */
     int64_t token_count;
     int64_t expert_count;
     int64_t top_k;
