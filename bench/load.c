@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -26,6 +27,8 @@
 #define COPY_BYTES  ((size_t)128 << 20) /* of each thread: far more than a cache */
 #define COPY_TIMES  4
 #define READ_BYTES  ((size_t)4 << 20)
+#define PART_BYTES  ((size_t)256 << 10) /* stays in a core's cache */
+#define PAGE_BYTES  ((size_t)2 << 20)   /* of a huge page */
 
 struct file {
     int cached, direct; /* descriptors; `direct` passes the page cache by where that is allowed */
@@ -167,6 +170,47 @@ static double disk_rate(void)
     return (double)total_bytes / seconds / 1e9;
 }
 
+/* What the system alone takes of a load: as many bytes of new memory, of which each page is touched
+ * once, and all of the files read from the page cache, into a buffer that stays in a core's cache.
+ * Nothing is done with them. */
+static void *system_work(void *memory)
+{
+    char *buffer = malloc(PART_BYTES);
+    uint64_t pieces = (total_bytes + PAGE_BYTES - 1) / PAGE_BYTES, piece;
+    if (buffer == NULL)
+        fail("not enough memory to read");
+    while ((piece = atomic_fetch_add(&next_piece, 1)) < pieces) {
+        uint64_t at = piece * PAGE_BYTES;
+        int f = 0;
+        ((volatile char *)memory)[at] = 1;
+        while (at >= files[f].bytes)
+            at -= files[f++].bytes;
+        for (size_t part = 0; part < PAGE_BYTES; part += PART_BYTES) {
+            if (pread(files[f].cached, buffer, PART_BYTES, (off_t)(at + part)) < 0)
+                fail("cannot read a file of the checkpoint");
+        }
+    }
+    free(buffer);
+    return NULL;
+}
+
+static double system_rate(void)
+{
+    void *arguments[THREADS_MAX];
+    size_t bytes = (total_bytes / PAGE_BYTES + 2) * PAGE_BYTES;
+    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        fail("not enough memory to touch");
+    madvise(memory, bytes, MADV_HUGEPAGE);
+    char *first = memory + (PAGE_BYTES - (uintptr_t)memory % PAGE_BYTES) % PAGE_BYTES;
+    for (int t = 0; t < thread_count; t++)
+        arguments[t] = first;
+    atomic_store(&next_piece, 0);
+    double seconds = on_all_threads(system_work, arguments);
+    munmap(memory, bytes);
+    return (double)total_bytes / seconds / 1e9;
+}
+
 static double load_rate(const char *folder)
 {
     struct phasor_model *model;
@@ -183,7 +227,20 @@ static double load_rate(const char *folder)
 
 /* ---- Rounds and report ----------------------------------------------------------------------- */
 
-enum { COPY, WARM, AGAIN, DISK, COLD, WARM_SHARE, AGAIN_SHARE, COLD_SHARE, VALUE_COUNT };
+enum {
+    COPY,
+    WARM,
+    AGAIN,
+    SYSTEM,
+    DISK,
+    COLD,
+    WARM_SHARE,
+    AGAIN_SHARE,
+    SYSTEM_SHARE,
+    OF_SYSTEM,
+    COLD_SHARE,
+    VALUE_COUNT
+};
 
 static double values[VALUE_COUNT][ROUNDS_MAX];
 
@@ -196,14 +253,19 @@ static void round_run(const char *folder, int r)
     values[WARM][r] = load_rate(folder);
     load_rate(folder);
     values[AGAIN][r] = load_rate(folder);
+    values[SYSTEM][r] = system_rate();
     values[DISK][r] = disk_rate();
     files_drop();
     values[COLD][r] = load_rate(folder);
     values[WARM_SHARE][r] = 100 * values[WARM][r] / values[COPY][r];
     values[AGAIN_SHARE][r] = 100 * values[AGAIN][r] / values[COPY][r];
+    values[SYSTEM_SHARE][r] = 100 * values[SYSTEM][r] / values[COPY][r];
+    values[OF_SYSTEM][r] = 100 * values[AGAIN][r] / values[SYSTEM][r];
     values[COLD_SHARE][r] = 100 * values[COLD][r] / values[DISK][r];
-    fprintf(stderr, "copy %.2f, warm load %.2f, again %.2f, disk %.2f, cold load %.2f GB/s\n",
-            values[COPY][r], values[WARM][r], values[AGAIN][r], values[DISK][r], values[COLD][r]);
+    fprintf(stderr,
+            "copy %.2f, warm load %.2f, again %.2f, system %.2f, disk %.2f, cold load %.2f GB/s\n",
+            values[COPY][r], values[WARM][r], values[AGAIN][r], values[SYSTEM][r], values[DISK][r],
+            values[COLD][r]);
 }
 
 static int by_value(const void *a, const void *b)
@@ -238,10 +300,13 @@ int main(int argc, char **argv)
     report("memcpy", values[COPY], rounds, "GB/s");
     report("load, files in page cache", values[WARM], rounds, "GB/s");
     report("load, third in a row", values[AGAIN], rounds, "GB/s");
+    report("reads and new pages alone", values[SYSTEM], rounds, "GB/s");
     report("disk", values[DISK], rounds, "GB/s");
     report("load, files on disk", values[COLD], rounds, "GB/s");
     report("cached load / memcpy", values[WARM_SHARE], rounds, "%");
     report("third load / memcpy", values[AGAIN_SHARE], rounds, "%");
+    report("reads and new pages / memcpy", values[SYSTEM_SHARE], rounds, "%");
+    report("third load / reads and pages", values[OF_SYSTEM], rounds, "%");
     report("cold load / disk", values[COLD_SHARE], rounds, "%");
     return 0;
 }
