@@ -96,9 +96,6 @@ static void block_start(struct block *block)
 
 /* ---- A page -------------------------------------------------------------------------------- */
 
-/* From so many rows on it pays to make a page ready, which a tile of many rows needs. */
-#define READY_ROWS TALL_ROWS
-
 /* Keys and values of a page, and keys of the next, if there is one. */
 struct page {
     const char *keys, *values, *next;
@@ -166,10 +163,11 @@ INLINE void row_softmax(struct block *block, int row, const struct page *page, c
     block->most[row] = new_most;
 }
 
+/* From TALL_ROWS on it pays to make a page ready, which a tile of as many rows needs. */
 static void products(struct block *block, struct product *product, int64_t vectors)
 {
     product->kind = block->op->kv.dtype == DTYPE_BF16 ? PAGE_BF16 : PAGE_F32;
-    if (product->kind == PAGE_BF16 && block->row_count >= READY_ROWS)
+    if (product->kind == PAGE_BF16 && block->row_count >= TALL_ROWS)
         page_ready(product, block->page, vectors);
     product_run(*product, block->row_count, vectors);
 }
@@ -236,11 +234,12 @@ static void block_page(struct block *block, int64_t page_index, bool is_last)
     };
     page.vectors = (int)ceil_div(page.seen, LANES);
     page_scores(block, &page);
-    for (int r = 0; r < block->row_count; r++)
+    for (int r = 0; r < block->row_count; r++) {
         if (page.vectors == SCORE_VECTORS)
             row_softmax(block, r, &page, SCORE_VECTORS);
         else
             row_softmax(block, r, &page, page.vectors);
+    }
     page_values(block, &page);
 }
 

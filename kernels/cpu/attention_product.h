@@ -54,13 +54,14 @@ INLINE bool page_takes_pairs(const enum page_kind kind)
     return kind == PAGE_PAIRS || (KERNEL_PAIRS && kind == PAGE_BF16);
 }
 
-INLINE v16u bf16_load(const struct product *p, int64_t k, const int i)
+/* `is_single`: there is no row k + 1. */
+INLINE v16u bf16_load(const struct product *p, int64_t k, const int i, const bool is_single)
 {
     const uint16_t *from = (const uint16_t *)p->page + k * p->page_step + i * LANES;
     if (!KERNEL_PAIRS)
         return (v16u)v16_load_bf16(from);
     v16u pairs = v16_load_halves(from);
-    if (k + 1 < p->count)
+    if (!is_single)
         pairs |= v16_load_halves(from + p->page_step) << 16;
     return pairs;
 }
@@ -76,7 +77,7 @@ INLINE void page_load(v16u page[WIDE_VECTORS], const struct product *p, const en
         else if (kind == PAGE_PAIRS)
             page[i] = *(const v16u *)((const uint32_t *)p->page + k / 2 * p->page_step + i * LANES);
         else if (!KERNEL_PAIRS || is_single || vectors % 2 == 1)
-            page[i] = bf16_load(p, k, i);
+            page[i] = bf16_load(p, k, i, is_single);
         else if (i % 2 == 0)
             v16_interleave(&page[i], &page[i + 1], low + i * LANES, low + p->page_step + i * LANES);
     }
@@ -242,6 +243,7 @@ static unsigned lines_of_group(int group, int count)
     return lines;
 }
 
+/* From TALL_ROWS on p.kind is not PAGE_BF16. */
 static void product_run(struct product p, int rows, int64_t vectors)
 {
     int64_t in_bytes = p.in_step * (page_takes_pairs(p.kind) ? 2 : 4);
@@ -249,7 +251,7 @@ static void product_run(struct product p, int rows, int64_t vectors)
     for (int r = 0; r < rows; group++) {
         int left = rows - r, height = left < WIDE_ROWS ? left : WIDE_ROWS;
         p.fetch_lines = p.fetch != NULL ? lines_of_group(group, groups) : 0;
-        if (left >= TALL_ROWS && p.kind != PAGE_BF16) {
+        if (left >= TALL_ROWS) {
             product_tall(p, vectors);
             height = TALL_ROWS;
         } else {

@@ -112,3 +112,31 @@ Test(pass_cost, rows_are_moved_as_the_executor_moves_them)
     check_rows("dp4|tp2ep2", 1000, 1000, 2000, 16000, 4000);
     check_rows("dp4|tp4", 1000, 1000, 0, 32000, 4000);
 }
+
+/* The same of the shared expert: its products, and the sum, which reads its row, the sum's and the
+ * gate's input, and writes: `rows` have the products, `summed` the sum. */
+static void check_shared(const char *text, enum layer_form form, double rows, double summed,
+                         double width)
+{
+    struct test_problem test;
+    struct model_shape shape = model_shapes[QWEN2_57B_A14B].shape;
+    const struct pass_shape pass = {.form = form, .rows = 4000, .logit_rows = 1};
+    shape.layer_count = shape.moe_layer_count = 1;
+    problem_simple(&test, &shape, &(struct simple_box){4, INFINITY, 1, INFINITY, 0});
+    struct work_shape up = {
+        WORK_FFN_UP, DTYPE_BF16, {(int64_t)rows, 1, (int64_t)width, shape.hidden_dim}};
+    struct work_shape down = up;
+    down.kind = WORK_FFN_DOWN;
+    double bytes = work_shape_bytes(&up) + work_shape_bytes(&down) +
+                   0.4 * 4 * summed * (double)shape.hidden_dim * 4;
+    cr_expect_float_eq(cost_of(&test, text, 0, &pass).seconds[COST_SHARED] / bytes, 1, 1e-3, "%s",
+                       text);
+}
+
+Test(pass_cost, a_shared_experts_sum_is_of_the_rows_that_it_is_added_to)
+{
+    check_shared("dp4|ep4", FORM_OWNED, 1000, 1000, 20480);   /* whole, for own tokens */
+    check_shared("tp4|ep4", FORM_OWNED, 4000, 1000, 5120);    /* cut, and reduced before the sum */
+    check_shared("tp4|tp4", FORM_OWNED, 4000, 4000, 5120);    /* cut, added before the reduction */
+    check_shared("tp4|ep4", FORM_GATHERED, 4000, 4000, 5120); /* the same */
+}
