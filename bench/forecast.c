@@ -16,6 +16,7 @@
 #include "engine/profile_file.h"
 #include "exec/stage.h"
 #include "head.h"
+#include "measure/meter.h"
 #include "parts.h"
 
 #define ROUNDS_MAX        99
@@ -24,6 +25,7 @@
 #define PASS_TOKENS_MAX   16384
 #define ROUTING_DEVIATION 0.3 /* what `phasor plan` takes where nobody says otherwise */
 #define GOAL              0.10
+#define RANK_BYTES        ((uint64_t)384 << 20) /* as calibration reads */
 
 enum { PREFILL, DECODE, PHASES };
 static const char *const phase_words[PHASES] = {"prefill", "decode"};
@@ -33,6 +35,7 @@ struct forecast {
     char text[LAYOUT_TEXT_BYTES];
     double predicted[PHASES], predicted_parts[PHASES][PART_COUNT];
     double walls[PHASES][ROUNDS_MAX], parts[PHASES][PART_COUNT][ROUNDS_MAX];
+    double memory; /* what ranks read before its runs, of what they read for the profile */
 };
 
 static struct forecast forecasts[LAYOUTS_MAX];
@@ -204,6 +207,27 @@ static void check_identity(const struct engine *engine)
         fail(difference.message);
 }
 
+static double memory_now(void)
+{
+    const struct profile_identity *identity = &file.identity;
+    struct box *box;
+    struct meter *meter;
+    struct error err;
+    double rate;
+    check(box_open(&box,
+                   &(struct box_params){.rank_count = identity->ranks,
+                                        .thread_count = identity->threads},
+                   &err),
+          &err);
+    struct meter_params params = meter_params_default(box, RANK_BYTES * (uint64_t)identity->ranks);
+    params.shares_cores = identity->threads > identity->cores;
+    check(meter_create(&meter, &params, &err), &err);
+    check(meter_memory(&rate, meter, &err), &err);
+    meter_destroy(meter);
+    box_close(box);
+    return rate;
+}
+
 /* The first run touches memory for the first time, and does not count. */
 static void run_layout(struct forecast *forecast, const char *model, int rounds)
 {
@@ -219,6 +243,7 @@ static void run_layout(struct forecast *forecast, const char *model, int rounds)
                                    .max_num_seqs = load.sequences,
                                    .max_num_batched_tokens = pass_tokens(),
                                    .log = {note, NULL}};
+    forecast->memory = memory_now() / file.memory_read;
     check(engine_open(&engine, &params, &err), &err);
     check_identity(engine);
     run_batch(engine);
@@ -266,9 +291,9 @@ static double print_phase(struct forecast *forecast, int phase, int rounds)
     double *walls = forecast->walls[phase], middle = median(walls, rounds);
     double spread = (walls[rounds - 1 - rounds / 4] - walls[rounds / 4]) / middle;
     double error = forecast->predicted[phase] / middle - 1;
-    printf("%-16s %-8s %9.4f %9.4f (%.4f to %.4f) %5.1f %% %+7.1f %%\n", forecast->text,
+    printf("%-16s %-8s %9.4f %9.4f (%.4f to %.4f) %5.1f %% %+7.1f %% %6.0f %%\n", forecast->text,
            phase_words[phase], forecast->predicted[phase], middle, walls[0], walls[rounds - 1],
-           100 * spread, 100 * error);
+           100 * spread, 100 * error, 100 * forecast->memory);
     return fabs(error);
 }
 
@@ -276,7 +301,11 @@ static void print_report(int rounds, bool has_parts)
 {
     static double errors[PHASES * LAYOUTS_MAX];
     int count = 0, within[PHASES] = {0};
-    printf("# layout         phase    predicted s measured s                spread    error\n");
+    printf("# memory: what the ranks read before a layout's runs, of what they read for the "
+           "profile, %.1f GB/s each\n"
+           "# layout         phase    predicted s measured s                spread    error   "
+           "memory\n",
+           file.memory_read / 1e9);
     if (has_parts)
         printf("# parts: predicted/measured, ms; measured ones are means over the ranks, and those "
                "of\n# exchange have what a rank waited for the others\n");
