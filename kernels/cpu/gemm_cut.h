@@ -134,8 +134,6 @@ static bool piece_place(struct piece *piece, const struct cut *cut, int64_t inde
         return false;
     int64_t chunk_rows = round_up(ceil_div(row_count, chunks), STRIP_ROWS);
     int64_t row = chunk * chunk_rows, panel = index / cut->row_pieces * cut->panels;
-    if (row >= row_count)
-        return false;
     piece->first_row = first_row + row;
     piece->row_count = row_count - row < chunk_rows ? row_count - row : chunk_rows;
     piece->strip_rows = strip_rows_of(piece->row_count, cut->strip_rows);

@@ -86,8 +86,7 @@ template <bool BF16> __global__ void rope_append_kernel(const struct op_rope_app
     int64_t head = (int64_t)blockIdx.y * ROPE_WARPS + warp_id(), s, t;
     if (head >= qkv->head_count + 2 * qkv->kv_head_count)
         return;
-    if (!segment_find(&s, &t, op.segments, op.segment_count, blockIdx.x, 1, 1))
-        return;
+    segment_find(&s, &t, op.segments, op.segment_count, blockIdx.x, 1, 1); /* a block, a token */
     const struct segment *segment = &op.segments[s];
     int64_t row = segment->first_row + t, position = segment->first_position + t;
     float *values = qkv->values + row * qkv->stride;

@@ -12,17 +12,14 @@ struct candidate {
     int id;
 };
 
-/* Larger scores first, what is no number last, of equal ones the lower id. */
+/* Larger scores first, of equal ones the lower id. Where one of a token's is no number all are: the
+ * softmax has divided them by its sum. */
 __device__ static bool candidate_is_better(struct candidate a, struct candidate b)
 {
     if (a.id < 0 || b.id < 0)
         return a.id >= 0;
-    bool a_damaged = a.score != a.score, b_damaged = b.score != b.score;
-    if (a_damaged != b_damaged)
-        return b_damaged;
-    if (a_damaged || a.score == b.score)
-        return a.id < b.id;
-    return a.score > b.score;
+    bool is_damaged = a.score != a.score;
+    return is_damaged || a.score == b.score ? a.id < b.id : a.score > b.score;
 }
 
 __device__ static struct candidate warp_best(struct candidate best)

@@ -59,6 +59,19 @@ Test(cuda_device, that_is_not_there)
     cr_assert_eq(cudaGetLastError(), cudaSuccess);
 }
 
+Test(cuda_device, whose_memory_the_host_cannot_use_beside_it)
+{
+    struct device *device = NULL;
+    struct error err;
+    simt_managed_access_set(false);
+    cr_assert_eq(device_cuda_create(&device, &gpu, &err), STATUS_UNSUPPORTED);
+    cr_assert_str_eq(err.message, "cuda:0 (emulated GPU) cannot be used: host and GPU cannot use "
+                                  "its memory at the same time there (Linux, and not under "
+                                  "Windows, is where they can)");
+    cr_assert_null(device);
+    cr_assert_eq(simt_live_count(), 0);
+}
+
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
 static void check_use(struct device *device, uint64_t bytes, uint64_t peak)

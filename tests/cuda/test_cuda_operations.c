@@ -1,9 +1,15 @@
 /* Every operation on the emulated GPU holds its contracts (tests/kernels/contracts.h): the same
  * cases and the same bounds as on the CPU, with the threads of a block in three orders; on a GPU
  * without matrix instructions for bf16, on one with them, and on one with them and more shared
- * memory, for which launchers choose other kernels. */
+ * memory, for which launchers choose other kernels.
+ *
+ * Scripts ask for less: with PHASOR_TEST_ONCE each case runs once, and each row not alone, too;
+ * PHASOR_TEST_ONLY="86:matmul 75:group" names the combinations. */
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "contracts.h"
 #include "cuda_tools.h"
@@ -35,15 +41,27 @@ ParameterizedTestParameters(cuda_operations, hold_their_contracts)
     return cr_make_param_array(struct combination, all, CAPABILITY_COUNT * OP_COUNT);
 }
 
+static bool is_wanted(const struct combination *of)
+{
+    const char *only = getenv("PHASOR_TEST_ONLY");
+    char name[64], list[1024];
+    snprintf(name, sizeof name, " %d:%s ", of->capability, case_lists[of->op].name);
+    snprintf(list, sizeof list, " %s ", only == NULL ? "" : only);
+    return only == NULL || strstr(list, name) != NULL;
+}
+
 ParameterizedTest(struct combination *of, cuda_operations, hold_their_contracts)
 {
+    bool is_once = getenv("PHASOR_TEST_ONCE") != NULL;
+    if (!is_wanted(of))
+        cr_skip_test("PHASOR_TEST_ONLY names others");
     cr_assert(simt_capability_set(of->capability));
     struct device *device = device_open(1);
     struct contract_ways ways = {.name = "cuda",
                                  .takes_pairs = CUDA_TAKES_PAIRS,
                                  .head_dim_pairs = of->capability >= 80 ? 128 : 0,
-                                 .count = WAYS,
-                                 .alone_count = 1,
+                                 .count = is_once ? 1 : WAYS,
+                                 .alone_count = is_once ? 0 : 1,
                                  .prepare = prepare};
     for (int way = 0; way < WAYS; way++)
         ways.devices[way] = device;

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -226,4 +227,25 @@ Test(cpu_stream, each_allocation_may_fail)
         }
         cr_assert_eq(memory_counters_get().live_count, live, "at %d", (int)n);
     }
+}
+
+/* A thread whose stack is larger than the address space is refused. */
+Test(cpu_stream, whose_thread_cannot_start)
+{
+    uint64_t live = memory_counters_get().live_count;
+    struct device *device = device_open(1);
+    struct stream *stream = NULL;
+    struct error err;
+    pthread_attr_t usual, huge;
+    cr_assert_eq(pthread_getattr_default_np(&usual), 0);
+    pthread_attr_init(&huge);
+    cr_assert_eq(pthread_attr_setstacksize(&huge, (size_t)1 << 50), 0);
+    cr_assert_eq(pthread_setattr_default_np(&huge), 0);
+    cr_assert_eq(device->ops->stream_create(device, &stream, STREAM_LOW, &err), STATUS_IO);
+    pthread_setattr_default_np(&usual);
+    cr_assert_not_null(strstr(err.message, "cannot start the thread of a stream"), "%s",
+                       err.message);
+    cr_assert_null(stream);
+    device_destroy(device);
+    cr_assert_eq(memory_counters_get().live_count, live);
 }

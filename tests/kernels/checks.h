@@ -13,6 +13,21 @@ check_fn check_embed, check_rms_norm, check_add, check_matmul, check_shared_add,
 check_fn check_rope_append, check_attention;
 check_fn check_route, check_dispatch, check_group, check_ffn_up, check_ffn_down, check_combine;
 
+/* ---- Beyond the table: values that random data does not have ----------------------------------
+ */
+
+/* Inputs beside int4 weights are rounded to 14 significant bits, to nearest even; the smallest to a
+ * multiple of 2^-113; what is no number, or as large as none should be, is seen. */
+void check_fixed_point(struct device *device, const char *name);
+
+/* By input the product with the scale is what is rounded. It may come to 2^15 - 2^7 units, which is
+ * one more than two bytes with signs hold. */
+void check_fixed_point_ends(struct device *device, const char *name);
+
+/* A damaged checkpoint makes logits that are no numbers. Whatever they are, a token's experts are
+ * distinct, and its weights show the damage. */
+void check_damaged_logits(struct device *device, const char *name);
+
 /* ---- What they share ------------------------------------------------------------------------- */
 
 /* `out` holds the reference's columns, then zeros to `padded`, then poison to `stride`. */

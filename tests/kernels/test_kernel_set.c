@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/random.h"
+#include "checks.h"
 #include "kernel_sets.h"
 
 static const struct cpu_share share = {.thread_count = 1, .first_cpu = -1};
@@ -166,121 +167,48 @@ Test(kernel_set, inputs_of_pairs_are_rounded_to_the_nearest_even)
     }
 }
 
-/* `x` beside 63 zeros, times int4 weights of `scale` that lie as `packing` says. */
-static float fixed_by(struct device *device, float x, int place, enum packing packing,
-                      uint16_t scale)
-{
-    enum { COLUMNS = 64 };
-    _Alignas(64) static uint8_t nibbles[PACK_BLOCK * COLUMNS / 2];
-    uint16_t scales[COLUMNS]; /* by output 16 of one group, by input one for each input */
-    float in[COLUMNS] = {0}, out[PACK_BLOCK];
-    memset(nibbles, 0x99, sizeof nibbles);
-    for (int i = 0; i < COLUMNS; i++)
-        scales[i] = scale;
-    in[place] = x;
-    device->ops->matmul(device->stream,
-                        &(struct op_matmul){.out = out,
-                                            .in = in,
-                                            .weight = {nibbles, DTYPE_INT4, packing, PACK_BLOCK,
-                                                       COLUMNS, scales, NULL, COLUMNS},
-                                            .row_count = 1,
-                                            .out_stride = PACK_BLOCK,
-                                            .in_stride = COLUMNS});
-    struct error err;
-    cr_assert_eq(device->ops->synchronize(device->stream, &err), STATUS_OK);
-    return out[0];
-}
-
-/* Inputs beside int4 weights, where random data does not come: to 14 significant bits, to nearest
- * even; the smallest to a multiple of 2^-113; what is no number, or as large as none should be, is
- * seen. */
 Test(kernel_set, inputs_of_int4_are_rounded_to_fixed_point)
 {
-    static const float values[] = {
-        0,        1,           0x1p14f - 1, 0x1p14f + 1,   0x1p14f + 3, 16386.5f,  3.14159f,
-        0x1p-99f, 0x1.8p-110f, 0x1p-113f,   0x1p-114f,     0x3p-114f,   0x1p-140f, 0x1.fffffep125f,
-        0x1p126f, INFINITY,    NAN,         0x1.fffffep-1f};
     for (int i = 0; i < SET_COUNT; i++) {
         struct device *device = device_of(i);
         if (device == NULL)
             continue;
-        for (size_t v = 0; v < 2 * sizeof values / sizeof *values; v++) {
-            float x = v % 2 == 0 ? values[v / 2] : -values[v / 2], expected = NAN;
-            if (fabsf(x) < 0x1p126f) {
-                int exponent = x == 0 ? -100 : ilogbf(x) > -100 ? ilogbf(x) : -100;
-                expected = (float)ldexp(rint(ldexp((double)x, 13 - exponent)), exponent - 13);
-            }
-            for (int place = 0; place < 64; place += 21) {
-                float found = fixed_by(device, x, place, PACK_OUTPUT, bf16_from_f32(1));
-                cr_assert(found == expected || (isnan(found) && isnan(expected)),
-                          "%s: %a at %d became %a", set_names[i], (double)x, place, (double)found);
-            }
-        }
+        check_fixed_point(device, set_names[i]);
         device_destroy(device);
     }
 }
 
-/* By input the product with the scale is what is rounded. It may come to 2^15 - 2^7 units, which is
- * one more than two bytes with signs hold. */
 Test(kernel_set, inputs_of_int4_by_input_end_where_bytes_do)
 {
-    static const float values[] = {0x1.fffffep0f, 0x1.ffff00p0f, 0x1.fffefep0f, 0x1.ffp0f,
-                                   0x1.fe02p0f,   0x1p0f,        0x1.01p0f,     0x1.8p-3f};
-    const uint16_t scale = 0x3FFF; /* the largest below 2 */
     for (int i = 0; i < SET_COUNT; i++) {
         struct device *device = device_of(i);
         if (device == NULL)
             continue;
-        for (size_t v = 0; v < 2 * sizeof values / sizeof *values; v++) {
-            float x = v % 2 == 0 ? values[v / 2] : -values[v / 2], factor = x * bf16_to_f32(scale);
-            double unit = ldexp(1, ilogbf(x) - 13);
-            double expected = fmin(rint((double)factor / unit), 32639) * unit;
-            for (int place = 0; place < 64; place += 21) {
-                float found = fixed_by(device, x, place, PACK_INPUT, scale);
-                cr_assert(found == (float)expected, "%s: %a at %d became %a instead of %a",
-                          set_names[i], (double)x, place, (double)found, expected);
-            }
-        }
+        check_fixed_point_ends(device, set_names[i]);
         device_destroy(device);
     }
 }
 
-/* A damaged checkpoint makes logits that are no numbers. Whatever they are, a token's experts are
- * distinct, and its weights show the damage. */
 Test(kernel_set, route_never_picks_an_expert_twice)
 {
-    enum { EXPERTS = 12, STRIDE = 16, TOP_K = 12, ROWS = 6 };
-    const float rows[ROWS][3] = {{NAN, NAN, NAN},           {1, NAN, 2},
-                                 {INFINITY, 1, 0},          {-INFINITY, -INFINITY, -INFINITY},
-                                 {INFINITY, INFINITY, NAN}, {0, 0, 0}};
-    for (int set = 0; set < SET_COUNT; set++) {
-        float logits[ROWS][STRIDE], weights[ROWS][TOP_K];
-        int32_t ids[ROWS][TOP_K];
-        struct device *device = device_of(set);
-        struct error err;
+    for (int i = 0; i < SET_COUNT; i++) {
+        struct device *device = device_of(i);
         if (device == NULL)
             continue;
-        for (int i = 0; i < ROWS * STRIDE; i++)
-            logits[i / STRIDE][i % STRIDE] = rows[i / STRIDE][i % 3];
-        device->ops->route(device->stream, &(struct op_route){
-                                               .ids = ids[0],
-                                               .weights = weights[0],
-                                               .logits = logits[0],
-                                               .token_count = ROWS,
-                                               .expert_count = EXPERTS,
-                                               .top_k = TOP_K,
-                                               .choice_stride = TOP_K,
-                                               .logit_stride = STRIDE,
-                                           });
-        cr_assert_eq(device->ops->synchronize(device->stream, &err), STATUS_OK);
-        for (int row = 0; row < ROWS; row++) {
-            for (int c = 0; c < TOP_K; c++) {
-                cr_assert(ids[row][c] >= 0 && ids[row][c] < EXPERTS);
-                for (int before = 0; before < c; before++)
-                    cr_assert_neq(ids[row][c], ids[row][before], "row %d", row);
-                cr_assert_eq(isnan(weights[row][c]), row < ROWS - 1, "row %d", row);
-            }
-        }
+        check_damaged_logits(device, set_names[i]);
         device_destroy(device);
     }
+}
+
+Test(kernel_set, of_a_name_that_is_none)
+{
+    struct device *device = NULL;
+    struct error err;
+    cr_assert_eq(device_cpu_create(
+                     &device,
+                     &(struct cpu_share){.thread_count = 1, .first_cpu = -1, .kernels = "sse9"},
+                     &err),
+                 STATUS_UNSUPPORTED);
+    cr_assert_str_eq(err.message, "this machine or this build has no kernels \"sse9\"");
+    cr_assert_null(device);
 }

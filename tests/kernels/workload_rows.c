@@ -68,7 +68,7 @@ void workload_matmul(struct workload *w, struct random *random)
     w->matmul = (struct op_matmul){
         .out = output_new(w, c->token_count, stride_of(w, c->rows)),
         .in = rows_new(w, random, c->token_count, c->columns, stride_of(w, c->columns)),
-        .weight = matrix_new(w, random, PACK_OUTPUT, c->dtype, c->rows, c->columns),
+        .weight = matrix_new(w, random, c->packing, c->dtype, c->rows, c->columns),
         .bias = bias,
         .row_count = c->token_count,
         .out_stride = stride_of(w, c->rows),

@@ -51,6 +51,10 @@ void simt_device_count_set(int count);
  * 10 x major + minor, with the shared memory that such a one has. False: it is none of these. */
 bool simt_capability_set(int capability);
 
+/* Whether the host may use managed memory while a kernel runs, on a device that is opened from here
+ * on; at the start it may. */
+void simt_managed_access_set(bool concurrent);
+
 /* Since the start of the process. */
 uint64_t simt_kernel_count(void);
 

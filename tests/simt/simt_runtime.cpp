@@ -58,6 +58,7 @@ std::map<const void *, size_t> shared_allowed;
 uint64_t stream_seed, random_state = simt::random_start(0);
 int device_count = 1;
 gpu_kind gpu = gpu_kinds[0];
+bool managed_access = true;
 uint64_t kernel_count, live_count;
 uint64_t fail_in, fail_kernel_in; /* calls, kernels until then; 0: never */
 cudaError_t failure, kernel_failure, broken;
@@ -238,7 +239,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device)
     out->minor = gpu.capability % 10;
     out->multiProcessorCount = MULTIPROCESSORS;
     out->totalGlobalMem = GLOBAL_BYTES;
-    out->concurrentManagedAccess = 1;
+    out->concurrentManagedAccess = managed_access;
     out->sharedMemPerBlockOptin = (size_t)gpu.shared_optin_bytes;
     return cudaSuccess;
 }
@@ -460,6 +461,12 @@ bool simt_capability_set(int capability)
         }
     }
     return false;
+}
+
+void simt_managed_access_set(bool concurrent)
+{
+    std::lock_guard<std::mutex> guard(lock);
+    managed_access = concurrent;
 }
 
 uint64_t simt_kernel_count()

@@ -1,0 +1,132 @@
+/* Launches at their ends: values that are no numbers, shapes that no kernel takes, nothing to do,
+ * and calls of the runtime that fail. */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "checks.h"
+#include "cuda_tools.h"
+#include "kernels/cuda/launch.h"
+
+TestSuite(cuda_launch, .timeout = 120);
+
+Test(cuda_launch, of_numbers_at_their_ends)
+{
+    struct device *device = device_open(1);
+    check_fixed_point(device, "cuda");
+    check_fixed_point_ends(device, "cuda");
+    check_damaged_logits(device, "cuda");
+    device_destroy(device);
+}
+
+/* What the device itself does not put on a stream. */
+Test(cuda_launch, of_nothing_launches_nothing)
+{
+    const struct cuda_launch launch = {.multiprocessors = 4, .capability = 75};
+    const struct cuda_segments none = {0};
+    const struct ffn_weights weights = {.gate = {.dtype = DTYPE_F32}, .down = {.dtype = DTYPE_F32}};
+    const struct op_dequantize no_rows = {.in = {.columns = 16}}, no_columns = {.in = {.rows = 16}};
+    uint64_t count = simt_kernel_count();
+    cr_assert_eq(cuda_rope_append(&launch, &(struct op_rope_append){0}, &none), cudaSuccess);
+    cr_assert_eq(cuda_attention(&launch, &(struct op_attention){0}, &none), cudaSuccess);
+    cr_assert_eq(cuda_dispatch(&launch, &(struct op_dispatch){0}), cudaSuccess);
+    cr_assert_eq(cuda_ffn_up(&launch, &(struct op_ffn_up){0}, &weights), cudaSuccess);
+    cr_assert_eq(cuda_ffn_down(&launch, &(struct op_ffn_down){0}, &weights), cudaSuccess);
+    cr_assert_eq(cuda_dequantize(&launch, &no_rows), cudaSuccess);
+    cr_assert_eq(cuda_dequantize(&launch, &no_columns), cudaSuccess);
+    cr_assert_eq(simt_kernel_count(), count);
+}
+
+/* Runs the case on a GPU of that kind while the runtime's n-th call fails (0: none does), and on
+ * the stream as it is then; the status is that of the stream. */
+static enum status run_failing(int capability, enum kernel_op op, const struct kernel_case *c,
+                               uint64_t n, struct error *err)
+{
+    struct workload w;
+    cr_assert(simt_capability_set(capability));
+    struct device *device = device_open(1);
+    workload_create(&w, op, c);
+    simt_fail_at(n, cudaErrorUnknown);
+    workload_put(&w, device);
+    enum status status = device->ops->synchronize(device->stream, err);
+    simt_fail_at(0, cudaSuccess);
+    device_destroy(device);
+    workload_destroy(&w);
+    cr_assert_eq(simt_live_count(), 0);
+    return status;
+}
+
+Test(cuda_launch, of_heads_that_are_too_large)
+{
+    const struct kernel_case c = {
+        .head_count = 1, .kv_head_count = 1, .head_dim = 528, .segments = {{2, 3}}};
+    struct error err;
+    cr_assert_eq(run_failing(90, OP_ATTENTION, &c, 0, &err), STATUS_IO);
+    cr_assert_str_eq(err.message, "cuda_attention on cuda:0: emulated (an emulated error)");
+}
+
+struct attempt {
+    int capability;
+    enum kernel_op op;
+    struct kernel_case of;
+};
+
+/* Of the kernels that ask for more shared memory than 48 KiB, or are two. */
+static const struct attempt attempts[] = {
+    {90,
+     OP_ATTENTION,
+     {.dtype = DTYPE_BF16,
+      .head_count = 2,
+      .kv_head_count = 1,
+      .head_dim = 16,
+      .segments = {{3, 5}}}},
+    {90,
+     OP_ATTENTION,
+     {.dtype = DTYPE_BF16,
+      .head_count = 2,
+      .kv_head_count = 1,
+      .head_dim = 128,
+      .segments = {{1, 600}}}},
+    {75,
+     OP_ATTENTION,
+     {.dtype = DTYPE_F32,
+      .head_count = 2,
+      .kv_head_count = 1,
+      .head_dim = 16,
+      .segments = {{1, 600}}}},
+    {90, OP_MATMUL, {.dtype = DTYPE_BF16, .token_count = 3, .rows = 16, .columns = 16}},
+    {75,
+     OP_FFN_UP,
+     {.dtype = DTYPE_INT4,
+      .token_count = 3,
+      .rows = 16,
+      .columns = 14592,
+      .expert_count = 1,
+      .spread = SPREAD_DENSE}},
+};
+
+Test(cuda_launch, each_call_of_the_runtime_may_fail)
+{
+    for (size_t i = 0; i < sizeof attempts / sizeof *attempts; i++) {
+        const struct attempt *a = &attempts[i];
+        struct error err;
+        enum status status = STATUS_IO;
+        uint64_t n;
+        for (n = 1; status != STATUS_OK; n++) {
+            status = run_failing(a->capability, a->op, &a->of, n, &err);
+            cr_assert(status == STATUS_OK || status == STATUS_IO, "%d, %d", (int)i, (int)n);
+            cr_assert(status == STATUS_OK || strstr(err.message, "on cuda:0: emulated") != NULL,
+                      "%s", err.message);
+        }
+        cr_assert_gt(n, 4, "%d", (int)i); /* for the shared memory, the kernel, and the wait */
+    }
+}
+
+/* More columns than a block has shared memory for is an error, not a wrong sum. */
+Test(cuda_launch, of_more_columns_than_shared_memory_holds)
+{
+    struct kernel_case c = attempts[4].of;
+    struct error err;
+    c.columns = 32 << 10;
+    cr_assert_eq(run_failing(75, OP_FFN_UP, &c, 0, &err), STATUS_IO);
+    cr_assert_str_eq(err.message, "cuda_ffn_up on cuda:0: emulated (an emulated error)");
+}
