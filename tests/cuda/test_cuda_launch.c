@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "checks.h"
 #include "cuda_tools.h"
 #include "kernels/cuda/launch.h"
@@ -129,4 +130,72 @@ Test(cuda_launch, of_more_columns_than_shared_memory_holds)
     c.columns = 32 << 10;
     cr_assert_eq(run_failing(75, OP_FFN_UP, &c, 0, &err), STATUS_IO);
     cr_assert_str_eq(err.message, "cuda_ffn_up on cuda:0: emulated (an emulated error)");
+}
+
+/* ---- Memory of a stream that goes while kernels read it ---------------------------------------
+ */
+
+/* What the workload writes when it runs alone. */
+static void *alone_new(struct workload *w, struct device *device)
+{
+    void *out = memory_alloc(w->outputs[0].bytes, 1);
+    workload_launch(w, device);
+    memcpy(out, w->outputs[0].data, w->outputs[0].bytes);
+    workload_reset(w);
+    return out;
+}
+
+static void check_alone(const struct workload *w, void *alone)
+{
+    cr_assert_eq(memcmp(alone, w->outputs[0].data, w->outputs[0].bytes), 0);
+    memory_free(alone);
+}
+
+/* Chunks of a context stand in scratch memory, which a longer context makes larger. */
+Test(cuda_launch, of_a_context_behind_a_shorter_one)
+{
+    struct kernel_case short_case = {.dtype = DTYPE_F32,
+                                     .head_count = 2,
+                                     .kv_head_count = 1,
+                                     .head_dim = 16,
+                                     .segments = {{1, 600}}};
+    struct kernel_case long_case = short_case;
+    long_case.segments[0].first_position = 2000;
+    struct workload of_short, of_long;
+    struct device *first = device_open(1), *device = device_open(1);
+    workload_create(&of_short, OP_ATTENTION, &short_case);
+    workload_create(&of_long, OP_ATTENTION, &long_case);
+    void *alone = alone_new(&of_short, first);
+    simt_free_waits_set(false);
+    workload_put(&of_short, device);
+    workload_put(&of_long, device);
+    synchronize_ok(device, device->stream);
+    check_alone(&of_short, alone);
+    workload_destroy(&of_short);
+    workload_destroy(&of_long);
+    device_destroy(first);
+    device_destroy(device);
+    cr_assert_eq(simt_live_count(), 0);
+}
+
+/* A stream is destroyed with all that is on it still to run, which reads what was sent to it. */
+Test(cuda_launch, of_what_a_stream_has_not_run_when_it_goes)
+{
+    struct kernel_case c = {.dtype = DTYPE_F32,
+                            .token_count = 5,
+                            .rows = 32,
+                            .columns = 16,
+                            .expert_count = 3,
+                            .top_k = 2};
+    struct workload w;
+    struct device *first = device_open(1), *device = device_open(1);
+    workload_create(&w, OP_FFN_UP, &c);
+    void *alone = alone_new(&w, first);
+    simt_free_waits_set(false);
+    workload_put(&w, device);
+    device_destroy(device);
+    check_alone(&w, alone);
+    workload_destroy(&w);
+    device_destroy(first);
+    cr_assert_eq(simt_live_count(), 0);
 }

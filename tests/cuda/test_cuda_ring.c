@@ -64,3 +64,11 @@ Test(cuda_ring, grows_with_what_it_carries)
     for (uint64_t seed = 0; seed < 2; seed++)
         pieces_check(seed, 600 << 10);
 }
+
+/* It leaves its memory only when what reads it has run, whatever frees do. */
+Test(cuda_ring, grows_where_frees_do_not_wait)
+{
+    simt_free_waits_set(false);
+    for (uint64_t seed = 0; seed < 2; seed++)
+        pieces_check(seed, 600 << 10);
+}

@@ -26,6 +26,31 @@ void planted_reverse(int *out, const int *in, int count, bool barrier, cudaStrea
         KERNEL_LAUNCH((reverse<false>), grid, 64, 64 * sizeof(int), stream, out, in, count);
 }
 
+/* A warp that runs ahead writes its next number while others have not read this one. */
+template <bool BARRIER> __global__ void rounds(int *out)
+{
+    __shared__ int kept[4];
+    int warp = threadIdx.x / 32;
+    for (int round = 0; round < PLANTED_ROUNDS; round++) {
+        if (threadIdx.x % 32 == 0)
+            kept[warp] = 10 * round + warp;
+        __syncthreads();
+        atomicAdd(&out[round], kept[0] + kept[1] + kept[2] + kept[3]);
+        for (int i = 0; i < 16; i++)
+            __syncwarp();
+        if (BARRIER)
+            __syncthreads();
+    }
+}
+
+void planted_rounds(int *out, bool barrier, cudaStream_t stream)
+{
+    if (barrier)
+        KERNEL_LAUNCH((rounds<true>), 1, 128, 0, stream, out);
+    else
+        KERNEL_LAUNCH((rounds<false>), 1, 128, 0, stream, out);
+}
+
 __device__ float warp_sum(float value)
 {
     for (int lanes = 16; lanes > 0; lanes /= 2)

@@ -12,6 +12,11 @@ extern "C" {
 /* out[i] = in[block's last - i] within blocks of 64, through shared memory; without its barrier. */
 void planted_reverse(int *out, const int *in, int count, bool barrier, cudaStream_t stream);
 
+/* out[i] = what all threads of a block of 128 have in round i, of as many: the warps' numbers
+ * through shared memory, between two barriers, of which the second may lack. */
+#define PLANTED_ROUNDS 8
+void planted_rounds(int *out, bool barrier, cudaStream_t stream);
+
 /* out[0] = sum of in[0 .. count - 1], count <= 1024: shuffles, static shared memory, two barriers.
  */
 void planted_sum(float *out, const float *in, int count, cudaStream_t stream);

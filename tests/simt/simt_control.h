@@ -55,6 +55,10 @@ bool simt_capability_set(int capability);
  * on; at the start it may. */
 void simt_managed_access_set(bool concurrent);
 
+/* Whether what frees memory or an event waits until the GPU has nothing to do, as at the start, and
+ * as CUDA does but does not promise. If not, what is queued finds 0xff in memory that was freed. */
+void simt_free_waits_set(bool waits);
+
 /* Since the start of the process. */
 uint64_t simt_kernel_count(void);
 

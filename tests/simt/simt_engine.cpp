@@ -150,12 +150,30 @@ bool all_are(standing state)
     return true;
 }
 
+/* One warp runs as far as it comes without the others. */
+void warp_run_ahead(int base)
+{
+    bool moved = true;
+    while (moved) {
+        moved = false;
+        for (int number = base; number < std::min(base + WARP_LANES, count); number++) {
+            if (fibers[number].state == standing::ready) {
+                moved = true;
+                fiber_resume(number);
+            }
+        }
+    }
+}
+
 /* Lets each thread that can go on once, in the order that is asked for; false: none could. In
- * random order some have to wait for the next time. */
+ * random order some have to wait for the next time, and at times a warp runs ahead of all. */
 bool threads_pass(std::vector<int> &numbers)
 {
     bool moved = false;
     if (order == SIMT_RANDOM) {
+        uint64_t ahead = random_next(random_state) % (uint64_t)(2 * count);
+        if (ahead < (uint64_t)count)
+            warp_run_ahead((int)ahead / WARP_LANES * WARP_LANES);
         for (int i = count - 1; i > 0; i--)
             std::swap(numbers[i], numbers[random_next(random_state) % (uint64_t)(i + 1)]);
     }

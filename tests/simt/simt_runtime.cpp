@@ -58,7 +58,16 @@ std::map<const void *, size_t> shared_allowed;
 uint64_t stream_seed, random_state = simt::random_start(0);
 int device_count = 1;
 gpu_kind gpu = gpu_kinds[0];
-bool managed_access = true;
+bool managed_access = true, free_waits = true;
+std::map<void *, size_t> allocated;
+
+/* What was freed while queues may name it, until they are empty: memory, or an event. */
+struct buried {
+    void *memory;
+    size_t bytes;
+    CUevent_st *event;
+};
+std::vector<buried> graves;
 uint64_t kernel_count, live_count;
 uint64_t fail_in, fail_kernel_in; /* calls, kernels until then; 0: never */
 cudaError_t failure, kernel_failure, broken;
@@ -102,6 +111,10 @@ bool step()
         ready[stream_seed == 0 ? 0 : simt::random_next(random_state) % ready.size()];
     item next = std::move(stream->queue.front());
     stream->queue.pop_front();
+    for (const buried &of : graves) {
+        if (of.memory != nullptr)
+            std::memset(of.memory, 0xFF, of.bytes);
+    }
     if (next.work && (next.always || broken == cudaSuccess))
         next.work();
     return true;
@@ -150,20 +163,36 @@ cudaError_t memory_get(void **out, size_t bytes)
     if (bytes > (size_t)1 << 40 || posix_memalign(&memory, 256, std::max<size_t>(bytes, 1)) != 0)
         return answer(cudaErrorMemoryAllocation);
     std::memset(memory, 0xFF, bytes);
+    allocated[memory] = bytes;
     live_count++;
     *out = memory;
     return cudaSuccess;
 }
 
-/* Of either kind: the GPU has nothing to do when it returns. */
+/* Frees it when the GPU has nothing to do. */
+void bury(const buried &of)
+{
+    if (free_waits)
+        run_until(all_are_empty);
+    graves.push_back(of);
+    if (!all_are_empty())
+        return;
+    for (const buried &grave : graves) {
+        std::free(grave.memory);
+        delete grave.event;
+    }
+    graves.clear();
+}
+
+/* Of either kind. */
 cudaError_t memory_free(void *memory)
 {
     std::lock_guard<std::mutex> guard(lock);
     if (memory == nullptr)
         return cudaSuccess;
     cudaError_t error = call_begin();
-    run_until(all_are_empty);
-    std::free(memory);
+    bury({memory, allocated[memory], nullptr});
+    allocated.erase(memory);
     live_count--;
     return answer(error);
 }
@@ -355,8 +384,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     std::lock_guard<std::mutex> guard(lock);
     cudaError_t error = call_begin();
-    run_until(all_are_empty); /* queues still name it */
-    delete event;
+    bury({nullptr, 0, event});
     live_count--;
     return answer(error);
 }
@@ -467,6 +495,12 @@ void simt_managed_access_set(bool concurrent)
 {
     std::lock_guard<std::mutex> guard(lock);
     managed_access = concurrent;
+}
+
+void simt_free_waits_set(bool waits)
+{
+    std::lock_guard<std::mutex> guard(lock);
+    free_waits = waits;
 }
 
 uint64_t simt_kernel_count()

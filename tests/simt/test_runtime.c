@@ -178,3 +178,25 @@ Test(simt_runtime, a_kernel_may_break_the_device)
     cr_assert_eq(cudaGetLastError(), cudaErrorIllegalAddress);
     cr_assert_eq(program(), cudaSuccess);
 }
+
+/* What is queued reads memory that was freed, unless who frees it waits. */
+Test(simt_runtime, frees_need_not_wait)
+{
+    for (int waits = 0; waits < 2; waits++) {
+        cudaStream_t stream = stream_open();
+        cudaEvent_t event;
+        int *a = memory_open(), values[COUNT] = {0};
+        memset(a, 0, COUNT * sizeof(int));
+        simt_free_waits_set(waits);
+        cr_assert_eq(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+        cr_assert_eq(cudaEventRecord(event, stream), cudaSuccess);
+        cr_assert_eq(cudaMemcpyAsync(values, a, sizeof values, cudaMemcpyDefault, stream),
+                     cudaSuccess);
+        cr_assert_eq(cudaFree(a), cudaSuccess);
+        cr_assert_eq(cudaEventDestroy(event), cudaSuccess);
+        cr_assert_eq(simt_live_count(), 1);
+        cr_assert_eq(cudaStreamDestroy(stream), cudaSuccess);
+        cr_assert_eq(values[COUNT - 1], waits ? 0 : -1);
+    }
+    cr_assert_eq(simt_live_count(), 0);
+}

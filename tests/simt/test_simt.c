@@ -139,6 +139,30 @@ Test(simt, a_missing_barrier_is_a_wrong_result)
     cudaStreamDestroy(stream);
 }
 
+static bool rounds_are_right(cudaStream_t stream, bool barrier)
+{
+    int *out = memory_open(PLANTED_ROUNDS * sizeof *out), right = 0;
+    memset(out, 0, PLANTED_ROUNDS * sizeof *out);
+    planted_rounds(out, barrier, stream);
+    synchronize_ok(stream);
+    for (int round = 0; round < PLANTED_ROUNDS; round++)
+        right += out[round] == 128 * (40 * round + 6);
+    cudaFree(out);
+    return right == PLANTED_ROUNDS;
+}
+
+/* One that only a warp that runs ahead of the others misses. */
+Test(simt, a_barrier_that_is_missing_behind_what_was_read)
+{
+    cudaStream_t stream = stream_open();
+    for (uint64_t seed = 0; seed < 5; seed++) {
+        simt_order_set(SIMT_RANDOM, seed);
+        cr_assert(rounds_are_right(stream, true), "seed %d", (int)seed);
+        cr_assert(!rounds_are_right(stream, false), "seed %d", (int)seed);
+    }
+    cudaStreamDestroy(stream);
+}
+
 /* The second stream adds to what the first has made; over all seeds up to 5. */
 static int right_handovers(bool wait)
 {
