@@ -143,7 +143,8 @@ __device__ static void page_values(float out[][out_shape<DIM>::rows],
     }
 }
 
-/* The pages [first, end) of one chunk, to `out` and shared->chunk. */
+/* The pages [first, end) of one chunk, to `out` and shared->chunk, which all threads may read then:
+ * behind the last barrier it does not change. */
 template <bool BF16, int DIM>
 __device__ static void chunk_run(float out[][out_shape<DIM>::rows], struct shared_rows *shared,
                                  const float *queries, const struct op_attention &op,
@@ -224,7 +225,6 @@ __device__ static void chunk_add(float total[][out_shape<DIM>::rows],
 {
     using shape = out_shape<DIM>;
     int first = (int)threadIdx.x / shape::threads * shape::rows;
-    __syncthreads(); /* the last page's sums are there */
     for (int row = (int)threadIdx.x; row < ROWS; row += THREADS)
         shared->factors[row] = row_sums_add(&shared->total[row], shared->chunk[row]);
     __syncthreads();
@@ -260,7 +260,6 @@ __global__ void __launch_bounds__(THREADS, DIM > 256 ? 2 : 4)
         queries_stage(queries, op, block);
         chunk_run<BF16, DIM>(out, &shared, queries, op, block, first, end);
         int64_t segment = index / device_ceil_div(block.group, ROWS);
-        __syncthreads(); /* the last page's sums are there */
         chunk_write<DIM>(results, out, &shared, op, block, segment, chunk);
         return;
     }
