@@ -25,7 +25,7 @@
 #define PASS_TOKENS_MAX   16384
 #define ROUTING_DEVIATION 0.3 /* what `phasor plan` takes where nobody says otherwise */
 #define GOAL              0.10
-#define RANK_BYTES        ((uint64_t)384 << 20) /* as calibration reads */
+#define RANK_BYTES        ((uint64_t)384 << 20) /* what calibration reads, or more than caches hold */
 
 enum { PREFILL, DECODE, PHASES };
 static const char *const phase_words[PHASES] = {"prefill", "decode"};
@@ -346,6 +346,8 @@ int main(int argc, char **argv)
         fail("usage: bench_forecast PROFILE MODEL [rounds (5) [load (8x256/32) [parts]]]");
     check(profile_file_read(&file, argv[1], &err), &err);
     check(model_config_load(&config, argv[2], &err), &err);
+    if (!(file.memory_read > 1))
+        fail("the profile does not say what memory reads; calibrate again");
     predict_all();
     bench_print_head(argc, argv);
     printf("# %s of %d layers; %lld prompts of %lld tokens, %lld to generate; %d devices of %d "

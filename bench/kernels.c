@@ -276,9 +276,9 @@ int main(int argc, char **argv)
     if (filter[0] == 0)
         time_stream(device);
     for (int op = 0; op < OP_COUNT; op++) {
-        for (size_t i = 0; i < case_lists[op].count; i++) {
-            const struct kernel_case *c = &case_lists[op].cases[i];
-            if (c->use == FOR_BENCH && strstr(case_lists[op].name, filter) != NULL)
+        for (size_t i = 0; i < case_lists[op]->count; i++) {
+            const struct kernel_case *c = &case_lists[op]->cases[i];
+            if (c->use == FOR_BENCH && strstr(case_lists[op]->name, filter) != NULL)
                 time_case(device, (enum kernel_op)op, c, &limits);
         }
     }

@@ -28,7 +28,8 @@
 #define COPY_TIMES  4
 #define READ_BYTES  ((size_t)4 << 20)
 #define PART_BYTES  ((size_t)256 << 10) /* stays in a core's cache */
-#define PAGE_BYTES  ((size_t)2 << 20)   /* of a huge page */
+#define PAGE_BYTES  ((size_t)4096)
+#define HUGE_BYTES  ((size_t)2 << 20)
 
 struct file {
     int cached, direct; /* descriptors; `direct` passes the page cache by where that is allowed */
@@ -170,25 +171,40 @@ static double disk_rate(void)
     return (double)total_bytes / seconds / 1e9;
 }
 
+/* Reads [at, at + bytes) of all files, one behind another, and does nothing with it. */
+static void cached_read(char *buffer, uint64_t at, uint64_t bytes)
+{
+    int f = 0;
+    for (; at >= files[f].bytes; f++)
+        at -= files[f].bytes;
+    while (bytes > 0) {
+        ssize_t count =
+            pread(files[f].cached, buffer, bytes < PART_BYTES ? bytes : PART_BYTES, (off_t)at);
+        if (count <= 0)
+            fail("cannot read a file of the checkpoint");
+        at += (uint64_t)count;
+        bytes -= (uint64_t)count < bytes ? (uint64_t)count : bytes;
+        if (at == files[f].bytes) {
+            at = 0;
+            f++;
+        }
+    }
+}
+
 /* What the system alone takes of a load: as many bytes of new memory, of which each page is touched
  * once, and all of the files read from the page cache, into a buffer that stays in a core's cache.
- * Nothing is done with them. */
+ */
 static void *system_work(void *memory)
 {
     char *buffer = malloc(PART_BYTES);
-    uint64_t pieces = (total_bytes + PAGE_BYTES - 1) / PAGE_BYTES, piece;
+    uint64_t pieces = (total_bytes + HUGE_BYTES - 1) / HUGE_BYTES, piece;
     if (buffer == NULL)
         fail("not enough memory to read");
     while ((piece = atomic_fetch_add(&next_piece, 1)) < pieces) {
-        uint64_t at = piece * PAGE_BYTES;
-        int f = 0;
-        ((volatile char *)memory)[at] = 1;
-        while (at >= files[f].bytes)
-            at -= files[f++].bytes;
-        for (size_t part = 0; part < PAGE_BYTES; part += PART_BYTES) {
-            if (pread(files[f].cached, buffer, PART_BYTES, (off_t)(at + part)) < 0)
-                fail("cannot read a file of the checkpoint");
-        }
+        uint64_t at = piece * HUGE_BYTES, left = total_bytes - at;
+        for (size_t page = 0; page < HUGE_BYTES; page += PAGE_BYTES)
+            ((volatile char *)memory)[at + page] = 1;
+        cached_read(buffer, at, left < HUGE_BYTES ? left : HUGE_BYTES);
     }
     free(buffer);
     return NULL;
@@ -197,12 +213,12 @@ static void *system_work(void *memory)
 static double system_rate(void)
 {
     void *arguments[THREADS_MAX];
-    size_t bytes = (total_bytes / PAGE_BYTES + 2) * PAGE_BYTES;
+    size_t bytes = (total_bytes / HUGE_BYTES + 2) * HUGE_BYTES;
     char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         fail("not enough memory to touch");
-    madvise(memory, bytes, MADV_HUGEPAGE);
-    char *first = memory + (PAGE_BYTES - (uintptr_t)memory % PAGE_BYTES) % PAGE_BYTES;
+    (void)madvise(memory, bytes, MADV_HUGEPAGE); /* or small ones, as a load would have */
+    char *first = memory + (HUGE_BYTES - (uintptr_t)memory % HUGE_BYTES) % HUGE_BYTES;
     for (int t = 0; t < thread_count; t++)
         arguments[t] = first;
     atomic_store(&next_piece, 0);

@@ -247,6 +247,7 @@ static unsigned lines_of_group(int group, int count)
 static void product_run(struct product p, int rows, int64_t vectors)
 {
     int64_t in_bytes = p.in_step * (page_takes_pairs(p.kind) ? 2 : 4);
+    ASSERT(rows < TALL_ROWS || p.kind != PAGE_BF16);
     int group = 0, groups = (rows + WIDE_ROWS - 1) / WIDE_ROWS;
     for (int r = 0; r < rows; group++) {
         int left = rows - r, height = left < WIDE_ROWS ? left : WIDE_ROWS;

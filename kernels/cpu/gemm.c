@@ -381,7 +381,8 @@ void KERNEL(matmul)(const struct op_matmul *op, struct share *share)
     struct cut cut = cut_of(&piece.tiles[0], 1, 1, op->row_count, share->worker_count);
     int64_t index;
     while ((index = share_take(share)) < cut.panel_pieces * cut.row_pieces) {
-        (void)piece_place(&piece, &cut, index, 0, op->row_count); /* each has rows */
+        bool has_rows = piece_place(&piece, &cut, index, 0, op->row_count);
+        ASSERT(has_rows);
         piece_run(&scratch, &piece, &rows);
         piece_store(&scratch, &piece, op->out, op->out_stride, op->bias);
     }

@@ -83,7 +83,7 @@ __device__ static void value_run(const float *head, const struct op_rope_append 
 template <bool BF16> __global__ void rope_append_kernel(const struct op_rope_append op)
 {
     const struct qkv *qkv = &op.qkv;
-    int64_t head = (int64_t)blockIdx.y * ROPE_WARPS + warp_id(), s, t;
+    int64_t head = (int64_t)blockIdx.y * ROPE_WARPS + warp_id(), s = 0, t = 0;
     if (head >= qkv->head_count + 2 * qkv->kv_head_count)
         return;
     segment_find(&s, &t, op.segments, op.segment_count, blockIdx.x, 1, 1); /* a block, a token */

@@ -133,7 +133,8 @@ struct op_attention {
  * places of the caller's choice. */
 
 /* Softmax over expert_count logits, the top_k likeliest in falling order (ties: the lower id
- * first), their probabilities, divided by their sum where `normalize`. The ids of a token are
+ * first; what differs by less than 2^-20, or is less likely than the likeliest by e^-87, may count
+ * as equal), their probabilities, divided by their sum where `normalize`. The ids of a token are
  * distinct, even where the logits are no numbers (its weights are none then, either). */
 struct op_route {
     int32_t *ids;   /* [token_count][choice_stride], top_k of each row are written */

@@ -3,7 +3,7 @@
  * without matrix instructions for bf16, on one with them, and on one with them and more shared
  * memory, for which launchers choose other kernels.
  *
- * Scripts ask for less: with PHASOR_TEST_ONCE each case runs once, and each row not alone, too;
+ * Scripts ask for less: with PHASOR_TEST_ONCE each case runs once, and no row alone;
  * PHASOR_TEST_ONLY="86:matmul 75:group" names the combinations. */
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
@@ -45,7 +45,7 @@ static bool is_wanted(const struct combination *of)
 {
     const char *only = getenv("PHASOR_TEST_ONLY");
     char name[64], list[1024];
-    snprintf(name, sizeof name, " %d:%s ", of->capability, case_lists[of->op].name);
+    snprintf(name, sizeof name, " %d:%s ", of->capability, case_lists[of->op]->name);
     snprintf(list, sizeof list, " %s ", only == NULL ? "" : only);
     return only == NULL || strstr(list, name) != NULL;
 }

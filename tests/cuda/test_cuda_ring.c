@@ -65,7 +65,7 @@ Test(cuda_ring, grows_with_what_it_carries)
         pieces_check(seed, 600 << 10);
 }
 
-/* It leaves its memory only when what reads it has run, whatever frees do. */
+/* It leaves its memory only when what reads it has run, even where a free does not wait. */
 Test(cuda_ring, grows_where_frees_do_not_wait)
 {
     simt_free_waits_set(false);

@@ -41,8 +41,8 @@ Test(cuda_stages, weights_are_counted_as_on_the_cpu)
     static const enum kernel_op ops[] = {OP_MATMUL, OP_FFN_UP, OP_FFN_DOWN};
     for (size_t o = 0; o < sizeof ops / sizeof *ops; o++) {
         int tested = 0;
-        for (size_t i = 0; i < case_lists[ops[o]].count; i++) {
-            const struct kernel_case *c = &case_lists[ops[o]].cases[i];
+        for (size_t i = 0; i < case_lists[ops[o]]->count; i++) {
+            const struct kernel_case *c = &case_lists[ops[o]]->cases[i];
             if (c->use != FOR_TEST || i % 5 != 0)
                 continue;
             struct workload w;
@@ -50,7 +50,7 @@ Test(cuda_stages, weights_are_counted_as_on_the_cpu)
             workload_create(&w, ops[o], c);
             uint64_t expected = bytes_of(cpu, &w, 1);
             cr_assert_eq(bytes_of(gpu, &w, 2), 2 * expected, "%s, case %zu",
-                         case_lists[ops[o]].name, i);
+                         case_lists[ops[o]]->name, i);
             workload_destroy(&w);
             device_destroy(cpu);
             device_destroy(gpu);
@@ -63,7 +63,7 @@ Test(cuda_stages, weights_are_counted_as_on_the_cpu)
 /* The first case of few rows, far beyond what the stream keeps in mind. */
 Test(cuda_stages, of_a_long_pass)
 {
-    const struct kernel_case *c = &case_lists[OP_FFN_UP].cases[0];
+    const struct kernel_case *c = &case_lists[OP_FFN_UP]->cases[0];
     struct stage_total totals[DEVICE_STAGES];
     struct workload w;
     struct device *cpu = cpu_open(), *gpu = device_open(1);

@@ -1,6 +1,7 @@
 /* The shared table of cases: shapes of every operation in device/ops.h. The tests run those marked
  * FOR_TEST on every set of kernels, bench/kernels.c times those marked FOR_BENCH. A new operation
- * lands here, in workload_*.c (its data), in reference.c (its meaning) and in checks_*.c. */
+ * lands in cases_*.c, in workload_*.c (its data), in reference.c (its meaning) and in checks_*.c.
+ */
 #ifndef PHASOR_TESTS_KERNELS_CASES_H
 #define PHASOR_TESTS_KERNELS_CASES_H
 
@@ -82,7 +83,7 @@ struct case_list {
 };
 
 /* By enum kernel_op. */
-extern const struct case_list case_lists[OP_COUNT];
+extern const struct case_list *const case_lists[OP_COUNT];
 
 /* "matmul bf16 40x24, 3 tokens" into `out`. */
 void case_describe(char *out, size_t capacity, enum kernel_op op, const struct kernel_case *c);

@@ -98,8 +98,8 @@ static void check_case(const struct contract_ways *ways, enum kernel_op op,
 void contracts_check(const struct contract_ways *ways, enum kernel_op op)
 {
     int count = 0;
-    for (size_t i = 0; i < case_lists[op].count; i++) {
-        const struct kernel_case *c = &case_lists[op].cases[i];
+    for (size_t i = 0; i < case_lists[op]->count; i++) {
+        const struct kernel_case *c = &case_lists[op]->cases[i];
         char name[256];
         int used = snprintf(name, sizeof name, "%s, case %zu: ", ways->name, i);
         if (c->use != FOR_TEST)

@@ -32,7 +32,7 @@ static void see(void *context, const struct record_lane_view *lane)
 /* The first case of a test that has something to do. */
 static const struct kernel_case *case_of(enum kernel_op op)
 {
-    const struct case_list *list = &case_lists[op];
+    const struct case_list *list = case_lists[op];
     for (size_t i = 0; i < list->count; i++) {
         const struct kernel_case *c = &list->cases[i];
         bool is_ffn = op == OP_FFN_UP || op == OP_FFN_DOWN;
@@ -59,14 +59,14 @@ Test(kernel_record, of_each_operation)
         workload_launch(&w, device);
         cr_assert_eq(record_stop(trace), RECORD_WHOLE);
         record_look(trace, see, &seen);
-        cr_assert_eq(seen.count, 1, "%s", case_lists[op].name);
-        cr_assert_str_eq(seen.node.name, case_lists[op].name);
+        cr_assert_eq(seen.count, 1, "%s", case_lists[op]->name);
+        cr_assert_str_eq(seen.node.name, case_lists[op]->name);
         cr_assert_eq(seen.node.kind, op == OP_COPY ? RECORD_NODE_COPY : RECORD_NODE_COMPUTE);
-        cr_assert(op == OP_COPY || seen.node.work == kinds[op], "%s", case_lists[op].name);
-        cr_assert_gt(seen.node.bytes, 0, "%s", case_lists[op].name);
+        cr_assert(op == OP_COPY || seen.node.work == kinds[op], "%s", case_lists[op]->name);
+        cr_assert_gt(seen.node.bytes, 0, "%s", case_lists[op]->name);
         bool multiplies = kinds[op] == WORK_MATMUL || kinds[op] == WORK_ATTENTION ||
                           kinds[op] == WORK_FFN_UP || kinds[op] == WORK_FFN_DOWN;
-        cr_assert(!multiplies || seen.node.flops > 0, "%s", case_lists[op].name);
+        cr_assert(!multiplies || seen.node.flops > 0, "%s", case_lists[op]->name);
         workload_destroy(&w);
         device_destroy(device);
         trace_destroy(trace);

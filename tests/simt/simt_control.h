@@ -39,6 +39,9 @@ void simt_stream_seed_set(uint64_t seed);
  * (but what is freed or destroyed is gone); 0: none. */
 void simt_fail_at(uint64_t n, cudaError_t error);
 
+/* Whether it is yet to come. */
+bool simt_fail_is_ahead(void);
+
 /* The n-th kernel that runs from here on breaks its device: this and every later call returns
  * `error` (as after an access to memory that is not there); 0: none, and the device is whole again.
  */

@@ -464,6 +464,12 @@ void simt_fail_at(uint64_t n, cudaError_t error)
     failure = error;
 }
 
+bool simt_fail_is_ahead(void)
+{
+    std::lock_guard<std::mutex> guard(lock);
+    return fail_in > 0;
+}
+
 void simt_fail_kernel_at(uint64_t n, cudaError_t error)
 {
     std::lock_guard<std::mutex> guard(lock);
