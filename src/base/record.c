@@ -133,8 +133,8 @@ static uint64_t host_clock(const struct record_lane *of)
 }
 
 /* Its work counts from here on. The wall's clock is read before and, at a node's end, behind the
- * other: whatever else runs between two readings, no work takes longer than the node lasted, but for
- * the microseconds that host_need moves from one node to the next. */
+ * other: whatever else runs between two readings, no work takes longer than the node lasted, but
+ * for the microseconds that host_need moves from one node to the next. */
 static void host_since(struct record_lane *of, uint64_t wall_ns)
 {
     of->since_ns = wall_ns;
@@ -282,6 +282,19 @@ void record_drop(void)
         lane->record.has_next = false;
 }
 
+/* `name` is not "". */
+static void node_end(struct trace_lane *lane, struct record_node *node, const char *name,
+                     uint64_t end_ns, uint64_t bytes)
+{
+    node->name = name;
+    node->end_ns = end_ns;
+    node->duration_ns = node->end_ns - node->begin_ns - lane->record.excluded_ns;
+    node->bytes = node->bytes > 0 ? node->bytes : bytes;
+    node->layer = (int32_t)trace_own->layer;
+    node->stage = (uint8_t)trace_own->stage;
+    node_add(lane, node);
+}
+
 void record_end(const char *name)
 {
     struct trace_lane *lane;
@@ -290,15 +303,21 @@ void record_end(const char *name)
         return;
     record_resume();
     lane->record.has_next = false;
-    node->name = trace_own->given_name != NULL ? trace_own->given_name : name;
-    if (*node->name == 0)
+    name = trace_own->given_name != NULL ? trace_own->given_name : name;
+    if (*name != 0)
+        node_end(lane, node, name, clock_ns(CLOCK_MONOTONIC), trace_own->given_bytes);
+}
+
+void record_cut(const char *name, uint64_t at_ns)
+{
+    struct trace_lane *lane;
+    struct record_node *node = next_node(&lane);
+    if (node == NULL)
         return;
-    node->end_ns = clock_ns(CLOCK_MONOTONIC);
-    node->duration_ns = node->end_ns - node->begin_ns - lane->record.excluded_ns;
-    node->bytes = node->bytes > 0 ? node->bytes : trace_own->given_bytes;
-    node->layer = (int32_t)trace_own->layer;
-    node->stage = (uint8_t)trace_own->stage;
-    node_add(lane, node);
+    record_resume();
+    node_end(lane, node, name, at_ns, 0);
+    lane->record.excluded_ns = 0;
+    *node = (struct record_node){.threads = node->threads, .begin_ns = at_ns};
 }
 
 void record_copy(bool to_host)

@@ -163,6 +163,10 @@ void record_begin(void);
 void record_end(const char *name);
 void record_drop(void);
 
+/* The node that has begun was over at `at_ns` (record_now), under this name; another one begins
+ * there, of as many threads. */
+void record_cut(const char *name, uint64_t at_ns);
+
 /* What the node is that has begun; else it computes, by one thread. */
 void record_copy(bool to_host); /* between host and device */
 void record_work(const struct record_work *work);

@@ -112,12 +112,17 @@ static bool has_place(struct trace_lane *lane)
 
 void trace_add(double begin, const char *name, uint64_t bytes)
 {
+    trace_add_until(begin, system_seconds(), name, bytes);
+}
+
+void trace_add_until(double begin, double end, const char *name, uint64_t bytes)
+{
     if (begin == 0 || trace_own == NULL)
         return;
     struct trace_lane *lane = trace_own;
     struct trace_span span = {.name = name,
                               .begin = begin,
-                              .end = system_seconds(),
+                              .end = end,
                               .layer = lane->layer,
                               .bytes = bytes,
                               .stage = lane->stage};
@@ -139,6 +144,12 @@ void trace_stage(int stage, int64_t layer)
         return;
     trace_own->stage = stage;
     trace_own->layer = layer;
+}
+
+struct trace_place trace_place(void)
+{
+    return trace_own == NULL ? (struct trace_place){.layer = -1}
+                             : (struct trace_place){trace_own->stage, trace_own->layer};
 }
 
 void trace_layer(int64_t layer)

@@ -43,12 +43,20 @@ struct trace_lane *trace_lane_use(struct trace_lane *lane);
 /* When a span begins; 0 where none is kept. */
 double trace_begin(void);
 
-/* It began at `begin` and ends now; 0 adds nothing. */
+/* It began at `begin` and ends now, or at `end`; 0 adds nothing. */
 void trace_add(double begin, const char *name, uint64_t bytes);
+void trace_add_until(double begin, double end, const char *name, uint64_t bytes);
 
 /* What the next spans of this thread belong to. */
 void trace_stage(int stage, int64_t layer);
 void trace_layer(int64_t layer);
+
+/* What they belong to now. */
+struct trace_place {
+    int stage;
+    int64_t layer;
+};
+struct trace_place trace_place(void);
 
 /* Who runs work that he does not know adds its span by the name and the bytes that the work gives
  * itself within, or else by his own name; not at all where the name is "". */

@@ -106,13 +106,24 @@ static struct command *command_next(struct stream *stream)
 
 static void command_do(struct stream *stream, const struct command *command)
 {
-    double begin = trace_begin();
+    stream->began = trace_begin();
     record_need(command->mark);
     record_begin();
     command->run(stream, command->argument);
     record_end(command->name != NULL ? command->name : "");
     if (command->name != NULL)
-        trace_add_named(begin, command->name);
+        trace_add_named(stream->began, command->name);
+}
+
+void command_stream_cut(struct stream *stream, const struct command_part *part)
+{
+    struct trace_place here = trace_place();
+    trace_stage(part->stage, part->layer);
+    record_cut(part->name, (uint64_t)(part->end * 1e9));
+    trace_add_until(stream->began, part->end, part->name, part->bytes);
+    if (stream->began != 0)
+        stream->began = part->end;
+    trace_stage(here.stage, here.layer);
 }
 
 static void *stream_main(void *context)

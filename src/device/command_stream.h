@@ -66,6 +66,7 @@ struct stream {
     enum stream_priority priority;
     bool spin;
     struct trace_lane *lane;
+    double began; /* the command that runs; 0: no trace is kept */
     pthread_t thread;
 
     /* Commands pushed and popped since the start; they wrap around. The slot of a command belongs
@@ -114,6 +115,19 @@ void command_stream_host_run(struct stream *stream, struct thread_team *team,
 
 /* The first failure stays, and is told to who asked for it. */
 void command_stream_fail(struct stream *stream, const struct error *failure);
+
+/* What a command that joins two operations did for the first of them, and until when: the rest of
+ * its time is the second's. */
+struct command_part {
+    const char *name;
+    double end; /* by system_seconds */
+    int stage;
+    int64_t layer;
+    uint64_t bytes;
+};
+
+/* Ends the part in trace and recording, with what the recording was told of the command so far. */
+void command_stream_cut(struct stream *stream, const struct command_part *part);
 
 /* Waits for others, as the last thing of a command but for what needs no `resume`. */
 void command_stream_wait(struct stream *stream, struct sleepers *sleepers,

@@ -198,6 +198,9 @@ struct op_ffn_up {
     int64_t group_count;
     int64_t out_stride;
     int64_t in_stride;
+    bool joins_next; /* the next operation on the stream is of this kind, too, and neither writes
+                      * what this one reads or writes nor reads what it writes: a device may run
+                      * both at once, so that one's arithmetic hides the other's reading */
 };
 
 /* out[s] = down x in[s] for each sorted position s of each group. */
@@ -209,6 +212,7 @@ struct op_ffn_down {
     int64_t group_count;
     int64_t out_stride;
     int64_t in_stride;
+    bool joins_next; /* as of op_ffn_up */
 };
 
 /* out[t] = sum over choices c, in rising order, of weights[t][c] x in[position_of[t x top_k + c]],

@@ -1,6 +1,7 @@
 /* What the executor's own sources share. exec.c: life, and passes from the caller's side; rank.c:
  * a rank's buffers; pass.c: who has which rows in a pass; embedding.c, layer.c, head.c: the stages
- * in order; experts.c: how tokens reach the experts and come back, in the three forms. */
+ * in order; ffn.c: experts, shared experts, dense layers; experts.c: how tokens reach the experts
+ * and come back, in the three forms. */
 #ifndef PHASOR_EXEC_EXEC_STATE_H
 #define PHASOR_EXEC_EXEC_STATE_H
 
@@ -31,8 +32,9 @@ struct activations {
     float *received;           /* [received][hidden]; N > 1 only */
     int32_t *received_choices; /* [received][ids | weights] */
     float *received_out;       /* [received][hidden]: partial sums for them */
-    float *up;                 /* [pairs][own expert width], or rows of a shared or dense width */
-    float *down;               /* [pairs][hidden], or rows */
+    float *up;                 /* [pairs][own expert width], or rows of a shared or dense width, or
+                                * both */
+    float *down;               /* [pairs][hidden], or rows, or both */
     int32_t *expert_offsets;   /* [own experts + 1] */
     int32_t *token_of;         /* [pairs] */
     int32_t *position_of;      /* [pairs] */
@@ -205,6 +207,25 @@ static inline void stage_begin(struct rank *rank, enum stage stage)
 void embedding_run(struct rank *rank);
 enum status layer_run(struct rank *rank, int64_t index, struct error *err) MUST_CHECK;
 void head_run(struct rank *rank);
+
+/* layer.c: normed rows of the whole attention group; where a rank leaves its partial sums for them;
+ * the sums of own rows of these, into `out`. */
+const float *group_gather(struct rank *rank, enum traffic tag);
+float *group_sums(const struct rank *rank);
+void group_reduce(struct rank *rank, float *out, enum traffic tag);
+
+/* ffn.c: 6: own experts' partial sums for the received rows, and the shared expert's where it rides
+ * on their reduction; 8: the shared expert where it does not, behind combine_end: whole for own
+ * tokens, or its slice for the group's, and the gate is applied to the sum; in place of 4 to 8 in a
+ * layer without experts. */
+void experts_run(struct rank *rank, const struct layer_weights *layer);
+void shared_expert(struct rank *rank, const struct layer_weights *layer);
+void dense_ffn(struct rank *rank, const struct layer_weights *layer);
+
+static inline bool is_replicated(const struct rank *rank)
+{
+    return rank->exec->pass.form == FORM_REPLICATED;
+}
 
 /* exec.c: who is told of experts, see struct exec_hooks. */
 enum status experts_await(struct rank *rank, int64_t layer, struct error *err) MUST_CHECK;

@@ -3,11 +3,6 @@
  * what it needs; which do, and how, follows from the layout and the form of the pass. */
 #include "exec/exec_state.h"
 
-static bool is_replicated(const struct rank *rank)
-{
-    return rank->exec->pass.form == FORM_REPLICATED;
-}
-
 static void norm(struct rank *rank, const float *weight)
 {
     stage_begin(rank, STAGE_NORM);
@@ -41,8 +36,7 @@ static bool is_spread(const struct rank *rank)
     return rank->attention != NULL && !is_replicated(rank);
 }
 
-/* Normed rows of the whole group. */
-static const float *group_gather(struct rank *rank, enum traffic tag)
+const float *group_gather(struct rank *rank, enum traffic tag)
 {
     if (!is_spread(rank))
         return rank->act.normed;
@@ -57,14 +51,12 @@ static const float *group_gather(struct rank *rank, enum traffic tag)
     return rank->act.group_in;
 }
 
-/* Where a rank leaves its partial sums for the group's rows. */
-static float *group_sums(const struct rank *rank)
+float *group_sums(const struct rank *rank)
 {
     return is_spread(rank) ? rank->act.group_out : rank->act.module_out;
 }
 
-/* The sums of own rows, into `out`. */
-static void group_reduce(struct rank *rank, float *out, enum traffic tag)
+void group_reduce(struct rank *rank, float *out, enum traffic tag)
 {
     if (rank->attention == NULL)
         return;
@@ -190,145 +182,6 @@ static void route(struct rank *rank, const struct layer_weights *layer)
                      });
 }
 
-static void ffn(struct rank *rank, float *out, const float *in, const struct ffn_weights *groups,
-                int64_t group_count, const int32_t *offsets, const int32_t *token_of)
-{
-    int64_t width = round_up(groups[0].gate.rows, PACK_BLOCK);
-    int64_t hidden = rank->exec->dim.hidden;
-    rank->ops->ffn_up(rank->stream, &(struct op_ffn_up){
-                                        .out = rank->act.up,
-                                        .in = in,
-                                        .groups = groups,
-                                        .offsets = offsets,
-                                        .token_of = token_of,
-                                        .group_count = group_count,
-                                        .out_stride = width,
-                                        .in_stride = hidden,
-                                    });
-    rank->ops->ffn_down(rank->stream, &(struct op_ffn_down){
-                                          .out = out,
-                                          .in = rank->act.up,
-                                          .groups = groups,
-                                          .offsets = offsets,
-                                          .group_count = group_count,
-                                          .out_stride = hidden,
-                                          .in_stride = width,
-                                      });
-}
-
-/* 6: sort by expert, grouped GEMMs of own experts, the weighted sum over them for each row. */
-static void experts_run(struct rank *rank, int64_t layer)
-{
-    const struct exec *exec = rank->exec;
-    const struct ffn_weights *experts = rank->weights->experts.layers[layer].weights;
-    int64_t expert_count = rank->here->expert_count;
-    const int32_t *choices = received_choices(rank);
-    int64_t top_k = exec->config->expert_top_k;
-    stage_begin(rank, STAGE_ROUTER);
-    rank->ops->group(rank->stream, &(struct op_group){
-                                       .offsets = rank->act.expert_offsets,
-                                       .token_of = rank->act.token_of,
-                                       .position_of = rank->act.position_of,
-                                       .ids = choices,
-                                       .local_of = rank->here->local_of,
-                                       .token_count = rank->received_count,
-                                       .expert_count = expert_count,
-                                       .top_k = top_k,
-                                       .choice_stride = exec->dim.choices,
-                                   });
-    stage_begin(rank, STAGE_EXPERTS);
-    ffn(rank, rank->act.down, received_rows(rank), experts, expert_count, rank->act.expert_offsets,
-        rank->act.token_of);
-    stage_begin(rank, STAGE_COMBINE);
-    rank->ops->combine(rank->stream, &(struct op_combine){
-                                         .out = received_sums(rank),
-                                         .in = rank->act.down,
-                                         .position_of = rank->act.position_of,
-                                         .weights = (const float *)(choices + top_k),
-                                         .token_count = rank->received_count,
-                                         .top_k = top_k,
-                                         .choice_stride = exec->dim.choices,
-                                         .stride = exec->dim.hidden,
-                                     });
-}
-
-/* ---- Shared experts and dense layers ----------------------------------------------------------
- */
-
-/* A network over all rows of a kind. */
-static void ffn_rows(struct rank *rank, float *out, const float *in,
-                     const struct ffn_weights *weights, enum row_kind kind)
-{
-    stage_begin(rank, STAGE_SHARED);
-    ffn(rank, out, in, weights, 1, rank->act.row_offsets + 2 * kind, NULL);
-}
-
-static void shared_add(struct rank *rank, float *out, const float *shared, const float *in,
-                       const struct layer_weights *layer, int64_t row_count)
-{
-    stage_begin(rank, STAGE_SHARED);
-    rank->ops->shared_add(rank->stream, &(struct op_shared_add){
-                                            .out = out,
-                                            .shared = shared,
-                                            .in = in,
-                                            .gate = layer->shared_sigmoid,
-                                            .token_count = row_count,
-                                            .dim = rank->exec->config->hidden_dim,
-                                            .stride = rank->exec->dim.hidden,
-                                        });
-}
-
-/* Whether a shared expert that is cut has its rows before it anyway, with sums that are yet to be
- * added up: then it rides on the experts' gather and reduction. */
-static bool shared_rides(const struct rank *rank)
-{
-    const struct layout *layout = &rank->exec->layout;
-    bool to_all = layout->attention.tp == layout->rank_count && rank->here->layout.ep == 1;
-    return layout_ffn_is_cut(layout, rank->exec->config->shared_expert_dim) &&
-           (to_all || rank->exec->pass.form != FORM_OWNED);
-}
-
-/* 8, before 7: a slice of the shared expert for the group's rows, which stand together among those
- * that the experts had. */
-static void shared_beside(struct rank *rank, const struct layer_weights *layer)
-{
-    if (layer->shared.gate.data == NULL || !shared_rides(rank))
-        return;
-    int64_t first = rank->group_first * rank->exec->dim.hidden;
-    ffn_rows(rank, rank->act.down, received_rows(rank) + first, &layer->shared, ROWS_GROUP);
-    shared_add(rank, received_sums(rank) + first, rank->act.down, received_rows(rank) + first,
-               layer, rank->group_count);
-}
-
-/* 8: the shared expert by itself: whole for own tokens, or its slice for the group's. The gate is
- * applied to the sum. */
-static void shared_expert(struct rank *rank, const struct layer_weights *layer)
-{
-    if (layer->shared.gate.data == NULL || shared_rides(rank))
-        return;
-    float *shared = rank->act.down;
-    if (layout_ffn_is_cut(&rank->exec->layout, rank->exec->config->shared_expert_dim)) {
-        const float *rows = group_gather(rank, TRAFFIC_FFN_GATHER);
-        ffn_rows(rank, group_sums(rank), rows, &layer->shared, ROWS_GROUP);
-        group_reduce(rank, shared, TRAFFIC_FFN_REDUCE);
-    } else {
-        ffn_rows(rank, shared, rank->act.normed, &layer->shared, ROWS_OWN);
-    }
-    shared_add(rank, rank->act.module_out, shared, rank->act.normed, layer, rank->own_count);
-}
-
-/* In place of 4 to 8 in a layer without experts. */
-static void dense_ffn(struct rank *rank, const struct layer_weights *layer)
-{
-    if (layout_ffn_is_cut(&rank->exec->layout, rank->exec->config->dense_dim)) {
-        const float *rows = group_gather(rank, TRAFFIC_FFN_GATHER);
-        ffn_rows(rank, group_sums(rank), rows, &layer->dense, ROWS_GROUP);
-        group_reduce(rank, rank->act.module_out, TRAFFIC_FFN_REDUCE);
-    } else {
-        ffn_rows(rank, rank->act.module_out, rank->act.normed, &layer->dense, ROWS_OWN);
-    }
-}
-
 /* ---- The layer --------------------------------------------------------------------------------
  */
 
@@ -357,8 +210,7 @@ enum status layer_run(struct rank *rank, int64_t index, struct error *err)
         TRY(dispatch_begin(rank, err)); /* 5 */
         for (int64_t round = 0; round < rank->rounds; round++) {
             TRY(dispatch(rank, round, err)); /* 5 */
-            experts_run(rank, index);        /* 6 */
-            shared_beside(rank, layer);      /* 8, riding */
+            experts_run(rank, layer);        /* 6, and 8 where it rides */
             combine(rank);                   /* 7 */
         }
         experts_done(rank, index);

@@ -29,8 +29,8 @@ static void row_limits(struct dimensions *dim, const struct layout *layout, int6
     dim->held_max = dim->token_max;
 }
 
-/* One pair of buffers serves shared experts, dense layers and, in turn, routed experts; `down`
- * serves embedding rows on their way as well. */
+/* One pair of buffers serves shared experts, dense layers and routed experts, in turn, or at once
+ * where there is room (ffn.c); `down` serves embedding rows on their way as well. */
 static void ffn_limits(struct dimensions *dim)
 {
     int64_t rows = max_of(dim->group_max, dim->own_max);

@@ -252,6 +252,43 @@ Test(record, leaves_out_of_a_node_what_it_waits)
     trace_close(trace);
 }
 
+Test(record, cuts_a_node_in_two)
+{
+    struct trace *trace = trace_open();
+    trace_lane_use(lanes[OTHER]);
+    record_start(trace, ROOM);
+    node("needed");
+    struct record_mark mark = record_mark();
+    trace_lane_use(lanes[ONE]);
+    record_need(mark);
+    record_begin();
+    record_threads(3);
+    record_work(&(struct record_work){.kind = 4, .bytes = 6});
+    trace_stage(1, 2);
+    uint64_t at = record_now() + MS;
+    work_for(2 * MS);
+    record_cut("first", at);
+    trace_stage(3, 4);
+    record_work(&(struct record_work){.kind = 5});
+    record_end("second");
+    record_stop(trace);
+    record_cut("none", at);
+    look(trace);
+    const struct record_node *nodes = node_at(ONE, 0);
+    cr_assert_eq(views[ONE].node_count, 2);
+    cr_expect_str_eq(nodes[0].name, "first");
+    cr_expect_str_eq(nodes[1].name, "second");
+    cr_expect(nodes[0].end_ns == at && nodes[1].begin_ns == at);
+    cr_expect(nodes[0].duration_ns == at - nodes[0].begin_ns);
+    cr_expect_geq(nodes[1].duration_ns, MS / 2);
+    cr_expect(nodes[0].work == 4 && nodes[0].bytes == 6 && nodes[0].stage == 1);
+    cr_expect(nodes[1].work == 5 && nodes[1].bytes == 0 && nodes[1].stage == 3);
+    cr_expect(nodes[0].threads == 3 && nodes[1].threads == 3);
+    expect_needs(ONE, 0, &mark, 1);
+    expect_needs(ONE, 1, NULL, 0);
+    trace_close(trace);
+}
+
 Test(record, puts_reads_one_behind_the_other)
 {
     struct trace *trace = trace_open();

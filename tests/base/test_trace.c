@@ -110,12 +110,16 @@ Test(trace, spans_belong_to_a_stage_and_a_layer)
     double outer = trace_begin();
     trace_add(trace_begin(), "inner", 5);
     trace_add(outer, "outer", 6);
+    cr_expect(trace_place().stage == 3 && trace_place().layer == 7);
     trace_layer(8);
     add("next");
+    trace_add_until(1, 2, "then", 0);
     trace_lane_use(NULL);
+    cr_expect_eq(trace_place().layer, -1);
     look(trace);
     const struct trace_span *spans = seen.spans[0];
-    expect_names(0, (const char *[]){"none", "inner", "outer", "next"}, 4);
+    expect_names(0, (const char *[]){"none", "inner", "outer", "next", "then"}, 5);
+    cr_expect(spans[4].begin == 1 && spans[4].end == 2);
     cr_expect(spans[0].stage == 0 && spans[0].layer == -1);
     cr_expect(spans[1].stage == 3 && spans[1].layer == 7 && spans[1].bytes == 5);
     cr_expect(spans[2].stage == 3 && spans[2].layer == 7 && spans[2].bytes == 6);

@@ -5,26 +5,46 @@
 #include "kernels/cpu/device/cpu_sort.h"
 #include "kernels/cpu/device/cpu_stream.h"
 
-/* An operation whose pieces the workers share, and which reads weight_bytes(op) of weights. */
-#define DEFINE_SHARED_WEIGHTED(name, weight_bytes)                                                 \
-    static void name##_share(const struct cpu_kernels *kernels, const void *op,                    \
-                             struct share *share)                                                  \
+/* An operation whose pieces the workers share. */
+#define DEFINE_OPERATION(name)                                                                     \
+    static void name##_work(const struct cpu_kernels *kernels, const void *op,                     \
+                            struct share *share)                                                   \
     {                                                                                              \
         kernels->name(op, share);                                                                  \
     }                                                                                              \
-    static void name##_run(struct stream *stream, const void *op)                                  \
+    static void name##_record(struct stream *stream, const void *op)                               \
     {                                                                                              \
-        if (record_is_on())                                                                        \
-            cpu_record_##name(op);                                                                 \
-        cpu_stream_count_weights(stream, weight_bytes(op));                                        \
-        cpu_stream_share(stream, name##_share, op);                                                \
+        (void)stream;                                                                              \
+        cpu_record_##name(op);                                                                     \
     }                                                                                              \
+    static const struct cpu_operation name##_operation = {#name, name##_work, name##_record};
+
+#define DEFINE_PUT(name)                                                                           \
     void cpu_##name(struct stream *stream, const struct op_##name *op)                             \
     {                                                                                              \
         command_stream_put(stream, COMMAND_SKIP, #name, name##_run, op, sizeof *op);               \
     }
 
-#define DEFINE_SHARED(name) DEFINE_SHARED_WEIGHTED(name, no_weights)
+#define DEFINE_SHARED(name)                                                                        \
+    DEFINE_OPERATION(name)                                                                         \
+    static void name##_run(struct stream *stream, const void *op)                                  \
+    {                                                                                              \
+        cpu_stream_share(stream, &name##_operation, op);                                           \
+    }                                                                                              \
+    DEFINE_PUT(name)
+
+/* One half of networks, which may run with another. */
+#define DEFINE_FFN(name)                                                                           \
+    DEFINE_OPERATION(name)                                                                         \
+    static void name##_run(struct stream *stream, const void *argument)                            \
+    {                                                                                              \
+        const struct op_##name *op = argument;                                                     \
+        uint64_t bytes = name##_weight_bytes(op);                                                  \
+        cpu_stream_count_weights(stream, bytes);                                                   \
+        if (!op->joins_next || !cpu_stream_hold(stream, &name##_operation, op, sizeof *op, bytes)) \
+            cpu_stream_share(stream, &name##_operation, op);                                       \
+    }                                                                                              \
+    DEFINE_PUT(name)
 
 /* One that is not worth a second thread. */
 #define DEFINE_SINGLE(name)                                                                        \
@@ -35,16 +55,7 @@
             cpu_record_##name(op);                                                                 \
         cpu_sort_##name(op);                                                                       \
     }                                                                                              \
-    void cpu_##name(struct stream *stream, const struct op_##name *op)                             \
-    {                                                                                              \
-        command_stream_put(stream, COMMAND_SKIP, #name, name##_run, op, sizeof *op);               \
-    }
-
-static uint64_t no_weights(const void *op)
-{
-    (void)op;
-    return 0;
-}
+    DEFINE_PUT(name)
 
 static uint64_t matmul_weight_bytes(const struct op_matmul *op)
 {
@@ -75,32 +86,43 @@ static uint64_t ffn_down_weight_bytes(const struct op_ffn_down *op)
 DEFINE_SHARED(embed)
 DEFINE_SHARED(rms_norm)
 DEFINE_SHARED(add)
-DEFINE_SHARED_WEIGHTED(matmul, matmul_weight_bytes)
 DEFINE_SHARED(rope_append)
 DEFINE_SHARED(attention)
 DEFINE_SHARED(route)
 DEFINE_SINGLE(dispatch)
 DEFINE_SINGLE(group)
-DEFINE_SHARED_WEIGHTED(ffn_up, ffn_up_weight_bytes)
-DEFINE_SHARED_WEIGHTED(ffn_down, ffn_down_weight_bytes)
+DEFINE_FFN(ffn_up)
+DEFINE_FFN(ffn_down)
 DEFINE_SHARED(combine)
 DEFINE_SHARED(shared_add)
 DEFINE_SHARED(gather)
 DEFINE_SHARED(dequantize)
 
-static void copy_share(const struct cpu_kernels *kernels, const void *op, struct share *share)
+DEFINE_OPERATION(matmul)
+
+static void matmul_run(struct stream *stream, const void *op)
+{
+    cpu_stream_count_weights(stream, matmul_weight_bytes(op));
+    cpu_stream_share(stream, &matmul_operation, op);
+}
+
+DEFINE_PUT(matmul)
+
+static void copy_work(const struct cpu_kernels *kernels, const void *op, struct share *share)
 {
     kernels->copy(op, share);
 }
 
-static void copy_run(struct stream *stream, const void *op)
+static void copy_record(struct stream *stream, const void *op)
 {
-    if (record_is_on())
-        cpu_record_copy(op, cpu_stream_pool(stream));
-    cpu_stream_share(stream, copy_share, op);
+    cpu_record_copy(op, cpu_stream_pool(stream));
 }
 
-void cpu_copy(struct stream *stream, const struct op_copy *op)
+static const struct cpu_operation copy_operation = {"copy", copy_work, copy_record};
+
+static void copy_run(struct stream *stream, const void *op)
 {
-    command_stream_put(stream, COMMAND_SKIP, "copy", copy_run, op, sizeof *op);
+    cpu_stream_share(stream, &copy_operation, op);
 }
+
+DEFINE_PUT(copy)

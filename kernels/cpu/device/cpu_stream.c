@@ -13,10 +13,17 @@ struct cpu_stream {
     /* Of the stream's thread; the host reads it when everything has run. */
     bool holds_turn;
     int stage;
+    int64_t layer;      /* of the stage */
     double stage_began; /* by system_seconds */
     struct stage_total stage_totals[DEVICE_STAGES];
 
     struct share share; /* of the operation that runs */
+    struct {
+        const struct cpu_operation *operation; /* NULL: none is held */
+        struct command_part place;
+        struct share share;
+        _Alignas(16) unsigned char op[CPU_HELD_BYTES];
+    } held;
 };
 
 static struct cpu_stream *cpu_of(const struct stream *stream)
@@ -51,31 +58,114 @@ static const struct stream_kind cpu_kind = {.resume = turn_take, .pause = turn_g
 
 /* ---- Operations ------------------------------------------------------------------------------ */
 
+/* One or two operations that the workers share, each with what its workers took for it. */
 struct launch {
-    share_work *work;
     const struct cpu_kernels *kernels;
-    const void *op;
-    struct share *share;
+    int count;
+    struct {
+        const struct cpu_operation *operation;
+        const void *op;
+        struct share *share;
+        atomic_llong nanoseconds; /* of all workers; of two operations alone */
+    } of[2];
 };
 
 static void launch_work(void *context, int worker)
 {
-    (void)worker;
     struct launch *launch = context;
-    launch->work(launch->kernels, launch->op, launch->share);
+    double begin = launch->count > 1 ? system_seconds() : 0;
+    for (int i = 0; i < launch->count; i++) {
+        int which = (worker + i) % launch->count;
+        launch->of[which].operation->work(launch->kernels, launch->of[which].op,
+                                          launch->of[which].share);
+        if (launch->count == 1)
+            return;
+        double end = system_seconds();
+        atomic_fetch_add(&launch->of[which].nanoseconds, (long long)((end - begin) * 1e9));
+        begin = end;
+    }
 }
 
-void cpu_stream_share(struct stream *stream, share_work *work, const void *op)
+static void launch_add(struct launch *launch, const struct cpu_operation *operation, const void *op,
+                       struct share *share)
+{
+    int i = launch->count++;
+    launch->of[i].operation = operation;
+    launch->of[i].op = op;
+    launch->of[i].share = share;
+}
+
+static int worker_count(const struct cpu_stream *cpu)
+{
+    return cpu->team != NULL ? thread_team_size(cpu->team) : 1;
+}
+
+static void launch_run(struct cpu_stream *cpu, struct launch *launch)
+{
+    for (int i = 0; i < launch->count; i++)
+        share_begin(launch->of[i].share, worker_count(cpu));
+    if (cpu->team != NULL)
+        thread_team_share(cpu->team, launch_work, launch);
+    else
+        launch_work(launch, 0);
+}
+
+bool cpu_stream_hold(struct stream *stream, const struct cpu_operation *operation, const void *op,
+                     size_t bytes, uint64_t weight_bytes)
 {
     struct cpu_stream *cpu = cpu_of(stream);
-    struct launch launch = {work, cpu->common->kernels, op, &cpu->share};
-    int threads = cpu->team != NULL ? thread_team_size(cpu->team) : 1;
-    record_threads(threads);
-    share_begin(&cpu->share, threads);
-    if (cpu->team != NULL)
-        thread_team_share(cpu->team, launch_work, &launch);
-    else
-        launch_work(&launch, 0);
+    ASSERT(cpu->held.operation == NULL && bytes <= sizeof cpu->held.op);
+    if (worker_count(cpu) == 1)
+        return false;
+    cpu->held.operation = operation;
+    cpu->held.place = (struct command_part){
+        .name = operation->name,
+        .stage = cpu->stage,
+        .layer = cpu->layer,
+        .bytes = weight_bytes,
+    };
+    memcpy(cpu->held.op, op, bytes);
+    record_drop();
+    trace_name(""); /* the command has done nothing yet */
+    return true;
+}
+
+/* The operation that was held had so much of the time since `begin` as of what the workers took:
+ * in the totals of its stage, in trace and recording. */
+static void held_account(struct cpu_stream *cpu, const struct launch *launch, double begin)
+{
+    struct command_part *part = &cpu->held.place;
+    double now = system_seconds();
+    double held = (double)atomic_load(&launch->of[0].nanoseconds);
+    double all = held + (double)atomic_load(&launch->of[1].nanoseconds);
+    double seconds = all > 0 ? (now - begin) * held / all : 0;
+    part->end = begin + seconds;
+    cpu->stage_totals[part->stage].seconds += seconds;
+    cpu->stage_began += seconds;
+    if (record_is_on())
+        cpu->held.operation->record(&cpu->base, cpu->held.op);
+    command_stream_cut(&cpu->base, part);
+}
+
+void cpu_stream_share(struct stream *stream, const struct cpu_operation *operation, const void *op)
+{
+    struct cpu_stream *cpu = cpu_of(stream);
+    struct launch launch = {.kernels = cpu->common->kernels};
+    record_threads(worker_count(cpu));
+    if (cpu->held.operation != NULL) {
+        ASSERT(cpu->held.operation == operation);
+        launch_add(&launch, operation, cpu->held.op, &cpu->held.share);
+        launch_add(&launch, operation, op, &cpu->share);
+        double begin = system_seconds();
+        launch_run(cpu, &launch);
+        held_account(cpu, &launch, begin);
+        cpu->held.operation = NULL;
+    } else {
+        launch_add(&launch, operation, op, &cpu->share);
+        launch_run(cpu, &launch);
+    }
+    if (record_is_on())
+        operation->record(stream, op);
 }
 
 struct cpu_pool *cpu_stream_pool(struct stream *stream)
@@ -87,7 +177,8 @@ struct cpu_pool *cpu_stream_pool(struct stream *stream)
 uint64_t cpu_stream_progress(const struct stream *stream)
 {
     return command_stream_progress(stream) +
-           (uint64_t)atomic_load_explicit(&cpu_of(stream)->share.next, memory_order_relaxed);
+           (uint64_t)atomic_load_explicit(&cpu_of(stream)->share.next, memory_order_relaxed) +
+           (uint64_t)atomic_load_explicit(&cpu_of(stream)->held.share.next, memory_order_relaxed);
 }
 
 /* ---- Stages ---------------------------------------------------------------------------------- */
@@ -105,6 +196,7 @@ static void stage_run(struct stream *stream, const void *argument)
     cpu->stage_totals[cpu->stage].seconds += now - cpu->stage_began;
     cpu->stage_began = now;
     cpu->stage = mark->stage;
+    cpu->layer = mark->layer;
     trace_stage(mark->stage, mark->layer);
 }
 

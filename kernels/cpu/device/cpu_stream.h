@@ -35,10 +35,24 @@ void cpu_stream_stage_totals(const struct stream *stream, struct stage_total tot
 
 /* ---- For commands, on the stream's thread ---------------------------------------------------- */
 
-/* One worker's share of an operation. */
-typedef void share_work(const struct cpu_kernels *kernels, const void *op, struct share *share);
+/* An operation that the workers share. */
+struct cpu_operation {
+    const char *name;
+    /* One worker's share of it. */
+    void (*work)(const struct cpu_kernels *kernels, const void *op, struct share *share);
+    void (*record)(struct stream *stream, const void *op); /* tells a recording what it is */
+};
 
-void cpu_stream_share(struct stream *stream, share_work *work, const void *op);
+/* Runs the operation, and the one that is held with it. */
+void cpu_stream_share(struct stream *stream, const struct cpu_operation *operation, const void *op);
+
+/* Keeps a copy of the operation, of `bytes` <= CPU_HELD_BYTES, which then runs with the next one of
+ * its kind: half of the workers begin with it, the others with that one. `weight_bytes` is for the
+ * trace. False where the stream has one thread, which would gain nothing: it is to run by itself.
+ */
+bool cpu_stream_hold(struct stream *stream, const struct cpu_operation *operation, const void *op,
+                     size_t bytes, uint64_t weight_bytes);
+#define CPU_HELD_BYTES 128
 
 struct cpu_pool *cpu_stream_pool(struct stream *stream); /* of its device */
 
