@@ -17,6 +17,7 @@ const struct cpu_kernels KERNEL(cpu_kernels) = {
     .ffn_down = KERNEL(ffn_down),
     .combine = KERNEL(combine),
     .shared_add = KERNEL(shared_add),
+    .largest = KERNEL(largest),
     .gather = KERNEL(gather),
     .dequantize = KERNEL(dequantize),
     .copy = KERNEL(copy),

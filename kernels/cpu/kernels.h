@@ -45,6 +45,7 @@ struct cpu_kernels {
     void (*ffn_down)(const struct op_ffn_down *op, struct share *share);
     void (*combine)(const struct op_combine *op, struct share *share);
     void (*shared_add)(const struct op_shared_add *op, struct share *share);
+    void (*largest)(const struct op_largest *op, struct share *share);
     void (*gather)(const struct op_gather *op, struct share *share);
     void (*dequantize)(const struct op_dequantize *op, struct share *share);
     void (*copy)(const struct op_copy *op, struct share *share);
@@ -91,6 +92,7 @@ void KERNEL(ffn_up)(const struct op_ffn_up *op, struct share *share);
 void KERNEL(ffn_down)(const struct op_ffn_down *op, struct share *share);
 void KERNEL(combine)(const struct op_combine *op, struct share *share);
 void KERNEL(shared_add)(const struct op_shared_add *op, struct share *share);
+void KERNEL(largest)(const struct op_largest *op, struct share *share);
 void KERNEL(gather)(const struct op_gather *op, struct share *share);
 void KERNEL(dequantize)(const struct op_dequantize *op, struct share *share);
 void KERNEL(copy)(const struct op_copy *op, struct share *share);

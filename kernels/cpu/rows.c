@@ -101,6 +101,47 @@ void KERNEL(shared_add)(const struct op_shared_add *op, struct share *share)
     }
 }
 
+/* The lanes' best, of equal values the first. */
+static struct largest lanes_best(v16 best, v16i at)
+{
+    float value = v16_max_lane(best);
+    v16i is_best = best == v16_all(value);
+    int32_t first = -v16i_max_lane((is_best & -at) | (~is_best & INT32_MIN));
+    return (struct largest){value, value > -INFINITY ? first : LARGEST_NONE};
+}
+
+/* Fewer than 16 values, and -infinity behind them. */
+static v16 load_last(const float *from, int64_t count)
+{
+    float last[LANES];
+    for (int64_t i = 0; i < LANES; i++)
+        last[i] = i < count ? from[i] : -INFINITY;
+    return v16_load(last);
+}
+
+static struct largest row_largest(const float *row, int64_t dim)
+{
+    v16 best = v16_all(-INFINITY);
+    v16i at = {0}, here = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, broken = {0};
+    for (int64_t i = 0; i < dim; i += LANES, here += LANES) {
+        v16 values = dim - i < LANES ? load_last(row + i, dim - i) : v16_load(row + i);
+        v16i is_larger = values > best;
+        broken |= ~(values < v16_all(INFINITY));
+        best = v16_max(values, best);
+        at = (is_larger & here) | (~is_larger & at);
+    }
+    if (v16i_max_lane(-broken) != 0)
+        return (struct largest){NAN, LARGEST_BROKEN};
+    return lanes_best(best, at);
+}
+
+void KERNEL(largest)(const struct op_largest *op, struct share *share)
+{
+    int64_t row;
+    while ((row = share_take(share)) < op->row_count)
+        op->out[row] = row_largest(op->in + row * op->stride, op->dim);
+}
+
 void KERNEL(gather)(const struct op_gather *op, struct share *share)
 {
     struct row_range rows;

@@ -239,6 +239,22 @@ struct op_shared_add {
     int64_t stride;
 };
 
+/* The largest value of each row and its place, of equal ones the first: a greedy choice among
+ * logits. */
+#define LARGEST_NONE   (-1) /* all are -infinity */
+#define LARGEST_BROKEN (-2) /* one is NaN or +infinity */
+struct largest {
+    float value;
+    int32_t at; /* or one of those, with `value` -infinity or NaN */
+};
+struct op_largest {
+    struct largest *out; /* [row_count] */
+    const float *in;     /* [row_count][stride] */
+    int64_t row_count;
+    int64_t dim; /* > 0 */
+    int64_t stride;
+};
+
 /* Rows of `in`, one after another: out[i] = in[rows[i]], of any kind of value. */
 struct op_gather {
     void *out; /* [row_count][row_bytes] */

@@ -66,12 +66,10 @@ static void score_prompt_token(struct generator *generator, const struct wanted_
     request->callbacks.prompt_token(request->context, wanted->position + 1, &token);
 }
 
-static void next_token(struct generator *generator, const struct wanted_row *wanted,
-                       const float *logits, double log_sum)
+static struct sampler_choice choice_of(const struct wanted_row *wanted)
 {
-    struct sequence *sequence = wanted->sequence;
-    const struct sequence_request *request = &sequence->request;
-    struct sampler_choice choice = {
+    const struct sequence_request *request = &wanted->sequence->request;
+    return (struct sampler_choice){
         .temperature = request->sampling.temperature,
         .top_k = request->sampling.top_k,
         .top_p = request->sampling.top_p,
@@ -79,7 +77,14 @@ static void next_token(struct generator *generator, const struct wanted_row *wan
         .seed = request->sampling.seed,
         .position = (uint64_t)wanted->position + 1,
     };
-    int32_t id = sampler_choose(&generator->sampler, logits, &choice);
+}
+
+/* `logits` are NULL where no log-probability is asked for. */
+static void next_token(struct generator *generator, const struct wanted_row *wanted, int32_t id,
+                       const float *logits, double log_sum)
+{
+    struct sequence *sequence = wanted->sequence;
+    const struct sequence_request *request = &sequence->request;
     if (sequence->token_count++ == 0)
         sequence->first_token = system_seconds();
     sequence->last_token = id;
@@ -87,8 +92,9 @@ static void next_token(struct generator *generator, const struct wanted_row *wan
         sequence_finish(sequence, FINISH_STOP, id, NULL);
         return;
     }
-    struct generated_token token =
-        describe_token(generator, logits, id, request->logprobs, log_sum);
+    struct generated_token token = {.id = id};
+    if (logits != NULL)
+        token = describe_token(generator, logits, id, request->logprobs, log_sum);
     bool go_on =
         request->callbacks.token == NULL || request->callbacks.token(request->context, &token);
     if (!go_on)
@@ -97,46 +103,97 @@ static void next_token(struct generator *generator, const struct wanted_row *wan
         sequence_finish(sequence, FINISH_LENGTH, -1, NULL);
 }
 
+static void fail_as_not_finite(const struct wanted_row *wanted)
+{
+    struct error error;
+    error_set(&error, STATUS_INTERNAL,
+              "the model's logits at position %lld are not finite; its weights overflow or "
+              "are damaged",
+              (long long)wanted->position);
+    sequence_finish(wanted->sequence, FINISH_FAILED, -1, &error);
+}
+
+/* Whether it is a token of the prompt, which another one follows. */
+static bool is_inner(const struct wanted_row *wanted)
+{
+    return wanted->position + 1 < wanted->sequence->request.prompt_count;
+}
+
+static bool is_scored(const struct wanted_row *wanted)
+{
+    return is_inner(wanted) || wanted->sequence->request.logprobs >= 0;
+}
+
 static void use_logits(struct generator *generator, const struct wanted_row *wanted,
                        const float *logits)
 {
-    struct sequence *sequence = wanted->sequence;
-    const struct sequence_request *request = &sequence->request;
-    bool is_inner = wanted->position + 1 < request->prompt_count;
-    if (sequence->done)
-        return;
     int64_t count = generator->sampler.vocab_count;
-    bool is_scored = is_inner || request->logprobs >= 0;
-    double log_sum = is_scored ? sampler_log_sum_exp(logits, count) : 0;
+    if (wanted->sequence->done)
+        return;
+    double log_sum = is_scored(wanted) ? sampler_log_sum_exp(logits, count) : 0;
     if (!isfinite(log_sum) || !sampler_can_choose(logits, count)) {
-        struct error error;
-        error_set(&error, STATUS_INTERNAL,
-                  "the model's logits at position %lld are not finite; its weights overflow or "
-                  "are damaged",
-                  (long long)wanted->position);
-        sequence_finish(sequence, FINISH_FAILED, -1, &error);
-    } else if (is_inner) {
+        fail_as_not_finite(wanted);
+    } else if (is_inner(wanted)) {
         score_prompt_token(generator, wanted, logits, log_sum);
     } else {
-        next_token(generator, wanted, logits, log_sum);
+        struct sampler_choice choice = choice_of(wanted);
+        int32_t id = sampler_choose(&generator->sampler, logits, &choice);
+        next_token(generator, wanted, id, logits, log_sum);
     }
+}
+
+static void use_largest(struct generator *generator, const struct wanted_row *wanted,
+                        const struct largest *largest)
+{
+    if (wanted->sequence->done)
+        return;
+    if (largest->at < 0)
+        fail_as_not_finite(wanted);
+    else
+        next_token(generator, wanted, largest->at, NULL, 0);
+}
+
+/* Whether the largest logit of each row is all that is needed. */
+static bool are_greedy(const struct wanted_row *wanted, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        struct sampler_choice choice = choice_of(&wanted[i]);
+        if (is_scored(&wanted[i]) || !sampler_is_greedy(&choice))
+            return false;
+    }
+    return true;
+}
+
+static enum status use_rows(struct generator *generator, const struct wanted_row *wanted,
+                            int64_t count, struct error *err)
+{
+    int32_t rows[EXEC_LOGIT_ROWS];
+    float *logits;
+    const struct largest *largest;
+    int64_t stride;
+    bool is_greedy = are_greedy(wanted, count);
+    for (int64_t i = 0; i < count; i++)
+        rows[i] = wanted[i].row;
+    if (is_greedy)
+        TRY(exec_largest(generator->exec, rows, count, &largest, err));
+    else
+        TRY(exec_logits(generator->exec, rows, count, &logits, &stride, err));
+    for (int64_t i = 0; i < count; i++) {
+        if (is_greedy)
+            use_largest(generator, &wanted[i], &largest[i]);
+        else
+            use_logits(generator, &wanted[i], logits + i * stride);
+    }
+    return STATUS_OK;
 }
 
 enum status generator_use_logits(struct generator *generator, int64_t wanted_count,
                                  struct error *err)
 {
     for (int64_t first = 0; first < wanted_count; first += EXEC_LOGIT_ROWS) {
-        int32_t rows[EXEC_LOGIT_ROWS];
-        int64_t count = wanted_count - first;
-        if (count > EXEC_LOGIT_ROWS)
-            count = EXEC_LOGIT_ROWS;
-        for (int64_t i = 0; i < count; i++)
-            rows[i] = generator->wanted[first + i].row;
-        float *logits;
-        int64_t stride;
-        TRY(exec_logits(generator->exec, rows, count, &logits, &stride, err));
-        for (int64_t i = 0; i < count; i++)
-            use_logits(generator, &generator->wanted[first + i], logits + i * stride);
+        int64_t left = wanted_count - first;
+        TRY(use_rows(generator, generator->wanted + first,
+                     left < EXEC_LOGIT_ROWS ? left : EXEC_LOGIT_ROWS, err));
     }
     return STATUS_OK;
 }

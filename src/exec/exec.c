@@ -265,16 +265,32 @@ static enum status rank_logits(void *context, int index, struct error *err)
     return rank->ops->synchronize(rank->stream, err);
 }
 
-enum status exec_logits(struct exec *exec, const int32_t *rows, int64_t row_count, float **logits,
-                        int64_t *stride, struct error *err)
+static enum status head_of(struct exec *exec, const int32_t *rows, int64_t row_count,
+                           bool wants_largest, struct error *err)
 {
     ASSERT(row_count <= EXEC_LOGIT_ROWS);
     for (int64_t i = 1; i < row_count; i++)
         ASSERT(rows[i - 1] <= rows[i]);
     exec->wanted = rows;
     exec->wanted_count = row_count;
-    TRY(box_run(exec->box, rank_logits, exec, err));
+    exec->wants_largest = wants_largest;
+    return box_run(exec->box, rank_logits, exec, err);
+}
+
+enum status exec_logits(struct exec *exec, const int32_t *rows, int64_t row_count, float **logits,
+                        int64_t *stride, struct error *err)
+{
+    TRY(head_of(exec, rows, row_count, false, err));
     *logits = exec->logits;
     *stride = round_up(exec->config->vocab_count, PACK_BLOCK);
+    return STATUS_OK;
+}
+
+enum status exec_largest(struct exec *exec, const int32_t *rows, int64_t row_count,
+                         const struct largest **largest, struct error *err)
+{
+    TRY(head_of(exec, rows, row_count, true, err));
+    head_merge(exec);
+    *largest = exec->largest;
     return STATUS_OK;
 }

@@ -74,6 +74,12 @@ enum status exec_forward(struct exec *exec, struct kv_cache *cache, enum layer_f
 enum status exec_logits(struct exec *exec, const int32_t *rows, int64_t row_count, float **logits,
                         int64_t *stride, struct error *err) MUST_CHECK;
 
+/* The same for a greedy choice, which needs no logits on the host: (*largest)[i] is the largest
+ * logit of row i and its token. A row whose logits are no numbers has LARGEST_BROKEN or
+ * LARGEST_NONE. */
+enum status exec_largest(struct exec *exec, const int32_t *rows, int64_t row_count,
+                         const struct largest **largest, struct error *err) MUST_CHECK;
+
 /* What each stage has had since the box was opened: seconds, mean over the ranks, and bytes of
  * weights, all ranks together. Not while a pass runs. */
 void exec_stage_totals(const struct exec *exec, struct stage_total totals[STAGE_KIND_COUNT]);

@@ -1,5 +1,7 @@
 /* Stage 9: the final rows that need logits go to all ranks, each of which computes its part of the
- * vocabulary. */
+ * vocabulary; of all logits, or of the largest alone, the host learns. */
+#include <math.h>
+
 #include "exec/exec_state.h"
 
 /* The wanted rows that this rank owns, as its own rows; they are neighbours in the list. */
@@ -70,14 +72,46 @@ static const float *finals_gather(struct rank *rank)
     return rank->act.finals;
 }
 
-void head_run(struct rank *rank)
+/* To where exec_logits finds them. */
+static void logits_send(struct rank *rank)
 {
     const struct exec *exec = rank->exec;
     const struct range *vocab = &rank->weights->vocab;
-    int64_t stride = round_up(exec->config->vocab_count, PACK_BLOCK);
+    rank->ops->copy(rank->stream,
+                    &(struct op_copy){
+                        .out = exec->logits + vocab->first,
+                        .in = rank->act.logits,
+                        .bytes = vocab->count * 4,
+                        .more_rows = exec->wanted_count - 1,
+                        .out_stride = round_up(exec->config->vocab_count, PACK_BLOCK) * 4,
+                        .in_stride = exec->dim.vocab * 4,
+                    });
+}
+
+/* The largest of own vocabulary, to where head_merge finds it. */
+static void largest_send(struct rank *rank)
+{
+    const struct exec *exec = rank->exec;
+    rank->ops->largest(rank->stream, &(struct op_largest){
+                                         .out = rank->act.largest,
+                                         .in = rank->act.logits,
+                                         .row_count = exec->wanted_count,
+                                         .dim = rank->weights->vocab.count,
+                                         .stride = exec->dim.vocab,
+                                     });
+    rank->ops->copy(rank->stream, &(struct op_copy){
+                                      .out = rank->staging.largest,
+                                      .in = rank->act.largest,
+                                      .bytes = exec->wanted_count * (int64_t)sizeof(struct largest),
+                                  });
+}
+
+void head_run(struct rank *rank)
+{
+    const struct exec *exec = rank->exec;
     finals_norm(rank, wanted_here(rank));
     const float *finals = finals_gather(rank);
-    if (vocab->count == 0)
+    if (rank->weights->vocab.count == 0)
         return;
     rank->ops->matmul(rank->stream, &(struct op_matmul){
                                         .out = rank->act.logits,
@@ -87,12 +121,31 @@ void head_run(struct rank *rank)
                                         .out_stride = exec->dim.vocab,
                                         .in_stride = exec->dim.hidden,
                                     });
-    rank->ops->copy(rank->stream, &(struct op_copy){
-                                      .out = exec->logits + vocab->first,
-                                      .in = rank->act.logits,
-                                      .bytes = vocab->count * 4,
-                                      .more_rows = exec->wanted_count - 1,
-                                      .out_stride = stride * 4,
-                                      .in_stride = exec->dim.vocab * 4,
-                                  });
+    if (exec->wants_largest)
+        largest_send(rank);
+    else
+        logits_send(rank);
+}
+
+/* Ranks have tokens in rising order: of equal values the first is kept. */
+static void merge(struct largest *to, const struct largest *from, int64_t first_token)
+{
+    if (to->at == LARGEST_BROKEN || from->at == LARGEST_NONE)
+        return;
+    if (from->at == LARGEST_BROKEN)
+        *to = *from;
+    else if (to->at == LARGEST_NONE || from->value > to->value)
+        *to = (struct largest){from->value, (int32_t)(first_token + from->at)};
+}
+
+void head_merge(struct exec *exec)
+{
+    for (int64_t i = 0; i < exec->wanted_count; i++) {
+        exec->largest[i] = (struct largest){-INFINITY, LARGEST_NONE};
+        for (int r = 0; r < exec->layout.rank_count; r++) {
+            const struct range *vocab = &exec->ranks[r].weights->vocab;
+            if (vocab->count > 0)
+                merge(&exec->largest[i], &exec->ranks[r].staging.largest[i], vocab->first);
+        }
+    }
 }

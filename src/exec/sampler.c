@@ -211,7 +211,7 @@ static int64_t keep_candidates(struct sampler *sampler, const float *logits,
 int32_t sampler_choose(struct sampler *sampler, const float *logits,
                        const struct sampler_choice *choice)
 {
-    if (choice->temperature < SAMPLER_TEMPERATURE_MIN)
+    if (sampler_is_greedy(choice))
         return largest(logits, sampler->vocab_count);
     bool limited = (choice->top_k > 0 && choice->top_k < sampler->vocab_count) ||
                    choice->top_p < 1 || choice->min_p > 0;

@@ -45,6 +45,12 @@ bool sampler_can_choose(const float *logits, int64_t count);
 /* log(sum(exp(logits))), summed in f64. NaN or infinite when the logits are no numbers. */
 double sampler_log_sum_exp(const float *logits, int64_t count);
 
+/* Whether the choice is the largest logit, the lowest id of equals. */
+static inline bool sampler_is_greedy(const struct sampler_choice *choice)
+{
+    return choice->temperature < SAMPLER_TEMPERATURE_MIN;
+}
+
 int32_t sampler_choose(struct sampler *sampler, const float *logits,
                        const struct sampler_choice *choice);
 

@@ -18,6 +18,7 @@ const struct case_list *const case_lists[OP_COUNT] = {
     [OP_FFN_DOWN] = &ffn_down_list,
     [OP_COMBINE] = &combine_list,
     [OP_SHARED_ADD] = &shared_add_list,
+    [OP_LARGEST] = &largest_list,
     [OP_GATHER] = &gather_list,
     [OP_DEQUANTIZE] = &dequantize_list,
     [OP_COPY] = &copy_list,

@@ -25,6 +25,7 @@ enum kernel_op {
     OP_FFN_DOWN,
     OP_COMBINE,
     OP_SHARED_ADD,
+    OP_LARGEST,
     OP_GATHER,
     OP_DEQUANTIZE,
     OP_COPY,
@@ -73,7 +74,8 @@ struct kernel_case {
     struct case_segment segments[CASE_SEGMENTS_MAX];
     int64_t stride_extra; /* beyond the dimension rounded up to 16 */
     bool option; /* rms_norm: in place; matmul: bias; rope_append: norms; route: normalize; combine:
-                    without weights; int4: with minima */
+                    without weights; int4: with minima; largest: with values that are no
+                    numbers */
 };
 
 struct case_list {

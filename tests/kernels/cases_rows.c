@@ -50,6 +50,17 @@ static const struct kernel_case shared_add_cases[] = {
     {FOR_BENCH, .token_count = 512, .columns = 2048},
 };
 
+static const struct kernel_case largest_cases[] = {
+    {.token_count = 0, .columns = 16},
+    {.token_count = 1, .columns = 1},
+    {.token_count = 9, .columns = 15, .option = true},
+    {.token_count = 12, .columns = 16, .option = true},
+    {.token_count = 5, .columns = 3000},
+    {.token_count = 40, .columns = 5003, .stride_extra = 16, .option = true},
+    {FOR_BENCH, .token_count = 32, .columns = 32000},
+    {FOR_BENCH, .token_count = 1, .columns = 151936},
+};
+
 static const struct kernel_case gather_cases[] = {
     {.token_count = 1, .row_bytes = 64},
     {.token_count = 9, .row_bytes = 1},
@@ -80,5 +91,6 @@ const struct case_list rms_norm_list = CASE_LIST("rms_norm", rms_norm_cases);
 const struct case_list add_list = CASE_LIST("add", add_cases);
 const struct case_list combine_list = CASE_LIST("combine", combine_cases);
 const struct case_list shared_add_list = CASE_LIST("shared_add", shared_add_cases);
+const struct case_list largest_list = CASE_LIST("largest", largest_cases);
 const struct case_list gather_list = CASE_LIST("gather", gather_cases);
 const struct case_list copy_list = CASE_LIST("copy", copy_cases);

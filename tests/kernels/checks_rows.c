@@ -1,4 +1,5 @@
 #include <criterion/criterion.h>
+#include <math.h>
 #include <string.h>
 
 #include "checks.h"
@@ -54,6 +55,33 @@ void check_shared_add(struct workload *w, struct device *device, const char *nam
     workload_launch(w, device);
     check_values(&expected, w->shared_add.out, w->shared_add.stride, w->shared_add.stride, name);
     reference_deinit(&expected);
+}
+
+/* By looking at one value after another. */
+static struct largest largest_of(const float *row, int64_t dim)
+{
+    struct largest best = {-INFINITY, LARGEST_NONE};
+    for (int64_t i = 0; i < dim; i++) {
+        if (isnan(row[i]) || row[i] == INFINITY)
+            return (struct largest){NAN, LARGEST_BROKEN};
+        if (row[i] > best.value)
+            best = (struct largest){row[i], (int32_t)i};
+    }
+    return best;
+}
+
+void check_largest(struct workload *w, struct device *device, const char *name)
+{
+    const struct op_largest *op = &w->largest;
+    workload_launch(w, device);
+    for (int64_t r = 0; r < op->row_count; r++) {
+        struct largest expected = largest_of(op->in + r * op->stride, op->dim);
+        cr_assert(op->out[r].at == expected.at &&
+                      (op->out[r].value == expected.value || isnan(expected.value)),
+                  "%s: row %lld: %d, not %d", name, (long long)r, op->out[r].at, expected.at);
+        cr_assert_eq(isnan(op->out[r].value) != 0, isnan(expected.value) != 0, "%s", name);
+    }
+    check_guard((const float *)op->out, op->row_count, 2, name);
 }
 
 void check_gather(struct workload *w, struct device *device, const char *name)

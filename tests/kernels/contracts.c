@@ -20,6 +20,7 @@ static check_fn *const checks[OP_COUNT] = {
     [OP_FFN_UP] = check_ffn_up,
     [OP_FFN_DOWN] = check_ffn_down,
     [OP_COMBINE] = check_combine,
+    [OP_LARGEST] = check_largest,
     [OP_SHARED_ADD] = check_shared_add,
     [OP_GATHER] = check_gather,
     [OP_DEQUANTIZE] = check_dequantize,

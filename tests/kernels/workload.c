@@ -20,6 +20,7 @@ void workload_create(struct workload *out, enum kernel_op op, const struct kerne
         [OP_FFN_UP] = workload_ffn_up,
         [OP_FFN_DOWN] = workload_ffn_down,
         [OP_COMBINE] = workload_combine,
+        [OP_LARGEST] = workload_largest,
         [OP_SHARED_ADD] = workload_shared_add,
         [OP_GATHER] = workload_gather,
         [OP_DEQUANTIZE] = workload_dequantize,
@@ -102,6 +103,9 @@ void workload_put(const struct workload *w, struct device *device)
         break;
     case OP_COMBINE:
         ops->combine(device->stream, &w->combine);
+        break;
+    case OP_LARGEST:
+        ops->largest(device->stream, &w->largest);
         break;
     case OP_SHARED_ADD:
         ops->shared_add(device->stream, &w->shared_add);
@@ -203,6 +207,11 @@ void workload_launch_row(struct workload *workload, struct device *device, int64
         if (one.combine.weights != NULL)
             one.combine.weights += row * one.combine.choice_stride;
         one.combine.token_count = 1;
+        break;
+    case OP_LARGEST:
+        one.largest.out += row;
+        one.largest.in += row * one.largest.stride;
+        one.largest.row_count = 1;
         break;
     case OP_SHARED_ADD:
         one.shared_add.out += row * one.shared_add.stride;

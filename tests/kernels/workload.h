@@ -33,6 +33,7 @@ struct workload {
         struct op_ffn_down ffn_down;
         struct op_combine combine;
         struct op_shared_add shared_add;
+        struct op_largest largest;
         struct op_gather gather;
         struct op_dequantize dequantize;
         struct op_copy copy;

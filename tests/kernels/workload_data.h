@@ -52,6 +52,7 @@ void workload_group(struct workload *w, struct random *random);
 void workload_ffn_up(struct workload *w, struct random *random);
 void workload_ffn_down(struct workload *w, struct random *random);
 void workload_combine(struct workload *w, struct random *random);
+void workload_largest(struct workload *w, struct random *random);
 void workload_shared_add(struct workload *w, struct random *random);
 void workload_gather(struct workload *w, struct random *random);
 void workload_dequantize(struct workload *w, struct random *random);

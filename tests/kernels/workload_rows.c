@@ -1,4 +1,5 @@
 /* Data of the operations on rows. */
+#include <math.h>
 #include <string.h>
 
 #include "workload_data.h"
@@ -93,6 +94,43 @@ void workload_shared_add(struct workload *w, struct random *random)
     };
     w->bytes = (double)(c->token_count * stride * 16);
     w->flops = 4.0 * (double)(c->token_count * stride);
+}
+
+/* Steps of 1/4 in a short range, so that some are equal. Of four rows, one has NaN in it, one
+ * infinity, one nothing but -infinity, and one that here and there, if wanted. */
+static void row_spoil(float *row, int64_t dim, int64_t number, struct random *random)
+{
+    int64_t at = (int64_t)random_below(random, (uint64_t)dim);
+    if (number % 4 == 1)
+        row[number % 8 == 1 ? at : dim - 1] = NAN;
+    if (number % 4 == 2)
+        row[number % 8 == 2 ? at : 0] = INFINITY;
+    for (int64_t i = 0; i < dim; i++) {
+        if (number % 4 == 3 || (number % 4 == 0 && i % 3 == 0))
+            row[i] = -INFINITY;
+    }
+}
+
+void workload_largest(struct workload *w, struct random *random)
+{
+    const struct kernel_case *c = w->from;
+    int64_t stride = stride_of(w, c->columns);
+    float *in = rows_new(w, random, c->token_count, c->columns, stride);
+    for (int64_t t = 0; t < c->token_count; t++) {
+        for (int64_t i = 0; i < stride; i++)
+            in[t * stride + i] =
+                i < c->columns ? (float)random_below(random, 4000) / 4 - 600 : INFINITY;
+        if (c->option)
+            row_spoil(in + t * stride, c->columns, t, random);
+    }
+    w->largest = (struct op_largest){
+        .out = (struct largest *)output_new(w, c->token_count, 2),
+        .in = in,
+        .row_count = c->token_count,
+        .dim = c->columns,
+        .stride = stride,
+    };
+    w->bytes = (double)(c->token_count * c->columns * 4);
 }
 
 static uint8_t *bytes_new(struct workload *w, struct random *random, int64_t count)

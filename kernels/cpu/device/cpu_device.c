@@ -128,6 +128,7 @@ static const struct device_ops cpu_ops = {
     .ffn_down = cpu_ffn_down,
     .combine = cpu_combine,
     .shared_add = cpu_shared_add,
+    .largest = cpu_largest,
     .gather = cpu_gather,
     .dequantize = cpu_dequantize,
     .copy = cpu_copy,

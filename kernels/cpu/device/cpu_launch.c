@@ -95,6 +95,7 @@ DEFINE_FFN(ffn_up)
 DEFINE_FFN(ffn_down)
 DEFINE_SHARED(combine)
 DEFINE_SHARED(shared_add)
+DEFINE_SHARED(largest)
 DEFINE_SHARED(gather)
 DEFINE_SHARED(dequantize)
 

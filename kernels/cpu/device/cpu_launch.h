@@ -17,6 +17,7 @@ void cpu_ffn_up(struct stream *stream, const struct op_ffn_up *op);
 void cpu_ffn_down(struct stream *stream, const struct op_ffn_down *op);
 void cpu_combine(struct stream *stream, const struct op_combine *op);
 void cpu_shared_add(struct stream *stream, const struct op_shared_add *op);
+void cpu_largest(struct stream *stream, const struct op_largest *op);
 void cpu_gather(struct stream *stream, const struct op_gather *op);
 void cpu_dequantize(struct stream *stream, const struct op_dequantize *op);
 void cpu_copy(struct stream *stream, const struct op_copy *op);

@@ -114,6 +114,11 @@ void cpu_record_shared_add(const struct op_shared_add *op)
     put_rows(op->token_count, op->stride, 4);
 }
 
+void cpu_record_largest(const struct op_largest *op)
+{
+    put_rows(op->row_count, op->dim, 1);
+}
+
 void cpu_record_gather(const struct op_gather *op)
 {
     struct work work = work_rows(op->row_count, op->row_bytes, 2, 1);

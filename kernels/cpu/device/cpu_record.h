@@ -19,6 +19,7 @@ void cpu_record_ffn_up(const struct op_ffn_up *op);
 void cpu_record_ffn_down(const struct op_ffn_down *op);
 void cpu_record_combine(const struct op_combine *op);
 void cpu_record_shared_add(const struct op_shared_add *op);
+void cpu_record_largest(const struct op_largest *op);
 void cpu_record_gather(const struct op_gather *op);
 void cpu_record_dequantize(const struct op_dequantize *op);
 

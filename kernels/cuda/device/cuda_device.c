@@ -115,6 +115,7 @@ static const struct device_ops cuda_ops = {
     .ffn_down = cuda_put_ffn_down,
     .combine = cuda_put_combine,
     .shared_add = cuda_put_shared_add,
+    .largest = cuda_put_largest,
     .gather = cuda_put_gather,
     .dequantize = cuda_put_dequantize,
     .copy = cuda_put_copy,

@@ -35,6 +35,7 @@ DEFINE_PLAIN(dispatch)
 DEFINE_PLAIN(group)
 DEFINE_PLAIN(combine)
 DEFINE_PLAIN(shared_add)
+DEFINE_PLAIN(largest)
 DEFINE_PLAIN(gather)
 DEFINE_PLAIN(dequantize)
 

@@ -17,6 +17,7 @@ void cuda_put_ffn_up(struct stream *stream, const struct op_ffn_up *op);
 void cuda_put_ffn_down(struct stream *stream, const struct op_ffn_down *op);
 void cuda_put_combine(struct stream *stream, const struct op_combine *op);
 void cuda_put_shared_add(struct stream *stream, const struct op_shared_add *op);
+void cuda_put_largest(struct stream *stream, const struct op_largest *op);
 void cuda_put_gather(struct stream *stream, const struct op_gather *op);
 void cuda_put_dequantize(struct stream *stream, const struct op_dequantize *op);
 void cuda_put_copy(struct stream *stream, const struct op_copy *op);
