@@ -114,11 +114,8 @@ static void attention_project(struct rank *rank, const struct layer_weights *lay
                               const struct kv_layer *kv, const float *rows)
 {
     const struct dimensions *dim = &rank->exec->dim;
-    float *qkv = rank->act.qkv;
     stage_begin(rank, STAGE_PROJECTION);
-    matmul(rank, qkv, dim->qkv, rows, dim->hidden, &layer->q, layer->q_bias);
-    matmul(rank, qkv + dim->k_offset, dim->qkv, rows, dim->hidden, &layer->k, layer->k_bias);
-    matmul(rank, qkv + dim->v_offset, dim->qkv, rows, dim->hidden, &layer->v, layer->v_bias);
+    matmul(rank, rank->act.qkv, dim->qkv, rows, dim->hidden, &layer->qkv, layer->q_bias);
     stage_begin(rank, STAGE_ROPE);
     rank->ops->rope_append(rank->stream,
                            &(struct op_rope_append){

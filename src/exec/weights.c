@@ -199,6 +199,22 @@ static struct matrix matrix_of(const struct weight_slice *slice, const char *pla
                            .columns = slice->block.column_count};
 }
 
+static const char *matrix_end(const struct matrix *matrix)
+{
+    return (const char *)matrix->data + matrix_bytes(matrix);
+}
+
+/* One product for the three: slices are placed in the order of enum weight. */
+static void qkv_set(struct layer_weights *layer)
+{
+    ASSERT(layer->k.data == matrix_end(&layer->q) && layer->v.data == matrix_end(&layer->k));
+    layer->qkv = layer->q;
+    layer->qkv.rows = round_up(layer->q.rows, PACK_BLOCK) + 2 * round_up(layer->k.rows, PACK_BLOCK);
+    const float *q_bias = layer->q_bias, *k_bias = layer->k_bias;
+    ASSERT(q_bias == NULL || k_bias == q_bias + round_up(layer->q.rows, PACK_BLOCK));
+    ASSERT(q_bias == NULL || layer->v_bias == k_bias + round_up(layer->k.rows, PACK_BLOCK));
+}
+
 static void targets_set(struct loader *loader)
 {
     for (size_t i = 0; i < loader->task_count; i++) {
@@ -211,6 +227,8 @@ static void targets_set(struct loader *loader)
         else
             *(struct matrix *)target = matrix_of(&task->slice, place_of(loader, task));
     }
+    for (int64_t i = 0; i < loader->config->layer_count; i++)
+        qkv_set(&loader->weights->layers[i]);
     if (loader->config->tied_embedding)
         loader->weights->head = loader->weights->embedding;
 }

@@ -17,8 +17,9 @@ struct layer_weights {
     struct matrix q;         /* [own heads x head_dim][hidden_dim] */
     struct matrix k;         /* [own kv heads x head_dim][hidden_dim] */
     struct matrix v;         /* [own kv heads x head_dim][hidden_dim] */
+    struct matrix qkv;       /* all three, each padded to 16 rows: they lie one behind another */
     struct matrix o;         /* [hidden_dim][own heads x head_dim] */
-    const float *q_bias, *k_bias, *v_bias;
+    const float *q_bias, *k_bias, *v_bias; /* as the matrices: q_bias begins that of qkv */
     const float *o_bias;          /* on the first rank of an attention group: it is added once */
     const float *q_norm, *k_norm; /* [head_dim] */
 

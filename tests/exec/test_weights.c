@@ -107,6 +107,9 @@ static void check_layer(const struct disk *disk, const struct weights *weights)
     const struct ffn_weights *experts = weights->experts.layers[disk->layer].weights;
     const struct model_config *config = checkpoint_config(disk->checkpoint);
     check_matrix(disk, &layer->q, WEIGHT_Q, 0, PACK_OUTPUT);
+    cr_assert_eq(layer->qkv.data, layer->q.data);
+    cr_assert_eq((const char *)layer->qkv.data + matrix_bytes(&layer->qkv),
+                 (const char *)layer->v.data + matrix_bytes(&layer->v));
     check_matrix(disk, &layer->k, WEIGHT_K, 0, PACK_OUTPUT);
     check_matrix(disk, &layer->v, WEIGHT_V, 0, PACK_OUTPUT);
     check_matrix(disk, &layer->o, WEIGHT_O, 0, PACK_OUTPUT);
