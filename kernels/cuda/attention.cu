@@ -24,6 +24,7 @@ struct shared_rows {
     struct row_sums chunk[ROWS];               /* of the chunk so far */
     struct row_sums total[ROWS];               /* of the chunks before */
     struct row_factors factors[ROWS];
+    struct row_block block; /* what each thread would need registers for */
 };
 
 /* Queries, scaled, [head_dim][ROWS]; rows that are none are zero. */
@@ -244,10 +245,14 @@ __global__ void __launch_bounds__(THREADS, DIM > 256 ? 2 : 4)
 {
     KERNEL_SHARED(float, queries);
     __shared__ __align__(16) struct shared_rows shared;
-    struct row_block block;
+    const struct row_block &block = shared.block;
+    struct row_block found;
     int64_t index = gridDim.x - 1 - blockIdx.x;
-    if (!row_block_find<ROWS>(&block, op, index, blockIdx.y))
+    if (!row_block_find<ROWS>(&found, op, index, blockIdx.y))
         return;
+    if (threadIdx.x == 0)
+        shared.block = found;
+    __syncthreads();
     int64_t first = window_first(row_position(block, 0), op.window) / KV_PAGE_TOKENS;
     int64_t end = row_position(block, block.row_count - 1) / KV_PAGE_TOKENS + 1;
     float out[out_shape<DIM>::columns][out_shape<DIM>::rows];
@@ -355,7 +360,7 @@ cudaError_t cuda_attention(const struct cuda_launch *launch, const struct op_att
 {
     if (segments->token_count == 0)
         return cudaSuccess;
-    if (attention_mma_takes(launch, op))
+    if (attention_mma_takes(launch, op, segments))
         return attention_mma(launch, op, segments);
     if (op->kv.dtype == DTYPE_BF16)
         return attention_run<true>(launch, op, segments);

@@ -160,7 +160,8 @@ cudaError_t attention_chunks_add(const struct cuda_launch *launch, const struct 
                                  const struct chunk_results *results);
 
 /* With matrix instructions (attention_mma.cu): a cache of bf16, from sm_80 on. */
-bool attention_mma_takes(const struct cuda_launch *launch, const struct op_attention *op);
+bool attention_mma_takes(const struct cuda_launch *launch, const struct op_attention *op,
+                         const struct cuda_segments *segments);
 cudaError_t attention_mma(const struct cuda_launch *launch, const struct op_attention *op,
                           const struct cuda_segments *segments);
 

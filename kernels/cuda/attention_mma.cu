@@ -35,11 +35,12 @@ __device__ static int lane_in_group()
     return lane_id() % 4;
 }
 
-/* The 16 rows of a warp; a lane has two of them, g and g + 8. */
+/* The 16 rows of a warp; a lane has two of them, g and g + 8. Positions fit 32 bits here, which
+ * attention_mma_takes has looked at. */
 template <int DIM> struct warp_rows {
     uint32_t queries[DIM / 16][4];
-    int64_t position[2]; /* -1: no such row */
-    int64_t first[2];    /* position that is seen */
+    int position[2]; /* -1: no such row */
+    int first[2];    /* position that is seen */
 };
 
 template <int DIM>
@@ -51,8 +52,8 @@ __device__ static void rows_load(struct warp_rows<DIM> *rows, const struct op_at
     for (int i = 0; i < 2; i++) {
         int row = first_row + lane_group() + 8 * i;
         bool is_row = row < block.row_count;
-        rows->position[i] = is_row ? row_position(block, row) : -1;
-        rows->first[i] = is_row ? window_first(rows->position[i], op.window) : 0;
+        rows->position[i] = is_row ? (int)row_position(block, row) : -1;
+        rows->first[i] = is_row ? (int)window_first(rows->position[i], op.window) : 0;
         const float *from = qkv.values;
         if (is_row)
             from += (block.segment.first_row + row_token(block, row)) * qkv.stride +
@@ -89,7 +90,7 @@ __device__ static int line_token(int line)
 struct page_memory {
     const uint16_t *keys, *values;
     int head_dim, dim_stride;
-    int count; /* tokens whose values may be read */
+    int count; /* tokens whose values may be read, or more than a page has */
 
     /* Pair `pair` of dimensions, tokens 32 x half + 4g .. + 3. */
     __device__ uint4 key_pairs(int pair, int half) const
@@ -132,7 +133,7 @@ template <int DIM> struct page_shared {
 
 /* ---- A page ---------------------------------------------------------------------------------- */
 
-/* What a warp has of a page, a chunk, or all: of rows g and g + 8. */
+/* What a warp has of a chunk: of rows g and g + 8. */
 template <int DIM> struct warp_sums {
     struct row_sums rows[2];
     float out[DIM / 8][4];
@@ -176,12 +177,11 @@ __device__ static float row_sum(float value)
 template <int DIM>
 __device__ static void page_softmax(struct row_sums sums[2], uint32_t weights[PAGE_STEPS][4],
                                     float scores[PAGE_TILES][4], const struct warp_rows<DIM> &rows,
-                                    int64_t page_first, float scale)
+                                    int page_first, float scale)
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        int first = (int)max(rows.first[i] - page_first, (int64_t)0);
-        int last = (int)min(rows.position[i] - page_first, (int64_t)KV_PAGE_TOKENS - 1);
+        int first = rows.first[i] - page_first, last = rows.position[i] - page_first;
         float most = -INFINITY, sum = 0;
 #pragma unroll
         for (int n = 0; n < PAGE_TILES; n++) {
@@ -217,7 +217,7 @@ __device__ static void page_softmax(struct row_sums sums[2], uint32_t weights[PA
 template <int DIM, typename PAGE>
 __device__ static void page_weights(struct row_sums sums[2], uint32_t weights[PAGE_STEPS][4],
                                     const struct warp_rows<DIM> &rows, const PAGE &page,
-                                    int64_t page_first, float scale)
+                                    int page_first, float scale)
 {
     float scores[PAGE_TILES][4] = {};
 #pragma unroll
@@ -232,22 +232,30 @@ __device__ static void page_weights(struct row_sums sums[2], uint32_t weights[PA
     page_softmax<DIM>(sums, weights, scores, rows, page_first, scale);
 }
 
-/* out = weights x values. */
-template <int DIM, typename PAGE>
-__device__ static void page_outputs(float out[DIM / 8][4], const uint32_t weights[PAGE_STEPS][4],
-                                    const PAGE &page)
+/* Those of a page that no row sees. */
+__device__ static void page_weights_clear(struct row_sums sums[2], uint32_t weights[PAGE_STEPS][4])
+{
+    sums[0].most = sums[1].most = -INFINITY;
+    sums[0].sum = sums[1].sum = 0;
+#pragma unroll
+    for (int step = 0; step < PAGE_STEPS; step++)
+        weights[step][0] = weights[step][1] = weights[step][2] = weights[step][3] = 0;
+}
+
+/* out = weights x values, of output tiles 4q .. 4q + 3: so few at a time that they stand beside a
+ * chunk's outputs in registers. */
+template <typename PAGE>
+__device__ static void page_outputs(float out[4][4], const uint32_t weights[PAGE_STEPS][4],
+                                    const PAGE &page, int q)
 {
 #pragma unroll
-    for (int n = 0; n < DIM / 8; n++)
+    for (int n = 0; n < 4; n++)
         out[n][0] = out[n][1] = out[n][2] = out[n][3] = 0;
 #pragma unroll
     for (int step = 0; step < PAGE_STEPS; step++) {
-#pragma unroll
-        for (int q = 0; q < DIM / 32; q++) {
-            uint4 low = page.value_pairs(8 * step + lane_in_group(), q);
-            uint4 high = page.value_pairs(8 * step + 4 + lane_in_group(), q);
-            four_mma(out + 4 * q, weights[step], low, high);
-        }
+        uint4 low = page.value_pairs(8 * step + lane_in_group(), q);
+        uint4 high = page.value_pairs(8 * step + 4 + lane_in_group(), q);
+        four_mma(out, weights[step], low, high);
     }
 }
 
@@ -260,15 +268,20 @@ __device__ static void out_add(float before[4], const float after[4],
         before[i] = row_out_add(before[i], after[i], factors[i / 2]);
 }
 
-template <int DIM>
-__device__ static void warp_sums_add(struct warp_sums<DIM> *before,
-                                     const struct warp_sums<DIM> &after)
+template <int DIM, typename PAGE>
+__device__ static void page_add(struct warp_sums<DIM> *chunk, const struct row_sums rows[2],
+                                const uint32_t weights[PAGE_STEPS][4], const PAGE &page)
 {
-    struct row_factors factors[2] = {row_sums_add(&before->rows[0], after.rows[0]),
-                                     row_sums_add(&before->rows[1], after.rows[1])};
+    struct row_factors factors[2] = {row_sums_add(&chunk->rows[0], rows[0]),
+                                     row_sums_add(&chunk->rows[1], rows[1])};
 #pragma unroll
-    for (int n = 0; n < DIM / 8; n++)
-        out_add(before->out[n], after.out[n], factors);
+    for (int q = 0; q < DIM / 32; q++) {
+        float out[4][4];
+        page_outputs(out, weights, page, q);
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            out_add(chunk->out[4 * q + n], out[n], factors);
+    }
 }
 
 /* Dimension of the lane's value `i` of output tile `n`. */
@@ -302,13 +315,13 @@ template <int DIM> struct page_stage {
 template <int DIM>
 __device__ static void keys_load(struct line_pair lines[], const struct page_memory &page)
 {
+    int pair = (int)threadIdx.x / 8, token = (int)threadIdx.x % 8 * 8;
+    const uint16_t *from = page.keys + 2 * pair * KV_PAGE_TOKENS + token;
 #pragma unroll
-    for (int i = 0; i < page_stage<DIM>::lines; i++) {
-        int at = i * THREADS + (int)threadIdx.x, pair = at / 8, token = at % 8 * 8;
+    for (int i = 0; i < page_stage<DIM>::lines; i++, from += 2 * (THREADS / 8) * KV_PAGE_TOKENS) {
         lines[i].low = lines[i].high = make_uint4(0, 0, 0, 0);
-        if (2 * pair >= page.head_dim)
+        if (2 * (pair + i * (THREADS / 8)) >= page.head_dim)
             continue;
-        const uint16_t *from = page.keys + 2 * pair * KV_PAGE_TOKENS + token;
         lines[i].low = *(const uint4 *)from;
         lines[i].high = *(const uint4 *)(from + KV_PAGE_TOKENS);
     }
@@ -326,14 +339,14 @@ template <int DIM> __device__ static void keys_store(uint32_t *to, const struct 
 template <int DIM>
 __device__ static void values_load(struct line_pair lines[], const struct page_memory &page)
 {
+    int column = (int)threadIdx.x % (DIM / 8) * 8, first = line_token((int)threadIdx.x / (DIM / 8));
+    const uint16_t *from = page.values + first * page.dim_stride + column;
 #pragma unroll
-    for (int i = 0; i < page_stage<DIM>::lines; i++) {
-        int at = i * THREADS + (int)threadIdx.x, column = at % (DIM / 8) * 8;
-        int token = line_token(at / (DIM / 8));
+    for (int i = 0; i < page_stage<DIM>::lines; i++, from += 32 * page.dim_stride) {
+        int token = first + 32 * i; /* as line_token(line + 16) is line_token(line) + 32 */
         lines[i].low = lines[i].high = make_uint4(0, 0, 0, 0);
         if (column >= page.dim_stride)
             continue;
-        const uint16_t *from = page.values + token * page.dim_stride + column;
         if (token < page.count)
             lines[i].low = *(const uint4 *)from;
         if (token + 4 < page.count)
@@ -350,17 +363,18 @@ template <int DIM> __device__ static void values_store(uint32_t *to, const struc
     }
 }
 
+/* Page `page` of a segment, of which `end` positions may be read. */
 __device__ static struct page_memory page_find(const struct op_attention &op,
-                                               const struct row_block &block, int64_t page)
+                                               const struct row_block &block, int page, int end)
 {
-    int64_t offset = page_offset(op, block, page);
-    int64_t last = row_position(block, block.row_count - 1);
     struct page_memory of;
+    of.head_dim = (int)op.kv.head_dim;
+    of.dim_stride = (of.head_dim + PACK_BLOCK - 1) / PACK_BLOCK * PACK_BLOCK;
+    int64_t head = (int64_t)block.segment.pages[page] * (int)op.kv.kv_head_count + blockIdx.y;
+    int64_t offset = head * (of.dim_stride * KV_PAGE_TOKENS);
     of.keys = (const uint16_t *)op.kv.keys + offset;
     of.values = (const uint16_t *)op.kv.values + offset;
-    of.head_dim = (int)op.kv.head_dim;
-    of.dim_stride = (int)device_round_up(op.kv.head_dim, PACK_BLOCK);
-    of.count = (int)min(last + 1 - page * KV_PAGE_TOKENS, (int64_t)KV_PAGE_TOKENS);
+    of.count = end - page * KV_PAGE_TOKENS;
     return of;
 }
 
@@ -400,53 +414,58 @@ __global__ void __launch_bounds__(THREADS, 1) attention_many_kernel(const struct
     KERNEL_SHARED(uint32_t, shared);
     uint32_t *keys = shared, *values = keys + page_stage<DIM>::key_words;
     float4 *totals = (float4 *)(values + page_stage<DIM>::value_words);
+    int64_t index = gridDim.x - 1 - blockIdx.x;
     struct row_block block;
-    if (!row_block_find<BLOCK_ROWS>(&block, op, gridDim.x - 1 - blockIdx.x, blockIdx.y))
+    if (!row_block_find<BLOCK_ROWS>(&block, op, index, blockIdx.y))
         return;
     int first_row = warp_id() * WARP_ROWS;
     int last_row = min(first_row + WARP_ROWS, block.row_count) - 1;
-    int64_t page = window_first(row_position(block, 0), op.window) / KV_PAGE_TOKENS;
-    int64_t end = row_position(block, block.row_count - 1) / KV_PAGE_TOKENS + 1;
+    int positions = (int)row_position(block, block.row_count - 1) + 1;
+    int page = (int)window_first(row_position(block, 0), op.window) / KV_PAGE_TOKENS;
+    int end = (positions - 1) / KV_PAGE_TOKENS + 1;
+    int seen_first = (int)window_first(row_position(block, first_row), op.window) / KV_PAGE_TOKENS;
+    int seen_end =
+        last_row >= first_row ? (int)row_position(block, last_row) / KV_PAGE_TOKENS + 1 : 0;
     float scale = 1.0f / sqrtf((float)op.kv.head_dim);
     struct line_pair lines[page_stage<DIM>::lines];
     struct warp_rows<DIM> rows;
-    struct warp_sums<DIM> chunk, of_page;
+    struct warp_sums<DIM> chunk;
     struct row_sums total[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
     bool is_first = true;
     rows_load<DIM>(&rows, op, block, first_row);
     warp_sums_clear(&chunk);
-    keys_load<DIM>(lines, page_find(op, block, page));
+    keys_load<DIM>(lines, page_find(op, block, page, positions));
     for (; page < end; page++) {
-        int64_t page_first = page * KV_PAGE_TOKENS;
-        bool is_seen =
-            last_row >= first_row && row_position(block, last_row) >= page_first &&
-            window_first(row_position(block, first_row), op.window) < page_first + KV_PAGE_TOKENS;
+        bool is_seen = page >= seen_first && page < seen_end;
         struct page_shared<DIM> from = {
             keys, values
         };
+        struct row_sums of_page[2];
         uint32_t weights[PAGE_STEPS][4];
         keys_store<DIM>(keys, lines);
-        values_load<DIM>(lines, page_find(op, block, page));
+        values_load<DIM>(lines, page_find(op, block, page, positions));
         __syncthreads(); /* the keys are there; all are done with the values before */
-        if (is_seen)
-            page_weights<DIM>(of_page.rows, weights, rows, from, page_first, scale);
+        if (!is_seen)
+            page_weights_clear(of_page, weights);
+        else
+            page_weights<DIM>(of_page, weights, rows, from, page * KV_PAGE_TOKENS, scale);
         values_store<DIM>(values, lines);
         if (page + 1 < end)
-            keys_load<DIM>(lines, page_find(op, block, page + 1));
+            keys_load<DIM>(lines, page_find(op, block, page + 1, positions));
         __syncthreads(); /* the values are there; all are done with the keys */
-        if (is_seen) {
-            page_outputs<DIM>(of_page.out, weights, from);
-            warp_sums_add<DIM>(&chunk, of_page);
-        }
+        if (is_seen)
+            page_add<DIM>(&chunk, of_page, weights, from);
         if ((page + 1) % CHUNK_PAGES == 0 || page + 1 == end) {
             totals_add<DIM>(totals, total, chunk, is_first);
             warp_sums_clear(&chunk);
             is_first = false;
         }
     }
+    struct row_block again = {}; /* found a second time, as its registers were others' meanwhile */
+    row_block_find<BLOCK_ROWS>(&again, op, index, blockIdx.y);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        float *to = row_output(op, block, first_row, i);
+        float *to = row_output(op, again, first_row, i);
         float factor = 1.0f / total[i].sum;
         for (int n = 0; n < DIM / 8 && to != NULL; n++) {
             float4 of = totals[n * THREADS + threadIdx.x];
@@ -465,7 +484,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_many_kernel(const struct
  * [page of the chunk][DIM / 8][lane], until all are there; then each warp adds up other tiles of
  * the output. */
 template <int DIM>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, DIM > 64 ? 1 : 2)
     attention_one_kernel(const struct op_attention op, const struct chunk_results results)
 {
     KERNEL_SHARED(float4, outs);
@@ -473,35 +492,41 @@ __global__ void __launch_bounds__(THREADS)
     struct row_block block;
     if (!row_block_find<WARP_ROWS>(&block, op, blockIdx.x, blockIdx.y))
         return;
-    int64_t position = block.segment.first_position, chunk = blockIdx.z;
-    int64_t first = max(window_first(position, op.window) / KV_PAGE_TOKENS, chunk * CHUNK_PAGES);
-    int64_t end = min(position / KV_PAGE_TOKENS + 1, (chunk + 1) * CHUNK_PAGES);
+    int position = (int)block.segment.first_position, chunk = (int)blockIdx.z;
+    int first = max((int)window_first(position, op.window) / KV_PAGE_TOKENS, chunk * CHUNK_PAGES);
+    int end = min(position / KV_PAGE_TOKENS + 1, (chunk + 1) * CHUNK_PAGES);
     if (first >= end)
         return;
-    int64_t page = chunk * CHUNK_PAGES + warp_id();
+    int page = chunk * CHUNK_PAGES + warp_id();
     if (page >= first && page < end) {
         struct warp_rows<DIM> rows;
-        struct warp_sums<DIM> of_page;
+        struct row_sums of_page[2];
         rows_load<DIM>(&rows, op, block, 0);
         uint32_t weights[PAGE_STEPS][4];
-        struct page_memory from = page_find(op, block, page);
-        page_weights<DIM>(of_page.rows, weights, rows, from, page * KV_PAGE_TOKENS,
+        struct page_memory from = page_find(op, block, page, position + 1);
+        page_weights<DIM>(of_page, weights, rows, from, page * KV_PAGE_TOKENS,
                           1.0f / sqrtf((float)op.kv.head_dim));
-        page_outputs<DIM>(of_page.out, weights, from);
 #pragma unroll
-        for (int n = 0; n < DIM / 8; n++)
-            outs[(warp_id() * (DIM / 8) + n) * WARP + lane_id()] = make_float4(
-                of_page.out[n][0], of_page.out[n][1], of_page.out[n][2], of_page.out[n][3]);
+        for (int q = 0; q < DIM / 32; q++) {
+            float out[4][4];
+            page_outputs(out, weights, from, q);
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+                outs[(warp_id() * (DIM / 8) + 4 * q + n) * WARP + lane_id()] =
+                    make_float4(out[n][0], out[n][1], out[n][2], out[n][3]);
+        }
         for (int i = 0; i < 2; i++) {
             if (lane_in_group() == 0)
-                sums[warp_id()][lane_group() + 8 * i] = of_page.rows[i];
+                sums[warp_id()][lane_group() + 8 * i] = of_page[i];
         }
     }
     __syncthreads();
+    struct row_block again = {}; /* found a second time, as its registers were others' meanwhile */
+    row_block_find<WARP_ROWS>(&again, op, blockIdx.x, blockIdx.y);
     for (int n = warp_id(); n < DIM / 8; n += WARPS) {
         struct row_sums total[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
         float out[4] = {0, 0, 0, 0};
-        for (int p = (int)(first % CHUNK_PAGES); p <= (int)((end - 1) % CHUNK_PAGES); p++) {
+        for (int p = first % CHUNK_PAGES; p <= (end - 1) % CHUNK_PAGES; p++) {
             struct row_factors factors[2];
             for (int i = 0; i < 2; i++)
                 factors[i] = row_sums_add(&total[i], sums[p][lane_group() + 8 * i]);
@@ -511,14 +536,14 @@ __global__ void __launch_bounds__(THREADS)
         }
         for (int i = 0; i < 4; i++) {
             int row = lane_group() + i / 2 * 8, d = out_dimension(n, i);
-            if (row >= block.row_count || d >= op.kv.head_dim)
+            if (row >= again.row_count || d >= op.kv.head_dim)
                 continue;
             if (results.sums == NULL) {
-                row_output(op, block, 0, i / 2)[d] = out[i] * (1.0f / total[i / 2].sum);
+                row_output(op, again, 0, i / 2)[d] = out[i] * (1.0f / total[i / 2].sum);
                 continue;
             }
-            int64_t segment = blockIdx.x / device_ceil_div(block.group, WARP_ROWS);
-            int64_t at = chunk_index(results, op, segment, row_head(block, row), chunk);
+            int64_t segment = blockIdx.x / device_ceil_div(again.group, WARP_ROWS);
+            int64_t at = chunk_index(results, op, segment, row_head(again, row), chunk);
             results.out[at * results.out_stride + d] = out[i];
             if (n == 0 && i % 2 == 0 && lane_in_group() == 0)
                 results.sums[at] = total[i / 2];
@@ -579,10 +604,12 @@ static cudaError_t one_launch(const struct cuda_launch *launch, const struct op_
     return attention_chunks_add(launch, op, segments, &results);
 }
 
-bool attention_mma_takes(const struct cuda_launch *launch, const struct op_attention *op)
+bool attention_mma_takes(const struct cuda_launch *launch, const struct op_attention *op,
+                         const struct cuda_segments *segments)
 {
     return launch->capability >= 80 && op->kv.dtype == DTYPE_BF16 && op->kv.head_dim <= 128 &&
-           op->kv.head_dim % 2 == 0 && many_bytes<128>() <= (size_t)launch->shared_bytes_max;
+           op->kv.head_dim % 2 == 0 && segments->positions_max <= INT32_MAX &&
+           many_bytes<128>() <= (size_t)launch->shared_bytes_max;
 }
 
 cudaError_t attention_mma(const struct cuda_launch *launch, const struct op_attention *op,

@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "kernels/cuda/kernel.cuh"
 
@@ -44,8 +45,10 @@ __device__ inline uint16_t bf16_round(float value)
 
 __device__ inline uint32_t bf16_pair(float low, float high)
 {
-    __nv_bfloat162_raw pair = __floats2bfloat162_rn(low, high);
-    return (uint32_t)pair.x | (uint32_t)pair.y << 16;
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    uint32_t word;
+    memcpy(&word, &pair, sizeof word); /* as a whole: its halves would each take a register */
+    return word;
 }
 
 /* The first and the second value of a pair of bf16. */

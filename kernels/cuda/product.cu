@@ -21,12 +21,12 @@
 
 __device__ static int team_id()
 {
-    return (int)threadIdx.x / TEAM;
+    return (int)(threadIdx.x / TEAM);
 }
 
 __device__ static int team_lane()
 {
-    return (int)threadIdx.x % TEAM;
+    return (int)(threadIdx.x % TEAM);
 }
 
 /* The lanes of this team in its warp. */
@@ -341,19 +341,21 @@ template <enum dtype DTYPE> __host__ __device__ constexpr size_t tall_bytes()
                                : TALL_ROWS * PART_COLUMNS * sizeof(float);
 }
 
-/* The inputs of a part to shared memory, [TALL_ROWS][PART_COLUMNS], rounded where they are to be.
- */
+/* The inputs of a part to shared memory, [TALL_ROWS][PART_COLUMNS], rounded where they are to be;
+ * zeros behind the last row. */
 template <enum product_kind KIND, bool ROUND>
 __device__ static void inputs_stage(float *out, const struct product &p, struct product_rows rows,
                                     int part)
 {
     int columns = min(p.tile_count - part * PART_TILES, PART_TILES) * PACK_BLOCK;
-    for (int i = (int)threadIdx.x; i < rows.count * PART_COLUMNS / 4; i += THREADS) {
-        int r = i / (PART_COLUMNS / 4), c = i % (PART_COLUMNS / 4) * 4;
-        if (c >= columns)
-            continue;
-        const float *in = product_input<KIND>(p, rows.first + r) + part * PART_COLUMNS;
-        float4 v = *(const float4 *)(in + c);
+    int c = (int)(threadIdx.x % (PART_COLUMNS / 4)) * 4;
+    if (c >= columns)
+        return;
+    for (int r = (int)(threadIdx.x / (PART_COLUMNS / 4)); r < TALL_ROWS;
+         r += THREADS / (PART_COLUMNS / 4)) {
+        float4 v = make_float4(0, 0, 0, 0);
+        if (r < rows.count)
+            v = *(const float4 *)(product_input<KIND>(p, rows.first + r) + part * PART_COLUMNS + c);
         *(float4 *)(out + r * PART_COLUMNS + c) = ROUND ? round_bf16(v) : v;
     }
 }
@@ -376,7 +378,7 @@ __device__ static void tall(const struct product &p, int group, struct product_r
         for (int r = 0; r < TEAM_ROWS; r++) {
             int row = min(first_row + r, rows.count - 1); /* what is computed twice is not used */
             in[r] = DTYPE != DTYPE_INT4
-                        ? (const float *)shared + row * PART_COLUMNS
+                        ? (const float *)shared + (first_row + r) * PART_COLUMNS
                         : product_input<KIND>(p, rows.first + row) + part * PART_COLUMNS;
         }
         if (panel >= p.panel_count)

@@ -9,7 +9,14 @@
  * Up to FLAT_ROWS rows of a group are `flat`: each warp takes other parts of the columns, so that
  * many bytes are under way, and reads inputs where they are. More are `tall`: a block has up to
  * 8 x TALL_TILES rows, whose inputs stand in shared memory, and each warp two tiles of outputs.
- * Sums are as in product.cuh, with parts of MMA_PART_TILES tiles. */
+ * Sums are as in product.cuh, with parts of MMA_PART_TILES tiles.
+ *
+ * A tall block of 128 rows and 16 tiles of outputs multiplies 2^20 times in 32 columns, for 16 KiB
+ * of weights and 16 KiB of inputs (f32): 1/64 byte of each for a multiply-add; of 64 rows (GPUs
+ * with 99 KiB of shared memory) 1/32 byte of weights. A warp reads 512 bytes of shared memory for
+ * four instructions. A thread has 128 sums, 32 words of weights (this chunk's and the next one's),
+ * and 16 each of inputs on their way and of right operands: with its addresses all 255 registers,
+ * so there is one block a multiprocessor, with 144 KiB of shared memory (64 rows: 72). */
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/product.cuh"
 
@@ -39,15 +46,25 @@ __host__ __device__ static int mma_parts(int tile_count)
     return (tile_count + MMA_PART_TILES - 1) / MMA_PART_TILES;
 }
 
-/* The lane's part of a tile of weights. */
-__device__ static void weights_load(uint32_t a[4], const uint2 *tile)
+/* Where the lane's part of a tile of weights begins. */
+__device__ static int weights_lane()
 {
-    const uint2 *at = tile + lane_in_group() * 8 + lane_group();
+    return lane_in_group() * 8 + lane_group();
+}
+
+/* The lane's part of a tile of weights, which begins at `at`. */
+__device__ static void weights_load(uint32_t a[4], const uint2 *at)
+{
     uint2 low = at[0], high = at[TILE_PAIRS / 2];
     a[0] = low.x;
     a[1] = low.y;
     a[2] = high.x;
     a[3] = high.y;
+}
+
+__device__ static float4 float4_add(float4 a, float4 b)
+{
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
 /* Sums of outputs 2g and 2g + 1 of a panel for rows 2t and 2t + 1 from `row` on. */
@@ -89,7 +106,7 @@ __device__ static void part_sum(float sum[MATS][TILES][4], const struct product 
                                 int panel, int part, const float *const in[TILES])
 {
     int first = part * MMA_PART_TILES, count = min(p.tile_count - first, MMA_PART_TILES);
-    int64_t at = product_tile<KIND>(p, panel, first) * TILE_PAIRS;
+    int64_t at = product_tile<KIND>(p, panel, first) * TILE_PAIRS + weights_lane();
     int64_t step = (product_tile<KIND>(p, panel, 1) - product_tile<KIND>(p, panel, 0)) * TILE_PAIRS;
     const uint2 *weights[MATS];
     for (int m = 0; m < MATS; m++) {
@@ -103,6 +120,7 @@ __device__ static void part_sum(float sum[MATS][TILES][4], const struct product 
         for (int i = 0; i < FLAT_LOADS; i++) {
 #pragma unroll
             for (int m = 0; m < MATS; m++) {
+                a[i][m][0] = a[i][m][1] = a[i][m][2] = a[i][m][3] = 0;
                 if (k + i < count)
                     weights_load(a[i][m], weights[m] + (k + i) * step);
             }
@@ -150,15 +168,16 @@ __device__ static void flat(const struct product &p, int group, struct product_r
 #pragma unroll 1
     for (int i = warp_id(); i < panel_count * TILES; i += WARPS) {
         int panel = i / TILES, n = i % TILES;
-        float total[2][4];
+        float total[mats][4];
         for (int m = 0; m < mats; m++) {
-            for (int part = 0; part < parts; part++) {
-                float4 of =
-                    sums[(((panel * parts + part) * mats + m) * TILES + n) * WARP + lane_id()];
-                float next[4] = {of.x, of.y, of.z, of.w};
-                for (int j = 0; j < 4; j++)
-                    total[m][j] = part == 0 ? next[j] : total[m][j] + next[j];
-            }
+            const float4 *of = sums + ((panel * parts * mats + m) * TILES + n) * WARP + lane_id();
+            float4 sum = *of;
+            for (int part = 1; part < parts; part++)
+                sum = float4_add(sum, of[part * mats * TILES * WARP]);
+            total[m][0] = sum.x;
+            total[m][1] = sum.y;
+            total[m][2] = sum.z;
+            total[m][3] = sum.w;
         }
         sums_write<KIND>(p, rows, n * MMA_ROWS, first_panel + panel, total[0], total[mats - 1]);
     }
@@ -174,9 +193,10 @@ __device__ static void flat(const struct product &p, int group, struct product_r
 #define CHUNK_WORDS   (CHUNK_COLUMNS / 2)
 #define ROW_FLOAT4S   (CHUNK_COLUMNS / 4)
 
-/* A thread brings one float4 of each of TILES / 4 rows. */
+/* A thread brings one float4 of each of TILES / 4 rows; behind the last row again that one, since
+ * what a column gives does not touch the others. */
 template <int TILES> struct inputs_stage {
-    const float *from[TILES / 4]; /* NULL: no such row */
+    const float *from[TILES / 4];
     float4 value[TILES / 4];
 };
 
@@ -186,20 +206,23 @@ __device__ static void stage_begin(struct inputs_stage<TILES> *stage, const stru
 {
     for (int i = 0; i < TILES / 4; i++) {
         int row = i * (THREADS / ROW_FLOAT4S) + (int)threadIdx.x / ROW_FLOAT4S;
-        stage->from[i] = row < rows.count ? product_input<KIND>(p, rows.first + row) : NULL;
+        stage->from[i] = product_input<KIND>(p, rows.first + min(row, rows.count - 1)) +
+                         threadIdx.x % ROW_FLOAT4S * 4;
     }
 }
 
+/* Brings chunk `chunk`; then the next one is next. */
 template <int TILES>
 __device__ static void stage_load(struct inputs_stage<TILES> *stage, const struct product &p,
                                   int chunk)
 {
-    int column = chunk * CHUNK_COLUMNS + (int)threadIdx.x % ROW_FLOAT4S * 4;
+    int tile = chunk * CHUNK_TILES + (int)threadIdx.x % ROW_FLOAT4S / (PACK_BLOCK / 4);
 #pragma unroll
     for (int i = 0; i < TILES / 4; i++) {
         stage->value[i] = make_float4(0, 0, 0, 0);
-        if (stage->from[i] != NULL && column < p.tile_count * PACK_BLOCK)
-            stage->value[i] = *(const float4 *)(stage->from[i] + column);
+        if (tile < p.tile_count)
+            stage->value[i] = *(const float4 *)stage->from[i];
+        stage->from[i] += CHUNK_COLUMNS;
     }
 }
 
@@ -219,37 +242,38 @@ __device__ static void stage_store(uint32_t *to, const struct inputs_stage<TILES
 
 /* The two tiles of outputs of a warp: gate and up of one panel, or two panels. */
 struct warp_weights {
-    const uint2 *tile[2]; /* at chunk 0; NULL: no such panel */
-    int step;             /* from a tile to the next: a matrix has less than 2^31 x 8 bytes */
+    const uint2 *at[2]; /* the lane's part of the next tile */
+    int step;           /* from a tile to the next: a matrix has less than 2^31 x 8 bytes */
 };
 
+/* Behind the last panel there is again that one, which is not written. */
 template <enum product_kind KIND>
 __device__ static struct warp_weights warp_weights_of(const struct product &p, int group, int panel)
 {
     struct warp_weights weights;
     for (int m = 0; m < 2; m++) {
-        int of = KIND == PRODUCT_UP ? panel : panel + m;
+        int of = min(KIND == PRODUCT_UP ? panel : panel + m, p.panel_count - 1);
         const uint2 *data =
             (const uint2 *)product_matrix<KIND>(p, group, KIND == PRODUCT_UP ? m : 0).data;
-        weights.tile[m] =
-            of < p.panel_count ? data + product_tile<KIND>(p, of, 0) * TILE_PAIRS : NULL;
+        weights.at[m] = data + product_tile<KIND>(p, of, 0) * TILE_PAIRS + weights_lane();
     }
     weights.step = (int)(product_tile<KIND>(p, 0, 1) - product_tile<KIND>(p, 0, 0)) * TILE_PAIRS;
     return weights;
 }
 
+/* Brings chunk `chunk`; then the next one is next. */
 __device__ static void chunk_weights_load(uint32_t a[2][CHUNK_TILES][4],
-                                          const struct warp_weights &weights,
-                                          const struct product &p, int chunk)
+                                          struct warp_weights *weights, const struct product &p,
+                                          int chunk)
 {
 #pragma unroll
     for (int m = 0; m < 2; m++) {
 #pragma unroll
         for (int j = 0; j < CHUNK_TILES; j++) {
-            int k = chunk * CHUNK_TILES + j;
             a[m][j][0] = a[m][j][1] = a[m][j][2] = a[m][j][3] = 0;
-            if (weights.tile[m] != NULL && k < p.tile_count)
-                weights_load(a[m][j], weights.tile[m] + k * weights.step);
+            if (chunk * CHUNK_TILES + j < p.tile_count)
+                weights_load(a[m][j], weights->at[m]);
+            weights->at[m] += weights->step;
         }
     }
 }
@@ -281,12 +305,9 @@ __device__ static void totals_add(float4 *totals, float sum[2][TILES][4], bool i
 #pragma unroll
     for (int i = 0; i < 2 * TILES; i++) {
         float *of = sum[i / TILES][i % TILES];
-        float4 *to = totals + i * THREADS + threadIdx.x, total = *to;
-        if (is_first)
-            total = make_float4(of[0], of[1], of[2], of[3]);
-        else
-            total = make_float4(total.x + of[0], total.y + of[1], total.z + of[2], total.w + of[3]);
-        *to = total;
+        float4 *to = totals + i * THREADS + threadIdx.x;
+        float4 part = make_float4(of[0], of[1], of[2], of[3]);
+        *to = is_first ? part : float4_add(*to, part);
         of[0] = of[1] = of[2] = of[3] = 0;
     }
 }
@@ -315,21 +336,17 @@ __device__ static void tall(const struct product &p, int group, struct product_r
     struct warp_weights weights = warp_weights_of<KIND>(p, group, panel);
     stage_begin<KIND, TILES>(&stage, p, rows);
     stage_load<TILES>(&stage, p, 0);
-    chunk_weights_load(a, weights, p, 0);
+    chunk_weights_load(a, &weights, p, 0);
     stage_store<TILES>(inputs, stage);
     for (int chunk = 0; chunk < chunks; chunk++) {
-        if (chunk + 1 < chunks) {
-            stage_load<TILES>(&stage, p, chunk + 1);
-            chunk_weights_load(next, weights, p, chunk + 1);
-        }
+        stage_load<TILES>(&stage, p, chunk + 1); /* zeros behind the last */
+        chunk_weights_load(next, &weights, p, chunk + 1);
         __syncthreads(); /* this chunk's inputs are there; all are done with the one before */
         chunk_product<TILES>(sum, a, inputs + chunk % 2 * inputs_words);
         if ((chunk + 1) % (MMA_PART_TILES / CHUNK_TILES) == 0 || chunk + 1 == chunks)
             totals_add<TILES>(totals, sum, chunk < MMA_PART_TILES / CHUNK_TILES);
-        if (chunk + 1 < chunks) {
-            stage_store<TILES>(inputs + (chunk + 1) % 2 * inputs_words, stage);
-            memcpy(a, next, sizeof a);
-        }
+        stage_store<TILES>(inputs + (chunk + 1) % 2 * inputs_words, stage);
+        memcpy(a, next, sizeof a);
     }
 #pragma unroll 1
     for (int n = 0; n < TILES; n++) {
@@ -337,9 +354,9 @@ __device__ static void tall(const struct product &p, int group, struct product_r
         float4 second = totals[(TILES + n) * THREADS + threadIdx.x];
         float one[4] = {first.x, first.y, first.z, first.w};
         float two[4] = {second.x, second.y, second.z, second.w};
-        if (weights.tile[0] != NULL)
+        if (panel < p.panel_count)
             sums_write<KIND>(p, rows, n * MMA_ROWS, panel, one, two);
-        if (KIND != PRODUCT_UP && weights.tile[1] != NULL)
+        if (KIND != PRODUCT_UP && panel + 1 < p.panel_count)
             sums_write<KIND>(p, rows, n * MMA_ROWS, panel + 1, two, two);
     }
     __syncthreads(); /* before the inputs are others */
