@@ -5,6 +5,9 @@
  * queue that runs when somebody waits, so that a missing event becomes a wrong result for some
  * seed. Device memory is the host's, filled with 0xff.
  *
+ * Of several GPUs (simt_device_count_set) each stream and event belongs to that which was its
+ * thread's, and is refused where CUDA refuses it; but a kernel reaches the memory of all.
+ *
  * What is undefined on a GPU ends the process, with a sentence, file and line on standard error: a
  * barrier that not all threads of the block reach or that they reach at different places, a warp
  * operation whose lanes disagree or are not there, threads that wait for each other for ever. The
@@ -64,6 +67,9 @@ void simt_free_waits_set(bool waits);
 
 /* Since the start of the process. */
 uint64_t simt_kernel_count(void);
+
+/* Brought by copies from the memory of one GPU to that of another, likewise. */
+uint64_t simt_peer_bytes(void);
 
 /* Allocations of device and pinned memory, streams and events that are there now. */
 uint64_t simt_live_count(void);

@@ -17,6 +17,7 @@
 
 /* Recorded and reached are counted, as records of one event may be on several streams. */
 struct CUevent_st {
+    int device;
     uint64_t recorded, reached;
     std::chrono::steady_clock::time_point when;
 };
@@ -34,6 +35,7 @@ struct item {
 } // namespace
 
 struct CUstream_st {
+    int device;
     std::deque<item> queue;
 };
 
@@ -59,7 +61,12 @@ uint64_t stream_seed, random_state = simt::random_start(0);
 int device_count = 1;
 gpu_kind gpu = gpu_kinds[0];
 bool managed_access = true, free_waits = true;
-std::map<void *, size_t> allocated;
+struct piece {
+    size_t bytes;
+    int device; /* NO_DEVICE: of the host */
+};
+#define NO_DEVICE (-1)
+std::map<const void *, piece> allocated;
 
 /* What was freed while queues may name it, until they are empty: memory, or an event. */
 struct buried {
@@ -68,10 +75,11 @@ struct buried {
     CUevent_st *event;
 };
 std::vector<buried> graves;
-uint64_t kernel_count, live_count;
+uint64_t kernel_count, live_count, peer_bytes;
 uint64_t fail_in, fail_kernel_in; /* calls, kernels until then; 0: never */
 cudaError_t failure, kernel_failure, broken;
 thread_local cudaError_t last_error;
+thread_local int current_device;
 
 cudaError_t answer(cudaError_t error)
 {
@@ -153,7 +161,7 @@ bool all_are_empty()
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-cudaError_t memory_get(void **out, size_t bytes)
+cudaError_t memory_get(void **out, size_t bytes, int device)
 {
     std::lock_guard<std::mutex> guard(lock);
     cudaError_t error = call_begin();
@@ -163,10 +171,19 @@ cudaError_t memory_get(void **out, size_t bytes)
     if (bytes > (size_t)1 << 40 || posix_memalign(&memory, 256, std::max<size_t>(bytes, 1)) != 0)
         return answer(cudaErrorMemoryAllocation);
     std::memset(memory, 0xFF, bytes);
-    allocated[memory] = bytes;
+    allocated[memory] = {bytes, device};
     live_count++;
     *out = memory;
     return cudaSuccess;
+}
+
+int device_of(const void *memory)
+{
+    auto next = allocated.upper_bound(memory);
+    if (next == allocated.begin())
+        return NO_DEVICE;
+    auto [begin, of] = *std::prev(next);
+    return memory < static_cast<const char *>(begin) + of.bytes ? of.device : NO_DEVICE;
 }
 
 /* Frees it when the GPU has nothing to do. */
@@ -191,7 +208,7 @@ cudaError_t memory_free(void *memory)
     if (memory == nullptr)
         return cudaSuccess;
     cudaError_t error = call_begin();
-    bury({memory, allocated[memory], nullptr});
+    bury({memory, allocated[memory].bytes, nullptr});
     allocated.erase(memory);
     live_count--;
     return answer(error);
@@ -221,6 +238,8 @@ void launch_grid(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes,
 {
     std::lock_guard<std::mutex> guard(lock);
     cudaError_t error = call_begin();
+    if (error == cudaSuccess && stream->device != current_device)
+        error = cudaErrorInvalidResourceHandle;
     if (error == cudaSuccess)
         error = launch_check(kernel, grid, block, shared_bytes);
     if (answer(error) != cudaSuccess)
@@ -254,7 +273,10 @@ cudaError_t cudaGetDeviceCount(int *count)
 cudaError_t cudaSetDevice(int device)
 {
     GUARDED()
-    return answer(device >= 0 && device < device_count ? cudaSuccess : cudaErrorInvalidDevice);
+    if (device < 0 || device >= device_count)
+        return answer(cudaErrorInvalidDevice);
+    current_device = device;
+    return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device)
@@ -285,18 +307,18 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute
 
 cudaError_t cudaMalloc(void **out, size_t bytes)
 {
-    return memory_get(out, bytes);
+    return memory_get(out, bytes, current_device);
 }
 
 cudaError_t cudaMallocManaged(void **out, size_t bytes, unsigned flags)
 {
     (void)flags;
-    return memory_get(out, bytes);
+    return memory_get(out, bytes, current_device);
 }
 
 cudaError_t cudaMallocHost(void **out, size_t bytes)
 {
-    return memory_get(out, bytes);
+    return memory_get(out, bytes, NO_DEVICE);
 }
 
 cudaError_t cudaFree(void *memory)
@@ -314,6 +336,8 @@ cudaError_t cudaMemcpyAsync(void *out, const void *in, size_t bytes, cudaMemcpyK
 {
     (void)kind;
     GUARDED()
+    int from = device_of(in), to = device_of(out);
+    peer_bytes += from != to && from != NO_DEVICE && to != NO_DEVICE ? bytes : 0;
     enqueue(stream, {[=] { std::memcpy(out, in, bytes); }, nullptr, 0, false});
     return cudaSuccess;
 }
@@ -347,7 +371,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int 
     GUARDED()
     if (flags != cudaStreamNonBlocking || priority > 0 || priority < -5)
         return answer(cudaErrorInvalidValue);
-    *out = new CUstream_st{};
+    *out = new CUstream_st{current_device, {}};
     streams.push_back(*out);
     live_count++;
     return cudaSuccess;
@@ -375,7 +399,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
 {
     (void)flags;
     GUARDED()
-    *out = new CUevent_st{};
+    *out = new CUevent_st{current_device, 0, 0, {}};
     live_count++;
     return cudaSuccess;
 }
@@ -392,6 +416,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     GUARDED()
+    if (event->device != stream->device)
+        return answer(cudaErrorInvalidResourceHandle);
     uint64_t number = ++event->recorded;
     auto work = [=] {
         event->reached = std::max(event->reached, number);
@@ -513,6 +539,12 @@ uint64_t simt_kernel_count()
 {
     std::lock_guard<std::mutex> guard(lock);
     return kernel_count;
+}
+
+uint64_t simt_peer_bytes()
+{
+    std::lock_guard<std::mutex> guard(lock);
+    return peer_bytes;
 }
 
 uint64_t simt_live_count()

@@ -46,6 +46,42 @@ Test(simt_runtime, memory_holds_what_nobody_takes_for_a_value)
     cr_assert_eq(cudaGetLastError(), cudaSuccess);
 }
 
+/* A stream and an event are of the GPU that was the thread's: what CUDA refuses is refused. */
+Test(simt_runtime, of_several_gpus)
+{
+    cudaStream_t streams[2];
+    cudaEvent_t events[2];
+    int *memory[2], host[COUNT];
+    simt_device_count_set(2);
+    cr_assert_eq(cudaSetDevice(2), cudaErrorInvalidDevice);
+    cr_assert_eq(cudaGetLastError(), cudaErrorInvalidDevice);
+    for (int d = 0; d < 2; d++) {
+        cr_assert_eq(cudaSetDevice(d), cudaSuccess);
+        streams[d] = stream_open();
+        memory[d] = memory_open();
+        cr_assert_eq(cudaEventCreateWithFlags(&events[d], cudaEventDefault), cudaSuccess);
+    }
+    planted_add(memory[0], memory[0], COUNT, 1, streams[0]); /* the thread's GPU is 1 */
+    cr_assert_eq(cudaGetLastError(), cudaErrorInvalidResourceHandle);
+    planted_add(memory[1], memory[1], COUNT, 1, streams[1]);
+    cr_assert_eq(cudaGetLastError(), cudaSuccess);
+    cr_assert_eq(cudaEventRecord(events[0], streams[1]), cudaErrorInvalidResourceHandle);
+    cr_assert_eq(cudaEventRecord(events[1], streams[1]), cudaSuccess);
+    cr_assert_eq(cudaStreamWaitEvent(streams[0], events[1], 0), cudaSuccess);
+    cr_assert_eq(simt_peer_bytes(), 0);
+    cr_assert_eq(cudaMemcpyAsync(memory[0] + 1, memory[1], 12, cudaMemcpyDefault, streams[0]),
+                 cudaSuccess);
+    cr_assert_eq(cudaMemcpyAsync(host, memory[1], 8, cudaMemcpyDefault, streams[0]), cudaSuccess);
+    cr_assert_eq(cudaMemcpyAsync(memory[0], memory[0] + 2, 4, cudaMemcpyDefault, streams[0]),
+                 cudaSuccess);
+    cr_assert_eq(simt_peer_bytes(), 12);
+    for (int d = 0; d < 2; d++) {
+        cr_assert_eq(cudaStreamDestroy(streams[d]), cudaSuccess);
+        cr_assert_eq(cudaEventDestroy(events[d]), cudaSuccess);
+        cr_assert_eq(cudaFree(memory[d]), cudaSuccess);
+    }
+}
+
 /* Without a seed nothing runs before somebody waits; a stream is in order for every seed. */
 Test(simt_runtime, a_stream_is_a_queue)
 {
