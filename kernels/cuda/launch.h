@@ -76,6 +76,17 @@ cudaError_t cuda_largest(const struct cuda_launch *launch, const struct op_large
 cudaError_t cuda_gather(const struct cuda_launch *launch, const struct op_gather *op);
 cudaError_t cuda_dequantize(const struct cuda_launch *launch, const struct op_dequantize *op);
 
+/* out[i] = in[0][i] + in[1][i] + ... in f32, in this order, for collectives; `out` may be one of
+ * them. Bytes: (in_count + 1) x count x 4. */
+#define CUDA_SUM_MAX 64
+struct cuda_sum {
+    float *out;
+    const float *in[CUDA_SUM_MAX];
+    int in_count;
+    int64_t count;
+};
+cudaError_t cuda_sum(const struct cuda_launch *launch, const struct cuda_sum *op);
+
 /* op_copy is the driver's: cudaMemcpyAsync and, of several rows, cudaMemcpy2DAsync. */
 
 #ifdef __cplusplus

@@ -51,22 +51,30 @@ static void settle_run(struct stream *stream, const void *argument)
     fail_unless_ok(stream, stream->kind->settle(stream, &failure), &failure);
 }
 
-static void call_run(struct stream *stream, const void *argument)
+static void call_ahead_run(struct stream *stream, const void *argument)
 {
     /* In its slot, which is this thread's now: the work may write to its argument. */
     struct command_call *call = (struct command_call *)argument;
     struct error failure = {.message = ""};
-    enum status status = STATUS_OK;
+    fail_unless_ok(stream, call->work(call->argument, &failure), &failure);
+}
+
+static void call_run(struct stream *stream, const void *argument)
+{
     if (stream->kind->settle != NULL)
-        status = stream->kind->settle(stream, &failure);
-    if (status == STATUS_OK)
-        status = call->work(call->argument, &failure);
-    fail_unless_ok(stream, status, &failure);
+        settle_run(stream, NULL);
+    if (stream->failure.status == STATUS_OK)
+        call_ahead_run(stream, argument);
+}
+
+void command_stream_moved(struct stream *stream)
+{
+    atomic_fetch_add_explicit(&stream->finished, 1, memory_order_relaxed);
 }
 
 static void command_finish(struct stream *stream)
 {
-    atomic_fetch_add_explicit(&stream->finished, 1, memory_order_relaxed);
+    command_stream_moved(stream);
     unsigned popped = atomic_load_explicit(&stream->popped, memory_order_relaxed) + 1;
     atomic_store(&stream->popped, popped);
     /* The host writes `wanted` before it looks at `popped`: either it sees this one, or this sees
@@ -197,17 +205,31 @@ void command_stream_put(struct stream *stream, enum command_kind kind, const cha
     slot_push(stream);
 }
 
-void command_stream_call(struct stream *stream,
-                         enum status (*work)(void *argument, struct error *err),
-                         const void *argument, size_t bytes)
+static void call_put(struct stream *stream, command_run *run,
+                     enum status (*work)(void *argument, struct error *err), const void *argument,
+                     size_t bytes)
 {
     struct command_call call; /* its bytes behind the argument's are not used */
     call.work = work;
     ASSERT(bytes <= sizeof call.argument);
     if (bytes > 0)
         memcpy(call.argument, argument, bytes);
-    command_stream_put(stream, COMMAND_SKIP, "call", call_run, &call,
+    command_stream_put(stream, COMMAND_SKIP, "call", run, &call,
                        offsetof(struct command_call, argument) + bytes);
+}
+
+void command_stream_call(struct stream *stream,
+                         enum status (*work)(void *argument, struct error *err),
+                         const void *argument, size_t bytes)
+{
+    call_put(stream, call_run, work, argument, bytes);
+}
+
+void command_stream_call_ahead(struct stream *stream,
+                               enum status (*work)(void *argument, struct error *err),
+                               const void *argument, size_t bytes)
+{
+    call_put(stream, call_ahead_run, work, argument, bytes);
 }
 
 /* Until all that was put on it has run. */

@@ -76,7 +76,7 @@ struct stream {
     struct sleepers idle;            /* the stream's thread, until something is pushed */
     atomic_bool stopping;
     _Alignas(64) atomic_uint popped; /* written by the stream's thread */
-    atomic_uint_fast64_t finished;   /* the same, as progress */
+    atomic_uint_fast64_t finished;   /* and pieces of the one that runs: progress */
     unsigned pushed_seen;            /* its last look at `pushed` */
     atomic_uint wanted;              /* the value of `popped` that the host waits for */
     struct sleepers host_waiting;
@@ -102,9 +102,13 @@ void command_stream_put(struct stream *stream, enum command_kind kind, const cha
 void command_stream_call(struct stream *stream,
                          enum status (*work)(void *argument, struct error *err),
                          const void *argument, size_t bytes);
+/* As in peer_ops. */
+void command_stream_call_ahead(struct stream *stream,
+                               enum status (*work)(void *argument, struct error *err),
+                               const void *argument, size_t bytes);
 enum status command_stream_synchronize(struct stream *stream, struct error *err) MUST_CHECK;
 
-/* Commands finished; any thread. */
+/* As in device_ops. */
 uint64_t command_stream_progress(const struct stream *stream);
 
 /* Runs work on the threads of the team now, also on a stream that has failed. */
@@ -128,6 +132,9 @@ struct command_part {
 
 /* Ends the part in trace and recording, with what the recording was told of the command so far. */
 void command_stream_cut(struct stream *stream, const struct command_part *part);
+
+/* A piece of the command is done, for `progress`. */
+void command_stream_moved(struct stream *stream);
 
 /* Waits for others, as the last thing of a command but for what needs no `resume`. */
 void command_stream_wait(struct stream *stream, struct sleepers *sleepers,

@@ -15,6 +15,7 @@
 struct device;
 struct stream;
 struct event;
+struct peer_ops;
 struct trace;
 
 /* What runs on a low stream gives way to everything else: on the CPU a thread that the system runs
@@ -66,10 +67,15 @@ struct device_ops {
     void (*copy)(struct stream *stream, const struct op_copy *op);
 
     /* Runs work(argument, err) in the stream's order, on a thread of the device; its failure is
-     * the stream's. `bytes` of the argument (<= STREAM_CALL_BYTES) are copied. Collectives and
-     * reads stand on this. */
+     * the stream's. `bytes` of the argument (<= STREAM_CALL_BYTES) are copied. Reads stand on this,
+     * and collectives where there are no `peers`. */
     void (*call)(struct stream *stream, enum status (*work)(void *argument, struct error *err),
                  const void *argument, size_t bytes);
+
+    /* What communicators stand on where the work of a stream runs behind its thread
+     * (device/peers.h); NULL: it runs on that thread, which may touch the memory of other such
+     * devices, too. */
+    const struct peer_ops *peers;
 
     /* Returns when everything put on the stream has run. */
     enum status (*synchronize)(struct stream *stream, struct error *err) MUST_CHECK;
@@ -166,6 +172,8 @@ void device_cpu_protect(struct device *device, bool closed);
 
 struct gpu_share {
     int ordinal;         /* as CUDA counts: cuda:0 is the first */
+    int sharer_count;    /* ranks on this GPU, each with the same part of its memory; 0: one */
+    int thread_count;    /* of host_run; 0: one for each CPU that the process may use */
     struct trace *trace; /* has a lane for each stream; borrowed; NULL: none */
     int rank;            /* whose lanes they are */
 };

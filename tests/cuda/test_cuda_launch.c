@@ -27,6 +27,7 @@ Test(cuda_launch, of_nothing_launches_nothing)
     const struct ffn_weights weights = {.gate = {.dtype = DTYPE_F32}, .down = {.dtype = DTYPE_F32}};
     const struct op_dequantize no_rows = {.in = {.columns = 16}}, no_columns = {.in = {.rows = 16}};
     uint64_t count = simt_kernel_count();
+    cr_assert_eq(cuda_sum(&launch, &(struct cuda_sum){.in_count = 1}), cudaSuccess);
     cr_assert_eq(cuda_rope_append(&launch, &(struct op_rope_append){0}, &none), cudaSuccess);
     cr_assert_eq(cuda_attention(&launch, &(struct op_attention){0}, &none), cudaSuccess);
     cr_assert_eq(cuda_dispatch(&launch, &(struct op_dispatch){0}), cudaSuccess);

@@ -80,3 +80,17 @@ Test(cuda_stages, of_a_long_pass)
     device_destroy(cpu);
     device_destroy(gpu);
 }
+
+/* Who waits for this rank sees it move while its thread waits for the GPU. */
+Test(cuda_stages, the_gpus_work_is_progress)
+{
+    struct device *device = device_open(1);
+    uint64_t passed = device->ops->progress(device->stream) + ROUNDS / 2;
+    for (int i = 0; i < ROUNDS / 2; i++)
+        device->ops->stage(device->stream, 1 + i % 5, i);
+    while (device->ops->progress(device->stream) < passed)
+        ;
+    synchronize_ok(device, device->stream);
+    cr_assert_geq(device->ops->progress(device->stream), passed + ROUNDS / 2);
+    device_destroy(device);
+}

@@ -6,6 +6,7 @@
 #include "device/thread_team.h"
 #include "kernels/cuda/device/cuda_error.h"
 #include "kernels/cuda/device/cuda_operations.h"
+#include "kernels/cuda/device/cuda_peers.h"
 #include "kernels/cuda/device/cuda_pool.h"
 #include "kernels/cuda/device/cuda_stream.h"
 
@@ -120,6 +121,7 @@ static const struct device_ops cuda_ops = {
     .dequantize = cuda_put_dequantize,
     .copy = cuda_put_copy,
     .call = command_stream_call,
+    .peers = &cuda_peers,
     .synchronize = command_stream_synchronize,
     .progress = command_stream_progress,
     .stage = cuda_stream_stage,
@@ -163,8 +165,10 @@ static enum status gpu_find(int ordinal, struct error *err)
 }
 
 /* What launches must know of the GPU, and its name. */
-static enum status gpu_describe(struct cuda_device *cuda, int ordinal, struct error *err)
+static enum status gpu_describe(struct cuda_device *cuda, const struct gpu_share *share,
+                                struct error *err)
 {
+    int ordinal = share->ordinal, sharer_count = share->sharer_count > 1 ? share->sharer_count : 1;
     struct cudaDeviceProp properties;
     CUDA_TRY(ordinal, cudaGetDeviceProperties(&properties, ordinal), err);
     if (!properties.concurrentManagedAccess)
@@ -172,7 +176,7 @@ static enum status gpu_describe(struct cuda_device *cuda, int ordinal, struct er
                          "cuda:%d (%s) cannot be used: host and GPU cannot use its memory at the "
                          "same time there (Linux, and not under Windows, is where they can)",
                          ordinal, properties.name);
-    cuda->pool.limit_bytes = properties.totalGlobalMem;
+    cuda->pool.limit_bytes = properties.totalGlobalMem / (size_t)sharer_count;
     cuda->common.launch = (struct cuda_launch){
         .multiprocessors = properties.multiProcessorCount,
         .capability = 10 * properties.major + properties.minor,
@@ -189,6 +193,7 @@ enum status device_cuda_create(struct device **out, const struct gpu_share *shar
     struct cuda_device *cuda;
     enum status status;
     int ordinal = share->ordinal;
+    int thread_count = share->thread_count > 0 ? share->thread_count : thread_team_cpu_count();
     TRY(gpu_find(ordinal, err));
     TRY(memory_get((void **)&cuda, 1, sizeof *cuda, "the CUDA device", err));
     cuda->ops = cuda_ops;
@@ -198,8 +203,8 @@ enum status device_cuda_create(struct device **out, const struct gpu_share *shar
         (struct stream_owner){.device = &cuda->device, .trace = share->trace, .rank = share->rank};
     cuda->common.ordinal = ordinal;
     cuda_pool_init(&cuda->pool, ordinal, 0);
-    TRY_GOTO(gpu_describe(cuda, ordinal, err), failed);
-    TRY_GOTO(thread_team_create(&cuda->team, thread_team_cpu_count(), -1, err), failed);
+    TRY_GOTO(gpu_describe(cuda, share, err), failed);
+    TRY_GOTO(thread_team_create(&cuda->team, thread_count, -1, err), failed);
     TRY_GOTO(cuda_stream_create(&cuda->device.stream, &cuda->common, STREAM_NORMAL, err), failed);
     *out = &cuda->device;
     return STATUS_OK;

@@ -15,25 +15,32 @@ static struct cuda_event *cuda_of(struct event *event)
     return (struct cuda_event *)event;
 }
 
-static void event_check(struct stream *stream, const char *call, cudaError_t error)
+enum status cuda_event_record(struct stream *stream, struct event *event, struct error *err)
 {
-    struct error failure = {.message = ""};
-    int ordinal = cuda_stream_of(stream)->common->ordinal;
-    if (error != cudaSuccess)
-        cuda_stream_check(stream, cuda_error_set(&failure, ordinal, call, error), &failure);
+    const struct cuda_stream *cuda = cuda_stream_of(stream);
+    CUDA_TRY(cuda->common->ordinal, cudaEventRecord(cuda_of(event)->event, cuda->launch.stream),
+             err);
+    return STATUS_OK;
+}
+
+enum status cuda_event_follow(struct stream *stream, struct event *event, struct error *err)
+{
+    const struct cuda_stream *cuda = cuda_stream_of(stream);
+    CUDA_TRY(cuda->common->ordinal,
+             cudaStreamWaitEvent(cuda->launch.stream, cuda_of(event)->event, 0), err);
+    return STATUS_OK;
 }
 
 static void event_record(struct stream *stream, struct event *event)
 {
-    event_check(stream, "cudaEventRecord",
-                cudaEventRecord(cuda_of(event)->event, cuda_stream_of(stream)->launch.stream));
+    struct error failure = {.message = ""};
+    cuda_stream_check(stream, cuda_event_record(stream, event, &failure), &failure);
 }
 
 static void event_follow(struct stream *stream, struct event *event)
 {
-    event_check(
-        stream, "cudaStreamWaitEvent",
-        cudaStreamWaitEvent(cuda_stream_of(stream)->launch.stream, cuda_of(event)->event, 0));
+    struct error failure = {.message = ""};
+    cuda_stream_check(stream, cuda_event_follow(stream, event, &failure), &failure);
 }
 
 static const struct event_kind cuda_event_kind = {.record = event_record, .follow = event_follow};

@@ -31,21 +31,34 @@ static void gpu_take(struct stream *stream)
                           &failure);
 }
 
-static enum status settle(struct stream *stream, struct error *err)
+/* Stage by stage: so a rank whose GPU works is seen to move, however far its thread is ahead. */
+static enum status stages_follow(struct cuda_stream *cuda, struct error *err)
+{
+    for (int i = 0; i < cuda->stages.mark_count; i++) {
+        CUDA_TRY(cuda->common->ordinal, cudaEventSynchronize(cuda->stages.marks[i]), err);
+        command_stream_moved(&cuda->base);
+    }
+    return STATUS_OK;
+}
+
+enum status cuda_stream_settle(struct stream *stream, struct error *err)
 {
     struct cuda_stream *cuda = cuda_stream_of(stream);
+    enum status followed = stages_follow(cuda, err);
     CUDA_TRY(cuda->common->ordinal, cudaStreamSynchronize(cuda->launch.stream), err);
+    if (followed != STATUS_OK)
+        return followed;
     return cuda_stages_settle(&cuda->stages, err);
 }
 
-static const struct stream_kind cuda_kind = {.resume = gpu_take, .settle = settle};
+static const struct stream_kind cuda_kind = {.resume = gpu_take, .settle = cuda_stream_settle};
 
 enum status cuda_stream_scratch(struct cuda_stream *cuda, size_t bytes, struct error *err)
 {
     struct cuda_launch *launch = &cuda->launch;
     if (bytes <= launch->scratch_bytes)
         return STATUS_OK;
-    TRY(settle(&cuda->base, err));
+    TRY(cuda_stream_settle(&cuda->base, err));
     CUDA_TRY(cuda->common->ordinal, cudaFree(launch->scratch), err);
     launch->scratch = NULL;
     launch->scratch_bytes = 0;
@@ -59,7 +72,7 @@ enum status cuda_stream_scratch(struct cuda_stream *cuda, size_t bytes, struct e
 static enum status stage_change(struct cuda_stream *cuda, int stage, struct error *err)
 {
     if (cuda_stages_are_full(&cuda->stages, 0))
-        TRY(settle(&cuda->base, err));
+        TRY(cuda_stream_settle(&cuda->base, err));
     return cuda_stages_change(&cuda->stages, stage, err);
 }
 
@@ -99,7 +112,7 @@ enum status cuda_stream_read_weights(struct cuda_stream *cuda, const int32_t *of
                                      int64_t group_count, uint64_t group_bytes, struct error *err)
 {
     if (cuda_stages_are_full(&cuda->stages, group_count))
-        TRY(settle(&cuda->base, err));
+        TRY(cuda_stream_settle(&cuda->base, err));
     return cuda_stages_read(&cuda->stages, offsets, group_count, group_bytes, err);
 }
 

@@ -44,6 +44,9 @@ void cuda_stream_stage_totals(const struct stream *stream,
 /* The failure of a command is the stream's. */
 void cuda_stream_check(struct stream *stream, enum status status, struct error *failure);
 
+/* Waits until all that was put on the stream has run. */
+enum status cuda_stream_settle(struct stream *stream, struct error *err) MUST_CHECK;
+
 /* At least `bytes` of scratch memory in launch.scratch; larger memory is got when the stream has
  * settled. */
 enum status cuda_stream_scratch(struct cuda_stream *cuda, size_t bytes,
@@ -62,5 +65,11 @@ enum status cuda_event_create(struct device *device, struct event **out,
                               struct error *err) MUST_CHECK;
 void cuda_event_destroy(struct device *device, struct event *event);
 void cuda_event_synchronize(struct event *event);
+
+/* For commands: as in peer_ops. */
+enum status cuda_event_record(struct stream *stream, struct event *event,
+                              struct error *err) MUST_CHECK;
+enum status cuda_event_follow(struct stream *stream, struct event *event,
+                              struct error *err) MUST_CHECK;
 
 #endif

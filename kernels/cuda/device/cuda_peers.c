@@ -1,0 +1,70 @@
+/* Copies and sums over the memory of several GPUs, or of several ranks on one. A copy may read any
+ * GPU's: the driver takes the way that there is between the two. A kernel reads its own GPU's
+ * alone, as others' need not be in its reach. */
+#include "kernels/cuda/device/cuda_peers.h"
+
+#include "kernels/cuda/device/cuda_error.h"
+#include "kernels/cuda/device/cuda_stream.h"
+
+_Static_assert(CUDA_SUM_MAX >= PEERS_MAX, "a kernel sums all peers");
+
+/* Of each peer's values on another GPU, brought at a time: large enough that a copy has the link's
+ * whole rate, and 63 MiB for 64 ranks. */
+#define STAGE_VALUES ((int64_t)1 << 18)
+
+static enum status copy(struct stream *stream, void *out, const void *in, int64_t bytes,
+                        struct error *err)
+{
+    const struct cuda_stream *cuda = cuda_stream_of(stream);
+    CUDA_TRY(cuda->common->ordinal,
+             cudaMemcpyAsync(out, in, (size_t)bytes, cudaMemcpyDefault, cuda->launch.stream), err);
+    return STATUS_OK;
+}
+
+static bool is_far(const struct cuda_stream *cuda, const struct device *device)
+{
+    return cuda_stream_of(device->stream)->common->ordinal != cuda->common->ordinal;
+}
+
+/* The values first .. first + count - 1: those of other GPUs are brought to scratch before. */
+static enum status piece_sum(struct stream *stream, const struct peer_sum *op, int64_t first,
+                             int64_t count, struct error *err)
+{
+    const struct cuda_stream *cuda = cuda_stream_of(stream);
+    struct cuda_sum sum = {.out = op->out + first, .in_count = op->in_count, .count = count};
+    float *stage = cuda->launch.scratch;
+    for (int k = 0; k < op->in_count; k++) {
+        sum.in[k] = op->in[k] + first;
+        if (!is_far(cuda, op->devices[k]))
+            continue;
+        TRY(copy(stream, stage, sum.in[k], count * (int64_t)sizeof *stage, err));
+        sum.in[k] = stage;
+        stage += STAGE_VALUES;
+    }
+    CUDA_TRY(cuda->common->ordinal, cuda_sum(&cuda->launch, &sum), err);
+    return STATUS_OK;
+}
+
+static enum status sum(struct stream *stream, const struct peer_sum *op, struct error *err)
+{
+    struct cuda_stream *cuda = cuda_stream_of(stream);
+    int far_count = 0;
+    for (int k = 0; k < op->in_count; k++)
+        far_count += is_far(cuda, op->devices[k]);
+    TRY(cuda_stream_scratch(cuda, (size_t)(far_count * STAGE_VALUES) * sizeof *op->out, err));
+    int64_t step = far_count > 0 ? STAGE_VALUES : op->count;
+    for (int64_t first = 0; first < op->count; first += step) {
+        int64_t left = op->count - first;
+        TRY(piece_sum(stream, op, first, left < step ? left : step, err));
+    }
+    return STATUS_OK;
+}
+
+const struct peer_ops cuda_peers = {
+    .call = command_stream_call_ahead,
+    .record = cuda_event_record,
+    .wait = cuda_event_follow,
+    .copy = copy,
+    .sum = sum,
+    .settle = cuda_stream_settle,
+};

@@ -1,0 +1,55 @@
+/* What a device whose work runs behind its streams' threads (a GPU) offers to who joins ranks: work
+ * that is put on a stream by that stream's thread, and events that order it behind the work of
+ * other devices. src/comm/virtual.c is made of it.
+ */
+#ifndef PHASOR_DEVICE_PEERS_H
+#define PHASOR_DEVICE_PEERS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+struct device;
+struct event;
+struct stream;
+
+#define PEERS_MAX 64
+
+/* out[i] = in[0][i] + in[1][i] + ..., one after another in f32; out may be one of them. */
+struct peer_sum {
+    float *out;                 /* of the stream's device */
+    const float *in[PEERS_MAX]; /* of a device each */
+    const struct device *devices[PEERS_MAX];
+    int in_count;  /* 1 .. PEERS_MAX */
+    int64_t count; /* of values; 0 is allowed */
+};
+
+struct peer_ops {
+    /* As device_ops.call, but what was put on the stream before may not have run yet: the work
+     * itself touches no memory of a device. */
+    void (*call)(struct stream *stream, enum status (*work)(void *argument, struct error *err),
+                 const void *argument, size_t bytes);
+
+    /* ---- For such work, on its own stream. None waits but `settle`. -------------------------- */
+
+    /* `event` is of the stream's device, from event_create, and recorded here alone. */
+    enum status (*record)(struct stream *stream, struct event *event, struct error *err) MUST_CHECK;
+
+    /* What comes later on the stream runs behind the last record of an event of any device; of one
+     * that was never recorded, at once. */
+    enum status (*wait)(struct stream *stream, struct event *event, struct error *err) MUST_CHECK;
+
+    /* Between the memories of any two devices. */
+    enum status (*copy)(struct stream *stream, void *out, const void *in, int64_t bytes,
+                        struct error *err) MUST_CHECK;
+
+    /* Reads memory of other devices by copies alone, piece by piece through some of its own. */
+    enum status (*sum)(struct stream *stream, const struct peer_sum *op,
+                       struct error *err) MUST_CHECK;
+
+    /* Returns when all that is on the stream has run, or cannot run any more. */
+    enum status (*settle)(struct stream *stream, struct error *err) MUST_CHECK;
+};
+
+#endif
