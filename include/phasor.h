@@ -120,8 +120,9 @@ struct phasor_model_params {
                               * cache. 0: as much as there is */
     int thread_count;        /* of all devices together; 0: one for each core the process may use */
     const char *devices;     /* "cpu:N": N ranks, each with its share of the cores and its own
-                              * memory; "cuda:0": one rank, the first GPU; NULL: as many of the CPU
-                              * as the plan has, or one */
+                              * memory; "cuda:0": one rank, the first GPU; "cuda:0-3", "cuda:0,2": one
+                              * on each of them; "cuda:0x4": four on the first; NULL: as many of the
+                              * CPU as the plan has, or one */
     const char *plan;        /* how weights lie over the ranks, "tp4|ep4", or in prefill and then in
                               * decode, "dp4|ep4>tp4", perhaps on packed INT4 weights,
                               * "tp4|tp4>tp4:int4" (docs/plans.md); "auto": see `batch`; NULL or

@@ -100,7 +100,7 @@ static const struct cli_option options[] = {
      0, 0, expert_dtype_words},
     {"devices", 0, OPTION_TEXT, AT(devices), "cpu:N",
      "N ranks, each with its share of the cores and its own memory (as many as the plan has); or "
-     "cuda:0, one rank on the first GPU",
+     "GPUs: cuda:0, cuda:0-3, cuda:0,2, a rank on each, or cuda:0x4, four ranks on the first",
      0, 0, NULL},
     {"plan", 0, OPTION_TEXT, AT(plan), "PLAN",
      "how weights lie over the ranks, such as \"tp4|ep4\", or in prefill and then in decode, such "

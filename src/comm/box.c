@@ -28,10 +28,28 @@ void box_hosts_deinit(struct box_hosts *hosts)
     thread_team_destroy(hosts->team);
 }
 
+static int threads_wanted(const struct box_params *params)
+{
+    return params->thread_count > 0 ? params->thread_count : thread_team_cpu_count();
+}
+
+static int sharers_of(const struct box_params *params, int gpu)
+{
+    int count = 0;
+    for (int r = 0; r < params->rank_count; r++)
+        count += params->gpus[r] == gpu;
+    return count;
+}
+
 static enum status gpus_create(struct box *box, const struct box_params *params, struct error *err)
 {
+    int threads = threads_wanted(params) / params->rank_count;
     for (int r = 0; r < params->rank_count; r++) {
-        struct gpu_share share = {.ordinal = r, .trace = params->trace, .rank = r};
+        struct gpu_share share = {.ordinal = params->gpus[r],
+                                  .sharer_count = sharers_of(params, params->gpus[r]),
+                                  .thread_count = threads > 1 ? threads : 1,
+                                  .trace = params->trace,
+                                  .rank = r};
         TRY(device_cuda_create(&box->devices[r], &share, err));
     }
     return STATUS_OK;
@@ -39,8 +57,7 @@ static enum status gpus_create(struct box *box, const struct box_params *params,
 
 static enum status cpus_create(struct box *box, const struct box_params *params, struct error *err)
 {
-    int cpu_count = thread_team_cpu_count();
-    int wanted = params->thread_count > 0 ? params->thread_count : cpu_count;
+    int cpu_count = thread_team_cpu_count(), wanted = threads_wanted(params);
     int total = wanted < params->rank_count ? params->rank_count : wanted;
     /* Fewer threads than CPUs are left to the system: another process that pinned its few would
      * meet them on the first CPUs while the last are idle. */
@@ -62,7 +79,7 @@ static enum status cpus_create(struct box *box, const struct box_params *params,
 
 static enum status box_fill(struct box *box, const struct box_params *params, struct error *err)
 {
-    TRY(params->cuda ? gpus_create(box, params, err) : cpus_create(box, params, err));
+    TRY(params->gpus != NULL ? gpus_create(box, params, err) : cpus_create(box, params, err));
     struct comm_domain_params shared = {
         .devices = box->devices,
         .rank_count = params->rank_count,

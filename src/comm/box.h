@@ -16,7 +16,9 @@ struct box_params {
     double patience_seconds;      /* see comm_domain_params */
     const char *const *tag_names; /* see comm_domain_params */
     int tag_count;
-    bool cuda;               /* rank r is the GPU cuda:r; the two below are the CPU's */
+    const int *gpus;         /* [rank_count]: rank r is cuda:gpus[r], on which others may be, too;
+                              * NULL: each is a share of the CPU. Those below but `trace` are the
+                              * CPU's */
     const char *kernels;     /* see cpu_share; NULL */
     struct turn *turn;       /* see device/device.h; NULL */
     struct trace *trace;     /* see cpu_share; NULL */

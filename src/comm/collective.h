@@ -15,9 +15,10 @@ enum collective_kind {
     COLLECTIVE_KIND_COUNT,
 };
 
-/* One member's call: the argument of device->ops->call. */
+/* One member's call: the argument of device->ops->call, or of that of its peers. */
 struct collective {
     struct comm *comm;
+    struct stream *stream; /* that it is on */
     enum collective_kind kind;
     int tag;
     uint32_t number; /* 1, 2, 3 ... of its communicator */
@@ -31,19 +32,59 @@ struct collective {
 };
 _Static_assert(sizeof(struct collective) <= STREAM_CALL_BYTES, "a stream copies so much");
 
-/* How bytes move once all members are there and their calls fit: each member's thread calls the
- * function of the kind, which writes that member's results alone. Reads its peers' calls from
- * call->comm->group; whatever it reads stays until it returns at every member. One table for each
- * kind of link, one file for each table. */
+/* How bytes move: one table for each kind of link, one file for each table. All but init and deinit
+ * run on the thread of each member's stream, in the order in which they stand here; NULL where
+ * there is nothing to do. */
 struct comm_group;
 struct comm_backend {
     const char *name;
-    void (*met)(struct comm_group *group); /* all members have come: before any moves; or NULL */
-    void (*move[COLLECTIVE_KIND_COUNT])(const struct collective *call);
+
+    /* Of a group whose members are known. What a failure leaves, deinit frees. */
+    enum status (*init)(struct comm_group *group, struct error *err);
+    void (*deinit)(struct comm_group *group);
+
+    /* Before the member comes to the others. Its failure is the stream's; nobody has moved then. */
+    enum status (*come)(const struct collective *call, struct error *err);
+
+    /* By the last to come, for all. */
+    void (*met)(struct comm_group *group);
+
+    /* Once all members are there and their calls fit: writes this member's results alone. Reads its
+     * peers' calls from call->comm->group; those stay until it returns at every member. Where it
+     * fails it has met the others as often as where it does not (group_align). */
+    enum status (*move)(const struct collective *call, struct error *err);
+
+    /* When all have returned from `move`, this one with the status `moved`; what it returns is the
+     * stream's, `moved` if that is a failure. */
+    enum status (*parted)(const struct collective *call, enum status moved, struct error *err);
+
+    const struct comm_reach *reach; /* of moves_run; NULL: it is not called */
 };
 
-extern const struct comm_backend comm_backend_local; /* local.c */
-extern const struct comm_backend comm_backend_slow;  /* slow.c */
+/* How a member reaches its peers' memory, where it can read it itself. */
+struct comm_reach {
+    /* Around what one member reads of the others between two meetings, and writes of its own. It is
+     * closed also where opening or what came then has failed. */
+    enum status (*open)(const struct collective *call, struct error *err);
+    enum status (*close)(const struct collective *call, struct error *err);
+
+    /* `bytes` > 0; out is not in. */
+    enum status (*copy)(const struct collective *call, void *out, const void *in, int64_t bytes,
+                        struct error *err);
+
+    /* out[i] = the sum of in[m][i] over the members m, one after another; `out` may be one of them.
+     * `count` > 0. */
+    enum status (*sum)(const struct collective *call, float *out, const float *const *in,
+                       int64_t count, struct error *err);
+};
+
+/* comm_backend.move by the backend's reach, and the count of what is moved. moves.c */
+enum status moves_run(const struct collective *call, struct error *err) MUST_CHECK;
+
+extern const struct comm_reach comm_reach_local;       /* local.c */
+extern const struct comm_backend comm_backend_local;   /* the same */
+extern const struct comm_backend comm_backend_slow;    /* slow.c */
+extern const struct comm_backend comm_backend_virtual; /* virtual.c */
 
 /* The next send to `peer` at or behind `from`, or send_count: how the i-th send to a peer is
  * found. */

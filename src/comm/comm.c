@@ -5,15 +5,23 @@
 #include "base/record.h"
 #include "base/trace.h"
 #include "comm/group.h"
+#include "device/peers.h"
 
 /* The unit of an all-reduce's parts: a line of the cache. */
 #define PART_VALUES 16
+
+static const struct comm_backend *backend_of(const struct comm_domain *domain)
+{
+    if (domain->devices[0]->ops->peers != NULL)
+        return &comm_backend_virtual;
+    return domain->links != NULL ? &comm_backend_slow : &comm_backend_local;
+}
 
 static void group_init(struct comm_group *group, struct comm_domain *domain, const int *ranks,
                        int member_count)
 {
     group->domain = domain;
-    group->backend = domain->links != NULL ? &comm_backend_slow : &comm_backend_local;
+    group->backend = backend_of(domain);
     group->size = member_count;
     atomic_init(&group->ends_left, member_count);
     for (int m = 0; m < member_count; m++) {
@@ -26,18 +34,10 @@ static void group_init(struct comm_group *group, struct comm_domain *domain, con
     }
 }
 
-static enum status transfer_get(struct comm_group *group, int member_count, struct error *err)
+static void group_free(struct comm_group *group)
 {
-    int pair_count = member_count * (member_count - 1);
-    TRY(links_transfer_init(&group->transfer, pair_count, err));
-    return memory_get((void **)&group->sent, (size_t)pair_count, sizeof *group->sent,
-                      "a communicator", err);
-}
-
-static void group_free(struct comm_group *group, const struct comm_domain *domain)
-{
-    links_transfer_deinit(domain->links, &group->transfer);
-    memory_free(group->sent);
+    if (group->backend->deinit != NULL)
+        group->backend->deinit(group);
     memory_free(group);
 }
 
@@ -48,12 +48,14 @@ enum status comm_create(struct comm **out, struct comm_domain *domain, const int
     struct comm_group *group;
     TRY(memory_get((void **)&group, 1, sizeof *group + (size_t)member_count * sizeof group->ends[0],
                    "a communicator", err));
-    enum status status = domain->links != NULL ? transfer_get(group, member_count, err) : STATUS_OK;
+    group_init(group, domain, ranks, member_count);
+    enum status status = STATUS_OK;
+    if (group->backend->init != NULL)
+        status = group->backend->init(group, err);
     if (status != STATUS_OK) {
-        group_free(group, domain);
+        group_free(group);
         return status;
     }
-    group_init(group, domain, ranks, member_count);
     domain_add(domain, group);
     for (int m = 0; m < member_count; m++)
         out[m] = &group->ends[m];
@@ -66,7 +68,7 @@ void comm_destroy(struct comm *comm)
         return;
     struct comm_group *group = comm->group;
     domain_remove(group->domain, group);
-    group_free(group, group->domain);
+    group_free(group);
 }
 
 int comm_size(const struct comm *comm)
@@ -129,23 +131,29 @@ static void collective_record(const struct collective *call)
 static enum status collective_run(void *argument, struct error *err)
 {
     const struct collective *call = argument;
+    const struct comm_backend *backend = call->comm->group->backend;
     trace_name(collective_name(call));
     double begin = trace_begin();
     TRY(group_meet(call, err));
     trace_add(begin, "wait for the others", 0);
     record_begin();
     collective_record(call);
-    call->comm->group->backend->move[call->kind](call);
+    enum status status = backend->move(call, err);
     group_leave(call);
-    return STATUS_OK;
+    return backend->parted == NULL ? status : backend->parted(call, status, err);
 }
 
 static void collective_post(struct comm *comm, struct stream *stream, struct collective *call)
 {
     ASSERT(call->tag >= 0 && call->tag < COMM_TAGS_MAX);
+    const struct device_ops *ops = group_device(comm)->ops;
     call->comm = comm;
+    call->stream = stream;
     call->number = ++comm->posted;
-    group_device(comm)->ops->call(stream, collective_run, call, sizeof *call);
+    if (ops->peers != NULL)
+        ops->peers->call(stream, collective_run, call, sizeof *call);
+    else
+        ops->call(stream, collective_run, call, sizeof *call);
 }
 
 void comm_all_gather(struct comm *comm, struct stream *stream, const struct comm_all_gather *op)

@@ -11,8 +11,9 @@
  * sentence that names rank and operation. Nothing is copied before all members' calls have been
  * checked against one another.
  *
- * Backends: `local` (ranks of one process), and `slow`, the same with links as slow as they are
- * told, by which replay is held against runs.
+ * Backends: `local` (ranks of one process), `slow`, the same with links as slow as they are told,
+ * by which replay is held against runs, and `virtual` (GPUs, or several ranks on one). Which it is,
+ * the devices say, which are all of one kind.
  */
 #ifndef PHASOR_COMM_COMM_H
 #define PHASOR_COMM_COMM_H
@@ -44,7 +45,7 @@ struct comm_domain_params {
                                    * run is ended; 0: 10 seconds */
     const char *const *tag_names; /* [tag_count] for sentences, NULLs allowed */
     int tag_count;                /* <= COMM_TAGS_MAX; 0: tags have no names */
-    struct comm_links links;      /* {0}: none are slow */
+    struct comm_links links;      /* {0}: none are slow; else not of GPUs */
 };
 
 /* Installs the failure handler of each device, so that a stream that fails ends the waiting of all

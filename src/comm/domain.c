@@ -44,6 +44,8 @@ static void domain_init(struct comm_domain *domain, const struct comm_domain_par
         domain->tag_names[tag] = params->tag_names[tag];
     memcpy(domain->devices, params->devices,
            (size_t)params->rank_count * sizeof domain->devices[0]);
+    for (int r = 1; r < params->rank_count; r++)
+        ASSERT(params->devices[r]->ops->peers == params->devices[0]->ops->peers);
     domain->may_spin = each_thread_has_a_cpu(domain);
     domain->looked_at = system_seconds();
     pthread_mutex_init(&domain->lock, NULL);
@@ -60,6 +62,7 @@ enum status comm_domain_create(struct comm_domain **out, const struct comm_domai
                    sizeof *domain + (size_t)params->rank_count * sizeof domain->ranks[0],
                    "what the ranks share", err));
     if (params->links.bytes_per_second > 0) {
+        ASSERT(params->devices[0]->ops->peers == NULL);
         enum status status = links_create(&domain->links, params->rank_count, &params->links, err);
         if (status != STATUS_OK) {
             memory_free(domain);

@@ -8,6 +8,9 @@
 #include "comm/domain.h"
 #include "comm/links.h"
 
+/* Events of a member, in turn: virtual.c. */
+#define COMM_MARKS 2
+
 /* One end. The host thread of its rank writes `posted`, the stream's thread the others. */
 struct comm {
     struct comm_group *group;
@@ -15,6 +18,8 @@ struct comm {
     uint32_t posted; /* collectives put on a stream */
     /* Set before the member arrives; the others read it between arrival and departure. */
     const struct collective *call;
+    struct event *marks[COMM_MARKS];  /* of a GPU: virtual.c */
+    unsigned mark_count;              /* recorded so far */
     _Alignas(64) atomic_uint arrived; /* number of the last collective at which it has arrived */
     atomic_uint finished;             /* number of the last that it has left */
 };

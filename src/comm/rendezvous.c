@@ -134,6 +134,8 @@ enum status group_meet(const struct collective *call, struct error *err)
     unsigned gate = gate_read(group);
     if (gate & GATE_ENDED)
         return comm_domain_failure(group->domain, err);
+    if (group->backend->come != NULL)
+        TRY(group->backend->come(call, err));
     comm->call = call;
     atomic_store(&comm->arrived, call->number);
     domain_note(call, false);

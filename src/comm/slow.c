@@ -1,7 +1,7 @@
 /* Ranks of one process whose links are as slow as they are told (struct comm_links), so that what
  * replay says of a box can be held against a run that took its time.
  *
- * Bytes move as in local.c; then each member sleeps until they would have come over the links
+ * Bytes move as by local.c; then each member sleeps until they would have come over the links
  * (links.h) from when the last member came. Between each two members flow what replay lets flow
  * (replay/collective_flows.h, `direct`): of an all-gather the sender's part, of a reduce-scatter
  * the receiver's, of an all-reduce 2 / size of the whole, of the others what is sent. Copying and
@@ -11,6 +11,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include "base/memory.h"
 #include "base/record.h"
 #include "base/system.h"
 #include "comm/group.h"
@@ -85,22 +86,33 @@ static void await(const struct collective *call)
     record_resume();
 }
 
-static void move(const struct collective *call)
+static enum status move(const struct collective *call, struct error *err)
 {
-    comm_backend_local.move[call->kind](call);
+    TRY(moves_run(call, err));
     if (call->comm->group->size > 1)
         await(call);
+    return STATUS_OK;
+}
+
+static enum status init(struct comm_group *group, struct error *err)
+{
+    int pair_count = group->size * (group->size - 1);
+    TRY(links_transfer_init(&group->transfer, pair_count, err));
+    return memory_get((void **)&group->sent, (size_t)pair_count, sizeof *group->sent,
+                      "a communicator", err);
+}
+
+static void deinit(struct comm_group *group)
+{
+    links_transfer_deinit(group->domain->links, &group->transfer);
+    memory_free(group->sent);
 }
 
 const struct comm_backend comm_backend_slow = {
     .name = "slow",
+    .init = init,
+    .deinit = deinit,
     .met = send,
-    .move =
-        {
-            [COLLECTIVE_ALL_GATHER] = move,
-            [COLLECTIVE_REDUCE_SCATTER] = move,
-            [COLLECTIVE_ALL_REDUCE] = move,
-            [COLLECTIVE_ALL_TO_ALL_V] = move,
-            [COLLECTIVE_EXCHANGE] = move,
-        },
+    .move = move,
+    .reach = &comm_reach_local,
 };

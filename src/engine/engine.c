@@ -24,8 +24,8 @@ struct engine {
     struct tokenizer *tokenizer;
     struct plan_layouts layouts;
     uint64_t memory_bytes;
-    bool has_chosen; /* the layouts: nobody named them */
-    bool has_gpus;   /* its ranks are GPUs, not shares of the CPU */
+    bool has_chosen;               /* the layouts: nobody named them */
+    struct engine_devices devices; /* that were named */
     struct trace *trace;
     struct trace_lane *lane; /* of who drives */
     struct turn *turn;       /* of ranks that are recorded; NULL: they run as they can */
@@ -96,7 +96,7 @@ static enum status plan_choose(struct engine *engine, struct engine_params *chos
         .tokenizer = engine->tokenizer,
         .types = *types,
         .rank_count = engine_layout(engine)->rank_count,
-        .has_gpus = engine->has_gpus,
+        .has_gpus = engine->devices.cuda,
     };
     if (chosen->plan != NULL || chosen->choose == NULL)
         return STATUS_OK;
@@ -196,7 +196,7 @@ static enum status weights_read(struct engine *engine, struct loading *loading, 
                      .thread_count = loading->params->thread_count,
                      .tag_names = traffic_names,
                      .tag_count = TRAFFIC_KIND_COUNT,
-                     .cuda = engine->has_gpus,
+                     .gpus = engine->devices.cuda ? engine->devices.gpus : NULL,
                      .turn = engine->turn,
                      .trace = engine->trace,
                      .links = loading->params->links,
@@ -469,12 +469,11 @@ static enum status weights_and_ways_get(struct engine *engine, const struct engi
 static enum status devices_get(int *rank_count, struct engine *engine,
                                const struct engine_params *params, struct error *err)
 {
-    struct engine_devices devices = {.rank_count = 0}; /* as many as the plan has */
+    struct engine_devices *devices = &engine->devices; /* of zeros: as many as the plan has */
     if (params->devices != NULL || params->plan == NULL)
-        TRY(engine_devices_parse(&devices, params->devices, err));
-    *rank_count = devices.rank_count;
-    engine->has_gpus = devices.cuda;
-    if (params->records && engine->has_gpus)
+        TRY(engine_devices_parse(devices, params->devices, err));
+    *rank_count = devices->rank_count;
+    if (params->records && devices->cuda)
         return error_set(err, STATUS_UNSUPPORTED,
                          "--record: runs of the CPU's ranks can be recorded, and --devices is %s; "
                          "choose cpu:N",

@@ -46,7 +46,7 @@ struct engine_params {
     enum dtype dtype;      /* DTYPE_F32 or DTYPE_BF16 otherwise */
     bool has_int4_experts; /* routed experts are rounded to int4 while they load */
     int32_t thread_count;  /* of all ranks together; 0: one for each core the process may use */
-    const char *devices;   /* "cpu", "cpu:N" or "cuda:0"; NULL: as many as the plan has, or one */
+    const char *devices;   /* see engine_devices_parse; NULL: as many as the plan has, or one */
     const char *plan;      /* see engine_plan_parse */
     /* Who is asked for the plan where `plan` is NULL; or NULL. The layouts are legal. */
     enum status (*choose)(void *context, struct engine_choice *out,
@@ -135,10 +135,12 @@ void engine_watch(struct engine *engine, const struct watch *watch);
 /* What the ranks of an engine are. */
 struct engine_devices {
     int rank_count;
-    bool cuda; /* see box_params */
+    bool cuda;                /* rank r is the GPU cuda:gpus[r]; else they are shares of the CPU */
+    int gpus[COMM_RANKS_MAX]; /* some may be the same */
 };
 
-/* "cpu", "cpu:N" or "cuda:0"; NULL means "cpu", one rank. */
+/* "cpu", "cpu:N", or GPUs: "cuda:" and, between commas, numbers (3), ranges (0-3) and numbers with
+ * how many ranks are on that one (0x4); NULL means "cpu", one rank. */
 enum status engine_devices_parse(struct engine_devices *out, const char *devices,
                                  struct error *err) MUST_CHECK;
 

@@ -20,6 +20,7 @@ struct run {
     char model[16]; /* no pointer: the runner copies it */
     enum dtype dtype;
     int rank_count;
+    int gpu_count; /* rank r is on GPU r % gpu_count */
     char plan[32];
     int scenario;
     enum simt_order order;
@@ -32,6 +33,9 @@ static void run_one(struct scenario_result *out, const struct run *run, bool cud
     struct layout layout;
     struct error err;
     const struct scenario *scenario = &scenarios[run->scenario];
+    int gpus[COMM_RANKS_MAX];
+    for (int r = 0; r < run->rank_count; r++)
+        gpus[r] = r % run->gpu_count;
     cr_assert_eq(layout_parse(&layout, run->plan, run->rank_count, &err), STATUS_OK);
     model_runner_open(&runner, &(struct runner_params){
                                    .dir = scenario_checkpoint(run->model, run->dtype),
@@ -43,7 +47,7 @@ static void run_one(struct scenario_result *out, const struct run *run, bool cud
                                    .page_count = 2 * SCENARIO_SEQUENCES_MAX,
                                    .thread_count = run->rank_count,
                                    .patience_seconds = 100,
-                                   .cuda = cuda,
+                                   .gpus = cuda ? gpus : NULL,
                                });
     scenario_run(out, &runner, scenario);
     for (int r = 0; r < run->rank_count; r++) {
@@ -57,11 +61,21 @@ static void run_one(struct scenario_result *out, const struct run *run, bool cud
 ParameterizedTestParameters(cuda_exec, answers_as_the_cpu)
 {
     static struct run runs[] = {
-        {"mixtral", DTYPE_F32, 1, "tp1|tp1", 0, SIMT_FORWARD, 0},
-        {"qwen2moe", DTYPE_F32, 1, "tp1|tp1", 1, SIMT_REVERSE, 1},
-        {"qwen3moe", DTYPE_BF16, 1, "tp1|tp1", 0, SIMT_RANDOM, 2},
-        {"qwen2moe", DTYPE_F32, 2, "dp2|ep2", 0, SIMT_RANDOM, 3},
-        {"qwen3moe", DTYPE_F32, 4, "tp2dp2|tp2ep2", 2, SIMT_FORWARD, 4},
+        {"mixtral", DTYPE_F32, 1, 1, "tp1|tp1", 0, SIMT_FORWARD, 0},
+        {"qwen2moe", DTYPE_F32, 1, 1, "tp1|tp1", 1, SIMT_REVERSE, 1},
+        {"qwen3moe", DTYPE_BF16, 1, 1, "tp1|tp1", 0, SIMT_RANDOM, 2},
+        {"qwen2moe", DTYPE_F32, 2, 2, "dp2|ep2", 0, SIMT_RANDOM, 3},
+        {"qwen3moe", DTYPE_F32, 4, 4, "tp2dp2|tp2ep2", 2, SIMT_FORWARD, 4},
+        {"mixtral", DTYPE_F32, 4, 1, "tp4|tp4", 2, SIMT_REVERSE, 5},
+        {"qwen2moe", DTYPE_F32, 4, 1, "dp4|ep4", 2, SIMT_FORWARD, 0},
+        {"qwen3moe", DTYPE_F32, 4, 2, "dp4|tp4", 2, SIMT_RANDOM, 1},
+        {"qwen2moe", DTYPE_F32, 2, 1, "tp2|ep2", 0, SIMT_FORWARD, 2},
+        {"mixtral", DTYPE_F32, 4, 4, "tp4|tp2ep2", 2, SIMT_FORWARD, 3},
+        {"qwen2moe", DTYPE_F32, 4, 2, "tp4|ep4", 2, SIMT_FORWARD, 4},
+        {"qwen3moe", DTYPE_BF16, 4, 1, "dp4|tp2ep2", 2, SIMT_REVERSE, 0},
+        {"mixtral", DTYPE_F32, 4, 1, "tp2dp2|tp4", 2, SIMT_FORWARD, 1},
+        {"qwen3moe", DTYPE_F32, 4, 3, "tp2dp2|ep4", 2, SIMT_FORWARD, 2},
+        {"qwen3moe", DTYPE_F32, 8, 1, "tp2dp4|tp2ep4", 2, SIMT_FORWARD, 3},
     };
     return cr_make_param_array(struct run, runs, sizeof runs / sizeof *runs);
 }
@@ -70,7 +84,7 @@ ParameterizedTest(struct run *run, cuda_exec, answers_as_the_cpu)
 {
     struct scenario_result expected, found;
     uint64_t live = memory_counters_get().live_count;
-    simt_device_count_set(run->rank_count);
+    simt_device_count_set(run->gpu_count);
     simt_order_set(run->order, 1);
     simt_stream_seed_set(run->stream_seed);
     run_one(&expected, run, false);

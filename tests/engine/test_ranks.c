@@ -140,7 +140,8 @@ Test(ranks, what_cannot_be_is_told)
         const char *devices, *plan, *fragment;
     } cases[] = {
         {"cpu:0", NULL, "--devices: expected cpu, cpu:N"},
-        {"cuda:1", NULL, "or cuda:0, found"},
+        {"cuda", NULL, "found \"cuda\""},
+        {"cuda:", NULL, "GPUs such as cuda:0, cuda:0-3, cuda:0,2 or cuda:0x4"},
         {"cpu:65", NULL, "from 1 to 64"},
         {"cpu:-1", NULL, "found \"cpu:-1\""},
         {"cpu:2x", NULL, "--devices"},

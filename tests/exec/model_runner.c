@@ -83,7 +83,7 @@ void model_runner_open(struct model_runner *out, const struct runner_params *par
                        .patience_seconds = params->patience_seconds,
                        .tag_names = traffic_names,
                        .tag_count = TRAFFIC_KIND_COUNT,
-                       .cuda = params->cuda,
+                       .gpus = params->gpus,
                        .kernels = params->kernels,
                        .turn = params->turn,
                    },

@@ -23,7 +23,7 @@ struct runner_params {
     int64_t token_max;         /* of a pass */
     int64_t segment_max;       /* 0: 16 */
     int64_t page_count;        /* of each group */
-    bool cuda;                 /* see box_params */
+    const int *gpus;           /* see box_params */
     const char *kernels;       /* see cpu_share */
     struct turn *turn;         /* see box_params */
     double patience_seconds;

@@ -1,0 +1,122 @@
+/* Ranks on GPUs, several of them on one or one on each, joined by events alone: what a collective
+ * does is put on the members' streams, which run it behind their threads. No stream waits for its
+ * thread, no thread for a stream, and no kernel for another.
+ *
+ * The threads meet as those of local.c do, so that each knows the others' calls. What there is the
+ * order of the threads becomes an order of the streams by marks: before a thread goes to meet the
+ * others it records an event behind what it has put on its stream, and when it has met them it lets
+ * its stream wait for theirs. So what a stream does behind a meeting runs behind all that any
+ * member put on before it. All waits are for what has been recorded: streams never wait for a
+ * thread, nor for each other in a ring. Two events take turns: a mark is recorded anew two meetings
+ * later, when all have met that wait for it. With one a thread that is late would let its stream
+ * wait for what the others have put on theirs meanwhile, and copies would run one after another.
+ *
+ * A member that fails ends the run, and goes to the meetings that are left. Before the parting it
+ * waits for its stream: perhaps it could not mark what it has put there. Behind the parting all see
+ * that the run has ended, so that no wrong value is taken for a result.
+ */
+#include "comm/group.h"
+#include "device/peers.h"
+
+_Static_assert(COMM_RANKS_MAX <= PEERS_MAX, "a device sums all members");
+
+static const struct peer_ops *peers_of(const struct collective *call)
+{
+    return group_device(call->comm)->ops->peers;
+}
+
+/* Before a meeting. */
+static enum status mark(const struct collective *call, struct error *err)
+{
+    struct comm *comm = call->comm;
+    return peers_of(call)->record(call->stream, comm->marks[comm->mark_count++ % COMM_MARKS], err);
+}
+
+/* Behind it. */
+static enum status wait_for_marks(const struct collective *call, struct error *err)
+{
+    const struct comm *comm = call->comm;
+    unsigned which = (comm->mark_count - 1) % COMM_MARKS;
+    for (int m = 0; m < comm->group->size; m++) {
+        if (m != comm->member)
+            TRY(peers_of(call)->wait(call->stream, comm->group->ends[m].marks[which], err));
+    }
+    return STATUS_OK;
+}
+
+static enum status copy(const struct collective *call, void *out, const void *in, int64_t bytes,
+                        struct error *err)
+{
+    return peers_of(call)->copy(call->stream, out, in, bytes, err);
+}
+
+static enum status sum(const struct collective *call, float *out, const float *const *in,
+                       int64_t count, struct error *err)
+{
+    const struct comm_group *group = call->comm->group;
+    struct peer_sum sum = {.out = out, .in_count = group->size, .count = count};
+    for (int m = 0; m < group->size; m++) {
+        sum.in[m] = in[m];
+        sum.devices[m] = group->domain->devices[group->ranks[m]];
+    }
+    return peers_of(call)->sum(call->stream, &sum, err);
+}
+
+static void give_up(const struct collective *call, const struct error *cause)
+{
+    struct error later; /* than the one that is told */
+    comm_domain_abort(call->comm->group->domain, collective_rank(call), cause);
+    if (peers_of(call)->settle(call->stream, &later) != STATUS_OK)
+        return; /* a GPU that is broken: nothing runs on it any more */
+}
+
+static enum status move(const struct collective *call, struct error *err)
+{
+    enum status status = moves_run(call, err);
+    if (status != STATUS_OK)
+        give_up(call, err);
+    return status;
+}
+
+/* What comes behind it on the stream may write what the others have read, and the host free it once
+ * the stream is at rest, whether somebody has failed or not. */
+static enum status parted(const struct collective *call, enum status moved, struct error *err)
+{
+    struct error later;
+    enum status waited = wait_for_marks(call, moved == STATUS_OK ? err : &later);
+    if (moved != STATUS_OK || waited != STATUS_OK)
+        return moved != STATUS_OK ? moved : waited;
+    return comm_domain_failure(call->comm->group->domain, err);
+}
+
+static enum status init(struct comm_group *group, struct error *err)
+{
+    for (int m = 0; m < group->size; m++) {
+        struct device *device = group_device(&group->ends[m]);
+        for (int i = 0; i < COMM_MARKS; i++)
+            TRY(device->ops->event_create(device, &group->ends[m].marks[i], err));
+    }
+    return STATUS_OK;
+}
+
+static void deinit(struct comm_group *group)
+{
+    for (int m = 0; m < group->size; m++) {
+        struct device *device = group_device(&group->ends[m]);
+        for (int i = 0; i < COMM_MARKS; i++)
+            device->ops->event_destroy(device, group->ends[m].marks[i]);
+    }
+}
+
+static const struct comm_reach reach = {
+    .open = wait_for_marks, .close = mark, .copy = copy, .sum = sum};
+
+const struct comm_backend comm_backend_virtual = {
+    .name = "virtual",
+    .init = init,
+    .deinit = deinit,
+    .come = mark,
+    .move = move,
+    .parted = parted,
+    .reach = &reach,
+};

@@ -1,0 +1,63 @@
+/* What --devices means. */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "engine/engine.h"
+
+static const struct {
+    const char *text;
+    int rank_count;
+    bool cuda;
+    int gpus[8];
+} sound[] = {
+    {NULL, 1, false, {0}},
+    {"cpu", 1, false, {0}},
+    {"cpu:1", 1, false, {0}},
+    {"cpu:64", 64, false, {0}},
+    {"cuda:0", 1, true, {0}},
+    {"cuda:7", 1, true, {7}},
+    {"cuda:10", 1, true, {10}},
+    {"cuda:0-3", 4, true, {0, 1, 2, 3}},
+    {"cuda:2-2", 1, true, {2}},
+    {"cuda:0,2", 2, true, {0, 2}},
+    {"cuda:3,0-1", 3, true, {3, 0, 1}},
+    {"cuda:0x4", 4, true, {0, 0, 0, 0}},
+    {"cuda:0x2,1x2", 4, true, {0, 0, 1, 1}},
+    {"cuda:1x1,4-6", 4, true, {1, 4, 5, 6}},
+};
+
+Test(devices, that_are_sound)
+{
+    for (size_t i = 0; i < sizeof sound / sizeof sound[0]; i++) {
+        struct engine_devices devices;
+        struct error err;
+        cr_assert_eq(engine_devices_parse(&devices, sound[i].text, &err), STATUS_OK, "%s",
+                     err.message);
+        cr_assert_eq(devices.rank_count, sound[i].rank_count, "%s", sound[i].text);
+        cr_assert_eq(devices.cuda, sound[i].cuda, "%s", sound[i].text);
+        for (int r = 0; sound[i].cuda && r < sound[i].rank_count; r++)
+            cr_assert_eq(devices.gpus[r], sound[i].gpus[r], "%s, rank %d", sound[i].text, r);
+    }
+}
+
+static const char *const unsound[] = {
+    "",           "cpu:",       "cpu:0",      "cpu:65",     "cpu:01",         "cpu:1,2",
+    "cpu:0x2",    "cuda",       "cuda:",      "cuda:-1",    "cuda:00",        "cuda:a",
+    "cuda:0,",    "cuda:,0",    "cuda:0-",    "cuda:3-0",   "cuda:0x",        "cuda:0x0",
+    "cuda:0x65",  "cuda:0-64",  "cuda:0 ",    " cuda:0",    "cuda:0,0",       "cuda:0-3,2",
+    "cuda:0x2,0", "cuda:0-1x2", "cuda:0x2x2", "cuda:99999", "cuda:0x33,1x32", "cuda:0xffffffffffff",
+    "gpu:0",      "CUDA:0",
+};
+
+Test(devices, that_are_not)
+{
+    for (size_t i = 0; i < sizeof unsound / sizeof unsound[0]; i++) {
+        struct engine_devices devices;
+        struct error err;
+        char found[64];
+        cr_assert_eq(engine_devices_parse(&devices, unsound[i], &err), STATUS_INVALID_ARGUMENT,
+                     "%s", unsound[i]);
+        snprintf(found, sizeof found, "found \"%s\"", unsound[i]);
+        cr_assert_not_null(strstr(err.message, found), "%s", err.message);
+    }
+}
