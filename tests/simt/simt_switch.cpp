@@ -76,7 +76,7 @@ void stack_switch(stack &from, stack &to)
     swapcontext(&from.context, &to.context);
 #endif
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(from.fake, nullptr, nullptr);
+    __sanitizer_finish_switch_fiber(from.fake, &to.bottom, &to.bytes);
 #endif
 }
 

@@ -27,7 +27,8 @@ struct stack {
  */
 void stack_create(stack &out, void (*entry)());
 
-/* Goes on on `to`; returns when somebody comes back to `from`. */
+/* Goes on on `to`; returns when that one comes back to `from`. The engine's own stack may be another
+ * thread's then. */
 void stack_switch(stack &from, stack &to);
 
 /* The first thing of a fiber, which then knows where `from`, who called it, has its stack. */
