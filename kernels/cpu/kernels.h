@@ -11,7 +11,7 @@
 #include "device/ops.h"
 
 /* Work that workers take in pieces: which worker takes which piece never changes a result. A stream
- * has one for all its operations, and `next` only grows, so that others can read from it that the
+ * has one for its operations and one for those that it holds (cpu_stream.c), and `next` only grows, so that others can read from it that the
  * stream moves. */
 struct share {
     _Alignas(64) atomic_int_fast64_t next;

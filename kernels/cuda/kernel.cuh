@@ -4,8 +4,8 @@
  *   - it is launched by KERNEL_LAUNCH, and dynamic shared memory is KERNEL_SHARED;
  *   - bf16 and fp16 are storage: they are converted to float to be computed with;
  *   - no warp-synchronous code without __syncwarp; a warp is left only as a whole before a shuffle;
- *   - what is loaded under a condition is set to zero otherwise: ptxas keeps a register for what may
- *     be undefined from the kernel's beginning on, through its whole loop over pieces of work;
+ *   - in a loop over pieces of work, what is loaded under a condition is set to zero otherwise:
+ *     ptxas keeps a register for what may be undefined from the kernel's beginning on;
  *   - inline PTX, cp.async, mma stand between #if !defined(SIMT_HOST), and have a plain twin.
  */
 #ifndef PHASOR_KERNELS_CUDA_KERNEL_CUH

@@ -198,9 +198,10 @@ struct op_ffn_up {
     int64_t group_count;
     int64_t out_stride;
     int64_t in_stride;
-    bool joins_next; /* the next operation on the stream is of this kind, too, and neither writes
-                      * what this one reads or writes nor reads what it writes: a device may run
-                      * both at once, so that one's arithmetic hides the other's reading */
+    bool joins_next; /* the next thing on the stream but for a stage is another operation of this
+                      * kind, which does not join its next, and neither writes what this one reads
+                      * or writes nor reads what it writes: a device may run both at once, at the
+                      * place of the second, so that one's arithmetic hides the other's reading */
 };
 
 /* out[s] = down x in[s] for each sorted position s of each group. */

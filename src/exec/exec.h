@@ -59,8 +59,8 @@ struct exec_segment {
 };
 
 /* Runs the pass: keys and values are appended to `cache`, and the final hidden states of all tokens
- * stay in the executor for exec_logits, in the order of the segments. Segments come in rising order
- * of their groups. Token ids are within the vocabulary; each group has at most
+ * stay in the executor for exec_logits and exec_largest, in the order of the segments. Segments
+ * come in rising order of their groups. Token ids are within the vocabulary; each group has at most
  * exec_group_token_max tokens; FORM_GATHERED and FORM_REPLICATED take at most segment_max tokens in
  * all, FORM_REPLICATED only where Ad = 1. A failure is of the box: nothing more can be run. */
 enum status exec_forward(struct exec *exec, struct kv_cache *cache, enum layer_form form,
@@ -75,8 +75,8 @@ enum status exec_logits(struct exec *exec, const int32_t *rows, int64_t row_coun
                         int64_t *stride, struct error *err) MUST_CHECK;
 
 /* The same for a greedy choice, which needs no logits on the host: (*largest)[i] is the largest
- * logit of row i and its token. A row whose logits are no numbers has LARGEST_BROKEN or
- * LARGEST_NONE. */
+ * logit of row i and its token, valid until the next call. A row whose logits are no numbers has
+ * LARGEST_BROKEN or LARGEST_NONE. */
 enum status exec_largest(struct exec *exec, const int32_t *rows, int64_t row_count,
                          const struct largest **largest, struct error *err) MUST_CHECK;
 

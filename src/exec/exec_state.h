@@ -159,6 +159,7 @@ struct rank {
     int64_t held_count;               /* rows that this rank sends out */
     int64_t received_count;           /* rows before the experts */
     int64_t rounds;
+    bool shared_joined;        /* with the experts of the layer that runs: ffn.c */
     struct round_counts round; /* written only while nothing on the stream reads it */
 };
 

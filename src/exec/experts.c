@@ -1,5 +1,5 @@
 /* Stages 5 and 7: how tokens reach the experts and how sums come back, in the forms of
- * layout/traffic.h. A form is a choice of collectives; what the experts compute (layer.c) is the
+ * layout/traffic.h. A form is a choice of collectives; what the experts compute (ffn.c) is the
  * same: rows, their choices, and partial sums for them. */
 #include <string.h>
 

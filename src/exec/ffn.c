@@ -148,20 +148,18 @@ static void shared_add(struct rank *rank, float *out, const float *shared, const
 /* 8, before 7: a slice for the group's rows. */
 static void shared_beside(struct rank *rank, const struct layer_weights *layer)
 {
-    bool joins = shared_joins(rank, layer);
     if (!has_shared(layer) || !shared_rides(rank))
         return;
     const float *in = received_rows(rank) + ridden_at(rank);
-    struct networks of = shared_networks(rank, layer, in, joins);
-    if (!joins)
+    struct networks of = shared_networks(rank, layer, in, rank->shared_joined);
+    if (!rank->shared_joined)
         networks_run(rank, &of, STAGE_SHARED);
     shared_add(rank, received_sums(rank) + ridden_at(rank), of.out, in, layer, rank->group_count);
 }
 
 void shared_expert(struct rank *rank, const struct layer_weights *layer)
 {
-    bool joins = shared_joins(rank, layer);
-    float *shared = shared_out(rank, joins);
+    float *shared = shared_out(rank, rank->shared_joined);
     if (!has_shared(layer) || shared_rides(rank))
         return;
     if (shared_is_cut(rank)) {
@@ -170,7 +168,7 @@ void shared_expert(struct rank *rank, const struct layer_weights *layer)
         of.out = group_sums(rank);
         networks_run(rank, &of, STAGE_SHARED);
         group_reduce(rank, shared, TRAFFIC_FFN_REDUCE);
-    } else if (!joins) {
+    } else if (!rank->shared_joined) {
         struct networks of = shared_networks(rank, layer, rank->act.normed, false);
         networks_run(rank, &of, STAGE_SHARED);
     }
@@ -222,8 +220,10 @@ void experts_run(struct rank *rank, const struct layer_weights *layer)
         .up = rank->act.up,
         .out = rank->act.down,
     };
+    /* Decided once: behind experts_done the layer's experts may change. */
+    rank->shared_joined = shared_joins(rank, layer);
     experts_sort(rank);
-    if (shared_joins(rank, layer)) {
+    if (rank->shared_joined) {
         const float *in =
             shared_rides(rank) ? received_rows(rank) + ridden_at(rank) : rank->act.normed;
         struct networks shared = shared_networks(rank, layer, in, true);

@@ -38,6 +38,7 @@ static struct outcome run_with_fault(const char *plan, int rank, enum fault_kind
     struct model_runner runner;
     struct outcome outcome = {.status = STATUS_OK};
     int32_t tokens[8] = {3, 1, 4, 1, 5, 9, 2, 6}, pages[2];
+    const struct largest *largest;
     float *logits;
     int64_t stride;
     int32_t row = 0;
@@ -73,6 +74,8 @@ static struct outcome run_with_fault(const char *plan, int rank, enum fault_kind
         exec_forward(runner.exec, &runner.cache, FORM_OWNED, &prompt, 1, &outcome.error);
     if (outcome.status == STATUS_OK)
         outcome.status = exec_logits(runner.exec, &row, 1, &logits, &stride, &outcome.error);
+    if (outcome.status == STATUS_OK)
+        outcome.status = exec_largest(runner.exec, &row, 1, &largest, &outcome.error);
     if (outcome.status == STATUS_OK)
         outcome.status = exec_forward(runner.exec, &runner.cache, exec_decode_form(runner.exec),
                                       &next, 1, &outcome.error);

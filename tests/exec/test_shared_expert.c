@@ -2,6 +2,7 @@
  * there when theirs are, where the buffers have room for both, and from two rows on. */
 #include <criterion/criterion.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #include "scenarios.h"
 
@@ -38,10 +39,16 @@ static void joins_count(struct device *device)
     device->ops = &joins.ops;
 }
 
-static int joins_of_pass(struct model_runner *runner, enum layer_form form, int64_t count)
+#define VOCAB_MAX 1024
+
+/* Runs a pass, and returns the operations that joined; the last token's logits go to `logits`. */
+static int joins_of_pass(float logits[VOCAB_MAX], struct model_runner *runner, enum layer_form form,
+                         int64_t count)
 {
     static const int32_t tokens[TOKENS_MAX] = {1, 2, 3, 4, 5, 6, 7, 8};
-    int32_t page;
+    int32_t page, row = (int32_t)count - 1;
+    float *found;
+    int64_t stride;
     struct error err;
     model_runner_take(runner, 0, &page, 1);
     struct exec_segment segment = {tokens, count, 0, &page, 0};
@@ -49,6 +56,9 @@ static int joins_of_pass(struct model_runner *runner, enum layer_form form, int6
     atomic_store(&joins.down, 0);
     cr_assert_eq(exec_forward(runner->exec, &runner->cache, form, &segment, 1, &err), STATUS_OK,
                  "%s", err.message);
+    cr_assert_eq(exec_logits(runner->exec, &row, 1, &found, &stride, &err), STATUS_OK);
+    cr_assert_leq(runner->config->vocab_count, VOCAB_MAX);
+    memcpy(logits, found, (size_t)runner->config->vocab_count * sizeof *logits);
     model_runner_return(runner, 0, &page, 1);
     cr_assert_eq(atomic_load(&joins.up), atomic_load(&joins.down));
     return atomic_load(&joins.up);
@@ -62,7 +72,8 @@ struct form_case {
     int joins; /* of all ranks, in a layer with experts */
 };
 
-static void check(const char *model, const struct form_case *of)
+/* Ranks of one thread run one operation behind the other, of two both at once. */
+static void run(float logits[VOCAB_MAX], const char *model, const struct form_case *of, int threads)
 {
     struct model_runner runner;
     struct error err;
@@ -70,7 +81,7 @@ static void check(const char *model, const struct form_case *of)
                                                        .dtype = DTYPE_F32,
                                                        .rank_count = of->rank_count,
                                                        .plan = of->plan,
-                                                       .thread_count = 2 * of->rank_count,
+                                                       .thread_count = threads * of->rank_count,
                                                        .token_max = TOKENS_MAX,
                                                        .page_count = 1});
     struct exec_params params = {.box = runner.box,
@@ -83,13 +94,22 @@ static void check(const char *model, const struct form_case *of)
     for (int r = 0; r < of->rank_count; r++)
         joins_count(box_device(runner.box, r));
     cr_assert_eq(exec_create(&runner.exec, &params, &err), STATUS_OK);
-    int found = joins_of_pass(&runner, of->form, of->tokens);
+    int found = joins_of_pass(logits, &runner, of->form, of->tokens);
     int moe_layers = 0;
     for (int64_t i = 0; i < runner.config->layer_count; i++)
         moe_layers += runner.config->layers[i].ffn == FFN_MOE;
     cr_expect_eq(found, of->joins * moe_layers, "%s, %s, form %d, %lld tokens: %d joined", model,
                  of->plan, (int)of->form, (long long)of->tokens, found);
     model_runner_close(&runner);
+}
+
+static void check(const char *model, const struct form_case *of)
+{
+    float expected[VOCAB_MAX] = {0}, found[VOCAB_MAX] = {0};
+    run(expected, model, of, 1);
+    run(found, model, of, 2);
+    cr_expect_eq(memcmp(found, expected, sizeof found), 0, "%s, %s, form %d, %lld tokens", model,
+                 of->plan, (int)of->form, (long long)of->tokens);
 }
 
 Test(shared_expert, joins_where_it_can)

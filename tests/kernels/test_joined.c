@@ -186,7 +186,6 @@ static void check_told(enum kernel_op op, enum work_kind kind, int thread_count)
         cr_expect(node->duration_ns > 0 && node->end_ns - node->begin_ns == node->duration_ns);
         cr_expect(span->end > span->begin && total->seconds > 0);
         cr_expect(total->weight_bytes > 0 && total->weight_bytes == span->bytes);
-        cr_expect_leq((double)node->duration_ns / 1e9, total->seconds + 1e-6);
     }
     cr_expect_neq(totals[STAGE_FIRST].weight_bytes, totals[STAGE_SECOND].weight_bytes);
     cr_expect_gt(seen.nodes[0].flops, seen.nodes[1].flops);
