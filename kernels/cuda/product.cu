@@ -454,8 +454,7 @@ static cudaError_t product_launch(const struct cuda_launch *launch, const struct
     bytes = bytes > tall_bytes<DTYPE>() ? bytes : tall_bytes<DTYPE>();
     if (bytes > 48 * 1024) {
         cudaError_t failure =
-            cudaFuncSetAttribute((const void *)product_kernel<KIND, DTYPE>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+            product_allow(launch, (const void *)product_kernel<KIND, DTYPE>);
         if (failure != cudaSuccess)
             return failure;
     }

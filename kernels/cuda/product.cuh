@@ -124,4 +124,12 @@ bool product_mma_takes(const struct cuda_launch *launch, const struct product *p
 cudaError_t product_mma(const struct cuda_launch *launch, const struct product *p,
                         enum product_kind kind);
 
+/* Lets a kernel of these, which have no static shared memory, have as much dynamic as a block can:
+ * one number for all launches, as ranks that share a GPU share what is set for its kernels. */
+static inline cudaError_t product_allow(const struct cuda_launch *launch, const void *kernel)
+{
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                launch->shared_bytes_max);
+}
+
 #endif

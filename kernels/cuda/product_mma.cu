@@ -437,8 +437,7 @@ static cudaError_t product_mma_launch(const struct cuda_launch *launch, const st
     int blocks = launch->multiprocessors * (TILES == 0 ? 2 : 1);
     bytes = bytes > tall ? bytes : tall; /* 0 of what is not there */
     cudaError_t failure =
-        cudaFuncSetAttribute((const void *)product_mma_kernel<KIND, TILES>,
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        product_allow(launch, (const void *)product_mma_kernel<KIND, TILES>);
     if (failure != cudaSuccess)
         return failure;
     KERNEL_LAUNCH((product_mma_kernel<KIND, TILES>), (unsigned)blocks, THREADS, bytes,

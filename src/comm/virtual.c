@@ -1,6 +1,7 @@
 /* Ranks on GPUs, several of them on one or one on each, joined by events alone: what a collective
  * does is put on the members' streams, which run it behind their threads. No stream waits for its
- * thread, no thread for a stream, and no kernel for another.
+ * thread, no kernel for another, and no thread for a stream but where a first sum, or a larger one,
+ * takes scratch memory.
  *
  * The threads meet as those of local.c do, so that each knows the others' calls. What there is the
  * order of the threads becomes an order of the streams by marks: before a thread goes to meet the
@@ -32,16 +33,21 @@ static enum status mark(const struct collective *call, struct error *err)
     return peers_of(call)->record(call->stream, comm->marks[comm->mark_count++ % COMM_MARKS], err);
 }
 
-/* Behind it. */
+/* Behind it: for all of them, also where a wait fails. */
 static enum status wait_for_marks(const struct collective *call, struct error *err)
 {
     const struct comm *comm = call->comm;
     unsigned which = (comm->mark_count - 1) % COMM_MARKS;
+    enum status first = STATUS_OK;
+    struct error later;
     for (int m = 0; m < comm->group->size; m++) {
-        if (m != comm->member)
-            TRY(peers_of(call)->wait(call->stream, comm->group->ends[m].marks[which], err));
+        if (m == comm->member)
+            continue;
+        enum status status = peers_of(call)->wait(call->stream, comm->group->ends[m].marks[which],
+                                                  first == STATUS_OK ? err : &later);
+        first = first == STATUS_OK ? status : first;
     }
-    return STATUS_OK;
+    return first;
 }
 
 static enum status copy(const struct collective *call, void *out, const void *in, int64_t bytes,

@@ -31,7 +31,8 @@ struct peer_ops {
     void (*call)(struct stream *stream, enum status (*work)(void *argument, struct error *err),
                  const void *argument, size_t bytes);
 
-    /* ---- For such work, on its own stream. None waits but `settle`. -------------------------- */
+    /* ---- For such work, on its own stream. None waits but `settle`, and `sum` that takes memory.
+     */
 
     /* `event` is of the stream's device, from event_create, and recorded here alone. */
     enum status (*record)(struct stream *stream, struct event *event, struct error *err) MUST_CHECK;

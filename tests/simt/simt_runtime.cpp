@@ -223,9 +223,7 @@ namespace simt {
 static cudaError_t launch_check(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes)
 {
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
-    size_t allowed = SHARED_BYTES;
-    if (shared_allowed.count(kernel) != 0)
-        allowed = std::max(allowed, shared_allowed[kernel]);
+    size_t allowed = shared_allowed.count(kernel) != 0 ? shared_allowed[kernel] : SHARED_BYTES;
     if (threads == 0 || threads > BLOCK_THREADS_MAX || block.z > 64 || grid.x == 0 ||
         grid.x > INT32_MAX || grid.y == 0 || grid.y > UINT16_MAX || grid.z == 0 ||
         grid.z > UINT16_MAX)
