@@ -285,7 +285,8 @@ static void choose(struct runner *runner)
     }
 }
 
-/* As a step of the generator, which has no more to do than this. */
+/* As a step of the generator that draws tokens: all logits come to the host, which is what the
+ * planner prices; a greedy step leaves them on the device (exec_largest). */
 static void pass_run(struct runner *runner, const struct pass_case *of)
 {
     struct error err;
