@@ -16,9 +16,9 @@
 #include "kernels/cpu/kernels.h"
 
 struct scratch {
-    float in[STRIP_WORDS];
-    struct fixed_strip fixed; /* int4: instead */
-    float sums[SUMS_MAX * LANES];
+    _Alignas(64) float in[STRIP_WORDS];
+    _Alignas(64) struct fixed_strip fixed; /* int4: instead */
+    _Alignas(64) float sums[SUMS_MAX * LANES];
 };
 
 /* Rows of the inputs: row s is in + row_of[s] x stride, or in + s x stride. */
@@ -152,19 +152,39 @@ static void walk_on(struct walk *walk)
     walk_step(walk);
 }
 
-/* int4: the inputs of a strip as the tiles at `panel` take them; `is_first` of these columns. */
-static void strip_fix(struct fixed_strip *to, const struct tiles *tiles, int64_t panel,
-                      const struct rows *rows, int64_t first_row, int row_count,
-                      int64_t first_block, int64_t block_count, bool is_first)
+/* int4: where the tiles find their inputs. By input they are rounded for as many groups of panels
+ * at a time as fit: those of one wait for each other. */
+struct fixing {
+    int64_t at;   /* blocks of the strip: of the tile's group */
+    int64_t left; /* groups behind that one */
+};
+
+/* Rounds the inputs of a strip for the tiles at `panel` and for groups behind that. */
+static void strip_fix(struct fixing *fixing, struct fixed_strip *to, const struct piece *piece,
+                      const struct tiles *tiles, int64_t panel, const struct rows *rows,
+                      int64_t first_row, int row_count, int64_t first_block, int64_t block_count)
 {
-    for (int r = 0; r < row_count && is_first; r++)
-        fixed_measure(to, tiles, row_at(rows, first_row + r) + first_block * PACK_BLOCK,
-                      r * strip_blocks(row_count), first_block, block_count);
-    if (tiles->kind == TILE_INT4_INPUT)
-        fixed_scales(to, tiles, panel, first_block, block_count);
-    for (int r = 0; r < row_count; r++)
-        fixed_row(to, tiles, panel, row_at(rows, first_row + r), r, row_count, first_block,
-                  block_count);
+    int64_t groups = 1;
+    if (tiles->kind == TILE_INT4_INPUT) {
+        int64_t end = piece->first_panel + piece->panels, size = tiles->group_blocks;
+        int64_t most = strip_blocks(row_count) / block_count;
+        groups = ceil_div(end, size) - panel / size;
+        groups = groups < most ? groups : most;
+    }
+    fixed_cut(to, tiles, first_block, block_count);
+    for (int r = 0; r < row_count; r++) {
+        for (int64_t g = 0; g < groups; g++)
+            fixed_row(to, g * block_count, tiles, panel + g * tiles->group_blocks,
+                      row_at(rows, first_row + r), r, row_count, first_block, block_count);
+    }
+    *fixing = (struct fixing){.left = groups - 1};
+}
+
+/* What the next tile takes, which is of another group. */
+static bool fixing_on(struct fixing *fixing, int64_t block_count)
+{
+    fixing->at += block_count;
+    return fixing->left-- > 0;
 }
 
 /* The part of the next slice that a tile fetches: as much as the tile itself, in the order of
@@ -229,20 +249,44 @@ static void next_choose(struct tile_work *work, const struct walk *walk, int mat
     work->next = tile_at(tiles, piece->first_panel + panel, block);
 }
 
-/* int4 by input: asks for the scales (and minima) of some blocks of the next piece, where each
- * group of panels would wait for a few lines. */
-static void fetch_scales(const struct piece *piece, int64_t block, int64_t block_count)
+/* int4 by input: scales (and minima) of the next piece for the blocks that this one has come to,
+ * which a strip asks for with its tiles, a little with each: all at once would wait for each other.
+ */
+struct scales_ahead {
+    const struct matrix *matrix; /* NULL: nothing is asked for */
+    int64_t at, end;             /* of scales */
+    int64_t step;                /* with each tile */
+};
+
+#define LINE_SCALES (LINE_BYTES / (int64_t)sizeof(uint16_t))
+
+static struct scales_ahead scales_ahead_of(const struct piece *piece, int row_count, int64_t block,
+                                           int64_t block_count)
 {
-    const struct tiles *tiles = &piece->tiles[0];
-    const struct matrix *matrix = tiles->matrix;
-    int64_t last_panel = piece->first_panel + piece->panels - 1;
-    const int64_t line_scales = LINE_BYTES / (int64_t)sizeof *matrix->scales;
-    int64_t first = scale_index(tiles, piece->first_panel, block) / line_scales * line_scales;
-    int64_t last = scale_index(tiles, last_panel, block + block_count - 1);
-    for (int64_t at = first; at <= last; at += line_scales) {
-        fetch_line((const char *)(matrix->scales + at));
-        if (matrix->minima != NULL)
-            fetch_line((const char *)(matrix->minima + at));
+    const struct piece *ahead = piece->ahead;
+    struct scales_ahead scales = {0};
+    if (ahead == NULL || ahead->tiles[0].kind != TILE_INT4_INPUT)
+        return scales;
+    const struct tiles *tiles = &ahead->tiles[0];
+    int64_t last = ahead->first_panel + ahead->panels - 1;
+    int64_t tile_count =
+        ceil_div(piece->panels, tile_panels(tiles->kind, row_count, piece->panels));
+    scales.matrix = tiles->matrix;
+    scales.at = scale_index(tiles, ahead->first_panel, block) / LINE_SCALES * LINE_SCALES;
+    scales.end = scale_index(tiles, last, block + block_count - 1) + LANES;
+    scales.step = round_up(ceil_div(scales.end - scales.at, tile_count), LINE_SCALES);
+    return scales;
+}
+
+static void fetch_scales(struct scales_ahead *scales)
+{
+    int64_t end = scales->at + scales->step;
+    if (scales->matrix == NULL)
+        return;
+    for (end = end < scales->end ? end : scales->end; scales->at < end; scales->at += LINE_SCALES) {
+        fetch_line((const char *)(scales->matrix->scales + scales->at));
+        if (scales->matrix->minima != NULL)
+            fetch_line((const char *)(scales->matrix->minima + scales->at));
     }
 }
 
@@ -252,9 +296,9 @@ static void strip_product(const struct piece *piece, float *sums, struct scratch
                           int64_t first_block, int64_t block_count, const struct ahead *ahead)
 {
     const enum tile_kind kind = piece->tiles[0].kind;
+    struct fixing fixing = {0};
     int64_t tile = 0;
-    if (piece->ahead != NULL && kind == TILE_INT4_INPUT)
-        fetch_scales(piece->ahead, first_block, block_count);
+    struct scales_ahead scales = scales_ahead_of(piece, row_count, first_block, block_count);
     for (int m = 0; m < piece->matrix_count; m++) {
         const struct tiles *tiles = &piece->tiles[m];
         struct tile_work work = {.tiles = tiles,
@@ -264,19 +308,22 @@ static void strip_product(const struct piece *piece, float *sums, struct scratch
                                  .block_count = block_count};
         struct walk walk = walk_begin(piece, row_count);
         struct slice_part part = slice_part_begin(&walk, first_block, block_count);
-        bool is_other = is_int4(kind) && m == 0; /* the inputs that the tile takes */
+        bool is_fixed = !is_int4(kind) || m > 0; /* the inputs that the tile takes */
         while (walk.step > 0) {
             work.sums = sums;
             work.panel = piece->first_panel + walk.panel;
-            if (is_other)
-                strip_fix(&scratch->fixed, tiles, work.panel, rows, first_row, row_count,
-                          first_block, block_count, walk.panel == 0);
+            if (!is_fixed)
+                strip_fix(&fixing, &scratch->fixed, piece, tiles, work.panel, rows, first_row,
+                          row_count, first_block, block_count);
+            work.fixed_at = fixing.at;
             next_choose(&work, &walk, m, &part);
+            fetch_scales(&scales);
             fetch_rows(ahead, tile++);
             fetch_weights(ahead, tiles, work.panel, walk.step);
             tile_choose(row_count, walk.step, kind)(&work);
             sums += row_count * walk.step * LANES;
-            is_other = kind == TILE_INT4_INPUT && walk_ends_group(&walk);
+            is_fixed = kind != TILE_INT4_INPUT || !walk_ends_group(&walk) ||
+                       fixing_on(&fixing, block_count);
             slice_part_on(&part, &walk, block_count);
             walk_on(&walk);
         }

@@ -1,6 +1,6 @@
 /* The inputs of products with int4 weights: whole numbers.
  *
- * A weight is scale x (nibble - 8) + offset. Inputs are rounded to fixed point, 16 bits in a unit
+ * A weight is scale x (nibble - 8) + offset. Inputs are rounded to fixed point, 15 bits in a unit
  * that FIXED_BLOCKS blocks of a row have in common. Then the products of nibbles and inputs are
  * exact in 32 bits. What is rounded is the input, by at most 2^-14 of the largest beside it (bf16
  * would round most of them more), and the sum of such blocks.
@@ -17,25 +17,22 @@
 
 #include "kernels/cpu/gemm_tile.h"
 
-#define FIXED_BLOCKS       4 /* with one unit; fewer at the end of a group or a row */
+#define FIXED_BLOCKS       8 /* with one unit; fewer at the end of a group or a row */
 #define FIXED_STRIP_BLOCKS (STRIP_WORDS / BLOCK_PAIRS)
 #define FIXED_EXPONENT_MIN (-100) /* of the largest: smaller ones are treated as if it were */
 #define FIXED_EXPONENT_MAX 125    /* above: NaN */
 
-/* The inputs of a strip for some columns, or for these and a group of panels. */
+/* The inputs of a strip for some columns; by input once for each of some groups of panels, one
+ * behind another. */
 struct fixed_strip {
     uint32_t words[STRIP_WORDS]; /* [rows][strip_stride(rows)]: as fixed_pairs or fixed_bytes say */
-    float units[FIXED_STRIP_BLOCKS];   /* [rows][strip_blocks(rows)], at the first block of each;
-                                        * NaN where an input or a scale is no number */
-    int16_t ends[FIXED_STRIP_BLOCKS];  /* of the first block of a unit: that of the next */
-    uint32_t most[FIXED_STRIP_BLOCKS]; /* as units: the largest magnitude, as bits */
+    float units[FIXED_STRIP_BLOCKS];  /* [rows][strip_blocks(rows)], at the first block of each; NaN
+                                       * where an input or a scale is no number */
+    int16_t ends[FIXED_STRIP_BLOCKS]; /* of the first block of a unit: that of the next */
     float
         offset_sums[FIXED_STRIP_BLOCKS]; /* with minima, as units: the inputs' sum, which offsets of
                                           * outputs multiply, or of inputs times their offsets */
     int32_t eights[FIXED_STRIP_BLOCKS];  /* bytes: -8 x the inputs' sum, as units */
-    /* by input, of the group: scales as the inputs stand in pairs, the largest for each unit */
-    float scales[2 * STRIP_WORDS];
-    uint32_t scale_most[FIXED_STRIP_BLOCKS];
 };
 
 /* ---- Inputs -------------------------------------------------------------------------------- */
@@ -64,17 +61,16 @@ static inline float float_of_bits(uint32_t bits)
     return value;
 }
 
-/* 2^(e + f - 13), where the largest input is 2^e to 2^(e + 1) and the largest scale 2^f to 2^(f +
- * 1); so that their product has less than 2^15 units (the scale is bf16: below 2^(f + 1) - 2^(f -
- * 7)). And its inverse; both are NaN where one of them is no number. */
-static inline float fixed_unit(float *inverse, uint32_t most, uint32_t scale_most)
+/* 2^(e - 13), where the largest of what is rounded is 2^e to 2^(e + 1): that has up to 2^14 units.
+ * And its inverse; both are NaN where one of them is no number. */
+static inline float fixed_unit(float *inverse, uint32_t most)
 {
-    int e = (int)(most >> 23) - 127, f = (int)(scale_most >> 23) - 127;
-    int sum = e + f > FIXED_EXPONENT_MIN ? e + f : FIXED_EXPONENT_MIN;
-    if (e == 128 || f == 128 || sum > FIXED_EXPONENT_MAX)
+    int e = (int)(most >> 23) - 127;
+    e = e > FIXED_EXPONENT_MIN ? e : FIXED_EXPONENT_MIN;
+    if (e > FIXED_EXPONENT_MAX)
         return *inverse = __builtin_nanf("");
-    *inverse = float_of_bits((uint32_t)(127 + 13 - sum) << 23);
-    return float_of_bits((uint32_t)(127 + sum - 13) << 23);
+    *inverse = float_of_bits((uint32_t)(127 + 13 - e) << 23);
+    return float_of_bits((uint32_t)(127 + e - 13) << 23);
 }
 
 /* Of two blocks: inputs 0 to 3 of each eight, and 4 to 7. */
@@ -90,33 +86,26 @@ INLINE v16 high_halves(v16 first, v16 second)
                                    29, 30, 31);
 }
 
-#define FIXED_MAX 32639
-
 /* Rounds inputs to whole numbers of the unit. Adding 1.5 x 2^23 rounds to the nearest, ties to
  * even, and leaves the number in the low bits; the product before it is exact, so it does not
- * matter whether the two are fused. By input a number may become 32640, whose high byte would not
- * fit. */
-INLINE v16u fixed_whole(v16 values, float inverse, const bool by_output)
+ * matter whether the two are fused. */
+INLINE v16u fixed_whole(v16 values, float inverse)
 {
-    v16i bits = (v16i)(values * inverse + 12582912.0f);
-    if (!by_output)
-        bits = v16i_min(bits, (v16i)v16_all(12582912.0f + FIXED_MAX));
-    return (v16u)bits;
+    return (v16u)(values * inverse + 12582912.0f);
 }
 
 /* 32 inputs as pairs in the order in which words of nibbles are shifted: of each eight 0 and 4, 1
  * and 5, 2 and 6, 3 and 7, the first in the low half. */
-INLINE v16u fixed_pairs(v16 low, v16 high, float inverse, const bool by_output)
+INLINE v16u fixed_pairs(v16 low, v16 high, float inverse)
 {
-    return (fixed_whole(low, inverse, by_output) & 0xFFFFu) | fixed_whole(high, inverse, by_output)
-                                                                  << 16;
+    return (fixed_whole(low, inverse) & 0xFFFFu) | fixed_whole(high, inverse) << 16;
 }
 
 typedef int16_t v32s __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int8_t v64c __attribute__((vector_size(64), aligned(4), may_alias));
 
 /* The same numbers 256 h + l as bytes h and l: of each eight h of 0, 2, 4 and 6, h of 1, 3, 5 and
- * 7, and so l. They have a sign; h fits because numbers are at most FIXED_MAX. */
+ * 7, and so l. They have a sign; numbers are at most 2^14. */
 INLINE v16u fixed_bytes(v16u pairs)
 {
     v16u high = (v16u)((v32s)pairs + (int16_t)128);
@@ -138,68 +127,75 @@ INLINE void words_store(uint32_t *to, v16u words, int64_t blocks)
         memcpy(to, &words, BLOCK_PAIRS * sizeof *to);
 }
 
-/* The largest magnitudes of a row, for each of its units, and where these end. */
-static inline void fixed_measure(struct fixed_strip *strip, const struct tiles *tiles,
-                                 const float *in, int64_t at, int64_t first_block,
-                                 int64_t block_count)
+/* Where blocks of one unit begin and end, of all rows. */
+static inline void fixed_cut(struct fixed_strip *strip, const struct tiles *tiles,
+                             int64_t first_block, int64_t block_count)
 {
     for (int64_t block = 0, end; block < block_count; block = end) {
-        v16i most = {0};
         end = fixed_end(tiles, first_block + block) - first_block;
         end = end < block_count ? end : block_count;
-        for (int64_t b = block; b < end; b++)
-            most = v16i_max(most, (v16i)v16_load(in + b * PACK_BLOCK) & 0x7FFFFFFF);
-        strip->most[at + block] = (uint32_t)v16i_max_lane(most);
         strip->ends[block] = (int16_t)end;
     }
 }
 
-/* By input: the scales of the group of `panel`. */
-static inline void fixed_scales(struct fixed_strip *strip, const struct tiles *tiles, int64_t panel,
-                                int64_t first_block, int64_t block_count)
+/* A block of inputs, times the scales that they have, or NULL. */
+INLINE v16 scaled_block(const float *in, const uint16_t *scales)
 {
-    int64_t step = tiles->group_count * LANES; /* from a block's to the next's */
-    const uint16_t *from = tiles->matrix->scales + scale_index(tiles, panel, first_block);
-    for (int64_t block = 0, end; block < block_count; block = end) {
-        v16i most = {0};
-        end = strip->ends[block];
-        for (int64_t b = block; b < end; b += 2) {
-            v16 first = v16_load_bf16(from + b * step);
-            v16 second = b + 1 < end ? v16_load_bf16(from + (b + 1) * step) : v16_all(0);
-            v16_store(strip->scales + b * PACK_BLOCK, low_halves(first, second));
-            v16_store(strip->scales + b * PACK_BLOCK + LANES, high_halves(first, second));
-            most = v16i_max(most, v16i_max((v16i)first & 0x7FFFFFFF, (v16i)second & 0x7FFFFFFF));
-        }
-        strip->scale_most[block] = (uint32_t)v16i_max_lane(most);
-    }
+    v16 values = v16_load(in);
+    if (scales != NULL)
+        values *= v16_load_bf16(scales);
+    return values;
 }
 
-/* Rounds a row, times the scales of the group where the kind is by input. */
-INLINE void fixed_round(struct fixed_strip *strip, const bool by_output, const float *in,
-                        uint32_t *words, int64_t at, int64_t block_count)
+/* Rounds the blocks of one unit: all stay in registers from where the largest is looked for. Those
+ * of `scales`, or NULL, are scale_step apart. */
+INLINE void unit_round(struct fixed_strip *strip, int64_t at, uint32_t *words, const float *in,
+                       const uint16_t *scales, int64_t scale_step, const int64_t blocks)
+{
+    v16 low[FIXED_BLOCKS / 2], high[FIXED_BLOCKS / 2];
+    v16i most = {0}, sums = {0};
+    float inverse;
+#pragma GCC unroll 8
+    for (int p = 0; p < FIXED_BLOCKS / 2; p++) {
+        v16 first = v16_all(0), second = first;
+        if (2 * p < blocks)
+            first = scaled_block(in + 2 * p * PACK_BLOCK,
+                                 scales != NULL ? scales + 2 * p * scale_step : NULL);
+        if (2 * p + 1 < blocks)
+            second = scaled_block(in + (2 * p + 1) * PACK_BLOCK,
+                                  scales != NULL ? scales + (2 * p + 1) * scale_step : NULL);
+        most = v16i_max(most, v16i_max((v16i)first & 0x7FFFFFFF, (v16i)second & 0x7FFFFFFF));
+        low[p] = low_halves(first, second);
+        high[p] = high_halves(first, second);
+    }
+    strip->units[at] = fixed_unit(&inverse, (uint32_t)v16i_max_lane(most));
+#pragma GCC unroll 8
+    for (int p = 0; p < FIXED_BLOCKS / 2; p++) {
+        if (2 * p >= blocks)
+            break;
+        v16u pairs = fixed_pairs(low[p], high[p], inverse);
+        if (KERNEL_BYTES)
+            sums = pairs_total(sums, pairs);
+        words_store(words + 2 * p * BLOCK_PAIRS, KERNEL_BYTES ? fixed_bytes(pairs) : pairs,
+                    blocks - 2 * p > 1 ? 2 : 1);
+    }
+    if (KERNEL_BYTES)
+        strip->eights[at] = -8 * v16i_sum(sums);
+}
+
+/* Rounds a row. */
+INLINE void fixed_round(struct fixed_strip *strip, const float *in, const uint16_t *scales,
+                        int64_t scale_step, uint32_t *words, int64_t at, int64_t block_count)
 {
     for (int64_t block = 0, end; block < block_count; block = end) {
-        uint32_t scale_most = by_output ? 127u << 23 : strip->scale_most[block];
-        float inverse;
-        v16i sums = {0};
+        const float *from = in + block * PACK_BLOCK;
+        const uint16_t *of = scales != NULL ? scales + block * scale_step : NULL;
+        uint32_t *to = words + block * BLOCK_PAIRS;
         end = strip->ends[block];
-        strip->units[at + block] = fixed_unit(&inverse, strip->most[at + block], scale_most);
-        for (int64_t b = block; b < end; b += 2) {
-            v16 first = v16_load(in + b * PACK_BLOCK);
-            v16 second = b + 1 < end ? v16_load(in + (b + 1) * PACK_BLOCK) : v16_all(0);
-            v16 low = low_halves(first, second), high = high_halves(first, second);
-            if (!by_output) {
-                low *= v16_load(strip->scales + b * PACK_BLOCK);
-                high *= v16_load(strip->scales + b * PACK_BLOCK + LANES);
-            }
-            v16u pairs = fixed_pairs(low, high, inverse, by_output);
-            if (KERNEL_BYTES)
-                sums = pairs_total(sums, pairs);
-            words_store(words + b * BLOCK_PAIRS, KERNEL_BYTES ? fixed_bytes(pairs) : pairs,
-                        end - b > 1 ? 2 : 1);
-        }
-        if (KERNEL_BYTES)
-            strip->eights[at + block] = -8 * v16i_sum(sums);
+        if (end - block == FIXED_BLOCKS)
+            unit_round(strip, at + block, to, from, of, scale_step, FIXED_BLOCKS);
+        else
+            unit_round(strip, at + block, to, from, of, scale_step, end - block);
     }
 }
 
@@ -222,18 +218,20 @@ static inline void fixed_offsets(struct fixed_strip *strip, const struct tiles *
 }
 
 /* Columns [first_block, first_block + block_count) of row `row` of `row_count`, as the tiles at
- * `panel` take them; `in` is the row. By input fixed_scales comes before. */
-static inline void fixed_row(struct fixed_strip *strip, const struct tiles *tiles, int64_t panel,
-                             const float *in, int row, int row_count, int64_t first_block,
-                             int64_t block_count)
+ * `panel` take them, to the strip's blocks from `to` on; `in` is the row. fixed_cut comes before.
+ */
+static inline void fixed_row(struct fixed_strip *strip, int64_t to, const struct tiles *tiles,
+                             int64_t panel, const float *in, int row, int row_count,
+                             int64_t first_block, int64_t block_count)
 {
-    int64_t at = row * strip_blocks(row_count);
-    uint32_t *words = strip->words + row * strip_stride(row_count);
+    int64_t at = row * strip_blocks(row_count) + to;
+    uint32_t *words = strip->words + row * strip_stride(row_count) + to * BLOCK_PAIRS;
     in += first_block * PACK_BLOCK;
     if (tiles->kind == TILE_INT4_OUTPUT)
-        fixed_round(strip, true, in, words, at, block_count);
+        fixed_round(strip, in, NULL, 0, words, at, block_count);
     else
-        fixed_round(strip, false, in, words, at, block_count);
+        fixed_round(strip, in, tiles->matrix->scales + scale_index(tiles, panel, first_block),
+                    tiles->group_count * LANES, words, at, block_count);
     if (tiles->matrix->minima != NULL)
         fixed_offsets(strip, tiles, panel, in, at, first_block, block_count);
 }

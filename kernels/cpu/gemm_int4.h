@@ -171,7 +171,7 @@ INLINE void unit_sums(const int rows, const int panels, const struct tile_work *
     }
 #pragma GCC unroll 12
     for (int r = 0; r < rows; r++) {
-        int32_t eights = work->fixed->eights[r * strip_blocks(rows) + at];
+        int32_t eights = work->fixed->eights[r * strip_blocks(rows) + work->fixed_at + at];
 #pragma GCC unroll 2
         for (int p = 0; p < panels; p++) {
             v16i h = high[r][p][0], l = low[r][p][0];
@@ -199,7 +199,7 @@ INLINE void tile_product_int4(const int rows, const int panels, const bool by_ou
     struct tile_scales scales;
     int64_t group_left = 0;
     for (int64_t block = 0, end; block < work->block_count; block = end) {
-        const uint32_t *in = strip->words + block * BLOCK_PAIRS;
+        const uint32_t *in = strip->words + (work->fixed_at + block) * BLOCK_PAIRS;
         v16i whole[STRIP_ROWS][2];
         end = strip->ends[block];
         if (by_output && group_left == 0) {
@@ -214,7 +214,7 @@ INLINE void tile_product_int4(const int rows, const int panels, const bool by_ou
 #pragma GCC unroll 4
             for (int p = 0; p < panels; p++)
                 unit_add(work->sums + (r * panels + p) * LANES, whole[r][p], by_output, &scales, p,
-                         strip, r * strip_blocks(rows) + block, has_minima);
+                         strip, r * strip_blocks(rows) + work->fixed_at + block, has_minima);
         }
     }
 }

@@ -32,8 +32,8 @@
  * what that waits for at a time is less than memory has on its way. */
 #define FETCH_BYTES 4096
 
-/* Pairs of as many columns as four blocks have: these are never cut. */
-#define STRIP_STEP (4 * BLOCK_PAIRS)
+/* Pairs of as many columns as eight blocks have: these are never cut. */
+#define STRIP_STEP (8 * BLOCK_PAIRS)
 
 /* Of words, whole steps. */
 INLINE int64_t strip_stride(int rows)
@@ -114,7 +114,8 @@ struct tile_work {
     const struct tiles *tiles;
     float *sums;
     const float *in;                 /* of the first block, [rows][strip_stride(rows)] */
-    const struct fixed_strip *fixed; /* int4: the inputs (kernels/cpu/gemm_fixed.h) */
+    const struct fixed_strip *fixed; /* int4: the inputs (kernels/cpu/gemm_fixed.h) ... */
+    int64_t fixed_at;                /* ... from this block of the strip on */
     int64_t panel, block, block_count;
     bool fetches_next; /* and nothing of its own, which earlier tiles have fetched */
     const char *next;  /* weights that are multiplied behind these, from their first block on */

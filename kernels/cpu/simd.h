@@ -216,8 +216,12 @@ INLINE v16 v16_max(v16 a, v16 b)
 
 INLINE v16i v16i_max(v16i a, v16i b)
 {
+#if defined(__AVX512F__)
+    return (v16i)_mm512_max_epi32((__m512i)a, (__m512i)b);
+#else
     v16i larger = a > b;
     return (larger & a) | (~larger & b);
+#endif
 }
 
 /* The lanes that lie `distance` apart in each other's place; 8, 4 or 2. */
@@ -270,12 +274,6 @@ INLINE int32_t v16i_sum(v16i value)
     value += v16i_swap(value, 4);
     value += v16i_swap(value, 2);
     return value[0] + value[1];
-}
-
-INLINE v16i v16i_min(v16i a, v16i b)
-{
-    v16i smaller = a < b;
-    return (smaller & a) | (~smaller & b);
 }
 
 INLINE float v16_max_lane(v16 value)

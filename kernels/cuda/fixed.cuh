@@ -1,5 +1,5 @@
-/* Inputs beside INT4 weights, as whole numbers: kernels/cpu/gemm_fixed.h says why and how. Up to 64
- * neighbours (4 tiles of a row, fewer at the end of a group of scales) have a unit in common. Here
+/* Inputs beside INT4 weights, as whole numbers: kernels/cpu/gemm_fixed.h says why and how. Up to 128
+ * neighbours (8 tiles of a row, fewer at the end of a group of scales) have a unit in common. Here
  * a whole number is 256 x high + low, two bytes with signs, so that products with nibbles are those
  * of bytes, four to an instruction, and their sums exact in 32 bits whoever adds them up. */
 #ifndef PHASOR_KERNELS_CUDA_FIXED_CUH
@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/product.cuh"
 
-#define UNIT_TILES         4
+#define UNIT_TILES         8
 #define FIXED_EXPONENT_MIN (-100) /* of the largest: smaller ones are treated as if it were */
 #define FIXED_EXPONENT_MAX 125    /* above: NaN */
 
@@ -49,7 +49,7 @@ __device__ inline void dot_eight(struct fixed_sum *sum, fixed_eight in, uint32_t
     sum->low = dot_bytes(dot_bytes(sum->low, even, in.z), odd, in.w);
 }
 
-/* The sum in units. Of 64 columns it is below 2^28, and a multiple of 16: exact in f32. */
+/* The sum in units. Of 128 columns it is at most 2^28, and a multiple of 16: exact in f32. */
 __device__ inline float fixed_sum_value(struct fixed_sum sum)
 {
     return (float)(sum.high * 256 + sum.low) * (1.0f / 16);
@@ -62,24 +62,21 @@ __device__ inline int unit_start(int k, bool by_output, int scale_group_tiles)
     return by_output ? max(start, k / scale_group_tiles * scale_group_tiles) : start;
 }
 
-/* 2^(e + f - 13), where the largest input is 2^e to 2^(e + 1), the largest scale 2^f to 2^(f + 1),
- * and its inverse; both are NaN where one of them is no number. */
-__device__ inline float fixed_unit(float *inverse, uint32_t most, uint32_t scale_most)
+/* 2^(e - 13), where the largest of what is rounded is 2^e to 2^(e + 1): that has up to 2^14 units.
+ * And its inverse; both are NaN where one of them is no number. */
+__device__ inline float fixed_unit(float *inverse, uint32_t most)
 {
-    int e = (int)(most >> 23) - 127, f = (int)(scale_most >> 23) - 127;
-    int sum = max(e + f, FIXED_EXPONENT_MIN);
-    if (e == 128 || f == 128 || sum > FIXED_EXPONENT_MAX)
+    int e = max((int)(most >> 23) - 127, FIXED_EXPONENT_MIN);
+    if (e > FIXED_EXPONENT_MAX)
         return *inverse = __uint_as_float(0x7FC00000u);
-    *inverse = __uint_as_float((uint32_t)(127 + 13 - sum) << 23);
-    return __uint_as_float((uint32_t)(127 + sum - 13) << 23);
+    *inverse = __uint_as_float((uint32_t)(127 + 13 - e) << 23);
+    return __uint_as_float((uint32_t)(127 + e - 13) << 23);
 }
 
-/* The largest is below 2^15 units by the factor that the scale, a bf16, stays below a power of two:
- * 32640 at most. That 32640 is taken for 32639, whose high byte fits. (What is no number becomes
- * any number: its unit is none.) */
+/* What is no number becomes any number: its unit is none. */
 __device__ inline int fixed_whole(float value, float inverse)
 {
-    return (int)rintf(fmaxf(fminf(value * inverse, 32639.0f), -32640.0f));
+    return (int)rintf(fmaxf(fminf(value * inverse, 16384.0f), -16384.0f));
 }
 
 /* Eight values in whole numbers. */

@@ -185,7 +185,7 @@ __device__ static void fixed_row(struct fixed_part<ROWS> *out, int r, const stru
 {
     struct tile_factors factors;
     float value[PACK_BLOCK], inverse, sum = 0;
-    uint32_t most = 0, scale_most = 0;
+    uint32_t most = 0;
     int lane = team_lane(), tile = first_tile + lane;
     int start = unit_start(tile, BY_OUTPUT, p.scale_group_tiles);
     if (lane < tile_count) {
@@ -193,17 +193,15 @@ __device__ static void fixed_row(struct fixed_part<ROWS> *out, int r, const stru
 #pragma unroll
         for (int c = 0; c < PACK_BLOCK; c++) {
             value[c] = in[lane * PACK_BLOCK + c];
-            most = max(most, magnitude_bits(value[c]));
-            scale_most = max(scale_most, magnitude_bits(factors.scale[c]));
             sum = fmaf(value[c], factors.offset[c], sum);
             value[c] *= factors.scale[c];
+            most = max(most, magnitude_bits(value[c]));
         }
     }
     most = unit_most(most, tile, start, BY_OUTPUT, p.scale_group_tiles);
-    scale_most = unit_most(scale_most, tile, start, BY_OUTPUT, p.scale_group_tiles);
     if (lane >= tile_count)
         return;
-    out->units[r][lane] = fixed_unit(&inverse, most, scale_most);
+    out->units[r][lane] = fixed_unit(&inverse, most);
     out->sums[r][lane] = sum;
     out->eights[r][2 * lane] = fixed_pack(value, inverse);
     out->eights[r][2 * lane + 1] = fixed_pack(value + 8, inverse);

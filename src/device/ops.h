@@ -48,7 +48,7 @@ struct op_add {
 /* out[m][n] = sum over k of in[m][k] x weight[n][k], + bias[n]. f32 accumulation, k rising. Here
  * and in feed-forward networks a device may round inputs to bf16 where the weight is bf16, and take
  * the two of a pair in either order; and where it is int4 round them (times the scales that inputs
- * have) by up to 2^-14 of the largest within 64 neighbours. Bytes: the weight once. Flops: 2 x
+ * have) by up to 2^-14 of the largest within 128 neighbours. Bytes: the weight once. Flops: 2 x
  * row_count x rows x columns.
  */
 struct op_matmul {

@@ -220,6 +220,12 @@ static const struct kernel_case ffn_cases[] = {
      .expert_count = 32, .top_k = 8},
     {FOR_BENCH, .dtype = DTYPE_INT4, .token_count = 512, .rows = 768, .columns = 2048,
      .expert_count = 32, .top_k = 8},
+    /* Many narrow experts of two rows, as in decode of many sequences, and more than the caches
+     * hold. */
+    {FOR_BENCH, .dtype = DTYPE_BF16, .token_count = 32, .rows = 352, .columns = 1024,
+     .expert_count = 240, .top_k = 16},
+    {FOR_BENCH, .dtype = DTYPE_INT4, .token_count = 32, .rows = 352, .columns = 1024,
+     .expert_count = 240, .top_k = 16},
 };
 
 const struct case_list route_list = CASE_LIST("route", route_cases);

@@ -4,11 +4,11 @@
 
 #include "checks.h"
 
-/* `x` beside 63 zeros, times int4 weights of `scale` that lie as `packing` says. */
+/* `x` beside 127 zeros, times int4 weights of `scale` that lie as `packing` says. */
 static float fixed_by(struct device *device, float x, int place, enum packing packing,
                       uint16_t scale)
 {
-    enum { COLUMNS = 64 };
+    enum { COLUMNS = 128 };
     _Alignas(64) static uint8_t nibbles[PACK_BLOCK * COLUMNS / 2];
     uint16_t scales[COLUMNS]; /* by output 16 of one group, by input one for each input */
     float in[COLUMNS] = {0}, out[PACK_BLOCK];
@@ -41,7 +41,7 @@ void check_fixed_point(struct device *device, const char *name)
             int exponent = x == 0 ? -100 : ilogbf(x) > -100 ? ilogbf(x) : -100;
             expected = (float)ldexp(rint(ldexp((double)x, 13 - exponent)), exponent - 13);
         }
-        for (int place = 0; place < 64; place += 21) {
+        for (int place = 0; place < 128; place += 21) {
             float found = fixed_by(device, x, place, PACK_OUTPUT, bf16_from_f32(1));
             cr_assert(found == expected || (isnan(found) && isnan(expected)),
                       "%s: %a at %d became %a", name, (double)x, place, (double)found);
@@ -56,9 +56,9 @@ void check_fixed_point_ends(struct device *device, const char *name)
     const uint16_t scale = 0x3FFF; /* the largest below 2 */
     for (size_t v = 0; v < 2 * sizeof values / sizeof *values; v++) {
         float x = v % 2 == 0 ? values[v / 2] : -values[v / 2], factor = x * bf16_to_f32(scale);
-        double unit = ldexp(1, ilogbf(x) - 13);
-        double expected = fmin(rint((double)factor / unit), 32639) * unit;
-        for (int place = 0; place < 64; place += 21) {
+        double unit = ldexp(1, ilogbf(factor) - 13);
+        double expected = rint((double)factor / unit) * unit;
+        for (int place = 0; place < 128; place += 21) {
             float found = fixed_by(device, x, place, PACK_INPUT, scale);
             cr_assert(found == (float)expected, "%s: %a at %d became %a instead of %a", name,
                       (double)x, place, (double)found, expected);

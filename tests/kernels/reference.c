@@ -49,9 +49,8 @@ static double weight_at(const struct matrix *matrix, int64_t row, int64_t column
 }
 
 /* Inputs beside int4 weights, times their own scales where they have such, are whole numbers of a
- * unit that neighbours have in common: up to 64 from a multiple of 64 on, and of one group. It is
- * 2^(e + f - 13), with e the exponent of the largest of them and f of the largest scale. They end
- * at 32639. */
+ * unit that neighbours have in common: up to 128 from a multiple of 128 on, and of one group. It is
+ * 2^(e - 13), with e the exponent of the largest of them. */
 struct fixed {
     int64_t first, end;
     double unit;
@@ -66,21 +65,16 @@ static float fixed_scale(const struct matrix *matrix, int64_t n, int64_t k)
 
 static struct fixed fixed_from(const struct matrix *matrix, const float *in, int64_t n, int64_t k)
 {
-    struct fixed fixed = {.first = k, .end = k / 64 * 64 + 64};
-    double most = 0, most_scale = 0;
-    int exponent, scale_exponent;
+    struct fixed fixed = {.first = k, .end = k / 128 * 128 + 128};
+    float most = 0;
+    int exponent;
     if (matrix->packing == PACK_OUTPUT)
         fixed.end = fmin(fixed.end, k / matrix->group * matrix->group + matrix->group);
     fixed.end = fmin(fixed.end, matrix->columns);
-    for (int64_t i = k; i < fixed.end; i++) {
-        most = fmax(most, fabs((double)in[i]));
-        most_scale = fmax(most_scale, fabs((double)fixed_scale(matrix, n, i)));
-    }
-    frexp(most, &exponent);
-    frexp(most_scale, &scale_exponent);
-    exponent = most == 0 ? -126 : exponent - 1;
-    scale_exponent = most_scale == 0 ? -126 : scale_exponent - 1;
-    fixed.unit = ldexp(1, (int)fmax(exponent + scale_exponent, -100) - 13);
+    for (int64_t i = k; i < fixed.end; i++)
+        most = fmaxf(most, fabsf(in[i] * fixed_scale(matrix, n, i)));
+    frexpf(most, &exponent);
+    fixed.unit = ldexp(1, (most == 0 ? -100 : (int)fmax(exponent - 1, -100)) - 13);
     return fixed;
 }
 
@@ -94,7 +88,7 @@ static void fixed_add(double *sum, double *magnitude, const struct fixed *fixed,
         int64_t group = packed_scale_index(matrix, n, k);
         double scale = bf16_to_f32(matrix->scales[group]);
         float factor = in[k] * fixed_scale(matrix, n, k);
-        double rounded = fmin(rint((double)factor / fixed->unit), 32639) * fixed->unit;
+        double rounded = rint((double)factor / fixed->unit) * fixed->unit;
         double minimum = matrix->minima != NULL ? bf16_to_f32(matrix->minima[group]) : -8 * scale;
         bool by_output = matrix->packing == PACK_OUTPUT;
         double term = rounded * (nibble_at(matrix, index) - 8) * (by_output ? scale : 1);
