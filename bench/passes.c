@@ -267,35 +267,41 @@ static void runner_close(struct runner *runner)
     engine_close(runner->engine);
 }
 
-static void choose(struct runner *runner)
+static struct exec_head head_of(const struct runner *runner, int64_t first)
 {
-    struct error err;
+    int64_t left = runner->wanted_count - first;
+    return (struct exec_head){.rows = runner->wanted + first,
+                              .row_count = left < EXEC_LOGIT_ROWS ? left : EXEC_LOGIT_ROWS};
+}
+
+static void choose(struct runner *runner, const struct exec_head *head)
+{
     const struct sampler_choice choice = {.top_p = 1};
-    for (int64_t first = 0; first < runner->wanted_count; first += EXEC_LOGIT_ROWS) {
-        int64_t left = runner->wanted_count - first, stride;
-        int64_t count = left < EXEC_LOGIT_ROWS ? left : EXEC_LOGIT_ROWS;
-        float *logits;
-        check(exec_logits(runner->exec, runner->wanted + first, count, &logits, &stride, &err),
-              &err);
-        for (int64_t i = 0; i < count; i++) {
-            if (!sampler_can_choose(logits + i * stride, runner->sampler.vocab_count))
-                fail("the logits are no numbers");
-            sampler_choose(&runner->sampler, logits + i * stride, &choice);
-        }
+    for (int64_t i = 0; i < head->row_count; i++) {
+        const float *logits = head->logits + i * head->stride;
+        if (!sampler_can_choose(logits, runner->sampler.vocab_count))
+            fail("the logits are no numbers");
+        sampler_choose(&runner->sampler, logits, &choice);
     }
 }
 
 /* As a step of the generator that draws tokens: all logits come to the host, which is what the
- * planner prices; a greedy step leaves them on the device (exec_largest). */
+ * planner prices; a greedy step leaves them on the device. */
 static void pass_run(struct runner *runner, const struct pass_case *of)
 {
     struct error err;
     bool is_prefill = of->phase == PHASE_PREFILL;
     enum layer_form form = is_prefill ? FORM_OWNED : exec_decode_form(runner->exec);
-    check(exec_forward(runner->exec, &runner->cache, form, runner->segments, runner->segment_count,
-                       &err),
+    struct exec_head head = head_of(runner, 0);
+    check(exec_step(runner->exec, &runner->cache, form, runner->segments, runner->segment_count,
+                    &head, &err),
           &err);
-    choose(runner);
+    choose(runner, &head);
+    for (int64_t first = EXEC_LOGIT_ROWS; first < runner->wanted_count; first += EXEC_LOGIT_ROWS) {
+        head = head_of(runner, first);
+        check(exec_head(runner->exec, &head, &err), &err);
+        choose(runner, &head);
+    }
 }
 
 static void pass_record(struct runner *runner, const struct passes *passes,

@@ -103,15 +103,15 @@ static void window_predict(struct predictions *out, struct exec *exec, struct kv
     const struct exec_segment segment = {.tokens = tokens, .token_count = length, .pages = pages};
     check(exec_forward(exec, cache, FORM_OWNED, &segment, 1, &err), &err);
     for (int first = 0; first + 1 < length; first += EXEC_LOGIT_ROWS) {
-        int64_t stride, count = length - 1 - first;
-        float *logits;
+        int64_t count = length - 1 - first;
         count = count < EXEC_LOGIT_ROWS ? count : EXEC_LOGIT_ROWS;
         for (int64_t i = 0; i < count; i++)
             rows[i] = (int32_t)(first + i);
-        check(exec_logits(exec, rows, count, &logits, &stride, &err), &err);
+        struct exec_head head = {.rows = rows, .row_count = count};
+        check(exec_head(exec, &head, &err), &err);
         for (int64_t i = 0; i < count; i++)
-            to_logprobs(out->logprobs + out->row_count++ * out->vocab_count, logits + i * stride,
-                        out->vocab_count);
+            to_logprobs(out->logprobs + out->row_count++ * out->vocab_count,
+                        head.logits + i * head.stride, out->vocab_count);
     }
 }
 

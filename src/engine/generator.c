@@ -309,7 +309,7 @@ static enum status pass_enter(struct generator *generator, struct error *err)
 /* A pass that is run again writes the same places of the cache. `*seconds` are without what comes
  * between passes. */
 static enum status pass_run(double *seconds, struct generator *generator, enum layer_form form,
-                            int64_t segment_count, struct error *err)
+                            int64_t segment_count, struct exec_head *head, struct error *err)
 {
     const struct generator_params *params = &generator->params;
     bool is_prefill = generator->pass.phase == PHASE_PREFILL, is_done;
@@ -320,8 +320,8 @@ static enum status pass_run(double *seconds, struct generator *generator, enum l
         TRY(pass_enter(generator, err));
         record_phase(trace, is_prefill ? RECORD_PREFILL : RECORD_DECODE);
         double start = system_seconds(), begin = trace_begin();
-        TRY(exec_forward(generator->exec, &generator->cache, form, generator->segments,
-                         segment_count, err));
+        TRY(exec_step(generator->exec, &generator->cache, form, generator->segments, segment_count,
+                      head, err));
         trace_add(begin, is_prefill ? "prefill pass" : "decode pass", 0);
         *seconds += system_seconds() - start;
         is_done = params->enter == NULL || params->was_whole(params->enter_context);
@@ -346,13 +346,14 @@ enum status generator_step(struct generator *generator, struct error *err)
     generator->wave_is_closed =
         generator->params.in_waves && (!is_prefill || generator->pass.is_last);
     double seconds;
-    TRY(pass_run(&seconds, generator, form, segment_count, err));
-    double start = system_seconds(), begin = trace_begin();
     int64_t wanted_count = generator_collect_wanted(generator, segment_count);
+    struct exec_head head = generator_head(generator, wanted_count);
+    TRY(pass_run(&seconds, generator, form, segment_count, &head, err));
+    double start = system_seconds(), begin = trace_begin();
     int64_t tokens = generator_advance(generator, segment_count);
-    TRY(generator_use_logits(generator, wanted_count, err));
+    TRY(generator_use_logits(generator, &head, wanted_count, err));
     end_scored(generator, segment_count);
-    trace_add(begin, "logits and sampling", 0);
+    trace_add(begin, "choice of tokens", 0);
     count_step(generator, is_prefill, tokens, seconds + system_seconds() - start);
     generator_sweep_ended(generator);
     record_phase(box_trace(exec_box(generator->exec)), RECORD_BETWEEN);

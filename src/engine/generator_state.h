@@ -52,11 +52,12 @@ struct generator {
     bool is_full;        /* the first of the waiting found no room, and nobody has left since */
     bool is_closed;      /* nobody is admitted any more */
     bool wave_is_closed; /* in waves: as long as anybody runs */
-    struct generator_pass pass;    /* the last */
-    int64_t last_number;           /* given to a sequence */
-    struct exec_segment *segments; /* [sequence_count_max] */
-    struct sequence **of_segment;  /* [sequence_count_max] */
-    struct wanted_row *wanted;     /* [batch_token_max] */
+    struct generator_pass pass;         /* the last */
+    int64_t last_number;                /* given to a sequence */
+    struct exec_segment *segments;      /* [sequence_count_max] */
+    struct sequence **of_segment;       /* [sequence_count_max] */
+    struct wanted_row *wanted;          /* [batch_token_max] */
+    int32_t head_rows[EXEC_LOGIT_ROWS]; /* those of the wanted that the head computes at a time */
     struct token_logprob top[LOGPROBS_MAX];
     struct generator_counters counters;
     struct stage_total stages[STAGE_KIND_COUNT]; /* of the executor, after the last step */
@@ -98,9 +99,12 @@ static inline int64_t prompt_left(const struct sequence *sequence)
 void sequence_finish(struct sequence *sequence, enum finish_reason reason, int32_t stop_id,
                      const struct error *error);
 
-/* Logits of the first `wanted_count` wanted rows of the pass that has run: scores prompts, chooses
- * next tokens, ends sequences. */
-enum status generator_use_logits(struct generator *generator, int64_t wanted_count,
-                                 struct error *err) MUST_CHECK;
+/* What a pass computes of its first wanted rows, as many as go into it; until the next call. */
+struct exec_head generator_head(struct generator *generator, int64_t wanted_count);
+
+/* Logits of the wanted rows of the pass that has run and found the first ones' (`head`): scores
+ * prompts, chooses next tokens, ends sequences. */
+enum status generator_use_logits(struct generator *generator, const struct exec_head *head,
+                                 int64_t wanted_count, struct error *err) MUST_CHECK;
 
 #endif

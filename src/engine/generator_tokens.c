@@ -164,36 +164,41 @@ static bool are_greedy(const struct wanted_row *wanted, int64_t count)
     return true;
 }
 
-static enum status use_rows(struct generator *generator, const struct wanted_row *wanted,
-                            int64_t count, struct error *err)
+static struct exec_head head_of(struct generator *generator, const struct wanted_row *wanted,
+                                int64_t left)
 {
-    int32_t rows[EXEC_LOGIT_ROWS];
-    float *logits;
-    const struct largest *largest;
-    int64_t stride;
-    bool is_greedy = are_greedy(wanted, count);
+    int64_t count = left < EXEC_LOGIT_ROWS ? left : EXEC_LOGIT_ROWS;
     for (int64_t i = 0; i < count; i++)
-        rows[i] = wanted[i].row;
-    if (is_greedy)
-        TRY(exec_largest(generator->exec, rows, count, &largest, err));
-    else
-        TRY(exec_logits(generator->exec, rows, count, &logits, &stride, err));
-    for (int64_t i = 0; i < count; i++) {
-        if (is_greedy)
-            use_largest(generator, &wanted[i], &largest[i]);
-        else
-            use_logits(generator, &wanted[i], logits + i * stride);
-    }
-    return STATUS_OK;
+        generator->head_rows[i] = wanted[i].row;
+    return (struct exec_head){
+        .rows = generator->head_rows, .row_count = count, .is_greedy = are_greedy(wanted, count)};
 }
 
-enum status generator_use_logits(struct generator *generator, int64_t wanted_count,
-                                 struct error *err)
+struct exec_head generator_head(struct generator *generator, int64_t wanted_count)
 {
-    for (int64_t first = 0; first < wanted_count; first += EXEC_LOGIT_ROWS) {
-        int64_t left = wanted_count - first;
-        TRY(use_rows(generator, generator->wanted + first,
-                     left < EXEC_LOGIT_ROWS ? left : EXEC_LOGIT_ROWS, err));
+    return head_of(generator, generator->wanted, wanted_count);
+}
+
+static void use_head(struct generator *generator, const struct wanted_row *wanted,
+                     const struct exec_head *head)
+{
+    for (int64_t i = 0; i < head->row_count; i++) {
+        if (head->is_greedy)
+            use_largest(generator, &wanted[i], &head->largest[i]);
+        else
+            use_logits(generator, &wanted[i], head->logits + i * head->stride);
+    }
+}
+
+enum status generator_use_logits(struct generator *generator, const struct exec_head *head,
+                                 int64_t wanted_count, struct error *err)
+{
+    use_head(generator, generator->wanted, head);
+    for (int64_t first = head->row_count; first < wanted_count; first += EXEC_LOGIT_ROWS) {
+        const struct wanted_row *wanted = generator->wanted + first;
+        struct exec_head more = head_of(generator, wanted, wanted_count - first);
+        TRY(exec_head(generator->exec, &more, err));
+        use_head(generator, wanted, &more);
     }
     return STATUS_OK;
 }

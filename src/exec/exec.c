@@ -231,7 +231,13 @@ enum status routing_record(struct rank *rank, int64_t layer, struct error *err)
 
 /* ---- Passes ---------------------------------------------------------------------------------- */
 
-static enum status rank_forward(void *context, int index, struct error *err)
+static enum status rank_end(struct rank *rank, struct error *err)
+{
+    stage_begin(rank, STAGE_BETWEEN);
+    return rank->ops->synchronize(rank->stream, err);
+}
+
+static enum status rank_step(void *context, int index, struct error *err)
 {
     struct exec *exec = context;
     struct rank *rank = &exec->ranks[index];
@@ -242,55 +248,60 @@ static enum status rank_forward(void *context, int index, struct error *err)
     for (int64_t layer = 0; layer < exec->config->layer_count; layer++)
         TRY(layer_run(rank, layer, err));
     rank->layer = -1;
-    stage_begin(rank, STAGE_BETWEEN);
-    return rank->ops->synchronize(rank->stream, err);
+    if (exec->wanted_count > 0)
+        head_run(rank);
+    return rank_end(rank, err);
+}
+
+static enum status rank_head(void *context, int index, struct error *err)
+{
+    struct exec *exec = context;
+    head_run(&exec->ranks[index]);
+    return rank_end(&exec->ranks[index], err);
+}
+
+static void wanted_set(struct exec *exec, const struct exec_head *head)
+{
+    ASSERT(head->row_count <= EXEC_LOGIT_ROWS);
+    for (int64_t i = 1; i < head->row_count; i++)
+        ASSERT(head->rows[i - 1] <= head->rows[i]);
+    exec->wanted = head->rows;
+    exec->wanted_count = head->row_count;
+    exec->wants_largest = head->is_greedy;
+}
+
+static void found_get(struct exec *exec, struct exec_head *head)
+{
+    if (head->is_greedy)
+        head_merge(exec);
+    head->largest = exec->largest;
+    head->logits = exec->logits;
+    head->stride = round_up(exec->config->vocab_count, PACK_BLOCK);
+}
+
+enum status exec_step(struct exec *exec, struct kv_cache *cache, enum layer_form form,
+                      const struct exec_segment *segments, int64_t segment_count,
+                      struct exec_head *head, struct error *err)
+{
+    exec->pass = (struct pass){.form = form, .cache = cache};
+    pass_start(exec, segments, segment_count);
+    wanted_set(exec, head);
+    TRY(box_run(exec->box, rank_step, exec, err));
+    found_get(exec, head);
+    return STATUS_OK;
 }
 
 enum status exec_forward(struct exec *exec, struct kv_cache *cache, enum layer_form form,
                          const struct exec_segment *segments, int64_t segment_count,
                          struct error *err)
 {
-    exec->pass = (struct pass){.form = form, .cache = cache};
-    pass_start(exec, segments, segment_count);
-    return box_run(exec->box, rank_forward, exec, err);
+    return exec_step(exec, cache, form, segments, segment_count, &(struct exec_head){0}, err);
 }
 
-static enum status rank_logits(void *context, int index, struct error *err)
+enum status exec_head(struct exec *exec, struct exec_head *head, struct error *err)
 {
-    struct exec *exec = context;
-    struct rank *rank = &exec->ranks[index];
-    stage_begin(rank, STAGE_HEAD);
-    head_run(rank);
-    stage_begin(rank, STAGE_BETWEEN);
-    return rank->ops->synchronize(rank->stream, err);
-}
-
-static enum status head_of(struct exec *exec, const int32_t *rows, int64_t row_count,
-                           bool wants_largest, struct error *err)
-{
-    ASSERT(row_count <= EXEC_LOGIT_ROWS);
-    for (int64_t i = 1; i < row_count; i++)
-        ASSERT(rows[i - 1] <= rows[i]);
-    exec->wanted = rows;
-    exec->wanted_count = row_count;
-    exec->wants_largest = wants_largest;
-    return box_run(exec->box, rank_logits, exec, err);
-}
-
-enum status exec_logits(struct exec *exec, const int32_t *rows, int64_t row_count, float **logits,
-                        int64_t *stride, struct error *err)
-{
-    TRY(head_of(exec, rows, row_count, false, err));
-    *logits = exec->logits;
-    *stride = round_up(exec->config->vocab_count, PACK_BLOCK);
-    return STATUS_OK;
-}
-
-enum status exec_largest(struct exec *exec, const int32_t *rows, int64_t row_count,
-                         const struct largest **largest, struct error *err)
-{
-    TRY(head_of(exec, rows, row_count, true, err));
-    head_merge(exec);
-    *largest = exec->largest;
+    wanted_set(exec, head);
+    TRY(box_run(exec->box, rank_head, exec, err));
+    found_get(exec, head);
     return STATUS_OK;
 }

@@ -59,7 +59,7 @@ struct exec_segment {
 };
 
 /* Runs the pass: keys and values are appended to `cache`, and the final hidden states of all tokens
- * stay in the executor for exec_logits and exec_largest, in the order of the segments. Segments
+ * stay in the executor for exec_head, in the order of the segments. Segments
  * come in rising order of their groups. Token ids are within the vocabulary; each group has at most
  * exec_group_token_max tokens; FORM_GATHERED and FORM_REPLICATED take at most segment_max tokens in
  * all, FORM_REPLICATED only where Ad = 1. A failure is of the box: nothing more can be run. */
@@ -67,18 +67,28 @@ enum status exec_forward(struct exec *exec, struct kv_cache *cache, enum layer_f
                          const struct exec_segment *segments, int64_t segment_count,
                          struct error *err) MUST_CHECK;
 
-/* Logits of some tokens of the last pass: `rows` are token indices in it, in rising order, at most
- * EXEC_LOGIT_ROWS. `*logits` is [row_count][*stride], f32, host memory, valid until the next call.
- */
+/* Rows of a pass whose logits are wanted, and what is found: all logits, or for a greedy choice the
+ * largest of each row, which needs no logits on the host. What is found is valid until the next
+ * call. */
 #define EXEC_LOGIT_ROWS 64
-enum status exec_logits(struct exec *exec, const int32_t *rows, int64_t row_count, float **logits,
-                        int64_t *stride, struct error *err) MUST_CHECK;
+struct exec_head {
+    const int32_t *rows; /* token indices in the pass, in rising order */
+    int64_t row_count;   /* 0 to EXEC_LOGIT_ROWS */
+    bool is_greedy;
 
-/* The same for a greedy choice, which needs no logits on the host: (*largest)[i] is the largest
- * logit of row i and its token, valid until the next call. A row whose logits are no numbers has
- * LARGEST_BROKEN or LARGEST_NONE. */
-enum status exec_largest(struct exec *exec, const int32_t *rows, int64_t row_count,
-                         const struct largest **largest, struct error *err) MUST_CHECK;
+    float *logits; /* found: [row_count][stride], f32, host memory, not where is_greedy */
+    int64_t stride;
+    const struct largest *largest; /* found where is_greedy: the value and its token; or
+                                    * LARGEST_BROKEN or LARGEST_NONE, the logits are no numbers */
+};
+
+/* exec_forward and exec_head in one run of the ranks: the host waits once. */
+enum status exec_step(struct exec *exec, struct kv_cache *cache, enum layer_form form,
+                      const struct exec_segment *segments, int64_t segment_count,
+                      struct exec_head *head, struct error *err) MUST_CHECK;
+
+/* Of rows of the last pass. */
+enum status exec_head(struct exec *exec, struct exec_head *head, struct error *err) MUST_CHECK;
 
 /* What each stage has had since the box was opened: seconds, mean over the ranks, and bytes of
  * weights, all ranks together. Not while a pass runs. */

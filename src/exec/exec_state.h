@@ -154,7 +154,7 @@ struct rank {
     int64_t group_first;              /* of all rows */
     struct row_counts attention_rows; /* of the members of the attention group */
     struct row_counts world_rows;     /* of all ranks */
-    struct row_counts final_rows;     /* of exec_logits */
+    struct row_counts final_rows;     /* of the head */
     struct exchange_counts embedding; /* rows of the table, with all ranks */
     int64_t held_count;               /* rows that this rank sends out */
     int64_t received_count;           /* rows before the experts */
@@ -177,7 +177,7 @@ struct exec {
     struct exec_hooks hooks;
     float *logits;                           /* [EXEC_LOGIT_ROWS][vocab] */
     struct largest largest[EXEC_LOGIT_ROWS]; /* of all vocabulary */
-    const int32_t *wanted;                   /* rows of exec_logits, or of exec_largest */
+    const int32_t *wanted;                   /* of struct exec_head */
     int64_t wanted_count;
     bool wants_largest;
 };

@@ -72,7 +72,7 @@ static const float *finals_gather(struct rank *rank)
     return rank->act.finals;
 }
 
-/* To where exec_logits finds them. */
+/* To where exec_head finds them. */
 static void logits_send(struct rank *rank)
 {
     const struct exec *exec = rank->exec;
@@ -109,6 +109,7 @@ static void largest_send(struct rank *rank)
 void head_run(struct rank *rank)
 {
     const struct exec *exec = rank->exec;
+    stage_begin(rank, STAGE_HEAD);
     finals_norm(rank, wanted_here(rank));
     const float *finals = finals_gather(rank);
     if (rank->weights->vocab.count == 0)

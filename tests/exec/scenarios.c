@@ -333,12 +333,12 @@ static void logits_take(struct run *run)
     int64_t s = 0, t = 0, total = run->runner->exec->pass.row_count;
     for (int64_t first = 0; first < total; first += EXEC_LOGIT_ROWS) {
         int32_t rows[EXEC_LOGIT_ROWS];
-        int64_t count = total - first < EXEC_LOGIT_ROWS ? total - first : EXEC_LOGIT_ROWS, stride;
+        int64_t count = total - first < EXEC_LOGIT_ROWS ? total - first : EXEC_LOGIT_ROWS;
+        struct exec_head head = {.rows = rows, .row_count = count};
         struct error err;
-        float *logits;
         for (int64_t i = 0; i < count; i++)
             rows[i] = (int32_t)(first + i);
-        check(exec_logits(run->runner->exec, rows, count, &logits, &stride, &err), &err);
+        check(exec_head(run->runner->exec, &head, &err), &err);
         expect_head(run, rows, count);
         for (int64_t i = 0; i < count; i++, t++) {
             while (t == run->segments[s].token_count) {
@@ -348,10 +348,10 @@ static void logits_take(struct run *run)
             const struct sequence *sequence = run->of_segment[s];
             int64_t position = run->segments[s].first_position + t;
             memcpy(result->logits + (sequence->first_row + position) * result->vocab,
-                   logits + i * stride, (size_t)result->vocab * sizeof *logits);
+                   head.logits + i * head.stride, (size_t)result->vocab * sizeof *head.logits);
             if (position + 1 < sequence->token_count)
-                result->nll +=
-                    token_nll(logits + i * stride, result->vocab, sequence->tokens[position + 1]);
+                result->nll += token_nll(head.logits + i * head.stride, result->vocab,
+                                         sequence->tokens[position + 1]);
         }
     }
 }

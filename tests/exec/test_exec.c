@@ -44,10 +44,9 @@ static void forward(struct model_runner *runner, const struct exec_segment *segm
 static void logits_copy(float *out, struct model_runner *runner, int32_t row)
 {
     struct error err;
-    float *logits;
-    int64_t stride;
-    cr_assert_eq(exec_logits(runner->exec, &row, 1, &logits, &stride, &err), STATUS_OK);
-    memcpy(out, logits, (size_t)exec_config(runner->exec)->vocab_count * sizeof *out);
+    struct exec_head head = {.rows = &row, .row_count = 1};
+    cr_assert_eq(exec_head(runner->exec, &head, &err), STATUS_OK);
+    memcpy(out, head.logits, (size_t)exec_config(runner->exec)->vocab_count * sizeof *out);
 }
 
 struct sequence {
@@ -172,8 +171,7 @@ Test(exec, logits_of_many_rows)
     static float expected[VOCAB_MAX];
     struct model_runner runner;
     struct error err;
-    float *logits;
-    int64_t stride;
+    struct exec_head head = {.rows = rows, .row_count = EXEC_LOGIT_ROWS};
     int32_t page;
     runner_start(&runner, "mixtral", DTYPE_F32, 2, EXEC_LOGIT_ROWS, 1);
     int64_t vocab = exec_config(runner.exec)->vocab_count;
@@ -184,11 +182,10 @@ Test(exec, logits_of_many_rows)
     for (int32_t i = 0; i < EXEC_LOGIT_ROWS; i++)
         rows[i] = i / 3 * 3; /* rising, with repetitions */
     float *all = memory_alloc((size_t)(EXEC_LOGIT_ROWS * vocab), sizeof *all);
-    cr_assert_eq(exec_logits(runner.exec, rows, EXEC_LOGIT_ROWS, &logits, &stride, &err),
-                 STATUS_OK);
-    cr_assert(stride >= vocab);
+    cr_assert_eq(exec_head(runner.exec, &head, &err), STATUS_OK);
+    cr_assert(head.stride >= vocab);
     for (int64_t i = 0; i < EXEC_LOGIT_ROWS; i++)
-        memcpy(all + i * vocab, logits + i * stride, (size_t)vocab * sizeof *all);
+        memcpy(all + i * vocab, head.logits + i * head.stride, (size_t)vocab * sizeof *all);
     for (int64_t i = 0; i < EXEC_LOGIT_ROWS; i++) {
         logits_copy(expected, &runner, rows[i]);
         cr_assert_arr_eq(all + i * vocab, expected, (size_t)vocab * sizeof *all);
@@ -276,11 +273,10 @@ Test(exec, takes_the_bytes_that_it_says_and_allocates_nothing_in_a_pass)
         model_runner_take(&runner, 0, &page, 1);
         struct exec_segment segment = {tokens, 8, 0, &page, 0};
         uint64_t count = memory_counters_get().alloc_count;
-        float *logits;
-        int64_t stride;
         int32_t row = 7;
+        struct exec_head head = {.rows = &row, .row_count = 1};
         forward(&runner, &segment, 1);
-        cr_assert_eq(exec_logits(runner.exec, &row, 1, &logits, &stride, &err), STATUS_OK);
+        cr_assert_eq(exec_head(runner.exec, &head, &err), STATUS_OK);
         cr_assert_eq(memory_counters_get().alloc_count, count);
         model_runner_close(&runner);
     }

@@ -38,10 +38,9 @@ static struct outcome run_with_fault(const char *plan, int rank, enum fault_kind
     struct model_runner runner;
     struct outcome outcome = {.status = STATUS_OK};
     int32_t tokens[8] = {3, 1, 4, 1, 5, 9, 2, 6}, pages[2];
-    const struct largest *largest;
-    float *logits;
-    int64_t stride;
     int32_t row = 0;
+    struct exec_head logits = {.rows = &row, .row_count = 1};
+    struct exec_head greedy = {.rows = &row, .row_count = 1, .is_greedy = true};
     clock_hold();
     model_runner_open(&runner, &(struct runner_params){
                                    .dir = scenario_checkpoint("qwen2moe", DTYPE_F32),
@@ -73,12 +72,10 @@ static struct outcome run_with_fault(const char *plan, int rank, enum fault_kind
     outcome.status =
         exec_forward(runner.exec, &runner.cache, FORM_OWNED, &prompt, 1, &outcome.error);
     if (outcome.status == STATUS_OK)
-        outcome.status = exec_logits(runner.exec, &row, 1, &logits, &stride, &outcome.error);
+        outcome.status = exec_head(runner.exec, &logits, &outcome.error);
     if (outcome.status == STATUS_OK)
-        outcome.status = exec_largest(runner.exec, &row, 1, &largest, &outcome.error);
-    if (outcome.status == STATUS_OK)
-        outcome.status = exec_forward(runner.exec, &runner.cache, exec_decode_form(runner.exec),
-                                      &next, 1, &outcome.error);
+        outcome.status = exec_step(runner.exec, &runner.cache, exec_decode_form(runner.exec), &next,
+                                   1, &greedy, &outcome.error);
     faulty_device_remove(device);
     model_runner_close(&runner);
     return outcome;

@@ -96,10 +96,9 @@ static void feed(struct runner *runner, const int32_t *tokens, int64_t count, in
 static const float *logits_of(struct runner *runner, int32_t row)
 {
     struct error err;
-    float *logits;
-    int64_t stride;
-    check(exec_logits(runner->model.exec, &row, 1, &logits, &stride, &err), &err);
-    return logits;
+    struct exec_head head = {.rows = &row, .row_count = 1};
+    check(exec_head(runner->model.exec, &head, &err), &err);
+    return head.logits;
 }
 
 /* The standard deviation of the expected row: what an error is measured against. */

@@ -1,8 +1,10 @@
-/* The largest logits of all ranks: those of exec_logits, of equal ones the first token. */
+/* The largest logits of all ranks: those of all logits, of equal ones the first token; and what a
+ * pass finds by itself. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "layout/packing.h"
 #include "scenarios.h"
 
@@ -10,7 +12,7 @@ TestSuite(largest, .timeout = 100, .fini = scenario_checkpoints_remove);
 
 #define TOKENS 12
 
-static const struct {
+static const struct form_case {
     const char *plan;
     int rank_count;
     enum layer_form form;
@@ -22,10 +24,12 @@ static const struct {
 };
 #define CASE_COUNT (int)(sizeof cases / sizeof *cases)
 
-/* Has run a pass of TOKENS tokens. */
+static const int32_t tokens[TOKENS] = {1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 4, 7};
+static const int32_t rows[] = {0, 3, TOKENS - 1};
+
+/* Has run a pass of TOKENS tokens; there is a page for one more. */
 static void runner_open(struct model_runner *out, int number)
 {
-    static const int32_t tokens[TOKENS] = {1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 4, 7};
     int32_t page;
     struct error err;
     model_runner_open(out, &(struct runner_params){
@@ -34,7 +38,7 @@ static void runner_open(struct model_runner *out, int number)
                                .rank_count = cases[number].rank_count,
                                .plan = cases[number].plan,
                                .token_max = 2 * TOKENS * cases[number].rank_count,
-                               .page_count = 1,
+                               .page_count = 2,
                            });
     model_runner_take(out, 0, &page, 1);
     struct exec_segment segment = {tokens, TOKENS, 0, &page, 0};
@@ -44,11 +48,10 @@ static void runner_open(struct model_runner *out, int number)
 
 static const struct largest *largest_get(struct model_runner *runner)
 {
-    static const int32_t rows[] = {0, 3, TOKENS - 1};
-    const struct largest *found;
+    struct exec_head head = {.rows = rows, .row_count = 3, .is_greedy = true};
     struct error err;
-    cr_assert_eq(exec_largest(runner->exec, rows, 3, &found, &err), STATUS_OK);
-    return found;
+    cr_assert_eq(exec_head(runner->exec, &head, &err), STATUS_OK);
+    return head.largest;
 }
 
 Test(largest, are_those_of_the_logits)
@@ -56,21 +59,55 @@ Test(largest, are_those_of_the_logits)
     for (int c = 0; c < CASE_COUNT; c++) {
         struct model_runner runner;
         struct largest found[3];
-        static const int32_t rows[] = {0, 3, TOKENS - 1};
+        struct exec_head head = {.rows = rows, .row_count = 3};
         struct error err;
-        float *logits;
-        int64_t stride;
         runner_open(&runner, c);
         memcpy(found, largest_get(&runner), sizeof found);
-        cr_assert_eq(exec_logits(runner.exec, rows, 3, &logits, &stride, &err), STATUS_OK);
+        cr_assert_eq(exec_head(runner.exec, &head, &err), STATUS_OK);
         for (int i = 0; i < 3; i++) {
-            const float *row = logits + i * stride;
+            const float *row = head.logits + i * head.stride;
             int32_t best = 0;
             for (int32_t t = 1; t < runner.config->vocab_count; t++)
                 best = row[t] > row[best] ? t : best;
             cr_expect(found[i].at == best && found[i].value == row[best],
                       "%s, row %d: token %d, not %d", cases[c].plan, i, found[i].at, best);
         }
+        model_runner_close(&runner);
+    }
+}
+
+/* Of the pass that runs, as of the last one. */
+Test(largest, a_step_finds_what_the_head_finds_behind_it)
+{
+    for (int c = 0; c < 2 * CASE_COUNT; c++) {
+        const struct form_case *of = &cases[c / 2];
+        struct model_runner runner;
+        struct largest found[3];
+        struct exec_head head = {.rows = rows, .row_count = 3, .is_greedy = c % 2 == 0};
+        int32_t page;
+        struct error err;
+        runner_open(&runner, c / 2);
+        model_runner_take(&runner, 0, &page, 1);
+        struct exec_segment segment = {tokens + 1, TOKENS - 1, 0, &page, 0};
+        int64_t vocab = runner.config->vocab_count;
+        float *logits = memory_alloc((size_t)(3 * vocab), sizeof *logits);
+        cr_assert_not_null(logits);
+        int32_t less[] = {rows[0], rows[1], TOKENS - 2};
+        head.rows = less;
+        cr_assert_eq(exec_step(runner.exec, &runner.cache, of->form, &segment, 1, &head, &err),
+                     STATUS_OK, "%s", err.message);
+        memcpy(found, head.largest, sizeof found);
+        for (int i = 0; i < 3; i++)
+            memcpy(logits + i * vocab, head.logits + i * head.stride,
+                   (size_t)vocab * sizeof *logits);
+        cr_assert_eq(exec_head(runner.exec, &head, &err), STATUS_OK);
+        for (int i = 0; i < 3 && head.is_greedy; i++)
+            cr_expect(found[i].at == head.largest[i].at && found[i].value == head.largest[i].value,
+                      "%s, row %d: token %d, not %d", of->plan, i, found[i].at, head.largest[i].at);
+        for (int i = 0; i < 3 && !head.is_greedy; i++)
+            cr_expect_arr_eq(logits + i * vocab, head.logits + i * head.stride,
+                             (size_t)vocab * sizeof *logits, "%s, row %d", of->plan, i);
+        memory_free(logits);
         model_runner_close(&runner);
     }
 }

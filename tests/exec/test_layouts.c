@@ -220,8 +220,7 @@ Test(layouts, weights_that_are_no_numbers)
         struct model_runner runner;
         struct error err;
         int32_t tokens[16] = {1, 2, 3, 4, 5, 6, 7, 8}, page, row = 0;
-        float *logits;
-        int64_t stride;
+        struct exec_head head = {.rows = &row, .row_count = 1};
         model_runner_open(&runner, &(struct runner_params){
                                        .dir = scenario_checkpoint("qwen2moe", DTYPE_F32),
                                        .dtype = DTYPE_F32,
@@ -236,9 +235,9 @@ Test(layouts, weights_that_are_no_numbers)
         struct exec_segment segment = {tokens, 16, 0, &page, 0};
         cr_assert_eq(exec_forward(runner.exec, &runner.cache, FORM_OWNED, &segment, 1, &err),
                      STATUS_OK);
-        cr_assert_eq(exec_logits(runner.exec, &row, 1, &logits, &stride, &err), STATUS_OK);
+        cr_assert_eq(exec_head(runner.exec, &head, &err), STATUS_OK);
         for (int64_t v = 0; v < runner.config->vocab_count; v++)
-            cr_assert(isnan(logits[v]));
+            cr_assert(isnan(head.logits[v]));
         model_runner_close(&runner);
     }
 }

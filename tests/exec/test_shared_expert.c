@@ -47,8 +47,7 @@ static int joins_of_pass(float logits[VOCAB_MAX], struct model_runner *runner, e
 {
     static const int32_t tokens[TOKENS_MAX] = {1, 2, 3, 4, 5, 6, 7, 8};
     int32_t page, row = (int32_t)count - 1;
-    float *found;
-    int64_t stride;
+    struct exec_head head = {.rows = &row, .row_count = 1};
     struct error err;
     model_runner_take(runner, 0, &page, 1);
     struct exec_segment segment = {tokens, count, 0, &page, 0};
@@ -56,9 +55,9 @@ static int joins_of_pass(float logits[VOCAB_MAX], struct model_runner *runner, e
     atomic_store(&joins.down, 0);
     cr_assert_eq(exec_forward(runner->exec, &runner->cache, form, &segment, 1, &err), STATUS_OK,
                  "%s", err.message);
-    cr_assert_eq(exec_logits(runner->exec, &row, 1, &found, &stride, &err), STATUS_OK);
+    cr_assert_eq(exec_head(runner->exec, &head, &err), STATUS_OK);
     cr_assert_leq(runner->config->vocab_count, VOCAB_MAX);
-    memcpy(logits, found, (size_t)runner->config->vocab_count * sizeof *logits);
+    memcpy(logits, head.logits, (size_t)runner->config->vocab_count * sizeof *logits);
     model_runner_return(runner, 0, &page, 1);
     cr_assert_eq(atomic_load(&joins.up), atomic_load(&joins.down));
     return atomic_load(&joins.up);

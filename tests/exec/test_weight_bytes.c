@@ -52,9 +52,9 @@ static uint64_t check_pass(struct model_runner *runner, const int32_t *tokens, i
     const struct model_config *config = runner->config;
     struct stage_total before[STAGE_KIND_COUNT], after[STAGE_KIND_COUNT];
     struct error err;
-    float *logits;
-    int64_t stride, per_layer = exec_token_max(runner->exec) * config->expert_top_k;
+    int64_t per_layer = exec_token_max(runner->exec) * config->expert_top_k;
     int32_t page, row = 0;
+    struct exec_head head = {.rows = &row, .row_count = 1};
     uint64_t expected = 0;
     cr_assert(config->layer_count * per_layer <= (int64_t)(sizeof routing / sizeof *routing));
     for (int64_t i = 0; i < token_count; i++)
@@ -66,7 +66,7 @@ static uint64_t check_pass(struct model_runner *runner, const int32_t *tokens, i
     cr_assert_eq(exec_forward(runner->exec, &runner->cache, exec_decode_form(runner->exec),
                               &segment, 1, &err),
                  STATUS_OK, "%s", err.message);
-    cr_assert_eq(exec_logits(runner->exec, &row, 1, &logits, &stride, &err), STATUS_OK);
+    cr_assert_eq(exec_head(runner->exec, &head, &err), STATUS_OK);
     exec_stage_totals(runner->exec, after);
     exec_record_routing(runner->exec, NULL);
     model_runner_return(runner, 0, &page, 1);
