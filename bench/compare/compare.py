@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import mean, median, quantiles
 
 import agreement
 import phasor_side
@@ -65,13 +65,21 @@ class Model:
         return self.folder.parent / f"{self.folder.name}-{form}.gguf"
 
 
+@dataclass(frozen=True)
+class Measured:
+    """One engine in one round."""
+    rate: float  # tok/s
+    gemm: float  # the machine's limits beside it: FLOP/s, bytes/s
+    read: float
+
+
 @dataclass
 class Case:
     model: Model
     form: str
     workload: Workload
     llama: dict = None  # micro-batch and flash attention that are best for it
-    rounds: list = None  # (gemm rate, read rate, phasor tok/s, llama.cpp tok/s)
+    rounds: list = None  # of {engine: Measured}
 
 
 def note(text):
@@ -169,16 +177,23 @@ def neighbour(cpu):
 
 
 def run_case(args, case, limits, round_index):
-    """Limits first, undisturbed; the two engines take turns in being the next."""
-    gemm, read = limits.gemm_rate(), limits.read_rate()
+    """The two engines take turns in being the next. Limits come before, between and behind them, undisturbed:
+    memory may change its rate within a second, so an engine's are the mean of those on its two sides."""
     prompts = case.workload.prompts(case.model.shape.vocab_count)
     engines = [("phasor", lambda: phasor_rate(args, case)),
                ("llama", lambda: llama_rate(args, case, prompts, case.workload.tokens, case.llama))]
-    with neighbour(args.neighbour):
-        rates = {name: measure() for name, measure in (engines if round_index % 2 == 0 else engines[::-1])}
-    case.rounds.append((gemm, read, rates["phasor"], rates["llama"]))
-    note(f"round {round_index + 1}: {case.model.name} {case.form} {case.workload.name}: {gemm / 1e9:.1f} GFLOP/s, "
-         f"{read / 1e9:.1f} GB/s, phasor {rates['phasor']:.1f}, llama.cpp {rates['llama']:.1f} tok/s")
+    measured = {}
+    before = limits.rates()
+    for name, measure in engines if round_index % 2 == 0 else engines[::-1]:
+        with neighbour(args.neighbour):
+            rate = measure()
+        after = limits.rates()
+        measured[name] = Measured(rate, *(mean(sides) for sides in zip(before, after)))
+        before = after
+    case.rounds.append(measured)
+    note(f"round {round_index + 1}: {case.model.name} {case.form} {case.workload.name}: "
+         + ", ".join(f"{name} {of.rate:.1f} tok/s beside {of.gemm / 1e9:.1f} GFLOP/s and {of.read / 1e9:.1f} GB/s"
+                     for name, of in sorted(measured.items())))
 
 
 def agreement_of(args, model, form, options, **how):
@@ -255,32 +270,34 @@ def spread(values):
     return (high - low) / median(values)
 
 
-def share_of_limit(case, gemm, read, rate, weight_bytes):
+def share_of_limit(case, measured, weight_bytes):
     """Prefill: flops over the GEMM's. Decode: bytes of weights over the bandwidth."""
     work, shape = case.workload, case.model.shape
     if work.kind == "prefill":
         flops = shapes.prefill_flops(shape, work.tokens, work.count) / (work.count * work.tokens)
-        return flops * rate / gemm
-    return shapes.decode_bytes(shape, work.count, weight_bytes[case.form]) * rate / work.count / read
+        return flops * measured.rate / measured.gemm
+    return shapes.decode_bytes(shape, work.count, weight_bytes[case.form]) * measured.rate / work.count / measured.read
 
 
-def engine_cells(case, column, weight_bytes):
-    rates = [of_round[column] for of_round in case.rounds]
-    shares = [share_of_limit(case, r[0], r[1], r[column], weight_bytes) for r in case.rounds]
+def engine_cells(case, engine, weight_bytes):
+    rounds = [of_round[engine] for of_round in case.rounds]
+    rates = [measured.rate for measured in rounds]
+    shares = [share_of_limit(case, measured, weight_bytes) for measured in rounds]
     return f"{median(rates):10.1f} tok/s {100 * spread(rates):5.1f} % {100 * median(shares):6.1f} %"
 
 
 def table_row(case):
-    ratios = [phasor / llama for _, _, phasor, llama in case.rounds]
+    ratios = [of_round["phasor"].rate / of_round["llama"].rate for of_round in case.rounds]
     ratio = f"{median(ratios):6.2f} x {100 * spread(ratios):5.1f} %"
     chosen = f"{case.llama['ubatch']}, {case.llama['flash']}"
-    return (f"{case.model.name:6} {case.form:5} {case.workload.name:15} {engine_cells(case, 2, PHASOR_WEIGHT_BYTES)}  "
-            f"{engine_cells(case, 3, LLAMA_WEIGHT_BYTES)}  {ratio}  ({chosen})")
+    return (f"{case.model.name:6} {case.form:5} {case.workload.name:15} "
+            f"{engine_cells(case, 'phasor', PHASOR_WEIGHT_BYTES)}  "
+            f"{engine_cells(case, 'llama', LLAMA_WEIGHT_BYTES)}  {ratio}  ({chosen})")
 
 
 def limits_line(cases):
-    columns = list(zip(*(of_round[:2] for case in cases for of_round in case.rounds)))
-    gemm, read = ([value / 1e9 for value in column] for column in columns)
+    engines = [measured for case in cases for of_round in case.rounds for measured in of_round.values()]
+    gemm, read = ([value / 1e9 for value in column] for column in zip(*((m.gemm, m.read) for m in engines)))
     return (f"# limits: {median(gemm):.1f} GFLOP/s, spread {100 * spread(gemm):.1f} % "
             f"(GEMM of torch {version('torch')}), "
             f"{median(read):.1f} GB/s, spread {100 * spread(read):.1f} % (reading 1 GiB)")
@@ -300,7 +317,8 @@ def print_header(args, cases, agreements, others_share):
     print(f"# other processes took {100 * others_share:.0f} % of the cores during the rounds")
     for line in agreements:
         print(f"# {line}")
-    print(f"# medians of {args.rounds} rounds; behind each the interquartile range, then the share of the limit:")
+    print(f"# medians of {args.rounds} rounds; behind each the interquartile range, then the share of the limit,")
+    print("# which is the mean of what was measured just before and just behind the engine:")
     print("# prefill of the GEMM rate (all matrix products, attention too), decode of the bandwidth (weights read);")
     print("# ratio: the median of the rounds' ratios; last llama.cpp's micro-batch and flash attention")
     print(f"# {'model':4} {'form':5} {'workload':15} {'phasor':>32}  {'llama.cpp':>33}  {'ratio':>8}")

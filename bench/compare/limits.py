@@ -47,3 +47,7 @@ class Limits:
         vector = torch.ones(MATVEC_DIM)
         ways = [whole.sum, lambda: torch.mv(matrix, vector), self.data.max]
         return 4 * READ_FLOATS / min(best_seconds(way, repeats) for way in ways)
+
+    def rates(self):
+        """FLOP/s and bytes/s."""
+        return self.gemm_rate(), self.read_rate()
