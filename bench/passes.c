@@ -380,6 +380,22 @@ int passes_record(const struct passes *passes, const struct layout *layout,
 
 /* ---- Replay ---------------------------------------------------------------------------------- */
 
+void passes_pool(struct passes *passes, const struct layout *layout, const struct pass_case *cases,
+                 int count, int round)
+{
+    struct error err;
+    for (int i = 0; i < count; i++) {
+        for (int repeat = 0; repeat < repeats_of(&cases[i]); repeat++) {
+            char path[PATH_BYTES];
+            struct recording recording;
+            path_of(path, passes, layout, &cases[i], round, repeat);
+            check(recording_read(&recording, path, &err), &err);
+            check(pool_add(&passes->pool, &recording, &err), &err);
+            recording_deinit(&recording);
+        }
+    }
+}
+
 static void parts_fill(double parts[PART_COUNT], const struct report *report,
                        const struct recording *recording)
 {
@@ -394,7 +410,8 @@ static void parts_fill(double parts[PART_COUNT], const struct report *report,
     }
 }
 
-static struct pass_time replay(const char *path, const struct box_model *box)
+static struct pass_time replay(const char *path, const struct pool *pool,
+                               const struct box_model *box)
 {
     struct recording recording;
     struct simulation simulation;
@@ -403,6 +420,7 @@ static struct pass_time replay(const char *path, const struct box_model *box)
     struct error err;
     struct simulation_params params = {.recording = &recording, .box = box};
     check(recording_read(&recording, path, &err), &err);
+    pool_apply(pool, &recording);
     check(simulate(&simulation, &params, &err), &err);
     check(report_make(&report, &recording, &simulation, &err), &err);
     time.seconds = simulation.seconds;
@@ -429,7 +447,7 @@ struct pass_time passes_time(const struct passes *passes, const struct layout *l
         for (int repeat = 0; repeat < repeats_of(of); repeat++) {
             char path[PATH_BYTES];
             path_of(path, passes, layout, of, round, repeat);
-            times[count++] = replay(path, box);
+            times[count++] = replay(path, &passes->pool, box);
         }
     }
     qsort(times, (size_t)count, sizeof *times, by_seconds);

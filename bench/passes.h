@@ -8,6 +8,7 @@
 
 #include "layout/layout.h"
 #include "parts.h"
+#include "pool.h"
 #include "replay/box_model.h"
 
 #define PASSES_ROUNDS_MAX 99
@@ -28,6 +29,7 @@ struct passes {
     const char *name;  /* of the model, as files have it */
     const char *folder;
     int rank_count;
+    struct pool pool; /* of all recordings that passes_time replays */
 };
 
 /* Passes after which a group stands at the beginning of a prompt again. */
@@ -38,13 +40,17 @@ int64_t passes_period(const struct layout *layout, int64_t prompt, int64_t token
 int passes_record(const struct passes *passes, const struct layout *layout,
                   const struct pass_case *cases, int count, int round);
 
+/* Adds the round's recordings of these cases to the pool; pool_settle comes behind the last. */
+void passes_pool(struct passes *passes, const struct layout *layout, const struct pass_case *cases,
+                 int count, int round);
+
 /* By replay on the box. */
 struct pass_time {
     double seconds;
     double parts[PART_COUNT]; /* means over the ranks, of their streams */
 };
 
-/* The median of all rounds' recordings. */
+/* The median of all rounds' recordings, whose operations take what the pool says. */
 struct pass_time passes_time(const struct passes *passes, const struct layout *layout,
                              const struct pass_case *of, int round_count,
                              const struct box_model *box);

@@ -279,6 +279,23 @@ static void record_all(void)
     }
 }
 
+static void pool_all(void)
+{
+    static struct pass_case cases[CASES_MAX];
+    for (int m = 0; m < model_count; m++) {
+        struct model *model = &models[m];
+        for (int l = 0; l < model->layout_count; l++) {
+            int count = cases_of(cases, model, &model->layouts[l]);
+            for (int round = 0; round < round_count; round++)
+                passes_pool(&model->passes, &model->layouts[l], cases, count, round);
+        }
+        pool_settle(&model->passes.pool);
+        model->known_count = 0; /* without the pool */
+        printf("# %s: an operation takes the median of its shape: %zu operations of %zu shapes\n",
+               model->passes.name, model->passes.pool.node_count, model->passes.pool.count);
+    }
+}
+
 static const struct pass_time *case_time(struct model *model, const struct layout *layout,
                                          struct pass_case of)
 {
@@ -372,51 +389,89 @@ static void print_phases(struct model *model, const struct question *question)
     }
 }
 
-static void report(struct model *model, const struct question *question, struct totals *totals)
+/* A question's answer beside all others. */
+struct verdict {
+    double chosen, least, fixed; /* seconds: of the answer, of the best plan, of static TP */
+    int best;
+};
+
+static struct verdict judge(struct model *model, const struct question *question)
 {
     const struct plan_table *table = &question->table;
-    char chosen_text[LAYOUT_TEXT_BYTES], best_text[LAYOUT_TEXT_BYTES], load[64];
-    int best = -1;
-    double least = INFINITY;
+    struct verdict verdict = {.least = INFINITY, .best = -1};
     for (int i = 0; i < table->count; i++) {
         double seconds = is_composed(&table->candidates[i])
                              ? plan_seconds(model, question, &table->candidates[i])
                              : INFINITY;
-        if (seconds < least) {
-            least = seconds;
-            best = i;
+        if (seconds < verdict.least) {
+            verdict.least = seconds;
+            verdict.best = i;
         }
     }
-    double chosen = plan_seconds(model, question, &table->candidates[table->best]);
-    double fixed = plan_seconds(model, question, &table->candidates[table->static_tp]);
+    verdict.chosen = plan_seconds(model, question, &table->candidates[table->best]);
+    verdict.fixed = plan_seconds(model, question, &table->candidates[table->static_tp]);
+    return verdict;
+}
+
+static void totals_add(struct totals *totals, const struct verdict *verdict)
+{
+    double regret = verdict->chosen / verdict->least;
+    totals->count++;
+    totals->regret_sum += regret;
+    totals->regret_most = fmax(totals->regret_most, regret);
+    totals->static_most = fmax(totals->static_most, verdict->chosen / verdict->fixed);
+}
+
+static void totals_print(const struct totals *totals, const char *what)
+{
+    printf("# regret%s: mean %.4f, worst %.4f; to static TP: worst %.4f; of %d\n", what,
+           totals->regret_sum / totals->count, totals->regret_most, totals->static_most,
+           totals->count);
+}
+
+static void report(struct model *model, const struct question *question,
+                   const struct verdict *verdict)
+{
+    const struct plan_table *table = &question->table;
+    char chosen_text[LAYOUT_TEXT_BYTES], best_text[LAYOUT_TEXT_BYTES], load[64];
     plan_layouts_format(chosen_text, &table->candidates[table->best].layouts);
-    plan_layouts_format(best_text, &table->candidates[best].layouts);
+    plan_layouts_format(best_text, &table->candidates[verdict->best].layouts);
     snprintf(load, sizeof load, "%lld/%lld x %lld", (long long)question->scenario->prompt,
              (long long)question->scenario->output, (long long)question->sequences);
     printf("%-14s %-14s %-22s %9.3f %9.3f  %-22s %9.3f %7.3f %7.3f\n", model->passes.name, load,
-           chosen_text, plan_candidate_total(&table->candidates[table->best]), chosen, best_text,
-           least, chosen / least, chosen / fixed);
+           chosen_text, plan_candidate_total(&table->candidates[table->best]), verdict->chosen,
+           best_text, verdict->least, verdict->chosen / verdict->least,
+           verdict->chosen / verdict->fixed);
     if (prints_all)
         print_phases(model, question);
-    totals->count++;
-    totals->regret_sum += chosen / least;
-    totals->regret_most = fmax(totals->regret_most, chosen / least);
-    totals->static_most = fmax(totals->static_most, chosen / fixed);
 }
 
-static void report_all(void)
+static struct totals judge_all(bool prints)
 {
     struct totals totals = {0};
+    for (int m = 0; m < model_count; m++) {
+        for (int q = 0; q < models[m].question_count; q++) {
+            struct verdict verdict = judge(&models[m], &models[m].questions[q]);
+            totals_add(&totals, &verdict);
+            if (prints)
+                report(&models[m], &models[m].questions[q], &verdict);
+        }
+    }
+    return totals;
+}
+
+/* Once with each recording's own durations, and then with those of the pool. */
+static void report_all(void)
+{
+    struct totals apart = judge_all(false);
+    pool_all();
     printf("# times by replay, of passes that were recorded in %d rounds, medians\n"
            "# model        load           chosen plan            predicted   replay s  best plan   "
            "           replay s  regret  to static TP\n",
            round_count);
-    for (int m = 0; m < model_count; m++) {
-        for (int q = 0; q < models[m].question_count; q++)
-            report(&models[m], &models[m].questions[q], &totals);
-    }
-    printf("# regret: mean %.4f, worst %.4f; to static TP: worst %.4f; of %d\n",
-           totals.regret_sum / totals.count, totals.regret_most, totals.static_most, totals.count);
+    struct totals pooled = judge_all(true);
+    totals_print(&pooled, "");
+    totals_print(&apart, " where recordings keep their own durations");
 }
 
 /* ---- Arguments ------------------------------------------------------------------------------- */
