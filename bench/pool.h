@@ -1,6 +1,6 @@
-/* How long operations take, pooled over many recordings: those of one shape are the same work, and
- * the machine is in another state at every recording. Median durations put into a recording make
- * its replay one of the work, and not of the moment. */
+/* How long operations take, pooled over many recordings: those of one shape are nearly the same work
+ * (rows may fall on experts in other ways), and the machine is in another state at every recording.
+ * Median durations put into a recording make its replay one of the work, and not of the moment. */
 #ifndef PHASOR_BENCH_POOL_H
 #define PHASOR_BENCH_POOL_H
 

@@ -470,6 +470,8 @@ static void report_all(void)
            "           replay s  regret  to static TP\n",
            round_count);
     struct totals pooled = judge_all(true);
+    for (int m = 0; m < model_count; m++)
+        pool_deinit(&models[m].passes.pool);
     totals_print(&pooled, "");
     totals_print(&apart, " where recordings keep their own durations");
 }

@@ -183,13 +183,13 @@ def run_case(args, case, limits, round_index):
     engines = [("phasor", lambda: phasor_rate(args, case)),
                ("llama", lambda: llama_rate(args, case, prompts, case.workload.tokens, case.llama))]
     measured = {}
-    before = limits.rates()
+    gemm_before, _, read_before = limits.rates()
     for name, measure in engines if round_index % 2 == 0 else engines[::-1]:
         with neighbour(args.neighbour):
             rate = measure()
-        after = limits.rates()
-        measured[name] = Measured(rate, *(mean(sides) for sides in zip(before, after)))
-        before = after
+        gemm_after, read_after, read_next = limits.rates()
+        measured[name] = Measured(rate, mean((gemm_before, gemm_after)), mean((read_before, read_after)))
+        gemm_before, read_before = gemm_after, read_next
     case.rounds.append(measured)
     note(f"round {round_index + 1}: {case.model.name} {case.form} {case.workload.name}: "
          + ", ".join(f"{name} {of.rate:.1f} tok/s beside {of.gemm / 1e9:.1f} GFLOP/s and {of.read / 1e9:.1f} GB/s"

@@ -49,5 +49,6 @@ class Limits:
         return 4 * READ_FLOATS / min(best_seconds(way, repeats) for way in ways)
 
     def rates(self):
-        """FLOP/s and bytes/s."""
-        return self.gemm_rate(), self.read_rate()
+        """FLOP/s and, before and behind measuring these, bytes/s."""
+        first = self.read_rate()
+        return self.gemm_rate(), first, self.read_rate()

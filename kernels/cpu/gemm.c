@@ -8,7 +8,7 @@
  * the weights of a depth and the sums of the piece stay in the L2 cache. So an input is read from
  * beyond it once for each piece, and a weight once for ROWS_MAX rows. A few rows
  * (decode) are one strip, each weight is read once, and memory decides: what is packed by input
- * then goes through a few blocks of columns at a time, whose panels lie one behind another. How
+ * then goes through some blocks of columns at a time, whose panels lie one behind another. How
  * work is cut: kernels/cpu/gemm_cut.h. */
 #include <string.h>
 
@@ -180,7 +180,7 @@ static void strip_fix(struct fixing *fixing, struct fixed_strip *to, const struc
     *fixing = (struct fixing){.left = groups - 1};
 }
 
-/* What the next tile takes, which is of another group. */
+/* Goes on to the next group; false: its inputs are not rounded yet. */
 static bool fixing_on(struct fixing *fixing, int64_t block_count)
 {
     fixing->at += block_count;
@@ -250,43 +250,45 @@ static void next_choose(struct tile_work *work, const struct walk *walk, int mat
 }
 
 /* int4 by input: scales (and minima) of the next piece for the blocks that this one has come to,
- * which a strip asks for with its tiles, a little with each: all at once would wait for each other.
- */
+ * which a strip asks for with its tiles, a few blocks with each: all at once would wait for each
+ * other. */
 struct scales_ahead {
-    const struct matrix *matrix; /* NULL: nothing is asked for */
-    int64_t at, end;             /* of scales */
-    int64_t step;                /* with each tile */
+    const struct piece *piece; /* NULL: nothing is asked for */
+    int64_t block, end;
+    int64_t step; /* with each tile */
 };
-
-#define LINE_SCALES (LINE_BYTES / (int64_t)sizeof(uint16_t))
 
 static struct scales_ahead scales_ahead_of(const struct piece *piece, int row_count, int64_t block,
                                            int64_t block_count)
 {
-    const struct piece *ahead = piece->ahead;
+    const enum tile_kind kind = piece->tiles[0].kind;
     struct scales_ahead scales = {0};
-    if (ahead == NULL || ahead->tiles[0].kind != TILE_INT4_INPUT)
+    if (piece->ahead == NULL || kind != TILE_INT4_INPUT)
         return scales;
-    const struct tiles *tiles = &ahead->tiles[0];
-    int64_t last = ahead->first_panel + ahead->panels - 1;
-    int64_t tile_count =
-        ceil_div(piece->panels, tile_panels(tiles->kind, row_count, piece->panels));
-    scales.matrix = tiles->matrix;
-    scales.at = scale_index(tiles, ahead->first_panel, block) / LINE_SCALES * LINE_SCALES;
-    scales.end = scale_index(tiles, last, block + block_count - 1) + LANES;
-    scales.step = round_up(ceil_div(scales.end - scales.at, tile_count), LINE_SCALES);
+    int64_t tile_count = ceil_div(piece->panels, tile_panels(kind, row_count, piece->panels));
+    scales.piece = piece->ahead;
+    scales.block = block;
+    scales.end = block + block_count;
+    scales.step = ceil_div(block_count, tile_count);
     return scales;
 }
 
 static void fetch_scales(struct scales_ahead *scales)
 {
-    int64_t end = scales->at + scales->step;
-    if (scales->matrix == NULL)
+    const struct piece *piece = scales->piece;
+    const int64_t line_scales = LINE_BYTES / (int64_t)sizeof(uint16_t);
+    if (piece == NULL)
         return;
-    for (end = end < scales->end ? end : scales->end; scales->at < end; scales->at += LINE_SCALES) {
-        fetch_line((const char *)(scales->matrix->scales + scales->at));
-        if (scales->matrix->minima != NULL)
-            fetch_line((const char *)(scales->matrix->minima + scales->at));
+    const struct matrix *matrix = piece->tiles[0].matrix;
+    for (int64_t i = 0; i < scales->step && scales->block < scales->end; i++, scales->block++) {
+        int64_t last_panel = piece->first_panel + piece->panels - 1;
+        int64_t first = scale_index(&piece->tiles[0], piece->first_panel, scales->block);
+        int64_t last = scale_index(&piece->tiles[0], last_panel, scales->block);
+        for (int64_t at = first / line_scales * line_scales; at <= last; at += line_scales) {
+            fetch_line((const char *)(matrix->scales + at));
+            if (matrix->minima != NULL)
+                fetch_line((const char *)(matrix->minima + at));
+        }
     }
 }
 
@@ -322,8 +324,9 @@ static void strip_product(const struct piece *piece, float *sums, struct scratch
             fetch_weights(ahead, tiles, work.panel, walk.step);
             tile_choose(row_count, walk.step, kind)(&work);
             sums += row_count * walk.step * LANES;
-            is_fixed = kind != TILE_INT4_INPUT || !walk_ends_group(&walk) ||
-                       fixing_on(&fixing, block_count);
+            is_fixed = true;
+            if (kind == TILE_INT4_INPUT && walk_ends_group(&walk))
+                is_fixed = fixing_on(&fixing, block_count);
             slice_part_on(&part, &walk, block_count);
             walk_on(&walk);
         }

@@ -10,7 +10,8 @@
 #define DEPTH_BYTES   (256 * 1024)            /* weights of a piece and depth */
 #define PIECES_EACH   4    /* wanted for each worker, so that they end together */
 #define PANELS_WANTED 8    /* of a piece, even where it makes fewer pieces */
-#define SLICE_BYTES   4096 /* of a panel at a time, of one strip packed by input */
+#define SLICE_BLOCKS  8    /* of columns at a time, of one strip packed by input, */
+#define SLICE_BYTES   4096 /* or all, where a panel has no more bytes than these */
 #define SLICE_PANELS  64   /* wanted of each piece then, where that is fair */
 #define PIECES_AHEAD  16   /* for each worker, where each may hold one more than it works on */
 #define AHEAD_BYTES   (768 * 1024) /* of such a piece: it waits in the L2 cache */
@@ -27,8 +28,8 @@ struct piece {
     const struct piece *ahead;   /* that the worker runs next, or NULL: not known */
 };
 
-/* Whether a piece of so many rows goes through slices of SLICE_BYTES. Else each of its tiles would
- * take a little of every block: of no run of memory enough for the processor to look ahead. */
+/* Whether a piece of so many rows goes through slices. Else each of its tiles would take a little
+ * of every block: of no run of memory enough for the processor to look ahead. */
 static bool takes_slices(const struct tiles *tiles, int64_t row_count)
 {
     return tiles->matrix->packing == PACK_INPUT && row_count <= strip_rows_most(tiles->kind);
@@ -38,7 +39,9 @@ static bool takes_slices(const struct tiles *tiles, int64_t row_count)
 static int64_t columns_most(const struct tiles *tiles, int64_t row_count, int strip_rows)
 {
     int64_t columns = strip_stride(strip_rows) * word_columns(tiles->kind);
-    int64_t slice = SLICE_BYTES * 8 / dtype_bits(tiles->matrix->dtype) / PACK_BLOCK;
+    int64_t slice = SLICE_BLOCKS * PACK_BLOCK, all = tiles->block_count * PACK_BLOCK;
+    if (all * PACK_BLOCK * dtype_bits(tiles->matrix->dtype) / 8 <= SLICE_BYTES)
+        slice = all;
     return takes_slices(tiles, row_count) && slice < columns ? slice : columns;
 }
 

@@ -1,7 +1,7 @@
 /* The inputs of products with int4 weights: whole numbers.
  *
- * A weight is scale x (nibble - 8) + offset. Inputs are rounded to fixed point, 15 bits in a unit
- * that FIXED_BLOCKS blocks of a row have in common. Then the products of nibbles and inputs are
+ * A weight is scale x (nibble - 8) + offset. Inputs are rounded to fixed point: whole numbers up
+ * to 2^14, of a unit that FIXED_BLOCKS blocks of a row have in common. Then the products of nibbles and inputs are
  * exact in 32 bits. What is rounded is the input, by at most 2^-14 of the largest beside it (bf16
  * would round most of them more), and the sum of such blocks.
  *

@@ -379,6 +379,16 @@ static enum status plan_with(struct auto_plan *plan, struct engine_choice *out,
     return status;
 }
 
+/* Why there is nothing that a profile could choose; NULL: there is. */
+static const char *why_static(const struct engine_basis *basis)
+{
+    if (basis->has_gpus)
+        return "plans for GPUs are not chosen by measured times yet";
+    if (checkpoint_config(basis->checkpoint)->expert_count == 0)
+        return "the model has no experts to lay out";
+    return NULL;
+}
+
 enum status auto_plan_choose(void *context, struct engine_choice *out,
                              const struct engine_basis *basis, struct error *err)
 {
@@ -390,8 +400,16 @@ enum status auto_plan_choose(void *context, struct engine_choice *out,
     TRY(auto_past_choose(out, &staying, plan->batch, basis, err));
     if (staying.bin_count > 0)
         return order_restore(plan, &staying, basis, err);
-    if (out->is_made || basis->has_gpus || checkpoint_config(basis->checkpoint)->expert_count == 0)
+    if (out->is_made)
         return STATUS_OK;
+    const char *why = why_static(basis);
+    if (why != NULL) {
+        if (plan->profile_path != NULL)
+            log_write(&basis->params->log, LOG_WARNING,
+                      "--profile %s is not used: %s; the plan is static tensor parallelism",
+                      plan->profile_path, why);
+        return STATUS_OK;
+    }
     TRY(auto_profile_read(&file, &fits, plan->profile_path, basis, err));
     if (!fits)
         return STATUS_OK;

@@ -353,7 +353,7 @@ enum status generator_step(struct generator *generator, struct error *err)
     int64_t tokens = generator_advance(generator, segment_count);
     TRY(generator_use_logits(generator, &head, wanted_count, err));
     end_scored(generator, segment_count);
-    trace_add(begin, "choice of tokens", 0);
+    trace_add(begin, "logits and choice of tokens", 0);
     count_step(generator, is_prefill, tokens, seconds + system_seconds() - start);
     generator_sweep_ended(generator);
     record_phase(box_trace(exec_box(generator->exec)), RECORD_BETWEEN);

@@ -59,10 +59,10 @@ struct exec_segment {
 };
 
 /* Runs the pass: keys and values are appended to `cache`, and the final hidden states of all tokens
- * stay in the executor for exec_head, in the order of the segments. Segments
- * come in rising order of their groups. Token ids are within the vocabulary; each group has at most
- * exec_group_token_max tokens; FORM_GATHERED and FORM_REPLICATED take at most segment_max tokens in
- * all, FORM_REPLICATED only where Ad = 1. A failure is of the box: nothing more can be run. */
+ * stay in the executor for exec_head, in the order of the segments. Segments come in rising order
+ * of their groups. Token ids are within the vocabulary; each group has at most exec_group_token_max
+ * tokens; FORM_GATHERED and FORM_REPLICATED take at most segment_max tokens in all, FORM_REPLICATED
+ * only where Ad = 1. A failure is of the box: nothing more can be run. */
 enum status exec_forward(struct exec *exec, struct kv_cache *cache, enum layer_form form,
                          const struct exec_segment *segments, int64_t segment_count,
                          struct error *err) MUST_CHECK;
@@ -72,7 +72,7 @@ enum status exec_forward(struct exec *exec, struct kv_cache *cache, enum layer_f
  * call. */
 #define EXEC_LOGIT_ROWS 64
 struct exec_head {
-    const int32_t *rows; /* token indices in the pass, in rising order */
+    const int32_t *rows; /* token indices in the pass, in rising order; borrowed for the call */
     int64_t row_count;   /* 0 to EXEC_LOGIT_ROWS */
     bool is_greedy;
 
@@ -82,7 +82,8 @@ struct exec_head {
                                     * LARGEST_BROKEN or LARGEST_NONE, the logits are no numbers */
 };
 
-/* exec_forward and exec_head in one run of the ranks: the host waits once. */
+/* exec_forward and exec_head in one run of the ranks, so that the host wakes them once. Where it
+ * fails, nothing is found. */
 enum status exec_step(struct exec *exec, struct kv_cache *cache, enum layer_form form,
                       const struct exec_segment *segments, int64_t segment_count,
                       struct exec_head *head, struct error *err) MUST_CHECK;
@@ -96,7 +97,7 @@ void exec_stage_totals(const struct exec *exec, struct stage_total totals[STAGE_
 
 /* The experts that the router chose in the passes to come, until it is called with NULL:
  * `ids` is [layer_count][exec_token_max][top_k], host memory; the MoE layers' rows of the tokens of
- * a pass are written before exec_forward returns. */
+ * a pass are written before exec_forward or exec_step returns. */
 void exec_record_routing(struct exec *exec, int32_t *ids);
 
 /* Who is told where a pass is in a layer's experts, in the passes to come, until it is called with
