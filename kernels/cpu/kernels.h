@@ -62,7 +62,7 @@ extern const struct cpu_kernels cpu_kernels_avx512vnni;
 extern const struct cpu_kernels cpu_kernels_avx512bf16;
 #endif
 
-/* The best set that this machine can run, or the one named "plain", "avx2", "avx512", "avx512vnni"
+/* The fastest set on this machine, or the one named "plain", "avx2", "avx512", "avx512vnni"
  * or "avx512bf16"; NULL when the machine or the build has it not. */
 const struct cpu_kernels *cpu_kernels_choose(const char *wanted);
 

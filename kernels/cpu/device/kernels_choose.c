@@ -2,6 +2,17 @@
 
 #include "kernels/cpu/kernels.h"
 
+#if defined(PHASOR_BF16_KERNELS)
+/* Whether bf16 pairs are worth their rounding: the instruction for them (vdpbf16ps) starts each cycle
+ * on AMD's processors, two per product of f32. On Intel's it starts each fourth, and products of f32
+ * twice a cycle, so these have twice its rate (bench/results/kernels-emerald-rapids-2-cores.txt); what
+ * is fast there is AMX. */
+static bool pairs_are_fast(void)
+{
+    return !__builtin_cpu_is("intel");
+}
+#endif
+
 const struct cpu_kernels *cpu_kernels_choose(const char *wanted)
 {
 #if defined(PHASOR_X86_KERNELS)
@@ -12,7 +23,7 @@ const struct cpu_kernels *cpu_kernels_choose(const char *wanted)
     bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");
 #if defined(PHASOR_BF16_KERNELS)
     if (vnni && __builtin_cpu_supports("avx512bf16") &&
-        (wanted == NULL || strcmp(wanted, "avx512bf16") == 0))
+        (wanted == NULL ? pairs_are_fast() : strcmp(wanted, "avx512bf16") == 0))
         return &cpu_kernels_avx512bf16;
 #endif
     if (vnni && (wanted == NULL || strcmp(wanted, "avx512vnni") == 0))
