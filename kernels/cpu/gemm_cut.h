@@ -12,7 +12,8 @@
 #define PANELS_WANTED 8    /* of a piece, even where it makes fewer pieces */
 #define SLICE_BLOCKS  8    /* of columns at a time, of one strip packed by input, */
 #define SLICE_BYTES   4096 /* or all, where a panel has no more bytes than these */
-#define SLICE_PANELS  64   /* wanted of each piece then, where that is fair */
+#define SLICE_PANELS  64   /* wanted of each piece then, where that is fair; */
+#define SLICE_RUN     8192 /* bytes of a block, for which pieces may be cut smaller to be many */
 #define PIECES_AHEAD  16   /* for each worker, where each may hold one more than it works on */
 #define AHEAD_BYTES   (768 * 1024) /* of such a piece: it waits in the L2 cache */
 
@@ -81,6 +82,13 @@ static bool is_fair(int64_t panel_count, int64_t group_count, int64_t panels, in
     return most * worker_count * 8 <= panel_count * group_count * 9;
 }
 
+/* Whether pieces of so many panels are fewer than PIECES_EACH: then the last may keep its worker for
+ * long while another, whose core had less to do for others, waits. */
+static bool is_few(int64_t panel_count, int64_t group_count, int64_t panels, int worker_count)
+{
+    return ceil_div(panel_count, panels) * group_count < PIECES_EACH * (int64_t)worker_count;
+}
+
 /* The fewest panels of each matrix that are worth a piece of their own; fewer where else a worker
  * would have none, as of a router's few outputs. */
 static int64_t panels_wanted(const struct tiles *tiles, int matrix_count, int64_t group_count,
@@ -89,8 +97,10 @@ static int64_t panels_wanted(const struct tiles *tiles, int matrix_count, int64_
     int64_t wanted = takes_slices(tiles, rows_most) ? SLICE_PANELS : PANELS_WANTED;
     int64_t each =
         ceil_div(tiles->panel_count * group_count * ceil_div(rows_most, ROWS_MAX), worker_count);
+    int64_t run = SLICE_RUN / (TILE_VALUES * dtype_bits(tiles->matrix->dtype) / 8);
     while (wanted > PANELS_WANTED &&
-           !is_fair(tiles->panel_count, group_count, wanted, worker_count))
+           (!is_fair(tiles->panel_count, group_count, wanted, worker_count) ||
+            (wanted > run && is_few(tiles->panel_count, group_count, wanted, worker_count))))
         wanted /= 2;
     wanted /= matrix_count;
     return wanted < each ? wanted : each;
