@@ -69,8 +69,8 @@ class Model:
 class Measured:
     """One engine in one round."""
     rate: float  # tok/s
-    gemm: float  # the machine's limits beside it: FLOP/s, bytes/s
-    read: float
+    gemm: "limits.Rate"  # the machine's limits beside it: FLOP/s, bytes/s
+    read: "limits.Rate"
 
 
 @dataclass
@@ -188,11 +188,12 @@ def run_case(args, case, limits, round_index):
         with neighbour(args.neighbour):
             rate = measure()
         gemm_after, read_after, read_next = limits.rates()
-        measured[name] = Measured(rate, mean((gemm_before, gemm_after)), mean((read_before, read_after)))
+        measured[name] = Measured(rate, gemm_before.halfway(gemm_after), read_before.halfway(read_after))
         gemm_before, read_before = gemm_after, read_next
     case.rounds.append(measured)
     note(f"round {round_index + 1}: {case.model.name} {case.form} {case.workload.name}: "
-         + ", ".join(f"{name} {of.rate:.1f} tok/s beside {of.gemm / 1e9:.1f} GFLOP/s and {of.read / 1e9:.1f} GB/s"
+         + ", ".join(f"{name} {of.rate:.1f} tok/s beside {of.gemm.mean / 1e9:.1f} GFLOP/s "
+                     f"and {of.read.mean / 1e9:.1f} GB/s"
                      for name, of in sorted(measured.items())))
 
 
@@ -275,8 +276,9 @@ def share_of_limit(case, measured, weight_bytes):
     work, shape = case.workload, case.model.shape
     if work.kind == "prefill":
         flops = shapes.prefill_flops(shape, work.tokens, work.count) / (work.count * work.tokens)
-        return flops * measured.rate / measured.gemm
-    return shapes.decode_bytes(shape, work.count, weight_bytes[case.form]) * measured.rate / work.count / measured.read
+        return flops * measured.rate / measured.gemm.mean
+    read = shapes.decode_bytes(shape, work.count, weight_bytes[case.form]) * measured.rate / work.count
+    return read / measured.read.mean
 
 
 def engine_cells(case, engine, weight_bytes):
@@ -297,10 +299,14 @@ def table_row(case):
 
 def limits_line(cases):
     engines = [measured for case in cases for of_round in case.rounds for measured in of_round.values()]
-    gemm, read = ([value / 1e9 for value in column] for column in zip(*((m.gemm, m.read) for m in engines)))
-    return (f"# limits: {median(gemm):.1f} GFLOP/s, spread {100 * spread(gemm):.1f} % "
-            f"(GEMM of torch {version('torch')}), "
-            f"{median(read):.1f} GB/s, spread {100 * spread(read):.1f} % (reading 1 GiB)")
+    gemm, read = ([m.gemm for m in engines], [m.read for m in engines])
+    return (f"# limits: {limit_text(gemm)} GFLOP/s (GEMM of torch {version('torch')}), "
+            f"{limit_text(read)} GB/s (reading 1 GiB)")
+
+
+def limit_text(rates):
+    means, bests = ([value / 1e9 for value in column] for column in zip(*((rate.mean, rate.best) for rate in rates)))
+    return f"{median(means):.1f}, spread {100 * spread(means):.1f} %, at best {median(bests):.1f}"
 
 
 def print_header(args, cases, agreements, others_share):
@@ -318,7 +324,7 @@ def print_header(args, cases, agreements, others_share):
     for line in agreements:
         print(f"# {line}")
     print(f"# medians of {args.rounds} rounds; behind each the interquartile range, then the share of the limit,")
-    print("# which is the mean of what was measured just before and just behind the engine:")
+    print("# which is the mean rate over a second just before and one just behind the engine:")
     print("# prefill of the GEMM rate (all matrix products, attention too), decode of the bandwidth (weights read);")
     print("# ratio: the median of the rounds' ratios; last llama.cpp's micro-batch and flash attention")
     print(f"# {'model':4} {'form':5} {'workload':15} {'phasor':>32}  {'llama.cpp':>33}  {'ratio':>8}")

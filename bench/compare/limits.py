@@ -1,22 +1,41 @@
 """What the machine can do at this moment: the rate of its matrix products and of its memory."""
 
 import time
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 GEMM_DIM = 2048
 READ_FLOATS = 1 << 28  # 1 GiB: behind every cache
 MATVEC_DIM = 8192
+WINDOW_SECONDS = 1.0
 
 
-def best_seconds(work, repeats):
+def seconds_each(work):
+    start = time.perf_counter()
     work()
+    return time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class Rate:
+    mean: float  # over a second: what an engine's rate, also a mean, is a share of
+    best: float  # of one product, or one read
+
+    def halfway(self, other):
+        return Rate((self.mean + other.mean) / 2, (self.best + other.best) / 2)
+
+
+def rate_of(ways, amount):
+    """Of the fastest of several ways to do so much work, in units of that a second."""
+    for way in ways:
+        way()
+    fastest = min(ways, key=lambda way: min(seconds_each(way) for _ in range(3)))
     times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
+    while sum(times) < WINDOW_SECONDS:
+        times.append(seconds_each(fastest))
+    return Rate(amount * len(times) / sum(times), amount / min(times))
 
 
 def gemm_types():
@@ -32,23 +51,19 @@ class Limits:
         self.data = torch.ones(READ_FLOATS)
         self.matrix = torch.randn(GEMM_DIM, GEMM_DIM)
 
-    def gemm_rate(self, repeats=5):
+    def gemm_rate(self):
         """FLOP/s, of the best number type: a product of matrices of 2,048 x 2,048."""
-        best = float("inf")
-        for dtype in gemm_types():
-            a, b, out = (self.matrix.to(dtype) for _ in range(3))
-            best = min(best, best_seconds(lambda: torch.mm(a, b, out=out), repeats))
-        return 2 * GEMM_DIM**3 / best
+        operands = [[self.matrix.to(dtype) for _ in range(3)] for dtype in gemm_types()]
+        return rate_of([partial(torch.mm, a, b, out=out) for a, b, out in operands], 2 * GEMM_DIM**3)
 
-    def read_rate(self, repeats=3):
+    def read_rate(self):
         """Bytes/s: 1 GiB read in the fastest of three ways, because none is the fastest everywhere."""
         whole = self.data.view(torch.int64)
         matrix = self.data.view(-1, MATVEC_DIM)
         vector = torch.ones(MATVEC_DIM)
-        ways = [whole.sum, lambda: torch.mv(matrix, vector), self.data.max]
-        return 4 * READ_FLOATS / min(best_seconds(way, repeats) for way in ways)
+        return rate_of([whole.sum, partial(torch.mv, matrix, vector), self.data.max], 4 * READ_FLOATS)
 
     def rates(self):
-        """FLOP/s and, before and behind measuring these, bytes/s."""
+        """Products, and reads before and behind these."""
         first = self.read_rate()
         return self.gemm_rate(), first, self.read_rate()

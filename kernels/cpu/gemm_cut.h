@@ -82,8 +82,8 @@ static bool is_fair(int64_t panel_count, int64_t group_count, int64_t panels, in
     return most * worker_count * 8 <= panel_count * group_count * 9;
 }
 
-/* Whether pieces of so many panels are fewer than PIECES_EACH: then the last may keep its worker for
- * long while another, whose core had less to do for others, waits. */
+/* Whether pieces of so many panels are fewer than PIECES_EACH: at the end one worker may have as
+ * much to do as a whole piece, while the others wait. */
 static bool is_few(int64_t panel_count, int64_t group_count, int64_t panels, int worker_count)
 {
     return ceil_div(panel_count, panels) * group_count < PIECES_EACH * (int64_t)worker_count;
