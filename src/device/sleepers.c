@@ -8,8 +8,8 @@
 
 #include "base/perturb.h"
 
-/* 5 to 20 us where there is a pause instruction: longer than the gap between two stages of a layer,
- * far shorter than a time slice. */
+/* 5 to 50 us where there is a pause instruction, which is longest on Intel's processors: longer than
+ * the gap between two stages of a layer, far shorter than a time slice. */
 #define SPIN_COUNT 1000
 
 static void pause_briefly(void)

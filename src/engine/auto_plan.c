@@ -406,7 +406,8 @@ enum status auto_plan_choose(void *context, struct engine_choice *out,
     if (why != NULL) {
         if (plan->profile_path != NULL)
             log_write(&basis->params->log, LOG_WARNING,
-                      "--profile %s is not used: %s; the plan is static tensor parallelism",
+                      "--profile %s is not used: %s; the plan is static tensor parallelism, unless "
+                      "--plan names one",
                       plan->profile_path, why);
         return STATUS_OK;
     }

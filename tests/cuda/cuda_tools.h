@@ -1,8 +1,8 @@
-/* The emulated GPU as the device of tests: device_open of device_tools.h opens it. */
+/* The first GPU as the device of tests: device_open of device_tools.h opens it. */
 #ifndef PHASOR_TESTS_CUDA_CUDA_TOOLS_H
 #define PHASOR_TESTS_CUDA_CUDA_TOOLS_H
 
 #include "device_tools.h"
-#include "simt_control.h"
+#include "gpu.h"
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "cuda_tools.h"
+#include "simt_control.h"
 
 TestSuite(cuda_device, .timeout = 120);
 

@@ -7,6 +7,7 @@
 #include "checks.h"
 #include "cuda_tools.h"
 #include "kernels/cuda/launch.h"
+#include "simt_control.h"
 
 TestSuite(cuda_launch, .timeout = 120);
 

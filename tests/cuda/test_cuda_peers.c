@@ -7,6 +7,7 @@
 #include "base/random.h"
 #include "cuda_tools.h"
 #include "device/peers.h"
+#include "simt_control.h"
 
 TestSuite(cuda_peers, .timeout = 120);
 

@@ -7,6 +7,7 @@
 #include "base/random.h"
 #include "cuda_tools.h"
 #include "kernels/cuda/device/cuda_ring.h"
+#include "simt_control.h"
 
 TestSuite(cuda_ring, .timeout = 60);
 

@@ -1,17 +1,17 @@
-/* The ways to join ranks that are emulated GPUs: for the suite of tests/comm. Each has an order of
- * the streams and of a kernel's threads: work that no event holds runs too early in some of them.
- */
+/* The ways to join ranks that are GPUs: for the suite of tests/comm. On emulated ones each has an
+ * order of the streams and of a kernel's threads: work that no event holds runs too early in some of
+ * them. */
 #include "comm_tools.h"
 #include "cuda_boxes.h"
-#include "simt_control.h"
+#include "gpu.h"
 
 enum status cuda_box_open(struct box **out, int rank_count, int gpu_count, double patience_seconds,
                           struct error *err)
 {
     int gpus[COMM_RANKS_MAX];
+    int there = gpu_count_use(gpu_count);
     for (int r = 0; r < rank_count; r++)
-        gpus[r] = r % gpu_count;
-    simt_device_count_set(gpu_count);
+        gpus[r] = r % there;
     return box_open(out,
                     &(struct box_params){.rank_count = rank_count,
                                          .thread_count = rank_count,
@@ -26,20 +26,19 @@ enum status cuda_box_open(struct box **out, int rank_count, int gpu_count, doubl
     static enum status name(struct box **out, int rank_count, double patience_seconds,             \
                             struct error *err)                                                     \
     {                                                                                              \
-        simt_order_set(order, 1);                                                                  \
-        simt_stream_seed_set(seed);                                                                \
+        gpu_order_use(order, seed);                                                                \
         return cuda_box_open(out, rank_count, gpu_count, patience_seconds, err);                   \
     }
 
-DEFINE_OPEN(one_gpu_0, 1, SIMT_FORWARD, 0)
-DEFINE_OPEN(one_gpu_1, 1, SIMT_REVERSE, 1)
-DEFINE_OPEN(one_gpu_2, 1, SIMT_RANDOM, 2)
-DEFINE_OPEN(one_gpu_3, 1, SIMT_FORWARD, 3)
-DEFINE_OPEN(one_gpu_4, 1, SIMT_FORWARD, 4)
-DEFINE_OPEN(two_gpus_5, 2, SIMT_FORWARD, 5)
-DEFINE_OPEN(own_gpus_0, rank_count, SIMT_FORWARD, 0)
-DEFINE_OPEN(own_gpus_2, rank_count, SIMT_REVERSE, 2)
-DEFINE_OPEN(own_gpus_3, rank_count, SIMT_RANDOM, 3)
+DEFINE_OPEN(one_gpu_0, 1, GPU_FORWARD, 0)
+DEFINE_OPEN(one_gpu_1, 1, GPU_REVERSE, 1)
+DEFINE_OPEN(one_gpu_2, 1, GPU_RANDOM, 2)
+DEFINE_OPEN(one_gpu_3, 1, GPU_FORWARD, 3)
+DEFINE_OPEN(one_gpu_4, 1, GPU_FORWARD, 4)
+DEFINE_OPEN(two_gpus_5, 2, GPU_FORWARD, 5)
+DEFINE_OPEN(own_gpus_0, rank_count, GPU_FORWARD, 0)
+DEFINE_OPEN(own_gpus_2, rank_count, GPU_REVERSE, 2)
+DEFINE_OPEN(own_gpus_3, rank_count, GPU_RANDOM, 3)
 
 const struct backend backends[] = {
     {.name = "one GPU, seed 0", .open = one_gpu_0, .close = box_close},

@@ -1,12 +1,12 @@
-/* Whole passes on emulated GPUs answer as on the CPU: prompts in chunks, then single tokens, in one
+/* Whole passes on GPUs answer as on the CPU: prompts in chunks, then single tokens, in one
  * rank and in several, with the bytes that the formulas say. */
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <math.h>
 
 #include "base/memory.h"
+#include "gpu.h"
 #include "scenarios.h"
-#include "simt_control.h"
 
 TestSuite(cuda_exec, .timeout = 200, .fini = scenario_checkpoints_remove);
 
@@ -20,14 +20,14 @@ struct run {
     char model[16]; /* no pointer: the runner copies it */
     enum dtype dtype;
     int rank_count;
-    int gpu_count; /* rank r is on GPU r % gpu_count */
+    int gpu_count; /* rank r is on GPU r % gpu_count, or of fewer where there are no more */
     char plan[32];
     int scenario;
-    enum simt_order order;
+    enum gpu_order order;
     uint64_t stream_seed;
 };
 
-static void run_one(struct scenario_result *out, const struct run *run, bool cuda)
+static void run_one(struct scenario_result *out, const struct run *run, int gpu_count)
 {
     struct model_runner runner;
     struct layout layout;
@@ -35,7 +35,7 @@ static void run_one(struct scenario_result *out, const struct run *run, bool cud
     const struct scenario *scenario = &scenarios[run->scenario];
     int gpus[COMM_RANKS_MAX];
     for (int r = 0; r < run->rank_count; r++)
-        gpus[r] = r % run->gpu_count;
+        gpus[r] = gpu_count > 0 ? r % gpu_count : 0;
     cr_assert_eq(layout_parse(&layout, run->plan, run->rank_count, &err), STATUS_OK);
     model_runner_open(&runner, &(struct runner_params){
                                    .dir = scenario_checkpoint(run->model, run->dtype),
@@ -47,7 +47,7 @@ static void run_one(struct scenario_result *out, const struct run *run, bool cud
                                    .page_count = 2 * SCENARIO_SEQUENCES_MAX,
                                    .thread_count = run->rank_count,
                                    .patience_seconds = 100,
-                                   .gpus = cuda ? gpus : NULL,
+                                   .gpus = gpu_count > 0 ? gpus : NULL,
                                });
     scenario_run(out, &runner, scenario);
     for (int r = 0; r < run->rank_count; r++) {
@@ -61,21 +61,21 @@ static void run_one(struct scenario_result *out, const struct run *run, bool cud
 ParameterizedTestParameters(cuda_exec, answers_as_the_cpu)
 {
     static struct run runs[] = {
-        {"mixtral", DTYPE_F32, 1, 1, "tp1|tp1", 0, SIMT_FORWARD, 0},
-        {"qwen2moe", DTYPE_F32, 1, 1, "tp1|tp1", 1, SIMT_REVERSE, 1},
-        {"qwen3moe", DTYPE_BF16, 1, 1, "tp1|tp1", 0, SIMT_RANDOM, 2},
-        {"qwen2moe", DTYPE_F32, 2, 2, "dp2|ep2", 0, SIMT_RANDOM, 3},
-        {"qwen3moe", DTYPE_F32, 4, 4, "tp2dp2|tp2ep2", 2, SIMT_FORWARD, 4},
-        {"mixtral", DTYPE_F32, 4, 1, "tp4|tp4", 2, SIMT_REVERSE, 5},
-        {"qwen2moe", DTYPE_F32, 4, 1, "dp4|ep4", 2, SIMT_FORWARD, 0},
-        {"qwen3moe", DTYPE_F32, 4, 2, "dp4|tp4", 2, SIMT_RANDOM, 1},
-        {"qwen2moe", DTYPE_F32, 2, 1, "tp2|ep2", 0, SIMT_FORWARD, 2},
-        {"mixtral", DTYPE_F32, 4, 4, "tp4|tp2ep2", 2, SIMT_FORWARD, 3},
-        {"qwen2moe", DTYPE_F32, 4, 2, "tp4|ep4", 2, SIMT_FORWARD, 4},
-        {"qwen3moe", DTYPE_BF16, 4, 1, "dp4|tp2ep2", 2, SIMT_REVERSE, 0},
-        {"mixtral", DTYPE_F32, 4, 1, "tp2dp2|tp4", 2, SIMT_FORWARD, 1},
-        {"qwen3moe", DTYPE_F32, 4, 3, "tp2dp2|ep4", 2, SIMT_FORWARD, 2},
-        {"qwen3moe", DTYPE_F32, 8, 1, "tp2dp4|tp2ep4", 2, SIMT_FORWARD, 3},
+        {"mixtral", DTYPE_F32, 1, 1, "tp1|tp1", 0, GPU_FORWARD, 0},
+        {"qwen2moe", DTYPE_F32, 1, 1, "tp1|tp1", 1, GPU_REVERSE, 1},
+        {"qwen3moe", DTYPE_BF16, 1, 1, "tp1|tp1", 0, GPU_RANDOM, 2},
+        {"qwen2moe", DTYPE_F32, 2, 2, "dp2|ep2", 0, GPU_RANDOM, 3},
+        {"qwen3moe", DTYPE_F32, 4, 4, "tp2dp2|tp2ep2", 2, GPU_FORWARD, 4},
+        {"mixtral", DTYPE_F32, 4, 1, "tp4|tp4", 2, GPU_REVERSE, 5},
+        {"qwen2moe", DTYPE_F32, 4, 1, "dp4|ep4", 2, GPU_FORWARD, 0},
+        {"qwen3moe", DTYPE_F32, 4, 2, "dp4|tp4", 2, GPU_RANDOM, 1},
+        {"qwen2moe", DTYPE_F32, 2, 1, "tp2|ep2", 0, GPU_FORWARD, 2},
+        {"mixtral", DTYPE_F32, 4, 4, "tp4|tp2ep2", 2, GPU_FORWARD, 3},
+        {"qwen2moe", DTYPE_F32, 4, 2, "tp4|ep4", 2, GPU_FORWARD, 4},
+        {"qwen3moe", DTYPE_BF16, 4, 1, "dp4|tp2ep2", 2, GPU_REVERSE, 0},
+        {"mixtral", DTYPE_F32, 4, 1, "tp2dp2|tp4", 2, GPU_FORWARD, 1},
+        {"qwen3moe", DTYPE_F32, 4, 3, "tp2dp2|ep4", 2, GPU_FORWARD, 2},
+        {"qwen3moe", DTYPE_F32, 8, 1, "tp2dp4|tp2ep4", 2, GPU_FORWARD, 3},
     };
     return cr_make_param_array(struct run, runs, sizeof runs / sizeof *runs);
 }
@@ -84,20 +84,19 @@ ParameterizedTest(struct run *run, cuda_exec, answers_as_the_cpu)
 {
     struct scenario_result expected, found;
     uint64_t live = memory_counters_get().live_count;
-    simt_device_count_set(run->gpu_count);
-    simt_order_set(run->order, 1);
-    simt_stream_seed_set(run->stream_seed);
-    run_one(&expected, run, false);
-    cr_assert_eq(simt_kernel_count(), 0);
-    run_one(&found, run, true);
+    int gpu_count = gpu_count_use(run->gpu_count);
+    gpu_order_use(run->order, run->stream_seed);
+    run_one(&expected, run, 0);
+    gpu_check_no_kernels();
+    run_one(&found, run, gpu_count);
     double error = run->dtype == DTYPE_F32 ? scenario_worst(&found, &expected)
                                            : scenario_mean(&found, &expected);
     double nll = fabs(found.nll / expected.nll - 1);
     cr_assert(error <= (run->dtype == DTYPE_F32 ? LOGIT_BOUND : MEAN_BOUND) && nll <= NLL_BOUND,
               "%s, %s: logits off by %.2e, NLL by %.2e", run->model, run->plan, error, nll);
     memory_free(found.logits);
-    cr_assert_gt(simt_kernel_count(), 100);
+    gpu_check_kernels(100);
     memory_free(expected.logits);
     cr_assert_eq(memory_counters_get().live_count, live);
-    cr_assert_eq(simt_live_count(), 0);
+    gpu_check_nothing_left();
 }

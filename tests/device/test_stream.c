@@ -134,23 +134,40 @@ Test(stream, two_run_at_the_same_time)
     device_destroy(device);
 }
 
+static float *memory_of(struct device *device, size_t count)
+{
+    struct error err;
+    void *memory;
+    cr_assert_eq(device->ops->memory_get(device, &memory, count * sizeof(float), "a test", &err),
+                 STATUS_OK, "%s", err.message);
+    return memory;
+}
+
 Test(stream, every_stream_computes)
 {
     struct device *device = device_open(2);
     struct stream *streams[3] = {device->stream, stream_open(device, STREAM_NORMAL),
                                  stream_open(device, STREAM_LOW)};
-    static float out[3][64 * 1000], in[64 * 1000];
-    for (int i = 0; i < 64 * 1000; i++)
+    enum { COUNT = 64 * 1000 };
+    float *out[3], *in = memory_of(device, COUNT);
+    for (int i = 0; i < COUNT; i++)
         in[i] = (float)i;
+    for (int s = 0; s < 3; s++) {
+        out[s] = memory_of(device, COUNT);
+        memset(out[s], 0, COUNT * sizeof(float));
+    }
     for (int s = 0; s < 3; s++) {
         for (int round = 0; round < 3; round++)
             device->ops->add(streams[s], &(struct op_add){out[s], in, 1000, 64});
     }
-    for (int s = 0; s < 3; s++) {
+    for (int s = 0; s < 3; s++)
         synchronize_ok(device, streams[s]);
-        for (int i = 0; i < 64 * 1000; i++)
+    for (int s = 0; s < 3; s++) {
+        for (int i = 0; i < COUNT; i++)
             cr_assert_eq(out[s][i], 3 * in[i]);
+        device->ops->memory_free(device, out[s]);
     }
+    device->ops->memory_free(device, in);
     device->ops->stream_destroy(device, streams[1]);
     device->ops->stream_destroy(device, streams[2]);
     device->ops->stream_destroy(device, NULL);

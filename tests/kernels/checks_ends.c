@@ -3,30 +3,36 @@
 #include <string.h>
 
 #include "checks.h"
+#include "workload_memory.h"
 
 /* `x` beside 127 zeros, times int4 weights of `scale` that lie as `packing` says. */
 static float fixed_by(struct device *device, float x, int place, enum packing packing,
                       uint16_t scale)
 {
     enum { COLUMNS = 128 };
-    _Alignas(64) static uint8_t nibbles[PACK_BLOCK * COLUMNS / 2];
-    uint16_t scales[COLUMNS]; /* by output 16 of one group, by input one for each input */
-    float in[COLUMNS] = {0}, out[PACK_BLOCK];
-    memset(nibbles, 0x99, sizeof nibbles);
+    struct {
+        _Alignas(64) uint8_t nibbles[PACK_BLOCK * COLUMNS / 2];
+        uint16_t scales[COLUMNS]; /* by output 16 of one group, by input one for each input */
+        float in[COLUMNS], out[PACK_BLOCK];
+    } *data = workload_memory_get(sizeof *data);
+    memset(data->nibbles, 0x99, sizeof data->nibbles);
     for (int i = 0; i < COLUMNS; i++)
-        scales[i] = scale;
-    in[place] = x;
+        data->scales[i] = scale;
+    data->in[place] = x;
     device->ops->matmul(device->stream,
-                        &(struct op_matmul){.out = out,
-                                            .in = in,
-                                            .weight = {nibbles, DTYPE_INT4, packing, PACK_BLOCK,
-                                                       COLUMNS, scales, NULL, COLUMNS},
+                        &(struct op_matmul){.out = data->out,
+                                            .in = data->in,
+                                            .weight = {data->nibbles, DTYPE_INT4, packing,
+                                                       PACK_BLOCK, COLUMNS, data->scales, NULL,
+                                                       COLUMNS},
                                             .row_count = 1,
                                             .out_stride = PACK_BLOCK,
                                             .in_stride = COLUMNS});
     struct error err;
     cr_assert_eq(device->ops->synchronize(device->stream, &err), STATUS_OK);
-    return out[0];
+    float found = data->out[0];
+    workload_memory_free(data);
+    return found;
 }
 
 void check_fixed_point(struct device *device, const char *name)
@@ -72,15 +78,17 @@ void check_damaged_logits(struct device *device, const char *name)
     const float rows[ROWS][3] = {{NAN, NAN, NAN},           {1, NAN, 2},
                                  {INFINITY, 1, 0},          {-INFINITY, -INFINITY, -INFINITY},
                                  {INFINITY, INFINITY, NAN}, {0, 0, 0}};
-    float logits[ROWS][STRIDE], weights[ROWS][TOP_K];
-    int32_t ids[ROWS][TOP_K];
+    struct {
+        float logits[ROWS][STRIDE], weights[ROWS][TOP_K];
+        int32_t ids[ROWS][TOP_K];
+    } *data = workload_memory_get(sizeof *data);
     struct error err;
     for (int i = 0; i < ROWS * STRIDE; i++)
-        logits[i / STRIDE][i % STRIDE] = rows[i / STRIDE][i % 3];
+        data->logits[i / STRIDE][i % STRIDE] = rows[i / STRIDE][i % 3];
     device->ops->route(device->stream, &(struct op_route){
-                                           .ids = ids[0],
-                                           .weights = weights[0],
-                                           .logits = logits[0],
+                                           .ids = data->ids[0],
+                                           .weights = data->weights[0],
+                                           .logits = data->logits[0],
                                            .token_count = ROWS,
                                            .expert_count = EXPERTS,
                                            .top_k = TOP_K,
@@ -90,10 +98,11 @@ void check_damaged_logits(struct device *device, const char *name)
     cr_assert_eq(device->ops->synchronize(device->stream, &err), STATUS_OK);
     for (int row = 0; row < ROWS; row++) {
         for (int c = 0; c < TOP_K; c++) {
-            cr_assert(ids[row][c] >= 0 && ids[row][c] < EXPERTS);
+            cr_assert(data->ids[row][c] >= 0 && data->ids[row][c] < EXPERTS);
             for (int before = 0; before < c; before++)
-                cr_assert_neq(ids[row][c], ids[row][before], "%s: row %d", name, row);
-            cr_assert_eq(isnan(weights[row][c]), row < ROWS - 1, "%s: row %d", name, row);
+                cr_assert_neq(data->ids[row][c], data->ids[row][before], "%s: row %d", name, row);
+            cr_assert_eq(isnan(data->weights[row][c]), row < ROWS - 1, "%s: row %d", name, row);
         }
     }
+    workload_memory_free(data);
 }

@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "workload_data.h"
+#include "workload_memory.h"
 
 void workload_create(struct workload *out, enum kernel_op op, const struct kernel_case *from)
 {
@@ -36,7 +37,7 @@ void workload_create(struct workload *out, enum kernel_op op, const struct kerne
 void workload_destroy(struct workload *workload)
 {
     for (size_t i = 0; i < workload->owned_count; i++)
-        memory_free(workload->owned[i]);
+        workload_memory_free(workload->owned[i]);
     memory_free(workload->owned);
     *workload = (struct workload){0};
 }

@@ -3,16 +3,15 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "workload_memory.h"
 
 void *own(struct workload *w, size_t count, size_t size)
 {
     struct error err;
     enum status status = memory_reserve(&w->owned, &w->owned_capacity, w->owned_count + 1,
                                         sizeof *w->owned, "a workload", &err);
-    void *memory = memory_alloc(count, size);
-    ASSERT(status == STATUS_OK && memory != NULL);
-    w->owned[w->owned_count++] = memory;
-    return memory;
+    ASSERT(status == STATUS_OK && count <= SIZE_MAX / size);
+    return w->owned[w->owned_count++] = workload_memory_get(count * size);
 }
 
 void *output_add(struct workload *w, void *data, size_t bytes)

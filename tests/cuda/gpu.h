@@ -1,0 +1,30 @@
+/* The GPUs of tests that hold for any: emulated ones (gpu_emulated.c), or the machine's own
+ * (tests/gpu/gpu_real.c). Of the emulated, the kind and the order of work can be set, and all is counted; of
+ * the others what can be neither set nor counted is passed over. */
+#ifndef PHASOR_TESTS_CUDA_GPU_H
+#define PHASOR_TESTS_CUDA_GPU_H
+
+#include <stdint.h>
+
+/* In which order the threads of a block, and the blocks of a grid, come to run. */
+enum gpu_order { GPU_FORWARD, GPU_REVERSE, GPU_RANDOM };
+
+/* From here on there are so many GPUs, or as many of these as the machine has; returns how many.
+ * Ends the test where there is none. */
+int gpu_count_use(int wanted);
+
+/* From here on a GPU that is opened is of this kind: 75, 86 or 90, as 10 x major + minor. Returns
+ * what it is; 0: it is nearer to another of the three, and a test of this one has nothing to do. */
+int gpu_capability_use(int capability);
+
+/* The order of a kernel's threads, and by which seed streams come to run. */
+void gpu_order_use(enum gpu_order order, uint64_t stream_seed);
+
+/* Fails the test unless at least so many kernels have run since the start of the process. */
+void gpu_check_kernels(uint64_t least);
+void gpu_check_no_kernels(void);
+
+/* Fails it where memory, streams or events are left. */
+void gpu_check_nothing_left(void);
+
+#endif

@@ -1,0 +1,40 @@
+#include "gpu.h"
+
+#include <criterion/criterion.h>
+
+#include "simt_control.h"
+
+int gpu_count_use(int wanted)
+{
+    simt_device_count_set(wanted);
+    return wanted;
+}
+
+int gpu_capability_use(int capability)
+{
+    cr_assert(simt_capability_set(capability));
+    return capability;
+}
+
+void gpu_order_use(enum gpu_order order, uint64_t stream_seed)
+{
+    static const enum simt_order orders[] = {SIMT_FORWARD, SIMT_REVERSE, SIMT_RANDOM};
+    static uint64_t seed; /* another one each time */
+    simt_order_set(orders[order], ++seed);
+    simt_stream_seed_set(stream_seed);
+}
+
+void gpu_check_kernels(uint64_t least)
+{
+    cr_assert_geq(simt_kernel_count(), least);
+}
+
+void gpu_check_no_kernels(void)
+{
+    cr_assert_eq(simt_kernel_count(), 0);
+}
+
+void gpu_check_nothing_left(void)
+{
+    cr_assert_eq(simt_live_count(), 0);
+}

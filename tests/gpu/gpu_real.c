@@ -1,0 +1,65 @@
+#include "gpu.h"
+
+#include <criterion/criterion.h>
+#include <cuda_runtime_api.h>
+#include <string.h>
+
+#include "workload_memory.h"
+
+/* Criterion runs each test in a process of its own, and so each begins with CUDA. */
+static int capability_of_first(void)
+{
+    int major = 0, minor = 0;
+    cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
+    cr_assert_eq(error, cudaSuccess, "%s", cudaGetErrorString(error));
+    return 10 * major + minor;
+}
+
+int gpu_count_use(int wanted)
+{
+    int count = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    cr_assert_eq(error, cudaSuccess, "%s", cudaGetErrorString(error));
+    return wanted < count ? wanted : count;
+}
+
+int gpu_capability_use(int capability)
+{
+    int found = capability_of_first();
+    int nearest = found < 86 ? 75 : found < 90 ? 86 : 90;
+    return capability == nearest ? found : 0;
+}
+
+void gpu_order_use(enum gpu_order order, uint64_t stream_seed)
+{
+    (void)order;
+    (void)stream_seed;
+}
+
+void gpu_check_kernels(uint64_t least)
+{
+    (void)least;
+}
+
+void gpu_check_no_kernels(void)
+{
+}
+
+void gpu_check_nothing_left(void)
+{
+}
+
+void *workload_memory_get(size_t bytes)
+{
+    void *memory = NULL;
+    cudaError_t error = cudaMallocManaged(&memory, bytes > 0 ? bytes : 1, cudaMemAttachGlobal);
+    cr_assert_eq(error, cudaSuccess, "%s", cudaGetErrorString(error));
+    return memset(memory, 0, bytes);
+}
+
+void workload_memory_free(void *memory)
+{
+    (void)cudaFree(memory);
+}
