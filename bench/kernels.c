@@ -1,152 +1,24 @@
-/* Times the shared table of cases (tests/kernels/cases.h) on this machine; see bench/README.md.
+/* Times the shared table of cases (tests/kernels/cases.h) on a device of this machine; see
+ * bench/README.md.
  *
  * Inside the timed window: as many launches of one operation in a row as take BATCH_SECONDS, at
  * least one (route: one), and one synchronize of the stream, which costs as much as a small
  * operation. Outside: making the data, warming up, putting route's logits back. */
-#define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/system.h"
-#include "device/thread_team.h"
 #include "head.h"
-#include "kernels/cpu/kernels.h"
+#include "target.h"
 #include "workload.h"
+#include "workload_memory.h"
 
 #define SAMPLES_MAX      201
 #define SECONDS_PER_CASE 0.5
 #define BATCH_SECONDS    1e-3
 #define BATCH_MAX        1000
-#define BANDWIDTH_BYTES  (512ll << 20)
-#define PEAK_ROUNDS      2000000
-#define BANDWIDTH_ROUNDS 9
-#define STREAMS          4
-#define STREAM_AHEAD     32 /* lines */
-
-/* Vectors as in kernels/cpu/simd.h, aligned here. */
-typedef float v16 __attribute__((vector_size(64)));
-
-struct limits {
-    double gflops; /* f32 multiply and add from registers */
-    double gbytes; /* read from memory */
-};
-
-/* ---- What the machine can do --------------------------------------------------------------- */
-
-/* Independent chains hide the latency of a multiply-add: 4 cycles on two ports want 8 registers.
- * One loop for each instruction set; that of the kernels that are timed runs. */
-#if defined(PHASOR_X86_KERNELS)
-#define FOR_AVX512 __attribute__((target("avx512f,prefer-vector-width=512")))
-#define FOR_AVX2   __attribute__((target("avx2,fma")))
-#else
-#define FOR_AVX512
-#define FOR_AVX2
-#endif
-
-#define DEFINE_PEAK(name, attributes, chains)                                                      \
-    attributes static float peak_##name(int64_t rounds)                                            \
-    {                                                                                              \
-        v16 sum[chains], factor, term, total = {0};                                                \
-        for (int i = 0; i < 16; i++) {                                                             \
-            factor[i] = 0.999f;                                                                    \
-            term[i] = 0.001f;                                                                      \
-        }                                                                                          \
-        for (int c = 0; c < (chains); c++)                                                         \
-            sum[c] = term * (float)c;                                                              \
-        for (int64_t round = 0; round < rounds; round++) {                                         \
-            _Pragma("GCC unroll 16") for (int c = 0; c < (chains); c++) sum[c] =                   \
-                sum[c] * factor + term;                                                            \
-        }                                                                                          \
-        for (int c = 0; c < (chains); c++)                                                         \
-            total += sum[c];                                                                       \
-        return total[0] + total[15];                                                               \
-    }
-DEFINE_PEAK(avx512, FOR_AVX512, 16) /* 16 registers of 32 */
-DEFINE_PEAK(avx2, FOR_AVX2, 6)      /* 12 of 16 */
-DEFINE_PEAK(plain, , 3)             /* 12 of 16 */
-
-struct peak {
-    float (*loop)(int64_t rounds);
-    float sink[1024];
-};
-
-static void peak_work(void *context, int worker)
-{
-    struct peak *peak = context;
-    peak->sink[worker] = peak->loop(PEAK_ROUNDS);
-}
-
-static double measure_gflops(struct thread_team *team, const char *kernels)
-{
-    static struct peak peak;
-    int chains = 3;
-    peak.loop = peak_plain;
-    if (strstr(kernels, "avx512") != NULL) {
-        peak.loop = peak_avx512;
-        chains = 16;
-    } else if (strstr(kernels, "avx2") != NULL) {
-        peak.loop = peak_avx2;
-        chains = 6;
-    }
-    double best = INFINITY;
-    for (int i = 0; i < 5; i++) {
-        double start = system_seconds();
-        thread_team_run(team, peak_work, &peak);
-        best = fmin(best, system_seconds() - start);
-    }
-    return 2.0 * 16 * chains * PEAK_ROUNDS * thread_team_size(team) / best * 1e-9;
-}
-
-struct stream_sum {
-    const v16 *lines;
-    int64_t line_count;
-    int worker_count;
-    float sink[1024];
-};
-
-/* As the kernels read weights: STREAMS runs of lines at a time, each asked for some lines ahead. */
-static void stream_work(void *context, int worker)
-{
-    struct stream_sum *sum = context;
-    int64_t length = sum->line_count / sum->worker_count / STREAMS;
-    const v16 *at = sum->lines + length * STREAMS * worker;
-    v16 total[STREAMS] = {{0}};
-    for (int64_t line = 0; line < length; line++) {
-        for (int i = 0; i < STREAMS; i++) {
-            __builtin_prefetch(at + i * length + line + STREAM_AHEAD);
-            total[i] += at[i * length + line];
-        }
-    }
-    for (int i = 1; i < STREAMS; i++)
-        total[0] += total[i];
-    sum->sink[worker] = total[0][0] + total[0][7];
-}
-
-static double measure_gbytes(struct thread_team *team)
-{
-    static struct stream_sum sum;
-    /* As device memory: huge pages where the system has them. */
-    float *values =
-        mmap(NULL, BANDWIDTH_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    ASSERT(values != MAP_FAILED);
-    (void)madvise(values, BANDWIDTH_BYTES, MADV_HUGEPAGE);
-    for (int64_t i = 0; i < BANDWIDTH_BYTES / 4; i++)
-        values[i] = 1;
-    sum.lines = (const v16 *)values;
-    sum.line_count = BANDWIDTH_BYTES / (int64_t)sizeof(v16);
-    sum.worker_count = thread_team_size(team);
-    double best = INFINITY;
-    for (int i = 0; i < BANDWIDTH_ROUNDS; i++) {
-        double start = system_seconds();
-        thread_team_run(team, stream_work, &sum);
-        best = fmin(best, system_seconds() - start);
-    }
-    munmap(values, BANDWIDTH_BYTES);
-    return (double)BANDWIDTH_BYTES / best * 1e-9;
-}
 
 /* ---- One case ------------------------------------------------------------------------------ */
 
@@ -175,9 +47,9 @@ static int launches_of_batch(struct device *device, struct workload *workload)
     return seconds * BATCH_MAX < BATCH_SECONDS ? BATCH_MAX : (int)ceil(BATCH_SECONDS / seconds);
 }
 
-static void time_case(struct device *device, enum kernel_op op, const struct kernel_case *c,
-                      const struct limits *limits)
+static void time_case(const struct target *target, enum kernel_op op, const struct kernel_case *c)
 {
+    struct device *device = target->device;
     static double seconds[SAMPLES_MAX];
     char name[160];
     int count = 0;
@@ -191,6 +63,7 @@ static void time_case(struct device *device, enum kernel_op op, const struct ker
          count++) {
         if (op == OP_ROUTE)
             workload_reset(&workload);
+        workload_memory_settle();
         seconds[count] = time_launches(device, &workload, batch);
     }
     qsort(seconds, (size_t)count, sizeof *seconds, compare_seconds);
@@ -198,8 +71,8 @@ static void time_case(struct device *device, enum kernel_op op, const struct ker
     double spread = (seconds[count * 3 / 4] - seconds[count / 4]) / median;
     double gflops = workload.flops / median * 1e-9, gbytes = workload.bytes / median * 1e-9;
     printf("%-84s %10.1f us %5.1f %% %8.2f GFLOP/s %5.1f %% %7.2f GB/s %5.1f %%\n", name,
-           median * 1e6, spread * 100, gflops, 100 * gflops / limits->gflops, gbytes,
-           100 * gbytes / limits->gbytes);
+           median * 1e6, spread * 100, gflops, 100 * gflops / target->gflops, gbytes,
+           100 * gbytes / target->gbytes);
     fflush(stdout);
     workload_destroy(&workload);
 }
@@ -235,13 +108,12 @@ static void time_stream(struct device *device)
 
 /* ---- Command line -------------------------------------------------------------------------- */
 
-static void print_header(int argc, char **argv, const struct device *device, int threads,
-                         const struct limits *limits)
+static void print_header(int argc, char **argv, const struct target *target)
 {
     bench_print_head(argc, argv);
-    printf("# device: %s, %d threads; clock: CLOCK_MONOTONIC\n", device->ops->name, threads);
-    printf("# limits: %.1f GFLOP/s (f32 multiply-add in registers), %.1f GB/s (sum over 512 MiB)\n",
-           limits->gflops, limits->gbytes);
+    printf("# device: %s; clock: CLOCK_MONOTONIC\n", target->description);
+    printf("# limits: %.1f GFLOP/s (%s), %.1f GB/s (%s)\n", target->gflops, target->gflops_how,
+           target->gbytes, target->gbytes_how);
     printf("# median of one launch, interquartile range, then rates and their share of the limits;"
            "\n# more than 100 %% of the bandwidth: the data stayed in the caches from launch to "
            "launch\n");
@@ -249,39 +121,21 @@ static void print_header(int argc, char **argv, const struct device *device, int
 
 int main(int argc, char **argv)
 {
-    int threads = argc > 1 ? atoi(argv[1]) : 0;
     const char *filter = argc > 2 ? argv[2] : "";
-    const char *set = argc > 3 ? argv[3] : NULL;
-    if (threads <= 0)
-        threads = thread_team_cpu_count();
-    if (threads > 1024 || cpu_kernels_choose(set) == NULL) {
-        fprintf(stderr,
-                "usage: bench_kernels [threads, 0: all] [operation or \"\"] "
-                "[plain | avx2 | avx512 | avx512vnni | avx512bf16, where the machine has it]\n");
-        return 2;
-    }
-    struct device *device;
-    struct thread_team *team;
-    struct error err;
-    int first_cpu = threads == thread_team_cpu_count() ? 0 : -1; /* as a run pins its threads */
-    struct cpu_share share = {.thread_count = threads, .first_cpu = first_cpu};
-    if (device_cpu_create_with(&device, &share, cpu_kernels_choose(set), &err) != STATUS_OK ||
-        thread_team_create(&team, threads, first_cpu, &err) != STATUS_OK) {
-        fprintf(stderr, "bench_kernels: %s\n", err.message);
-        return 1;
-    }
-    struct limits limits = {measure_gflops(team, device->ops->name), measure_gbytes(team)};
-    thread_team_destroy(team);
-    print_header(argc, argv, device, threads, &limits);
+    struct target target;
+    int failed = target_open(&target, argc, argv);
+    if (failed != 0)
+        return failed;
+    print_header(argc, argv, &target);
     if (filter[0] == 0)
-        time_stream(device);
+        time_stream(target.device);
     for (int op = 0; op < OP_COUNT; op++) {
         for (size_t i = 0; i < case_lists[op]->count; i++) {
             const struct kernel_case *c = &case_lists[op]->cases[i];
             if (c->use == FOR_BENCH && strstr(case_lists[op]->name, filter) != NULL)
-                time_case(device, (enum kernel_op)op, c, &limits);
+                time_case(&target, (enum kernel_op)op, c);
         }
     }
-    device_destroy(device);
+    device_destroy(target.device);
     return 0;
 }

@@ -2,9 +2,6 @@
 
 #include <criterion/criterion.h>
 #include <cuda_runtime_api.h>
-#include <string.h>
-
-#include "workload_memory.h"
 
 /* Criterion runs each test in a process of its own, and so each begins with CUDA. */
 static int capability_of_first(void)
@@ -49,17 +46,4 @@ void gpu_check_no_kernels(void)
 
 void gpu_check_nothing_left(void)
 {
-}
-
-void *workload_memory_get(size_t bytes)
-{
-    void *memory = NULL;
-    cudaError_t error = cudaMallocManaged(&memory, bytes > 0 ? bytes : 1, cudaMemAttachGlobal);
-    cr_assert_eq(error, cudaSuccess, "%s", cudaGetErrorString(error));
-    return memset(memory, 0, bytes);
-}
-
-void workload_memory_free(void *memory)
-{
-    (void)cudaFree(memory);
 }

@@ -13,3 +13,7 @@ void workload_memory_free(void *memory)
 {
     memory_free(memory);
 }
+
+void workload_memory_settle(void)
+{
+}

@@ -10,4 +10,8 @@
 void *workload_memory_get(size_t bytes);
 void workload_memory_free(void *memory);
 
+/* Brings all of it near the device that was touched by the host since, where that matters to who
+ * measures time. */
+void workload_memory_settle(void);
+
 #endif

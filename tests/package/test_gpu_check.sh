@@ -42,7 +42,7 @@ for name in jansson pcre2-8 utf8proc xxhash zstd uring hwloc criterion; do
     grep -q "$scratch/prefix/usr/lib[^ ]*/lib$name\." "$scratch/build/build.ninja" ||
         fail "lib$name is not that of the prefix"
 done
-for program in phasor tests/test_gpu tests/test_gpu_comm tests/test_gpu_exec; do
+for program in phasor bench/bench_gpu tests/test_gpu tests/test_gpu_comm tests/test_gpu_exec; do
     [ -x "$scratch/build/$program" ] || fail "$program was not built"
 done
 cmp -s "$scratch/said" "$scratch/build/results/report.txt" || fail "the report is not what was shown"

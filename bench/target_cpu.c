@@ -1,0 +1,164 @@
+/* The CPU: cores of this machine, and the kernels of one instruction set. */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/system.h"
+#include "device/thread_team.h"
+#include "kernels/cpu/kernels.h"
+#include "target.h"
+
+#define BANDWIDTH_BYTES  (512ll << 20)
+#define PEAK_ROUNDS      2000000
+#define BANDWIDTH_ROUNDS 9
+#define STREAMS          4
+#define STREAM_AHEAD     32 /* lines */
+
+/* Vectors as in kernels/cpu/simd.h, aligned here. */
+typedef float v16 __attribute__((vector_size(64)));
+
+/* Independent chains hide the latency of a multiply-add: 4 cycles on two ports want 8 registers.
+ * One loop for each instruction set; that of the kernels that are timed runs. */
+#if defined(PHASOR_X86_KERNELS)
+#define FOR_AVX512 __attribute__((target("avx512f,prefer-vector-width=512")))
+#define FOR_AVX2   __attribute__((target("avx2,fma")))
+#else
+#define FOR_AVX512
+#define FOR_AVX2
+#endif
+
+#define DEFINE_PEAK(name, attributes, chains)                                                      \
+    attributes static float peak_##name(int64_t rounds)                                            \
+    {                                                                                              \
+        v16 sum[chains], factor, term, total = {0};                                                \
+        for (int i = 0; i < 16; i++) {                                                             \
+            factor[i] = 0.999f;                                                                    \
+            term[i] = 0.001f;                                                                      \
+        }                                                                                          \
+        for (int c = 0; c < (chains); c++)                                                         \
+            sum[c] = term * (float)c;                                                              \
+        for (int64_t round = 0; round < rounds; round++) {                                         \
+            _Pragma("GCC unroll 16") for (int c = 0; c < (chains); c++) sum[c] =                   \
+                sum[c] * factor + term;                                                            \
+        }                                                                                          \
+        for (int c = 0; c < (chains); c++)                                                         \
+            total += sum[c];                                                                       \
+        return total[0] + total[15];                                                               \
+    }
+DEFINE_PEAK(avx512, FOR_AVX512, 16) /* 16 registers of 32 */
+DEFINE_PEAK(avx2, FOR_AVX2, 6)      /* 12 of 16 */
+DEFINE_PEAK(plain, , 3)             /* 12 of 16 */
+
+struct peak {
+    float (*loop)(int64_t rounds);
+    float sink[1024];
+};
+
+static void peak_work(void *context, int worker)
+{
+    struct peak *peak = context;
+    peak->sink[worker] = peak->loop(PEAK_ROUNDS);
+}
+
+static double measure_gflops(struct thread_team *team, const char *kernels)
+{
+    static struct peak peak;
+    int chains = 3;
+    peak.loop = peak_plain;
+    if (strstr(kernels, "avx512") != NULL) {
+        peak.loop = peak_avx512;
+        chains = 16;
+    } else if (strstr(kernels, "avx2") != NULL) {
+        peak.loop = peak_avx2;
+        chains = 6;
+    }
+    double best = INFINITY;
+    for (int i = 0; i < 5; i++) {
+        double start = system_seconds();
+        thread_team_run(team, peak_work, &peak);
+        best = fmin(best, system_seconds() - start);
+    }
+    return 2.0 * 16 * chains * PEAK_ROUNDS * thread_team_size(team) / best * 1e-9;
+}
+
+struct stream_sum {
+    const v16 *lines;
+    int64_t line_count;
+    int worker_count;
+    float sink[1024];
+};
+
+/* As the kernels read weights: STREAMS runs of lines at a time, each asked for some lines ahead. */
+static void stream_work(void *context, int worker)
+{
+    struct stream_sum *sum = context;
+    int64_t length = sum->line_count / sum->worker_count / STREAMS;
+    const v16 *at = sum->lines + length * STREAMS * worker;
+    v16 total[STREAMS] = {{0}};
+    for (int64_t line = 0; line < length; line++) {
+        for (int i = 0; i < STREAMS; i++) {
+            __builtin_prefetch(at + i * length + line + STREAM_AHEAD);
+            total[i] += at[i * length + line];
+        }
+    }
+    for (int i = 1; i < STREAMS; i++)
+        total[0] += total[i];
+    sum->sink[worker] = total[0][0] + total[0][7];
+}
+
+static double measure_gbytes(struct thread_team *team)
+{
+    static struct stream_sum sum;
+    /* As device memory: huge pages where the system has them. */
+    float *values =
+        mmap(NULL, BANDWIDTH_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT(values != MAP_FAILED);
+    (void)madvise(values, BANDWIDTH_BYTES, MADV_HUGEPAGE);
+    for (int64_t i = 0; i < BANDWIDTH_BYTES / 4; i++)
+        values[i] = 1;
+    sum.lines = (const v16 *)values;
+    sum.line_count = BANDWIDTH_BYTES / (int64_t)sizeof(v16);
+    sum.worker_count = thread_team_size(team);
+    double best = INFINITY;
+    for (int i = 0; i < BANDWIDTH_ROUNDS; i++) {
+        double start = system_seconds();
+        thread_team_run(team, stream_work, &sum);
+        best = fmin(best, system_seconds() - start);
+    }
+    munmap(values, BANDWIDTH_BYTES);
+    return (double)BANDWIDTH_BYTES / best * 1e-9;
+}
+
+int target_open(struct target *out, int argc, char **argv)
+{
+    int threads = argc > 1 ? atoi(argv[1]) : 0;
+    const char *set = argc > 3 ? argv[3] : NULL;
+    if (threads <= 0)
+        threads = thread_team_cpu_count();
+    if (threads > 1024 || cpu_kernels_choose(set) == NULL) {
+        fprintf(stderr,
+                "usage: bench_kernels [threads, 0: all] [operation or \"\"] "
+                "[plain | avx2 | avx512 | avx512vnni | avx512bf16, where the machine has it]\n");
+        return 2;
+    }
+    struct thread_team *team;
+    struct error err;
+    int first_cpu = threads == thread_team_cpu_count() ? 0 : -1; /* as a run pins its threads */
+    struct cpu_share share = {.thread_count = threads, .first_cpu = first_cpu};
+    if (device_cpu_create_with(&out->device, &share, cpu_kernels_choose(set), &err) != STATUS_OK ||
+        thread_team_create(&team, threads, first_cpu, &err) != STATUS_OK) {
+        fprintf(stderr, "bench_kernels: %s\n", err.message);
+        return 1;
+    }
+    out->gflops = measure_gflops(team, out->device->ops->name);
+    out->gflops_how = "f32 multiply-add in registers";
+    out->gbytes = measure_gbytes(team);
+    out->gbytes_how = "sum over 512 MiB";
+    snprintf(out->description, sizeof out->description, "%s, %d threads", out->device->ops->name,
+             threads);
+    thread_team_destroy(team);
+    return 0;
+}
