@@ -52,6 +52,24 @@ DEFINE_PEAK(avx512, FOR_AVX512, 16) /* 16 registers of 32 */
 DEFINE_PEAK(avx2, FOR_AVX2, 6)      /* 12 of 16 */
 DEFINE_PEAK(plain, , 3)             /* 12 of 16 */
 
+#if defined(PHASOR_BF16_KERNELS)
+/* bf16 pairs: what the kernels' rate on them is limited by, where the processor has them. */
+__attribute__((target("avx512f,avx512bf16,prefer-vector-width=512"))) static float
+peak_pairs(int64_t rounds)
+{
+    v16 sum[16] = {{0}}, ones;
+    for (int i = 0; i < 16; i++)
+        ones[i] = 0.001f;
+    for (int64_t round = 0; round < rounds; round++) {
+        _Pragma("GCC unroll 16") for (int c = 0; c < 16; c++) __asm__("vdpbf16ps %1, %1, %0" :
+                                                                      "+v"(sum[c]) : "v"(ones));
+    }
+    for (int c = 1; c < 16; c++)
+        sum[0] += sum[c];
+    return sum[0][0];
+}
+#endif
+
 struct peak {
     float (*loop)(int64_t rounds);
     float sink[1024];
@@ -61,6 +79,18 @@ static void peak_work(void *context, int worker)
 {
     struct peak *peak = context;
     peak->sink[worker] = peak->loop(PEAK_ROUNDS);
+}
+
+/* 1e9 flops a second of all workers. */
+static double peak_of(struct thread_team *team, struct peak *peak, double flops_of_round)
+{
+    double best = INFINITY;
+    for (int i = 0; i < 5; i++) {
+        double start = system_seconds();
+        thread_team_run(team, peak_work, peak);
+        best = fmin(best, system_seconds() - start);
+    }
+    return flops_of_round * PEAK_ROUNDS * thread_team_size(team) / best * 1e-9;
 }
 
 static double measure_gflops(struct thread_team *team, const char *kernels)
@@ -75,13 +105,19 @@ static double measure_gflops(struct thread_team *team, const char *kernels)
         peak.loop = peak_avx2;
         chains = 6;
     }
-    double best = INFINITY;
-    for (int i = 0; i < 5; i++) {
-        double start = system_seconds();
-        thread_team_run(team, peak_work, &peak);
-        best = fmin(best, system_seconds() - start);
-    }
-    return 2.0 * 16 * chains * PEAK_ROUNDS * thread_team_size(team) / best * 1e-9;
+    return peak_of(team, &peak, 2.0 * 16 * chains);
+}
+
+/* NaN where the processor or the build has them not. */
+static double measure_pairs(struct thread_team *team)
+{
+#if defined(PHASOR_BF16_KERNELS)
+    static struct peak peak = {.loop = peak_pairs};
+    if (cpu_kernels_choose("avx512bf16") != NULL)
+        return peak_of(team, &peak, 4.0 * 16 * 16);
+#endif
+    (void)team;
+    return NAN;
 }
 
 struct stream_sum {
@@ -157,8 +193,12 @@ int target_open(struct target *out, int argc, char **argv)
     out->gflops_how = "f32 multiply-add in registers";
     out->gbytes = measure_gbytes(team);
     out->gbytes_how = "sum over 512 MiB";
-    snprintf(out->description, sizeof out->description, "%s, %d threads", out->device->ops->name,
-             threads);
+    double pairs = measure_pairs(team);
+    int length = snprintf(out->description, sizeof out->description, "%s, %d threads",
+                          out->device->ops->name, threads);
+    if (!isnan(pairs))
+        snprintf(out->description + length, sizeof out->description - (size_t)length,
+                 ", bf16 pairs in registers %.1f GFLOP/s", pairs);
     thread_team_destroy(team);
     return 0;
 }

@@ -306,7 +306,7 @@ def limits_line(cases):
 
 def limit_text(rates):
     means, bests = ([value / 1e9 for value in column] for column in zip(*((rate.mean, rate.best) for rate in rates)))
-    return f"{median(means):.1f}, spread {100 * spread(means):.1f} %, at best {median(bests):.1f}"
+    return f"{median(means):.1f}, spread {100 * spread(means):.1f} %, at best {max(bests):.1f}"
 
 
 def print_header(args, cases, agreements, others_share):

@@ -24,7 +24,7 @@ class Rate:
     best: float  # of one product, or one read
 
     def halfway(self, other):
-        return Rate((self.mean + other.mean) / 2, (self.best + other.best) / 2)
+        return Rate((self.mean + other.mean) / 2, max(self.best, other.best))
 
 
 def rate_of(ways, amount):

@@ -4,7 +4,7 @@
 #include "base/status.h"
 #include "workload_memory.h"
 
-#define PIECES_MAX 256
+#define PIECES_MAX 8192 /* hundreds of experts, several each */
 
 /* Of the first GPU. */
 static struct {

@@ -145,18 +145,19 @@ static struct segment segment_of_row(const struct segment *segments, int64_t row
 }
 
 /* All groups empty but the one that holds sorted position `row`. */
-static void offsets_of_row(int32_t *out, const int32_t *offsets, int64_t group_count, int64_t row)
+static int32_t *offsets_of_row(const int32_t *offsets, int64_t group_count, int64_t row)
 {
+    int32_t *out = workload_memory_get((size_t)(group_count + 1) * sizeof *out);
     for (int64_t g = 0; g <= group_count; g++)
         out[g] = (int32_t)(offsets[g] <= row ? row : row + 1);
+    return out;
 }
 
 void workload_launch_row(struct workload *workload, struct device *device, int64_t row)
 {
     struct workload one = *workload;
     struct segment segment;
-    int32_t offsets[256];
-    ASSERT(workload->from->expert_count < 256 || workload->op == OP_ROUTE);
+    int32_t *offsets = NULL;
     switch (workload->op) {
     case OP_EMBED:
         one.embed.out += row * one.embed.out_stride;
@@ -195,11 +196,11 @@ void workload_launch_row(struct workload *workload, struct device *device, int64
         one.route.token_count = 1;
         break;
     case OP_FFN_UP:
-        offsets_of_row(offsets, one.ffn_up.offsets, one.ffn_up.group_count, row);
+        offsets = offsets_of_row(one.ffn_up.offsets, one.ffn_up.group_count, row);
         one.ffn_up.offsets = offsets;
         break;
     case OP_FFN_DOWN:
-        offsets_of_row(offsets, one.ffn_down.offsets, one.ffn_down.group_count, row);
+        offsets = offsets_of_row(one.ffn_down.offsets, one.ffn_down.group_count, row);
         one.ffn_down.offsets = offsets;
         break;
     case OP_COMBINE:
@@ -233,4 +234,5 @@ void workload_launch_row(struct workload *workload, struct device *device, int64
         return;
     }
     workload_launch(&one, device);
+    workload_memory_free(offsets);
 }

@@ -24,9 +24,15 @@ run()
     [ "$code" -eq "$expected" ] || { cat "$scratch/said"; fail "exit code $code for $expected: $*"; }
 }
 
+# smi WORDS: what nvidia-smi does from here on
+smi()
+{
+    printf '#!/bin/sh\n%s\n' "$1" >"$scratch/bin/nvidia-smi"
+    chmod +x "$scratch/bin/nvidia-smi"
+}
+
 mkdir "$scratch/bin"
-printf '#!/bin/sh\nexit 9\n' >"$scratch/bin/nvidia-smi" # as where there is no driver
-chmod +x "$scratch/bin/nvidia-smi"
+smi 'echo "no driver here" >&2; exit 9'
 
 run 2 --nothing
 run 2 --prefix "$scratch"
@@ -35,7 +41,9 @@ grep -q 'scripts/setup --unpack' "$scratch/said" || fail "no cure for a folder t
 "$source/scripts/setup" --unpack "$scratch/prefix"
 run 3 --prefix "$scratch/prefix" --build "$scratch/build" --architectures 75
 grep -q 'no GPU on this machine' "$scratch/said" || fail "it does not say that there is no GPU"
-for word in commit nvcc NCCL io_uring; do
+grep -q '^GPUs: none (.*no driver here' "$scratch/said" || fail "it does not say why"
+grep -q '^nvcc: [0-9]' "$scratch/said" || fail "nvcc is not told"
+for word in commit NCCL io_uring; do
     grep -q "^$word: ." "$scratch/said" || fail "$word is not told"
 done
 for name in jansson pcre2-8 utf8proc xxhash zstd uring hwloc criterion; do
@@ -45,10 +53,26 @@ done
 for program in phasor bench/bench_gpu tests/test_gpu tests/test_gpu_comm tests/test_gpu_exec; do
     [ -x "$scratch/build/$program" ] || fail "$program was not built"
 done
+# At run time, too: all but what any system has.
+triplet=$(basename "$(dirname "$(ls "$scratch"/prefix/usr/lib/*/libcriterion.so | head -n 1)")")
+found=$scratch/prefix/usr/lib/$triplet:$scratch/prefix/lib/$triplet
+for program in tests/test_gpu tests/test_gpu_comm tests/test_gpu_exec; do
+    LD_LIBRARY_PATH=$found ldd "$scratch/build/$program" | grep -v "$scratch/prefix" |
+        grep -vE 'linux-vdso|/ld-linux|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+|resolv|crypt|anl|ssl|crypto)\.so' >"$scratch/else" &&
+        { cat "$scratch/else"; fail "$program needs what the prefix has not"; }
+done
 cmp -s "$scratch/said" "$scratch/build/results/report.txt" || fail "the report is not what was shown"
 
 # A build that fails is told with its last words.
 run 1 --prefix "$scratch/prefix" --build "$scratch/build" --architectures 1
-grep -q '^FAILED  ' "$scratch/said" && grep -q 'gpu-check: FAILED in' "$scratch/said" ||
+grep -q '^FAILED  \(configure\|build\)' "$scratch/said" && grep -q 'gpu-check: FAILED in' "$scratch/said" ||
     fail "a failure is not told"
+
+# Two cards of which none answers: each step that wants one fails, and what hides failures is not heard.
+smi 'case "$*" in *topo*) ;; *) printf "X, 1, 1 MiB, 7.5\nX, 1, 1 MiB, 8.0\n" ;; esac'
+export CRITERION_ALWAYS_SUCCEED=1 PHASOR_TEST_ONLY=none
+run 1 --prefix "$scratch/prefix" --build "$scratch/build" --architectures 75
+for step in 'gpu 7.5' 'gpu 8.0' 'gpu comm' 'gpu exec' 'a model' operators; do
+    grep -q "^FAILED  $step  " "$scratch/said" || { cat "$scratch/said"; fail "$step has not failed"; }
+done
 echo "test_gpu_check: passed"

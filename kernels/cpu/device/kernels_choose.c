@@ -3,10 +3,12 @@
 #include "kernels/cpu/kernels.h"
 
 #if defined(PHASOR_BF16_KERNELS)
-/* Whether bf16 pairs are worth their rounding: the instruction for them (vdpbf16ps) starts each
- * cycle on AMD's processors, two per product of f32. On Intel's it starts each fourth, and products
- * of f32 twice a cycle, so these have twice its rate
- * (bench/results/kernels-emerald-rapids-2-cores.txt); what is fast there is AMX. */
+/* Whether bf16 pairs are worth their rounding. The instruction for them (vdpbf16ps) does two
+ * products where one of f32 does one. AMD's processors start one each cycle, as many as products of
+ * f32; Intel's one each second cycle, and of f32 two each cycle, so that f32 has twice its rate
+ * (the limits in registers of bench/results/kernels-emerald-rapids-2-cores.txt); what is fast there
+ * is AMX.
+ */
 static bool pairs_are_fast(void)
 {
     return !__builtin_cpu_is("intel");
