@@ -208,8 +208,14 @@ Test(file, is_cached_or_not)
     cr_assert(!file_is_cached(fd, 5000));
     cr_assert(!file_is_cached(-1, 0));
     cr_assert_eq(fdatasync(fd), 0);
-    cr_assert_eq(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
-    if (!is_resident(fd, 0))
-        cr_assert(!file_is_cached(fd, 0));
+    /* A busy system may keep the page, or bring it back, for a moment. */
+    bool is_wrong = true;
+    for (int i = 0; i < 200 && is_wrong; i++) {
+        cr_assert_eq(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+        is_wrong = !is_resident(fd, 0) && file_is_cached(fd, 0);
+        if (is_wrong)
+            nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    }
+    cr_assert(!is_wrong);
     close(fd);
 }
