@@ -19,7 +19,7 @@
 /* In order, in reverse, and drawn; each time by another seed. */
 #define WAYS 3
 
-/* With a sanitizer, which makes an hour of it, the quick tier takes one of them. */
+/* With a sanitizer all take more than a quarter of an hour: there the quick tier takes one. */
 #if defined(__SANITIZE_ADDRESS__)
 #define QUICK_WAYS 1
 #else
