@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "kernels/cpu/gemm_cut.h"
+#include "kernels/cpu/gemm_row.h"
 #include "kernels/cpu/kernels.h"
 
 struct scratch {
@@ -372,12 +373,32 @@ static struct ahead look_ahead(const struct piece *piece, const struct rows *row
     return ahead;
 }
 
+/* One row in the order of memory. */
+static void piece_run_in_order(struct scratch *scratch, const struct piece *piece,
+                               const struct rows *rows)
+{
+    int64_t padded = piece->tiles[0].block_count * PACK_BLOCK, depth = piece_depth(piece);
+    float *sums = scratch->sums;
+    for (int m = 0; m < piece->matrix_count; m++, sums += piece->panels * LANES) {
+        for (int64_t first = 0; first < padded; first += depth) {
+            int64_t count = padded - first < depth ? padded - first : depth;
+            strip_load(scratch->in, rows, piece->tiles[m].kind, piece->first_row, 1, first, count);
+            row_product(&piece->tiles[m], piece, sums, scratch->in, first / PACK_BLOCK,
+                        count / PACK_BLOCK);
+        }
+    }
+}
+
 static void piece_run(struct scratch *scratch, const struct piece *piece, const struct rows *rows)
 {
     int64_t padded = piece->tiles[0].block_count * PACK_BLOCK, depth = piece_depth(piece);
     memset(scratch->sums, 0,
            (size_t)(piece->row_count * piece->panels * piece->matrix_count * LANES) *
                sizeof(float));
+    if (piece->in_order) {
+        piece_run_in_order(scratch, piece, rows);
+        return;
+    }
     for (int64_t first = 0; first < padded; first += depth) {
         int64_t count = padded - first < depth ? padded - first : depth;
         for (int64_t row = 0; row < piece->row_count; row += piece->strip_rows) {

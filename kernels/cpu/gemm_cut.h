@@ -26,6 +26,7 @@ struct piece {
     int64_t first_row, row_count;
     int64_t first_panel, panels; /* of each matrix */
     int strip_rows;              /* of each strip but the last */
+    bool in_order;               /* one row, in the order of memory: kernels/cpu/gemm_row.h */
     const struct piece *ahead;   /* that the worker runs next, or NULL: not known */
 };
 
@@ -34,6 +35,13 @@ struct piece {
 static bool takes_slices(const struct tiles *tiles, int64_t row_count)
 {
     return tiles->matrix->packing == PACK_INPUT && row_count <= strip_rows_most(tiles->kind);
+}
+
+/* Whether pieces of so many rows go through memory in its order: of one row a panel's sums are few
+ * enough to come and go with each block. */
+static bool goes_in_order(const struct tiles *tiles, int64_t row_count)
+{
+    return takes_slices(tiles, row_count) && row_count == 1 && !is_int4(tiles->kind);
 }
 
 /* Columns at a time, at most. */
@@ -51,7 +59,8 @@ static int64_t piece_depth(const struct piece *piece)
 {
     const struct tiles *tiles = &piece->tiles[0];
     int64_t columns = tiles->block_count * PACK_BLOCK;
-    int64_t most = columns_most(tiles, piece->row_count, piece->strip_rows);
+    int64_t most = piece->in_order ? strip_stride(1) * word_columns(tiles->kind)
+                                   : columns_most(tiles, piece->row_count, piece->strip_rows);
     return round_up(ceil_div(columns, ceil_div(columns, most)),
                     STRIP_STEP * word_columns(tiles->kind));
 }
@@ -71,6 +80,7 @@ struct cut {
     int64_t panel_pieces; /* of a group */
     int64_t row_pieces;   /* of the group with most rows */
     int strip_rows;       /* at most */
+    bool in_order;
 };
 
 /* Whether pieces of so many panels keep the workers busy alike: the last to end has at most an
@@ -117,7 +127,8 @@ static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t gr
     int64_t fitting = DEPTH_BYTES / (panel_bytes * matrix_count);
     struct cut cut = {.panel_count = tiles->panel_count,
                       .row_pieces = ceil_div(rows_most, ROWS_MAX),
-                      .strip_rows = strip_rows};
+                      .strip_rows = strip_rows,
+                      .in_order = goes_in_order(tiles, rows_most)};
     int64_t spread = ceil_div(tiles->panel_count * group_count * cut.row_pieces,
                               PIECES_EACH * (int64_t)worker_count);
     int64_t wanted = panels_wanted(tiles, matrix_count, group_count, rows_most, worker_count);
@@ -149,6 +160,7 @@ static bool piece_place(struct piece *piece, const struct cut *cut, int64_t inde
     piece->first_row = first_row + row;
     piece->row_count = row_count - row < chunk_rows ? row_count - row : chunk_rows;
     piece->strip_rows = strip_rows_of(piece->row_count, cut->strip_rows);
+    piece->in_order = cut->in_order;
     piece->first_panel = panel;
     piece->panels = cut->panel_count - panel < cut->panels ? cut->panel_count - panel : cut->panels;
     return true;
@@ -216,7 +228,7 @@ static void group_queue_begin(struct group_queue *queue, const struct ffn_weight
     int64_t bytes =
         queue->cut.panels * shape.block_count * TILE_VALUES * dtype_bits(shape.matrix->dtype) / 8;
     queue->takes_ahead =
-        takes_slices(&shape, most) && bytes <= AHEAD_BYTES &&
+        takes_slices(&shape, most) && !queue->cut.in_order && bytes <= AHEAD_BYTES &&
         busy * queue->cut.panel_pieces >= PIECES_AHEAD * (int64_t)share->worker_count;
     if (queue->takes_ahead)
         queue->has_next = group_piece_take(&queue->next, queue);
