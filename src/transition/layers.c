@@ -1,5 +1,4 @@
 /* One layer on all ranks: its pieces, the vote, and the next way where one refuses. */
-#include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,19 +19,12 @@ static bool does_wait(const struct transition_rank *rank)
            (layer != AWAITS_NONE && rank->slots->layers[layer].phase != rank->transition->phase);
 }
 
-struct lane_change {
-    struct trace_lane *lane;
-    sem_t *done; /* of who waits for it */
-};
-
 static enum status lane_change_run(void *argument, struct error *err)
 {
-    const struct lane_change *change = argument;
     (void)err;
     trace_name("");
     record_drop();
-    record_as(change->lane);
-    sem_post(change->done);
+    record_as(*(struct trace_lane **)argument);
     return STATUS_OK;
 }
 
@@ -41,17 +33,14 @@ static enum status lane_change_run(void *argument, struct error *err)
 void stream_record_as(const struct transition_rank *rank, struct stream *stream,
                       struct trace_lane *lane)
 {
-    sem_t done;
     struct error known;
-    struct lane_change change = {lane, &done};
     struct trace_lane *before = trace_lane_use(NULL);
-    sem_init(&done, 0, 0);
-    if (rank->ops->synchronize(stream, &known) == STATUS_OK) {
-        rank->ops->call(stream, lane_change_run, &change, sizeof change);
-        while (sem_wait(&done) != 0)
-            ;
+    enum status status = rank->ops->synchronize(stream, &known);
+    if (status == STATUS_OK) {
+        rank->ops->call(stream, lane_change_run, &lane, sizeof lane);
+        status = rank->ops->synchronize(stream, &known); /* if it fails now, its users will know */
     }
-    sem_destroy(&done);
+    (void)status;
     trace_lane_use(before);
 }
 

@@ -1,6 +1,6 @@
 /* The GPUs of tests that hold for any: emulated ones (gpu_emulated.c), or the machine's own
- * (tests/gpu/gpu_real.c). Of the emulated, the kind and the order of work can be set, and all is counted; of
- * the others what can be neither set nor counted is passed over. */
+ * (tests/gpu/gpu_real.c). Of the emulated, the kind and the order of work can be set, and all is
+ * counted; of the others what can be neither set nor counted is passed over. */
 #ifndef PHASOR_TESTS_CUDA_GPU_H
 #define PHASOR_TESTS_CUDA_GPU_H
 
@@ -23,6 +23,10 @@ void gpu_order_use(enum gpu_order order, uint64_t stream_seed);
 /* Fails the test unless at least so many kernels have run since the start of the process. */
 void gpu_check_kernels(uint64_t least);
 void gpu_check_no_kernels(void);
+
+/* Memory, streams and events that there are; GPU_PIECES_UNKNOWN where they cannot be counted. */
+uint64_t gpu_pieces(void);
+#define GPU_PIECES_UNKNOWN UINT64_MAX
 
 /* Fails it where memory, streams or events are left. */
 void gpu_check_nothing_left(void);

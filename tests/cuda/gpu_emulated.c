@@ -34,6 +34,11 @@ void gpu_check_no_kernels(void)
     cr_assert_eq(simt_kernel_count(), 0);
 }
 
+uint64_t gpu_pieces(void)
+{
+    return simt_live_count();
+}
+
 void gpu_check_nothing_left(void)
 {
     cr_assert_eq(simt_live_count(), 0);

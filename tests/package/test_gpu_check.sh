@@ -50,13 +50,13 @@ for name in jansson pcre2-8 utf8proc xxhash zstd uring hwloc criterion; do
     grep -q "$scratch/prefix/usr/lib[^ ]*/lib$name\." "$scratch/build/build.ninja" ||
         fail "lib$name is not that of the prefix"
 done
-for program in phasor bench/bench_gpu tests/test_gpu tests/test_gpu_comm tests/test_gpu_exec; do
+for program in phasor bench/bench_gpu tests/test_gpu tests/test_gpu_comm tests/test_gpu_exec tests/test_gpu_transition; do
     [ -x "$scratch/build/$program" ] || fail "$program was not built"
 done
 # At run time, too: all but what any system has.
 triplet=$(basename "$(dirname "$(ls "$scratch"/prefix/usr/lib/*/libcriterion.so | head -n 1)")")
 found=$scratch/prefix/usr/lib/$triplet:$scratch/prefix/lib/$triplet
-for program in tests/test_gpu tests/test_gpu_comm tests/test_gpu_exec; do
+for program in tests/test_gpu tests/test_gpu_comm tests/test_gpu_exec tests/test_gpu_transition; do
     LD_LIBRARY_PATH=$found ldd "$scratch/build/$program" | grep -v "$scratch/prefix" |
         grep -vE 'linux-vdso|/ld-linux|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+|resolv|crypt|anl|ssl|crypto)\.so' >"$scratch/else" &&
         { cat "$scratch/else"; fail "$program needs what the prefix has not"; }
@@ -72,7 +72,7 @@ grep -q '^FAILED  \(configure\|build\)' "$scratch/said" && grep -q 'gpu-check: F
 smi 'case "$*" in *topo*) ;; *) printf "X, 1, 1 MiB, 7.5\nX, 1, 1 MiB, 8.0\n" ;; esac'
 export CRITERION_ALWAYS_SUCCEED=1 PHASOR_TEST_ONLY=none
 run 1 --prefix "$scratch/prefix" --build "$scratch/build" --architectures 75
-for step in 'gpu 7.5' 'gpu 8.0' 'gpu comm' 'gpu exec' 'a model' operators; do
+for step in 'gpu 7.5' 'gpu 8.0' 'gpu comm' 'gpu exec' 'gpu transition' 'a model' operators; do
     grep -q "^FAILED  $step  " "$scratch/said" || { cat "$scratch/said"; fail "$step has not failed"; }
 done
 echo "test_gpu_check: passed"

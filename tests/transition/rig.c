@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "layout/moves.h"
 #include "model/config.h"
+#include "rig_gpus.h"
 #include "transition/transition_state.h"
 
 static int refuse_setup(struct uring_ring **out, unsigned entries)
@@ -64,6 +65,7 @@ static void runner_open(struct model_runner *out, const struct rig_params *param
                  .has_int4_experts = params->has_int4_experts,
                  .rank_count = params->rank_count,
                  .plan = plan,
+                 .gpus = rig_gpus(params->rank_count),
                  .keeps_both = params->keeps_both || (!params->is_auto && params->way == WAY_KEEP),
                  .spare_count = params->spare_count,
                  .thread_count = params->rank_count + 1, /* one rank has two threads */

@@ -12,6 +12,7 @@
 #include "clock.h"
 #include "patience.h"
 #include "rig.h"
+#include "rig_gpus.h"
 #include "transition/transition_state.h"
 
 static const struct rig_params cases[] = {
@@ -157,14 +158,15 @@ static void check_case(const struct rig_params *base, enum way way, int64_t spar
     cold_close(&cold);
 }
 
-TestSuite(overlap, .fini = scenario_checkpoints_remove, .timeout = 120);
+TestSuite(overlap, .fini = scenario_checkpoints_remove, .timeout = 1200);
 
 Test(overlap, gives_the_bits_of_a_transition_between_passes)
 {
-    for (size_t i = 0; i < CASE_COUNT; i++) {
-        for (int w = 0; w < WAY_COUNT_IN_PLACE; w++)
-            if (rig_can(&cases[i], in_place[w]))
-                check_case(&cases[i], in_place[w], 1 + (int64_t)(i + (size_t)w) % 3);
+    const size_t count = CASE_COUNT * WAY_COUNT_IN_PLACE;
+    for (size_t n = rig_case_first(count); n < count; n += rig_case_step()) {
+        size_t i = n / WAY_COUNT_IN_PLACE, w = n % WAY_COUNT_IN_PLACE;
+        if (rig_can(&cases[i], in_place[w]))
+            check_case(&cases[i], in_place[w], 1 + (int64_t)(i + w) % 3);
     }
 }
 
@@ -193,7 +195,7 @@ static enum status release_some(void *context, int rank, struct error *err)
  * for a layer that is not let go. */
 Test(overlap, may_be_stopped_after_any_layer)
 {
-    for (size_t i = 0; i < CASE_COUNT; i++) {
+    for (size_t i = rig_case_first(CASE_COUNT); i < CASE_COUNT; i += rig_case_step()) {
         struct rig_params params = cases[i];
         struct cold cold;
         struct rig rig;
@@ -470,7 +472,7 @@ Test(overlap, with_random_delays, .timeout = 3600)
     const char *text = getenv("PHASOR_TEST_SEED");
     uint64_t first = text == NULL ? 0 : strtoull(text, NULL, 10);
     double start = system_seconds();
-    for (size_t i = 0; i < CASE_COUNT; i++) {
+    for (size_t i = rig_case_first(CASE_COUNT); i < CASE_COUNT; i += rig_case_step()) {
         struct rig_params params = cases[i];
         struct scenario_result expected, found;
         struct rig rig;

@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "rig.h"
+#include "rig_gpus.h"
 
 static const struct rig_params cases[] = {
     {.model = "mixtral", .rank_count = 4, .plan = "dp4|ep4>tp4:int4"},
@@ -34,7 +35,7 @@ TestSuite(packed, .fini = scenario_checkpoints_remove, .timeout = 300);
 Test(packed, decode_has_the_dequantized_weights_numbers)
 {
     static const enum way ways_taken[] = {WAY_KEEP, WAY_UPLOAD};
-    for (size_t i = 0; i < CASE_COUNT * 2; i++) {
+    for (size_t i = rig_case_first(CASE_COUNT * 2); i < CASE_COUNT * 2; i += rig_case_step()) {
         struct rig_params params = cases[i / 2];
         struct scenario_result found, expected, native;
         struct model_runner *alone;
@@ -100,7 +101,7 @@ static uint64_t decode_bytes(struct model_runner *runner)
 /* Of the routed experts, by the same tokens, in groups of 64: 4.25 of 16 bits. */
 Test(packed, decode_reads_a_quarter_of_bf16)
 {
-    for (size_t i = 0; i < CASE_COUNT; i++) {
+    for (size_t i = rig_case_first(CASE_COUNT); i < CASE_COUNT; i += rig_case_step()) {
         struct rig_params params = cases[i];
         struct cold cold;
         struct rig rig;
@@ -134,7 +135,7 @@ static void allocations_at_decode(void *context, int pass)
  * hold what is said and no more, and passes of decode allocate nothing. */
 Test(packed, decode_takes_no_memory_to_widen_weights)
 {
-    for (size_t i = 0; i < CASE_COUNT; i++) {
+    for (size_t i = rig_case_first(CASE_COUNT); i < CASE_COUNT; i += rig_case_step()) {
         struct rig_params params = cases[i];
         struct scenario_result result;
         struct rig rig;

@@ -1,0 +1,43 @@
+/* The transitions of tests/transition on GPUs: now all ranks on one, now on two, now on one each,
+ * and on emulated ones each time in another order of streams and of a kernel's threads. */
+#include "rig_gpus.h"
+
+#include "comm/comm.h"
+#include "gpu.h"
+#include "sweep.h"
+
+#define QUICK_STEP 16
+
+const int *rig_gpus(int rank_count)
+{
+    static int gpus[COMM_RANKS_MAX], calls;
+    static const enum gpu_order orders[] = {GPU_FORWARD, GPU_REVERSE, GPU_RANDOM};
+    const int wanted[] = {1, 2, rank_count};
+    int there = gpu_count_use(COMM_RANKS_MAX);
+    int used = wanted[calls % 3] < there ? wanted[calls % 3] : there;
+    for (int r = 0; r < rank_count; r++)
+        gpus[r] = r % used;
+    gpu_order_use(orders[calls % 3], (uint64_t)calls % 5);
+    calls++;
+    return gpus;
+}
+
+size_t rig_case_step(void)
+{
+    return (size_t)sweep_step(QUICK_STEP);
+}
+
+size_t rig_case_first(size_t count)
+{
+    size_t step = rig_case_step();
+    return (size_t)sweep_first(step < count ? step : count) - 1;
+}
+
+bool rig_gpu_has_more(void)
+{
+    static uint64_t before;
+    uint64_t now = gpu_pieces();
+    bool has_more = now > before || now == GPU_PIECES_UNKNOWN;
+    before = now;
+    return has_more;
+}

@@ -1,0 +1,161 @@
+/* Changes of layout on GPUs whose calls fail. What else they hold are the CPU's tests
+ * (tests/transition). */
+#include <criterion/criterion.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "gpu.h"
+#include "rig.h"
+#include "simt_control.h"
+#include "sweep.h"
+
+TestSuite(cuda_transition, .fini = scenario_checkpoints_remove, .timeout = 1200);
+
+static const struct rig_params base = {.model = "qwen2moe",
+                                       .dtype = DTYPE_BF16,
+                                       .rank_count = 2,
+                                       .plan = "dp2|ep2>tp2",
+                                       .spare_count = 1,
+                                       .patience_seconds = 100,
+                                       .uring = &rig_no_uring};
+
+/* By each way, and with packed decode. */
+#define CASE_COUNT (WAY_COUNT + 2)
+
+static struct rig_params case_at(int index)
+{
+    struct rig_params params = base;
+    if (index < WAY_COUNT) {
+        params.way = (enum way)index;
+        return params;
+    }
+    params.plan = "dp2|ep2>tp2:int4";
+    params.way = index == WAY_COUNT ? WAY_UPLOAD : WAY_KEEP;
+    return params;
+}
+
+static const char *case_name(int index)
+{
+    static const char *const packed[] = {"upload, packed", "keep, packed"};
+    return index < WAY_COUNT ? way_names[index] : packed[index - WAY_COUNT];
+}
+
+/* What makes native weights of a backup's is a kernel. */
+Test(cuda_transition, uploads_by_kernels)
+{
+    struct rig_params params = case_at(WAY_UPLOAD);
+    struct rig rig;
+    struct error err;
+    rig_open(&rig, &params);
+    cr_assert_eq(strncmp(box_device(rig.runner.box, 1)->ops->name, "cuda:", 5), 0);
+    uint64_t before = simt_kernel_count();
+    cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err), STATUS_OK);
+    cr_assert_geq(simt_kernel_count() - before, 2 * (uint64_t)rig_moe_layers(&rig));
+    rig_close(&rig);
+    gpu_check_nothing_left();
+}
+
+/* Nothing is kept of what could not be made; what cannot be given back as it should is no failure.
+ */
+Test(cuda_transition, each_call_of_the_start_may_fail)
+{
+    for (int index = 0; index < CASE_COUNT; index++) {
+        struct rig_params params = case_at(index);
+        uint64_t step = sweep_step(11), n = sweep_first(step), refused = 0, went_on = 0;
+        uint64_t host = memory_counters_get().live_count;
+        for (bool came = true; came; n += step) {
+            struct rig rig;
+            struct error err = {.message = ""};
+            rig_load(&rig, &params);
+            simt_fail_at(n, cudaErrorUnknown);
+            enum status status = rig_start(&rig, &params, &err);
+            came = !simt_fail_is_ahead();
+            simt_fail_at(0, cudaSuccess);
+            cr_assert(came || status == STATUS_OK, "%s: %s", case_name(index), err.message);
+            cr_assert(status == STATUS_OK || strstr(err.message, "on cuda:") != NULL,
+                      "%s, call %" PRIu64 ": %s", case_name(index), n, err.message);
+            refused += status != STATUS_OK;
+            went_on += came && status == STATUS_OK;
+            if (status != STATUS_OK)
+                rig.transition = NULL;
+            rig_close(&rig);
+            gpu_check_nothing_left();
+            cr_assert_eq(memory_counters_get().live_count, host, "%s, call %" PRIu64,
+                         case_name(index), n);
+        }
+        printf("%s: of %" PRIu64 " calls of the start, one in %" PRIu64 ", %" PRIu64
+               " refuse it, %" PRIu64 " do not\n",
+               case_name(index), n - step, step, refused, went_on);
+        cr_assert_gt(refused, 2 * went_on, "%s", case_name(index));
+    }
+}
+
+/* Returns whether it came. Each layer is the old one or the new, whole and on all ranks. */
+static bool change_fails(int index, bool is_beside, uint64_t n, bool is_kernel,
+                         const struct cold *cold)
+{
+    struct rig_params params = case_at(index);
+    struct rig rig;
+    struct error err = {.message = ""};
+    char label[160];
+    snprintf(label, sizeof label, "%s%s, %s %" PRIu64, case_name(index),
+             is_beside ? " beside passes" : "", is_kernel ? "kernel" : "call", n);
+    uint64_t live = simt_live_count();
+    rig_open(&rig, &params);
+    simt_stream_seed_set(n % 4);
+    if (is_kernel)
+        simt_fail_kernel_at(n, cudaErrorIllegalAddress);
+    else
+        simt_fail_at(n, cudaErrorUnknown);
+    enum status status = rig_move(&rig, rig.transition, PHASE_DECODE, is_beside, &err);
+    bool came = is_kernel ? status != STATUS_OK : !simt_fail_is_ahead();
+    simt_fail_at(0, cudaSuccess);
+    cr_assert_eq(status != STATUS_OK, came, "%s: %s", label, err.message);
+    if (came) {
+        cr_assert_not_null(strstr(err.message, "rank "), "%s: %s", label, err.message);
+        cr_assert_not_null(strstr(err.message, "on cuda:"), "%s: %s", label, err.message);
+    }
+    if (!is_kernel)
+        rig_check(&rig, cold, PHASE_DECODE, label);
+    rig_close(&rig);
+    simt_fail_kernel_at(0, cudaSuccess);
+    cr_assert_eq(simt_live_count(), live, "%s", label);
+    return came;
+}
+
+static void sweep_calls(bool is_beside)
+{
+    for (int index = 0; index < CASE_COUNT; index++) {
+        struct rig_params params = case_at(index);
+        struct cold cold;
+        uint64_t step = sweep_step(11), n = sweep_first(step);
+        cold_open(&cold, &params);
+        while (change_fails(index, is_beside, n, false, &cold))
+            n += step;
+        printf("%s%s: %" PRIu64 " calls, one in %" PRIu64 " failed\n", case_name(index),
+               is_beside ? " beside passes" : "", n - 1, step);
+        cr_assert(n > 10 || params.way == WAY_KEEP, "%s: %" PRIu64 " calls", case_name(index), n);
+        cold_close(&cold);
+    }
+}
+
+/* The run ends on all ranks with a sentence that names rank and call, and nobody waits for ever. */
+Test(cuda_transition, each_call_of_a_change_may_fail)
+{
+    sweep_calls(false);
+}
+
+Test(cuda_transition, each_call_of_a_change_beside_passes_may_fail)
+{
+    sweep_calls(true);
+}
+
+Test(cuda_transition, a_kernel_that_breaks_its_gpu_ends_the_change)
+{
+    uint64_t step = sweep_step(3), n = sweep_first(step);
+    while (change_fails(WAY_UPLOAD, n / step % 2 == 0, n, true, NULL))
+        n += step;
+    cr_assert_gt(n, 2 * step);
+}

@@ -1,0 +1,21 @@
+/* The devices of rigs, which the program has chosen: rig_no_gpus.c or cuda_transition/rig_gpus.c.
+ */
+#ifndef PHASOR_TESTS_TRANSITION_RIG_GPUS_H
+#define PHASOR_TESTS_TRANSITION_RIG_GPUS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* The GPU of each rank, until the next call; NULL: ranks are shares of the CPU. */
+const int *rig_gpus(int rank_count);
+
+/* Of `count` cases of a test that runs whole passes: the first, and from each to the next. Emulated
+ * GPUs take seconds for a pass, so that in the quick tier the printed seed chooses one in some. */
+size_t rig_case_first(size_t count);
+size_t rig_case_step(void);
+
+/* Whether GPUs have more pieces of memory, pinned ones of the host among them, than when it was
+ * asked before; or so it may be, where they cannot be counted. */
+bool rig_gpu_has_more(void);
+
+#endif
