@@ -389,6 +389,66 @@ static void print_phases(struct model *model, const struct question *question)
     }
 }
 
+#define GOAL 0.10
+
+/* How far prices are off, of the phases of every plan that keeps one layout. */
+struct errors {
+    double *values;
+    size_t count, room, within;
+};
+
+static void errors_add(struct errors *errors, double predicted, double found)
+{
+    struct error err;
+    double error = fabs(predicted / found - 1);
+    check(memory_reserve(&errors->values, &errors->room, errors->count + 1, sizeof *errors->values,
+                         "errors", &err),
+          &err);
+    errors->values[errors->count++] = error;
+    errors->within += error <= GOAL;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void errors_print(struct errors *errors, const char *phase)
+{
+    qsort(errors->values, errors->count, sizeof *errors->values, compare);
+    printf("# %s under static layouts: %zu of %zu predicted within %.0f %%; error: median %.1f %%, "
+           "90th percentile %.1f %%, most %.1f %%\n",
+           phase, errors->within, errors->count, 100 * GOAL,
+           100 * errors->values[errors->count / 2], 100 * errors->values[errors->count * 9 / 10],
+           100 * errors->values[errors->count - 1]);
+    memory_free(errors->values);
+}
+
+static void print_errors(void)
+{
+    struct errors prefill = {0}, decode = {0};
+    for (int m = 0; m < model_count; m++) {
+        for (int q = 0; q < models[m].question_count; q++) {
+            const struct question *question = &models[m].questions[q];
+            for (int i = 0; i < question->table.count; i++) {
+                const struct plan_candidate *candidate = &question->table.candidates[i];
+                const struct plan_layouts *layouts = &candidate->layouts;
+                const struct layout *layout = &layouts->of[PHASE_DECODE];
+                if (!is_composed(candidate) || !is_same(layout, &layouts->of[PHASE_PREFILL]))
+                    continue;
+                errors_add(&prefill, candidate->prefill,
+                           prefill_time(&models[m], question, layout).seconds);
+                errors_add(
+                    &decode, candidate->decode,
+                    decode_time(&models[m], question, layout, layouts->decode_is_packed).seconds);
+            }
+        }
+    }
+    errors_print(&prefill, "prefill");
+    errors_print(&decode, "decode");
+}
+
 /* A question's answer beside all others. */
 struct verdict {
     double chosen, least, fixed; /* seconds: of the answer, of the best plan, of static TP */
@@ -470,6 +530,7 @@ static void report_all(void)
            "           replay s  regret  to static TP\n",
            round_count);
     struct totals pooled = judge_all(true);
+    print_errors();
     for (int m = 0; m < model_count; m++)
         pool_deinit(&models[m].passes.pool);
     totals_print(&pooled, "");
