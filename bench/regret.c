@@ -437,8 +437,9 @@ static void print_errors(void)
                 const struct layout *layout = &layouts->of[PHASE_DECODE];
                 if (!is_composed(candidate) || !is_same(layout, &layouts->of[PHASE_PREFILL]))
                     continue;
-                errors_add(&prefill, candidate->prefill,
-                           prefill_time(&models[m], question, layout).seconds);
+                if (!layouts->decode_is_packed) /* else the same once more */
+                    errors_add(&prefill, candidate->prefill,
+                               prefill_time(&models[m], question, layout).seconds);
                 errors_add(
                     &decode, candidate->decode,
                     decode_time(&models[m], question, layout, layouts->decode_is_packed).seconds);
