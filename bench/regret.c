@@ -420,7 +420,8 @@ static void errors_print(struct errors *errors, const char *phase)
     printf("# %s under static layouts: %zu of %zu predicted within %.0f %%; error: median %.1f %%, "
            "90th percentile %.1f %%, most %.1f %%\n",
            phase, errors->within, errors->count, 100 * GOAL,
-           100 * errors->values[errors->count / 2], 100 * errors->values[errors->count * 9 / 10],
+           100 * errors->values[(errors->count - 1) / 2],
+           100 * errors->values[(errors->count * 9 + 9) / 10 - 1],
            100 * errors->values[errors->count - 1]);
     memory_free(errors->values);
 }

@@ -8,8 +8,8 @@
  * the weights of a depth and the sums of the piece stay in the L2 cache. So an input is read from
  * beyond it once for each piece, and a weight once for ROWS_MAX rows. A few rows
  * (decode) are one strip, each weight is read once, and memory decides: what is packed by input
- * then goes through some blocks of columns at a time, whose panels lie one behind another. How
- * work is cut: kernels/cpu/gemm_cut.h. */
+ * then goes through some blocks of columns at a time, whose panels lie one behind another; one row
+ * goes in the order of memory (kernels/cpu/gemm_row.h). How work is cut: kernels/cpu/gemm_cut.h. */
 #include <string.h>
 
 #include "kernels/cpu/gemm_cut.h"

@@ -41,7 +41,7 @@ static bool takes_slices(const struct tiles *tiles, int64_t row_count)
  * enough to come and go with each block. */
 static bool goes_in_order(const struct tiles *tiles, int64_t row_count)
 {
-    return takes_slices(tiles, row_count) && row_count == 1 && !is_int4(tiles->kind);
+    return tiles->matrix->packing == PACK_INPUT && row_count == 1 && !is_int4(tiles->kind);
 }
 
 /* Columns at a time, at most. */
@@ -178,8 +178,8 @@ struct group_queue {
     struct cut cut;
     /* Where pieces in slices are many and small, a worker takes each before it runs the one before,
      * whose tiles then bring its weights to the L2 cache. One long run of weights, as of a piece
-     * packed by output, the processor itself fetches as fast. At the end a worker may hold a whole
-     * piece more than is_fair counts with, of PIECES_AHEAD. */
+     * packed by output or of one row in order, the processor itself fetches as fast. At the end a
+     * worker may hold a whole piece more than is_fair counts with, of PIECES_AHEAD. */
     bool takes_ahead, has_next;
     struct piece next;
 };

@@ -10,9 +10,9 @@
 
 #include "kernels/cpu/gemm_cut.h"
 
-#define GO_BLOCKS 2    /* at a time */
-#define GO_PANELS 4    /* likewise: enough sums to hide the latency of the additions */
-#define GO_FETCH  6144 /* of each run, bytes ahead; behind its end those of the run to come */
+#define GO_BLOCKS 2  /* at a time */
+#define GO_PANELS 4  /* likewise: enough sums to hide the latency of the additions */
+#define GO_FETCH  12 /* tiles of each run ahead; behind its end those of the run to come */
 
 /* The panels and blocks that are multiplied at a time: sums[panels][16], the tile of the first, its
  * inputs, and what is fetched meanwhile: as much, in the same places. */
@@ -62,7 +62,7 @@ INLINE void row_blocks(const int blocks, const enum tile_kind kind, const struct
                        const struct piece *piece, float *sums, const float *in, int64_t block)
 {
     const int64_t run = piece->panels * tiles->panel_step;
-    const int64_t fetch = run < GO_FETCH ? run : GO_FETCH;
+    const int64_t wanted = GO_FETCH * tiles->panel_step, fetch = run < wanted ? run : wanted;
     const char *first = tile_at(tiles, piece->first_panel, block);
     const char *next = first + blocks * tiles->block_step;
     int64_t step;

@@ -35,12 +35,10 @@ void stream_record_as(const struct transition_rank *rank, struct stream *stream,
 {
     struct error known;
     struct trace_lane *before = trace_lane_use(NULL);
-    enum status status = rank->ops->synchronize(stream, &known);
-    if (status == STATUS_OK) {
+    if (rank->ops->synchronize(stream, &known) == STATUS_OK)
         rank->ops->call(stream, lane_change_run, &lane, sizeof lane);
-        status = rank->ops->synchronize(stream, &known); /* if it fails now, its users will know */
-    }
-    (void)status;
+    if (rank->ops->synchronize(stream, &known) != STATUS_OK)
+        known.status = STATUS_OK; /* whoever uses the stream hears of it */
     trace_lane_use(before);
 }
 

@@ -65,6 +65,7 @@ static enum status ranks_create(struct transition *transition, struct error *err
         TRY(device->ops->stream_create(device, &transition->ranks[r].beside, STREAM_LOW, err));
         transition->ranks[r].beside_lane =
             stream_lane(&transition->ranks[r], transition->ranks[r].beside);
+        TRY(device->ops->synchronize(transition->ranks[r].beside, err));
     }
     TRY(box_hosts_init(&transition->hosts, params->box, "reads", err));
     TRY(comm_create(ends, box_domain(params->box), members, transition->rank_count, err));

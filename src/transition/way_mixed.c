@@ -31,6 +31,8 @@ static enum status mixed_open(struct transition_rank *rank, struct error *err)
     TRY(rank->ops->stream_create(device, &mixed->low, STREAM_LOW, err));
     TRY(rank->ops->stream_create(device, &mixed->normal, STREAM_NORMAL, err));
     stream_record_as(rank, mixed->normal, stream_lane(rank, mixed->low));
+    TRY(rank->ops->synchronize(mixed->low, err));
+    TRY(rank->ops->synchronize(mixed->normal, err));
     TRY(way_reshard.open(&mixed->sent, err));
     return way_reload.open(&mixed->read, err);
 }

@@ -10,15 +10,16 @@
 
 const int *rig_gpus(int rank_count)
 {
-    static int gpus[COMM_RANKS_MAX], calls;
+    static int gpus[COMM_RANKS_MAX];
+    static uint64_t calls;
     static const enum gpu_order orders[] = {GPU_FORWARD, GPU_REVERSE, GPU_RANDOM};
     const int wanted[] = {1, 2, rank_count};
-    int there = gpu_count_use(COMM_RANKS_MAX);
-    int used = wanted[calls % 3] < there ? wanted[calls % 3] : there;
+    uint64_t draw = calls++ + sweep_first(1000); /* a cold start draws twice, a rig once */
+    int there = gpu_count_use(COMM_RANKS_MAX), used = wanted[(draw + draw / 3) % 3];
+    used = used < there ? used : there;
     for (int r = 0; r < rank_count; r++)
         gpus[r] = r % used;
-    gpu_order_use(orders[calls % 3], (uint64_t)calls % 5);
-    calls++;
+    gpu_order_use(orders[draw / 2 % 3], draw % 5);
     return gpus;
 }
 

@@ -57,8 +57,8 @@ Test(cuda_transition, uploads_by_kernels)
     gpu_check_nothing_left();
 }
 
-/* Nothing is kept of what could not be made; what cannot be given back as it should is no failure.
- */
+/* Nothing is kept of what could not be made. A failure that hinders nothing, as of giving back what
+ * was for the start alone, is none: experts can change their layout. */
 Test(cuda_transition, each_call_of_the_start_may_fail)
 {
     for (int index = 0; index < CASE_COUNT; index++) {
@@ -78,7 +78,10 @@ Test(cuda_transition, each_call_of_the_start_may_fail)
                       "%s, call %" PRIu64 ": %s", case_name(index), n, err.message);
             refused += status != STATUS_OK;
             went_on += came && status == STATUS_OK;
-            if (status != STATUS_OK)
+            if (status == STATUS_OK)
+                cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err), STATUS_OK,
+                             "%s, call %" PRIu64 ": %s", case_name(index), n, err.message);
+            else
                 rig.transition = NULL;
             rig_close(&rig);
             gpu_check_nothing_left();
@@ -110,7 +113,7 @@ static bool change_fails(int index, bool is_beside, uint64_t n, bool is_kernel,
     else
         simt_fail_at(n, cudaErrorUnknown);
     enum status status = rig_move(&rig, rig.transition, PHASE_DECODE, is_beside, &err);
-    bool came = is_kernel ? status != STATUS_OK : !simt_fail_is_ahead();
+    bool came = is_kernel ? !simt_fail_kernel_is_ahead() : !simt_fail_is_ahead();
     simt_fail_at(0, cudaSuccess);
     cr_assert_eq(status != STATUS_OK, came, "%s: %s", label, err.message);
     if (came) {
@@ -129,14 +132,17 @@ static void sweep_calls(bool is_beside)
 {
     for (int index = 0; index < CASE_COUNT; index++) {
         struct rig_params params = case_at(index);
+        bool is_keep = params.way == WAY_KEEP; /* it makes some calls beside passes alone */
+        uint64_t step = sweep_step(is_keep ? 3 : 11), n = sweep_first(step), failed = 0;
         struct cold cold;
-        uint64_t step = sweep_step(11), n = sweep_first(step);
+        if (is_keep && !is_beside)
+            continue;
         cold_open(&cold, &params);
-        while (change_fails(index, is_beside, n, false, &cold))
-            n += step;
-        printf("%s%s: %" PRIu64 " calls, one in %" PRIu64 " failed\n", case_name(index),
-               is_beside ? " beside passes" : "", n - 1, step);
-        cr_assert(n > 10 || params.way == WAY_KEEP, "%s: %" PRIu64 " calls", case_name(index), n);
+        for (; change_fails(index, is_beside, n, false, &cold); n += step)
+            failed++;
+        printf("%s%s: %" PRIu64 " calls failed, one in %" PRIu64 "\n", case_name(index),
+               is_beside ? " beside passes" : "", failed, step);
+        cr_assert_geq(failed, is_keep ? 2 : 10, "%s", case_name(index));
         cold_close(&cold);
     }
 }
@@ -157,5 +163,5 @@ Test(cuda_transition, a_kernel_that_breaks_its_gpu_ends_the_change)
     uint64_t step = sweep_step(3), n = sweep_first(step);
     while (change_fails(WAY_UPLOAD, n / step % 2 == 0, n, true, NULL))
         n += step;
-    cr_assert_gt(n, 2 * step);
+    cr_assert_gt(n, 100);
 }

@@ -50,6 +50,9 @@ bool simt_fail_is_ahead(void);
  */
 void simt_fail_kernel_at(uint64_t n, cudaError_t error);
 
+/* Whether it is yet to come. */
+bool simt_fail_kernel_is_ahead(void);
+
 /* How many GPUs there are, 1 at the start; with 0 every call returns cudaErrorNoDevice. */
 void simt_device_count_set(int count);
 

@@ -494,6 +494,12 @@ bool simt_fail_is_ahead(void)
     return fail_in > 0;
 }
 
+bool simt_fail_kernel_is_ahead(void)
+{
+    std::lock_guard<std::mutex> guard(lock);
+    return fail_kernel_in > 0;
+}
+
 void simt_fail_kernel_at(uint64_t n, cudaError_t error)
 {
     std::lock_guard<std::mutex> guard(lock);

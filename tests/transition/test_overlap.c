@@ -158,7 +158,7 @@ static void check_case(const struct rig_params *base, enum way way, int64_t spar
     cold_close(&cold);
 }
 
-TestSuite(overlap, .fini = scenario_checkpoints_remove, .timeout = 1200);
+TestSuite(overlap, .fini = scenario_checkpoints_remove, .timeout = 600);
 
 Test(overlap, gives_the_bits_of_a_transition_between_passes)
 {
