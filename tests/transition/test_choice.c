@@ -230,8 +230,8 @@ Test(choice, upload_that_is_chosen_locks_its_copy)
     rig_load(&rig, &params);
     struct device *device = box_device(rig.runner.box, 0);
     real_ops = device->ops;
-    if (real_ops->peers !=
-        NULL) { /* then no collective is a call, which is what can be slow here */
+    /* Else no collective is a call, which is what can be slow here. */
+    if (real_ops->peers != NULL) {
         rig_close(&rig);
         return;
     }

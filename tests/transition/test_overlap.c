@@ -162,12 +162,20 @@ TestSuite(overlap, .fini = scenario_checkpoints_remove, .timeout = 600);
 
 Test(overlap, gives_the_bits_of_a_transition_between_passes)
 {
-    const size_t count = CASE_COUNT * WAY_COUNT_IN_PLACE;
-    for (size_t n = rig_case_first(count); n < count; n += rig_case_step()) {
-        size_t i = n / WAY_COUNT_IN_PLACE, w = n % WAY_COUNT_IN_PLACE;
-        if (rig_can(&cases[i], in_place[w]))
-            check_case(&cases[i], in_place[w], 1 + (int64_t)(i + w) % 3);
+    struct {
+        size_t i, w;
+    } pairs[CASE_COUNT * WAY_COUNT_IN_PLACE];
+    size_t count = 0;
+    for (size_t i = 0; i < CASE_COUNT; i++) {
+        for (size_t w = 0; w < WAY_COUNT_IN_PLACE; w++) {
+            pairs[count].i = i;
+            pairs[count].w = w;
+            count += rig_can(&cases[i], in_place[w]);
+        }
     }
+    for (size_t n = rig_case_first(count); n < count; n += rig_case_step())
+        check_case(&cases[pairs[n].i], in_place[pairs[n].w],
+                   1 + (int64_t)(pairs[n].i + pairs[n].w) % 3);
 }
 
 /* ---- A change of mind ------------------------------------------------------------------------ */
