@@ -1,0 +1,227 @@
+#include "bench_plans.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+
+#include "phasor.h"
+#include "table.h"
+
+#define INT4_SUFFIX ":int4"
+
+/* ---- Choosing -------------------------------------------------------------------------------- */
+
+static bool is_possible(const json_t *row)
+{
+    return json_is_real(json_object_get(row, "total_s"));
+}
+
+static double seconds_of(const json_t *row, const char *key)
+{
+    return json_real_value(json_object_get(row, key));
+}
+
+/* Decode's weights are the checkpoint's own. */
+static bool is_exact(const json_t *row)
+{
+    return strstr(table_text(row, "plan"), INT4_SUFFIX) == NULL &&
+           strcmp(table_text(row, "way"), "upload") != 0;
+}
+
+/* HAP has one form of the shared expert, moves weights by redistribution or by its INT4 backup, and
+ * decodes on what that is dequantized to (sections III-A and III-D). */
+static bool is_of_hap(const json_t *row)
+{
+    const char *plan = table_text(row, "plan"), *way = table_text(row, "way");
+    return strstr(plan, INT4_SUFFIX) == NULL && strstr(plan, ":rep") == NULL &&
+           (strcmp(way, "none") == 0 || strcmp(way, "reshard") == 0 || strcmp(way, "upload") == 0);
+}
+
+/* Its equation 4: a batch alone, without the way back. */
+static double hap_seconds(const json_t *row)
+{
+    return seconds_of(row, "prefill_s") + seconds_of(row, "transition_s") +
+           seconds_of(row, "decode_s");
+}
+
+static double all_seconds(const json_t *row)
+{
+    return seconds_of(row, "total_s");
+}
+
+/* Of equal ones the first, as the planner has it. */
+static const json_t *least(const json_t *plans, bool (*may)(const json_t *row),
+                           double (*seconds)(const json_t *row))
+{
+    const json_t *best = NULL;
+    for (size_t i = 0; i < json_array_size(plans); i++) {
+        const json_t *row = json_array_get(plans, i);
+        if (is_possible(row) && may(row) && (best == NULL || seconds(row) < seconds(best)))
+            best = row;
+    }
+    return best;
+}
+
+static const json_t *named(const json_t *root, const char *key)
+{
+    const json_t *index = json_object_get(root, key);
+    if (!json_is_integer(index))
+        return NULL;
+    return json_array_get(json_object_get(root, "plans"), (size_t)json_integer_value(index));
+}
+
+/* Static TP whose decode runs on the packed weights, both in memory: "tp4|tp4>tp4:int4" by keep. */
+static const json_t *static_tp_int4(const json_t *root)
+{
+    const json_t *plans = json_object_get(root, "plans"), *tp = named(root, "static_tp");
+    char wanted[2 * BENCH_PLAN_BYTES];
+    const char *plan = table_text(tp, "plan"), *experts = strchr(plan, '|');
+    if (experts == NULL)
+        return NULL;
+    snprintf(wanted, sizeof wanted, "%s>%s" INT4_SUFFIX, plan, experts + 1);
+    for (size_t i = 0; i < json_array_size(plans); i++) {
+        const json_t *row = json_array_get(plans, i);
+        if (is_possible(row) && strcmp(table_text(row, "plan"), wanted) == 0 &&
+            strcmp(table_text(row, "way"), "keep") == 0)
+            return row;
+    }
+    return NULL;
+}
+
+static const json_t *row_of(const json_t *root, enum bench_mode mode)
+{
+    const json_t *plans = json_object_get(root, "plans");
+    switch (mode) {
+    case BENCH_STATIC_TP:
+        return named(root, "static_tp");
+    case BENCH_STATIC_EP:
+        return named(root, "static_ep");
+    case BENCH_BEST_STATIC:
+        return named(root, "best_static");
+    case BENCH_STATIC_TP_INT4:
+        return static_tp_int4(root);
+    case BENCH_HAP:
+        return least(plans, is_of_hap, hap_seconds);
+    case BENCH_ADAPTIVE_EXACT:
+        return least(plans, is_exact, all_seconds);
+    case BENCH_ADAPTIVE:
+        return named(root, "best");
+    case BENCH_MODE_COUNT:
+        break;
+    }
+    return NULL;
+}
+
+static struct bench_plan plan_of(const json_t *row)
+{
+    struct bench_plan plan = {
+        .wave = table_int(row, "wave"),
+        .pass_tokens = table_int(row, "pass_tokens"),
+        .predicted_prefill = seconds_of(row, "prefill_s"),
+        .predicted_between = seconds_of(row, "transition_s") + seconds_of(row, "way_back_s"),
+        .predicted_decode = seconds_of(row, "decode_s"),
+        .memory = (uint64_t)table_int(json_object_get(row, "memory"), "total"),
+    };
+    snprintf(plan.plan, sizeof plan.plan, "%s", table_text(row, "plan"));
+    snprintf(plan.way, sizeof plan.way, "%s", table_text(row, "way"));
+    return plan;
+}
+
+static struct bench_plan no_plan(const char *why)
+{
+    struct bench_plan plan = {.plan = ""};
+    snprintf(plan.why, sizeof plan.why, "%s", why);
+    return plan;
+}
+
+/* Plans that are the same text and way are the same. */
+static void plan_add(struct bench_cell *cell, enum bench_mode mode, const struct bench_plan *plan)
+{
+    int i = 0;
+    while (i < cell->plan_count && (strcmp(cell->plans[i].plan, plan->plan) != 0 ||
+                                    strcmp(cell->plans[i].way, plan->way) != 0))
+        i++;
+    if (i == cell->plan_count)
+        cell->plans[cell->plan_count++] = *plan;
+    cell->plans[i].modes |= 1u << mode;
+}
+
+static const char *reason_of(const json_t *root)
+{
+    return named(root, "best") == NULL ? table_text(root, "why")
+                                       : "no plan of this mode fits the memory, or is legal";
+}
+
+void bench_plans_choose(struct bench_cell *cell, const struct bench_question *question,
+                        const json_t *root)
+{
+    cell->plan_count = 0;
+    for (int mode = 0; mode < BENCH_MODE_COUNT; mode++) {
+        if ((question->modes & 1u << mode) == 0)
+            continue;
+        const json_t *row = row_of(root, mode);
+        bool is_there = row != NULL && is_possible(row);
+        struct bench_plan plan = is_there ? plan_of(row) : no_plan(reason_of(root));
+        plan_add(cell, mode, &plan);
+    }
+}
+
+/* ---- Asking ---------------------------------------------------------------------------------- */
+
+static double now(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
+}
+
+static void warn_once(const json_t *box)
+{
+    static bool has_warned;
+    const json_t *warning = json_object_get(box, "warning");
+    if (json_is_string(warning) && !has_warned)
+        fprintf(stderr, "warning: %s\n", json_string_value(warning));
+    has_warned |= json_is_string(warning);
+}
+
+bool bench_plans_find(struct bench_cell *cell, const struct bench_question *question)
+{
+    const struct bench_scenario *scenario = &question->scenarios[cell->scenario];
+    struct phasor_plan_params params = phasor_plan_params_default();
+    struct phasor_error err;
+    char *text;
+    params.model = question->models[cell->model];
+    params.box = question->box;
+    params.memory_bytes = question->memory;
+    params.sequences = question->batch_sizes[cell->batch_size];
+    params.prompt_tokens = scenario->prompt_tokens;
+    params.output_tokens = scenario->output_tokens;
+    double began = now();
+    enum phasor_status status = phasor_plan(&text, &params, &err);
+    cell->planning_seconds = now() - began;
+    snprintf(cell->box, sizeof cell->box, "%s", question->box);
+    cell->device_count = 1;
+    if (status == PHASOR_INVALID_ARGUMENT) { /* longer than the context: this cell's alone */
+        struct bench_plan none = no_plan(err.message);
+        cell->plan_count = 0;
+        for (int mode = 0; mode < BENCH_MODE_COUNT; mode++) {
+            if ((question->modes & 1u << mode) != 0)
+                plan_add(cell, mode, &none);
+        }
+        return true;
+    }
+    if (status != PHASOR_OK) {
+        fprintf(stderr, "phasor: %s\n", err.message);
+        return false;
+    }
+    json_t *root = json_loads(text, 0, NULL);
+    const json_t *box = json_object_get(root, "box");
+    snprintf(cell->box, sizeof cell->box, "%s: %s, %s", table_text(box, "name"),
+             table_text(box, "title"), table_text(box, "times"));
+    cell->device_count = (int)table_int(box, "devices");
+    warn_once(box);
+    bench_plans_choose(cell, question, root);
+    json_decref(root);
+    phasor_text_free(text);
+    return true;
+}

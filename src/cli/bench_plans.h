@@ -1,0 +1,17 @@
+/* Which plan each mode of phasor bench has for a cell, out of the planner's table. */
+#ifndef PHASOR_CLI_BENCH_PLANS_H
+#define PHASOR_CLI_BENCH_PLANS_H
+
+#include "bench_results.h"
+
+/* The cell's plans, from the object of phasor_plan; modes that have the same share one. Which a
+ * mode takes: docs/bench-format.md. */
+void bench_plans_choose(struct bench_cell *cell, const struct bench_question *question,
+                        const json_t *root);
+
+/* Asks the planner, in whose time is all that it does: a file of the box is read, too. `cell` has
+ * model and load. A load that no plan can have leaves modes without one; false, and told on
+ * standard error, where there is no model or box. */
+bool bench_plans_find(struct bench_cell *cell, const struct bench_question *question);
+
+#endif

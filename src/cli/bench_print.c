@@ -1,0 +1,268 @@
+#include "bench_print.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bench_summary.h"
+
+/* ---- Rows ------------------------------------------------------------------------------------ */
+
+static const char *name_of(const char *model)
+{
+    const char *end = model + strlen(model), *at = end;
+    while (end > model + 1 && end[-1] == '/')
+        end--;
+    for (at = end; at > model && at[-1] != '/'; at--)
+        ;
+    return at;
+}
+
+static json_t *spread_json(const struct bench_spread *of)
+{
+    return json_pack("{s:f, s:f}", "median", of->median, "spread", of->spread);
+}
+
+static json_t *real_or_null(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+/* Times, once there is a round. */
+static void times_put(json_t *row, const struct bench_summary *of)
+{
+    json_object_set_new(row, "prefill_s", spread_json(&of->prefill));
+    json_object_set_new(row, "decode_s", spread_json(&of->decode));
+    json_object_set_new(row, "between_s", spread_json(&of->between));
+    json_object_set_new(row, "total_s", spread_json(&of->total));
+    json_object_set_new(row, "median_ttft_s", json_real(of->ttft));
+    json_object_set_new(row, "median_tpot_s", json_real(of->tpot));
+    json_object_set_new(row, "total_token_throughput", json_real(of->tokens_per_second));
+    json_object_set_new(row, "collective_bytes", json_integer((json_int_t)of->collective_bytes));
+    json_object_set_new(row, "peak_bytes", json_integer((json_int_t)of->peak_bytes));
+    if (of->has_ratio) {
+        json_object_set_new(row, "against_static_tp", json_real(of->ratio.mean));
+        json_object_set_new(row, "against_static_tp_low", json_real(of->ratio.low));
+        json_object_set_new(row, "against_static_tp_high", real_or_null(of->ratio.high));
+        json_object_set_new(row, "is_static_tp", json_boolean(of->is_static_tp));
+    }
+}
+
+static json_t *row_json(const struct bench_results *results, int index, enum bench_mode mode,
+                        const struct bench_summary *of)
+{
+    const struct bench_question *question = &results->question;
+    const struct bench_cell *cell = &results->cells[index];
+    const struct bench_scenario *scenario = &question->scenarios[cell->scenario];
+    json_t *row = json_pack(
+        "{s:s, s:I, s:I, s:I, s:s, s:s, s:s, s:i, s:i}", "model", question->models[cell->model],
+        "prompt_tokens", (json_int_t)scenario->prompt_tokens, "output_tokens",
+        (json_int_t)scenario->output_tokens, "batch_size",
+        (json_int_t)question->batch_sizes[cell->batch_size], "devices", question->devices, "mode",
+        bench_mode_names[mode], "clock", "wall", "rounds", of->rounds, "failures", of->failures);
+    if (of->plan == NULL) {
+        json_object_set_new(row, "plan", json_null());
+        json_object_set_new(row, "why", json_string(of->why));
+        return row;
+    }
+    json_object_set_new(row, "plan", json_string(of->plan->plan));
+    json_object_set_new(row, "way", json_string(of->plan->way));
+    json_object_set_new(row, "predicted_s",
+                        json_real(of->plan->predicted_prefill + of->plan->predicted_between +
+                                  of->plan->predicted_decode));
+    if (of->rounds > 0)
+        times_put(row, of);
+    return row;
+}
+
+/* ---- Markdown and values --------------------------------------------------------------------- */
+
+static void markdown_head(const struct bench_results *results)
+{
+    printf("phasor %s, %s, from %s; plans %s by %s.\nSeconds by the clock: medians of the rounds; "
+           "± is from the first quartile to the third. Against static TP: above 1 is faster, with "
+           "the interval of 95 %% over pairs of rounds.\n\n",
+           results->version, results->question.devices, results->began, results->plans_hash,
+           results->cell_count > 0 ? results->cells[0].box : "nobody");
+    printf("| model | load | mode | plan | predicted | prefill | decode | between | total | ± | "
+           "tokens/s | TTFT | TPOT | against static TP |\n"
+           "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: "
+           "| --- |\n");
+}
+
+/* `|` is a column's end in a table, also within code. */
+static void print_cell_text(const char *text)
+{
+    for (; *text != 0; text++) {
+        if (*text == '|')
+            putchar('\\');
+        putchar((unsigned char)*text < 0x20 ? '?' : *text);
+    }
+}
+
+static void markdown_ratio(const struct bench_summary *of)
+{
+    if (of->is_static_tp)
+        printf("1, the same plan |\n");
+    else if (!of->has_ratio)
+        printf("- |\n");
+    else if (isinf(of->ratio.high))
+        printf("%.3f |\n", of->ratio.mean);
+    else
+        printf("%.3f (%.3f to %.3f) |\n", of->ratio.mean, of->ratio.low, of->ratio.high);
+}
+
+static void markdown_row(const struct bench_results *results, int index, enum bench_mode mode,
+                         const struct bench_summary *of)
+{
+    const struct bench_question *question = &results->question;
+    const struct bench_cell *cell = &results->cells[index];
+    const struct bench_scenario *scenario = &question->scenarios[cell->scenario];
+    printf("| ");
+    print_cell_text(name_of(question->models[cell->model]));
+    printf(" | %lld/%lld x %lld | %s | ", (long long)scenario->prompt_tokens,
+           (long long)scenario->output_tokens, (long long)question->batch_sizes[cell->batch_size],
+           bench_mode_names[mode]);
+    if (of->plan == NULL) {
+        print_cell_text(of->why);
+        printf(" | | | | | | | | | | |\n");
+        return;
+    }
+    print_cell_text(of->plan->plan);
+    if (strcmp(of->plan->way, "none") != 0)
+        printf(" by %s", of->plan->way);
+    printf(" | %.3g | ",
+           of->plan->predicted_prefill + of->plan->predicted_between + of->plan->predicted_decode);
+    if (of->rounds == 0) {
+        printf("%s | | | | | | | | |\n", of->failures > 0 ? "failed" : "not run");
+        return;
+    }
+    printf("%.3g | %.3g | %.3g | %.3g | %.1f %% | %.0f | %.3g | %.3g | ", of->prefill.median,
+           of->decode.median, of->between.median, of->total.median, 100 * of->total.spread,
+           of->tokens_per_second, of->ttft, of->tpot);
+    markdown_ratio(of);
+}
+
+/* The columns are the keys of a row, spreads with their median and their spread. */
+static const char *const columns[] = {
+    "model",
+    "prompt_tokens",
+    "output_tokens",
+    "batch_size",
+    "devices",
+    "mode",
+    "clock",
+    "plan",
+    "way",
+    "rounds",
+    "failures",
+    "predicted_s",
+    "prefill_s",
+    "decode_s",
+    "between_s",
+    "total_s",
+    "median_ttft_s",
+    "median_tpot_s",
+    "total_token_throughput",
+    "collective_bytes",
+    "peak_bytes",
+    "against_static_tp",
+    "against_static_tp_low",
+    "against_static_tp_high",
+    "why",
+};
+
+static void csv_text(const char *text)
+{
+    putchar('"');
+    for (; *text != 0; text++) {
+        if (*text == '"')
+            putchar('"');
+        putchar(*text);
+    }
+    putchar('"');
+}
+
+static bool is_spread(const char *column)
+{
+    return strcmp(column, "prefill_s") == 0 || strcmp(column, "decode_s") == 0 ||
+           strcmp(column, "between_s") == 0 || strcmp(column, "total_s") == 0;
+}
+
+static void csv_value(const json_t *value)
+{
+    if (json_is_string(value))
+        csv_text(json_string_value(value));
+    else if (json_is_integer(value))
+        printf("%" JSON_INTEGER_FORMAT, json_integer_value(value));
+    else if (json_is_real(value))
+        printf("%.9g", json_real_value(value));
+}
+
+static void csv_head(void)
+{
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
+        printf("%s%s", i > 0 ? "," : "", columns[i]);
+        if (is_spread(columns[i]))
+            printf(",%s_spread", columns[i]);
+    }
+    printf("\r\n");
+}
+
+static void csv_row(const json_t *row)
+{
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
+        const json_t *value = json_object_get(row, columns[i]);
+        printf("%s", i > 0 ? "," : "");
+        csv_value(is_spread(columns[i]) ? json_object_get(value, "median") : value);
+        if (is_spread(columns[i])) {
+            putchar(',');
+            csv_value(json_object_get(value, "spread"));
+        }
+    }
+    printf("\r\n");
+}
+
+static void row_print(const struct bench_results *results, int cell, enum bench_mode mode,
+                      const struct bench_summary *of, enum bench_format format, bool is_first)
+{
+    if (format == BENCH_MARKDOWN) {
+        markdown_row(results, cell, mode, of);
+        return;
+    }
+    json_t *row = row_json(results, cell, mode, of);
+    if (format == BENCH_CSV) {
+        csv_row(row);
+    } else {
+        if (format == BENCH_JSON)
+            fputs(is_first ? "[\n" : ",\n", stdout);
+        json_dumpf(row, stdout, JSON_COMPACT);
+        if (format == BENCH_JSON_LINES)
+            putchar('\n');
+    }
+    json_decref(row);
+}
+
+bool bench_print(const struct bench_results *results, enum bench_format format)
+{
+    bool is_first = true;
+    if (format == BENCH_MARKDOWN)
+        markdown_head(results);
+    if (format == BENCH_CSV)
+        csv_head();
+    for (int cell = 0; cell < results->cell_count; cell++) {
+        for (int mode = 0; mode < BENCH_MODE_COUNT; mode++) {
+            struct bench_summary summary;
+            if ((results->question.modes & 1u << mode) == 0)
+                continue;
+            if (!bench_summarize(&summary, results, cell, mode))
+                return false;
+            row_print(results, cell, mode, &summary, format, is_first);
+            is_first = false;
+        }
+    }
+    if (format == BENCH_JSON)
+        fputs(is_first ? "[]\n" : "\n]\n", stdout);
+    return true;
+}

@@ -1,0 +1,197 @@
+#include "bench_question.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "options.h"
+
+#define COUNT_TOP INT64_C(2147483647)
+
+const char *const bench_mode_names[BENCH_MODE_COUNT] = {
+    "static-tp", "static-ep", "best-static", "static-tp-int4", "hap", "adaptive-exact", "adaptive",
+};
+
+bool bench_mode_plans(enum bench_mode mode)
+{
+    return mode == BENCH_BEST_STATIC || mode == BENCH_HAP || mode == BENCH_ADAPTIVE_EXACT ||
+           mode == BENCH_ADAPTIVE;
+}
+
+/* ---- Lists ----------------------------------------------------------------------------------- */
+
+/* One thing of a list: false where it is none, or too much. */
+typedef bool item_fn(struct bench_question *out, const char *text);
+
+static bool list_parse(struct bench_question *out, const char *text, item_fn *item)
+{
+    char *copy = strdup(text), *rest = copy, *one;
+    bool is_good = copy != NULL;
+    while (is_good && (one = strsep(&rest, ",")) != NULL)
+        is_good = item(out, one);
+    free(copy);
+    return is_good;
+}
+
+static bool count_parse(int64_t *out, const char *text)
+{
+    return number_parse_count(out, text) && *out >= 1 && *out <= COUNT_TOP;
+}
+
+static bool scenario_add(struct bench_question *out, const char *text)
+{
+    struct bench_scenario scenario;
+    char prompt[32];
+    const char *slash = strchr(text, '/');
+    if (slash == NULL || (size_t)(slash - text) >= sizeof prompt ||
+        out->scenario_count == BENCH_LIST_MAX)
+        return false;
+    snprintf(prompt, sizeof prompt, "%.*s", (int)(slash - text), text);
+    if (!count_parse(&scenario.prompt_tokens, prompt) ||
+        !count_parse(&scenario.output_tokens, slash + 1))
+        return false;
+    for (int i = 0; i < out->scenario_count; i++) {
+        if (memcmp(&out->scenarios[i], &scenario, sizeof scenario) == 0)
+            return false;
+    }
+    out->scenarios[out->scenario_count++] = scenario;
+    return true;
+}
+
+static bool batch_size_add(struct bench_question *out, const char *text)
+{
+    int64_t size;
+    if (!count_parse(&size, text) || out->batch_size_count == BENCH_LIST_MAX)
+        return false;
+    for (int i = 0; i < out->batch_size_count; i++) {
+        if (out->batch_sizes[i] == size)
+            return false;
+    }
+    out->batch_sizes[out->batch_size_count++] = size;
+    return true;
+}
+
+static bool mode_add(struct bench_question *out, const char *text)
+{
+    for (int mode = 0; mode < BENCH_MODE_COUNT; mode++) {
+        if (strcmp(bench_mode_names[mode], text) != 0)
+            continue;
+        bool is_new = (out->modes & 1u << mode) == 0;
+        out->modes |= 1u << mode;
+        return is_new;
+    }
+    return false;
+}
+
+bool bench_scenarios_parse(struct bench_question *out, const char *text)
+{
+    out->scenario_count = 0;
+    return list_parse(out, text, scenario_add);
+}
+
+bool bench_batch_sizes_parse(struct bench_question *out, const char *text)
+{
+    out->batch_size_count = 0;
+    return list_parse(out, text, batch_size_add);
+}
+
+bool bench_modes_parse(struct bench_question *out, const char *text)
+{
+    out->modes = 0;
+    return list_parse(out, text, mode_add);
+}
+
+/* ---- As JSON --------------------------------------------------------------------------------- */
+
+static json_t *scenario_json(const struct bench_scenario *scenario)
+{
+    char text[48];
+    snprintf(text, sizeof text, "%" PRId64 "/%" PRId64, scenario->prompt_tokens,
+             scenario->output_tokens);
+    return json_string(text);
+}
+
+json_t *bench_question_json(const struct bench_question *question)
+{
+    json_t *models = json_array(), *scenarios = json_array(), *sizes = json_array();
+    json_t *modes = json_array();
+    for (int i = 0; i < question->model_count; i++)
+        json_array_append_new(models, json_string(question->models[i]));
+    for (int i = 0; i < question->scenario_count; i++)
+        json_array_append_new(scenarios, scenario_json(&question->scenarios[i]));
+    for (int i = 0; i < question->batch_size_count; i++)
+        json_array_append_new(sizes, json_integer(question->batch_sizes[i]));
+    for (int mode = 0; mode < BENCH_MODE_COUNT; mode++) {
+        if ((question->modes & 1u << mode) != 0)
+            json_array_append_new(modes, json_string(bench_mode_names[mode]));
+    }
+    /* json_pack takes over what it is given, and gives it up where anything of it is missing. */
+    return json_pack("{s:o, s:o, s:o, s:o, s:s, s:s, s:I, s:I, s:I}", "models", models, "scenarios",
+                     scenarios, "batch_sizes", sizes, "modes", modes, "devices", question->devices,
+                     "box", question->box, "threads", (json_int_t)question->threads, "seed",
+                     (json_int_t)question->seed, "memory", (json_int_t)question->memory);
+}
+
+/* Each string of the list. */
+static bool list_read(struct bench_question *out, const json_t *object, const char *key,
+                      item_fn *item)
+{
+    const json_t *list = json_object_get(object, key);
+    bool is_good = json_array_size(list) > 0;
+    for (size_t i = 0; i < json_array_size(list) && is_good; i++) {
+        const char *text = json_string_value(json_array_get(list, i));
+        is_good = text != NULL && item(out, text);
+    }
+    return is_good;
+}
+
+static bool model_add(struct bench_question *out, const char *text)
+{
+    if (out->model_count == BENCH_LIST_MAX)
+        return false;
+    char *copy = strdup(text);
+    if (copy != NULL)
+        out->models[out->model_count++] = copy;
+    return copy != NULL;
+}
+
+static bool sizes_read(struct bench_question *out, const json_t *object)
+{
+    const json_t *list = json_object_get(object, "batch_sizes");
+    bool is_good = json_array_size(list) > 0;
+    for (size_t i = 0; i < json_array_size(list) && is_good; i++) {
+        char text[32];
+        snprintf(text, sizeof text, "%" JSON_INTEGER_FORMAT,
+                 json_integer_value(json_array_get(list, i)));
+        is_good = batch_size_add(out, text);
+    }
+    return is_good;
+}
+
+bool bench_question_read(struct bench_question *out, const json_t *object)
+{
+    const char *devices = json_string_value(json_object_get(object, "devices"));
+    const char *box = json_string_value(json_object_get(object, "box"));
+    *out = (struct bench_question){.model_count = 0};
+    if (devices == NULL || box == NULL)
+        return false;
+    out->devices = strdup(devices);
+    out->box = strdup(box);
+    out->threads = json_integer_value(json_object_get(object, "threads"));
+    out->seed = (uint64_t)json_integer_value(json_object_get(object, "seed"));
+    out->memory = (uint64_t)json_integer_value(json_object_get(object, "memory"));
+    return out->devices != NULL && out->box != NULL &&
+           list_read(out, object, "models", model_add) &&
+           list_read(out, object, "scenarios", scenario_add) &&
+           list_read(out, object, "modes", mode_add) && sizes_read(out, object);
+}
+
+void bench_question_free(struct bench_question *question)
+{
+    for (int i = 0; i < question->model_count; i++)
+        free(question->models[i]);
+    free(question->devices);
+    free(question->box);
+    *question = (struct bench_question){.model_count = 0};
+}

@@ -1,0 +1,57 @@
+/* What phasor bench is asked: models, loads and modes. */
+#ifndef PHASOR_CLI_BENCH_QUESTION_H
+#define PHASOR_CLI_BENCH_QUESTION_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What may choose the plan of a run: docs/bench-format.md. */
+enum bench_mode {
+    BENCH_STATIC_TP,
+    BENCH_STATIC_EP,
+    BENCH_BEST_STATIC,
+    BENCH_STATIC_TP_INT4,
+    BENCH_HAP,
+    BENCH_ADAPTIVE_EXACT,
+    BENCH_ADAPTIVE,
+    BENCH_MODE_COUNT
+};
+
+extern const char *const bench_mode_names[BENCH_MODE_COUNT];
+
+/* Whether somebody has to plan before it can run: that time is a part of the whole. */
+bool bench_mode_plans(enum bench_mode mode);
+
+struct bench_scenario {
+    int64_t prompt_tokens, output_tokens; /* 1 .. 2^31 - 1 each */
+};
+
+#define BENCH_LIST_MAX 32 /* of models, scenarios, and batch sizes */
+
+struct bench_question {
+    char *models[BENCH_LIST_MAX];
+    struct bench_scenario scenarios[BENCH_LIST_MAX];
+    int64_t batch_sizes[BENCH_LIST_MAX]; /* sequences in all */
+    int model_count, scenario_count, batch_size_count;
+    unsigned modes;  /* a bit for each */
+    char *devices;   /* as of phasor run */
+    char *box;       /* whose times the plans are chosen by: a name or a file */
+    int64_t threads; /* 0: one for each core */
+    uint64_t seed;   /* of the prompts' token ids */
+    uint64_t memory; /* of each device, for the planner; 0: what the box says */
+};
+
+/* "256/64,4096/64", "8,16,32" and "static-tp,adaptive": false where that is not what `text` is, or
+ * something stands in it twice. */
+bool bench_scenarios_parse(struct bench_question *out, const char *text);
+bool bench_batch_sizes_parse(struct bench_question *out, const char *text);
+bool bench_modes_parse(struct bench_question *out, const char *text);
+
+/* A new object; NULL where memory is short. The other way: false where the object is of no
+ * question; `out` is then to be freed all the same. Strings are copies. */
+json_t *bench_question_json(const struct bench_question *question);
+bool bench_question_read(struct bench_question *out, const json_t *object);
+void bench_question_free(struct bench_question *question);
+
+#endif

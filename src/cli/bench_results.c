@@ -1,0 +1,315 @@
+#include "bench_results.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "bench_lines.h"
+#include "phasor.h"
+
+#define FORMAT_VERSION 1
+#define LINE_MAX_BYTES (1 << 20) /* longer than any that is written */
+
+int bench_cells_of(const struct bench_question *question)
+{
+    return question->model_count * question->scenario_count * question->batch_size_count;
+}
+
+const struct bench_plan *bench_plan_of(const struct bench_cell *cell, enum bench_mode mode)
+{
+    for (int i = 0; i < cell->plan_count; i++) {
+        if ((cell->plans[i].modes & 1u << mode) != 0)
+            return *cell->plans[i].plan == 0 ? NULL : &cell->plans[i];
+    }
+    return NULL;
+}
+
+const struct bench_run *bench_run_find(const struct bench_results *results, int cell, int plan,
+                                       int round)
+{
+    for (size_t i = 0; i < results->run_count; i++) {
+        const struct bench_run *run = &results->runs[i];
+        if (run->cell == cell && run->plan == plan && run->round == round)
+            return run;
+    }
+    return NULL;
+}
+
+static bool no_memory(void)
+{
+    fprintf(stderr, "phasor: out of memory for the results\n");
+    return false;
+}
+
+/* ---- Keeping --------------------------------------------------------------------------------- */
+
+static bool cells_make(struct bench_results *results)
+{
+    results->cells = calloc((size_t)bench_cells_of(&results->question) + 1, sizeof *results->cells);
+    return results->cells != NULL || no_memory();
+}
+
+static bool run_keep(struct bench_results *results, const struct bench_run *run)
+{
+    if (results->run_count == results->run_room) {
+        size_t room = 2 * results->run_room + 64;
+        void *runs = realloc(results->runs, room * sizeof *results->runs);
+        if (runs == NULL)
+            return no_memory();
+        results->runs = runs;
+        results->run_room = room;
+    }
+    results->runs[results->run_count++] = *run;
+    return true;
+}
+
+/* What was planned, as text: the same for what was made and for what was read. */
+static bool hash_make(char out[17], const struct bench_results *results)
+{
+    XXH3_state_t *state = XXH3_createState();
+    bool is_whole = state != NULL && XXH3_64bits_reset(state) == XXH_OK;
+    for (int i = 0; i < results->cell_count && is_whole; i++) {
+        json_t *line = bench_cell_json(&results->question, &results->cells[i]);
+        char *text = line == NULL ? NULL : json_dumps(line, JSON_COMPACT | JSON_SORT_KEYS);
+        is_whole = text != NULL && XXH3_64bits_update(state, text, strlen(text)) == XXH_OK;
+        free(text);
+        json_decref(line);
+    }
+    if (is_whole)
+        snprintf(out, 17, "%016llx", (unsigned long long)XXH3_64bits_digest(state));
+    XXH3_freeState(state);
+    return is_whole || no_memory();
+}
+
+void bench_results_free(struct bench_results *results)
+{
+    bench_question_free(&results->question);
+    if (results->file != NULL)
+        fclose(results->file);
+    free(results->began);
+    free(results->version);
+    free(results->cells);
+    free(results->runs);
+    free(results->path);
+    *results = (struct bench_results){.cell_count = 0};
+}
+
+/* ---- Reading --------------------------------------------------------------------------------- */
+
+static bool wrong(const struct bench_results *results, int64_t line, const char *what)
+{
+    fprintf(stderr,
+            "phasor: %s:%" PRId64 ": %s; it is no results of this version's phasor bench, or was "
+            "changed since\n",
+            results->path, line, what);
+    return false;
+}
+
+static bool head_read(struct bench_results *out, const json_t *object)
+{
+    const char *began = json_string_value(json_object_get(object, "began"));
+    const char *version = json_string_value(json_object_get(object, "phasor"));
+    if (json_integer_value(json_object_get(object, "format")) != FORMAT_VERSION || began == NULL ||
+        version == NULL)
+        return wrong(out, 1, "expected a line of kind \"bench\" and format 1");
+    if (!bench_question_read(&out->question, json_object_get(object, "question")))
+        return wrong(out, 1, "\"question\" is none");
+    out->began = strdup(began);
+    out->version = strdup(version);
+    return (out->began != NULL && out->version != NULL) ? cells_make(out) : no_memory();
+}
+
+static bool hash_read(struct bench_results *out, int64_t line, const json_t *object)
+{
+    const char *hash = json_string_value(json_object_get(object, "hash"));
+    if (out->cell_count != bench_cells_of(&out->question))
+        return wrong(out, line, "not every cell has its plans before it");
+    if (!hash_make(out->plans_hash, out))
+        return false;
+    return (hash != NULL && strcmp(hash, out->plans_hash) == 0) ||
+           wrong(out, line, "the plans are not those of the hash");
+}
+
+static bool line_read(struct bench_results *out, int64_t line, const json_t *object)
+{
+    const char *kind = json_string_value(json_object_get(object, "kind"));
+    struct bench_run run;
+    if (kind == NULL || (line == 1) != (strcmp(kind, "bench") == 0))
+        return wrong(out, line, "the line is of no kind that stands here");
+    if (line == 1)
+        return head_read(out, object);
+    if (strcmp(kind, "cell") == 0) {
+        if (*out->plans_hash != 0 || out->cell_count == bench_cells_of(&out->question) ||
+            !bench_cell_read(&out->cells[out->cell_count], &out->question, object))
+            return wrong(out, line, "the line is of no cell that was asked for");
+        out->cell_count++;
+        return true;
+    }
+    if (strcmp(kind, "plans") == 0)
+        return hash_read(out, line, object);
+    if (strcmp(kind, "run") != 0 || *out->plans_hash == 0 || !bench_run_read(&run, out, object))
+        return wrong(out, line, "the line is of no run of these plans");
+    if (bench_run_find(out, run.cell, run.plan, run.round) != NULL)
+        return wrong(out, line, "this run was there before");
+    return run_keep(out, &run);
+}
+
+static bool text_read(struct bench_results *out, int64_t line, const char *text, size_t length)
+{
+    json_t *object = json_loadb(text, length, JSON_REJECT_DUPLICATES, NULL);
+    bool is_good = json_is_object(object) ? line_read(out, line, object)
+                                          : wrong(out, line, "the line is no JSON object");
+    json_decref(object);
+    return is_good;
+}
+
+/* `*end`: behind the last whole line. */
+static bool lines_read(struct bench_results *out, FILE *file, long *end)
+{
+    char *text = malloc(LINE_MAX_BYTES);
+    bool is_good = text != NULL || no_memory();
+    int64_t line = 0;
+    *end = 0;
+    while (is_good && fgets(text, LINE_MAX_BYTES, file) != NULL) {
+        size_t length = strlen(text);
+        if (length == 0 || text[length - 1] != '\n') {
+            is_good =
+                feof(file) != 0 || wrong(out, line + 1, "the line is too long, or has a NUL byte");
+            break;
+        }
+        is_good = text_read(out, ++line, text, length);
+        *end = ftell(file);
+    }
+    free(text);
+    if (is_good && line == 0)
+        return wrong(out, 1, "the file has no line");
+    return is_good;
+}
+
+static bool path_keep(struct bench_results *out, const char *path)
+{
+    *out = (struct bench_results){.path = strdup(path)};
+    return out->path != NULL || no_memory();
+}
+
+static bool cannot(const struct bench_results *results, const char *what)
+{
+    fprintf(stderr, "phasor: %s: cannot be %s: %s\n", results->path, what, strerror(errno));
+    return false;
+}
+
+bool bench_results_read(struct bench_results *out, const char *path)
+{
+    long end;
+    if (!path_keep(out, path))
+        return false;
+    FILE *file = fopen(path, "r");
+    if (file == NULL)
+        return cannot(out, "read");
+    bool is_good = lines_read(out, file, &end);
+    fclose(file);
+    return is_good;
+}
+
+/* ---- Writing --------------------------------------------------------------------------------- */
+
+/* Takes over the line; NULL: memory was short for it. */
+static bool line_write(struct bench_results *results, json_t *line)
+{
+    if (line == NULL)
+        return no_memory();
+    bool is_good = true;
+    if (results->file != NULL) {
+        char *text = json_dumps(line, JSON_COMPACT);
+        is_good = text != NULL;
+        if (is_good && (fprintf(results->file, "%s\n", text) < 0 || fflush(results->file) != 0 ||
+                        fdatasync(fileno(results->file)) != 0))
+            is_good = cannot(results, "written");
+        free(text);
+    }
+    json_decref(line);
+    return is_good;
+}
+
+static json_t *head_json(const struct bench_results *results)
+{
+    return json_pack("{s:s, s:i, s:s, s:s, s:o}", "kind", "bench", "format", FORMAT_VERSION,
+                     "phasor", results->version, "began", results->began, "question",
+                     bench_question_json(&results->question));
+}
+
+bool bench_results_begin(struct bench_results *out, struct bench_question *question,
+                         const char *path)
+{
+    char began[32];
+    time_t now = time(NULL);
+    strftime(began, sizeof began, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
+    if (!path_keep(out, path == NULL ? "the results" : path))
+        return false;
+    out->question = *question;
+    *question = (struct bench_question){.model_count = 0};
+    out->began = strdup(began);
+    out->version = strdup(phasor_version());
+    if (out->began == NULL || out->version == NULL || !cells_make(out))
+        return no_memory();
+    if (path == NULL)
+        return true;
+    out->file = fopen(path, "wx");
+    if (out->file == NULL)
+        return cannot(out, "made");
+    return line_write(out, head_json(out));
+}
+
+static bool is_same(const struct bench_question *a, const struct bench_question *b)
+{
+    json_t *one = bench_question_json(a), *other = bench_question_json(b);
+    bool is_equal = one != NULL && json_equal(one, other);
+    json_decref(one);
+    json_decref(other);
+    return is_equal;
+}
+
+bool bench_results_resume(struct bench_results *out, struct bench_question *question,
+                          const char *path)
+{
+    long end;
+    if (!path_keep(out, path))
+        return false;
+    out->file = fopen(path, "r+");
+    if (out->file == NULL)
+        return cannot(out, "opened");
+    if (!lines_read(out, out->file, &end))
+        return false;
+    if (!is_same(&out->question, question)) {
+        fprintf(stderr,
+                "phasor: %s is of another bench: other models, loads, modes or devices; give it "
+                "those that stand in its first line, or another file\n",
+                path);
+        return false;
+    }
+    if (ftruncate(fileno(out->file), end) != 0 || fseek(out->file, end, SEEK_SET) != 0)
+        return cannot(out, "written");
+    return true;
+}
+
+bool bench_results_add_cell(struct bench_results *results, const struct bench_cell *cell)
+{
+    results->cells[results->cell_count++] = *cell;
+    if (!line_write(results, bench_cell_json(&results->question, cell)))
+        return false;
+    if (results->cell_count < bench_cells_of(&results->question))
+        return true;
+    return hash_make(results->plans_hash, results) &&
+           line_write(results,
+                      json_pack("{s:s, s:s}", "kind", "plans", "hash", results->plans_hash));
+}
+
+bool bench_results_add_run(struct bench_results *results, const struct bench_run *run,
+                           const char *message)
+{
+    return line_write(results, bench_run_json(results, run, message)) && run_keep(results, run);
+}

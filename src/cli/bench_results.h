@@ -1,0 +1,94 @@
+/* The results of phasor bench: what was asked, the plans that were chosen for it, and a line for
+ * each run, as they are made. Lines of JSON (docs/bench-format.md), written whole and at once, so
+ * that a bench which is killed loses the run under way alone.
+ */
+#ifndef PHASOR_CLI_BENCH_RESULTS_H
+#define PHASOR_CLI_BENCH_RESULTS_H
+
+#include <stdio.h>
+
+#include "bench_question.h"
+
+#define BENCH_PLAN_BYTES 96
+#define BENCH_WHY_BYTES  1024
+#define BENCH_ROUNDS_MAX 1000
+
+/* A plan that one mode or more has for a cell. */
+struct bench_plan {
+    unsigned modes;
+    char plan[BENCH_PLAN_BYTES]; /* "": these modes have none */
+    char way[16];                /* "none", "keep" ...: of its change of layout */
+    char why[BENCH_WHY_BYTES];   /* it is none */
+    int64_t wave, pass_tokens;   /* sequences at a time; tokens of a pass */
+    /* Seconds. */
+    double predicted_prefill, predicted_between, predicted_decode;
+    uint64_t memory; /* of the fullest device, that the planner counts on */
+};
+
+/* A model and a load. */
+struct bench_cell {
+    int model, scenario, batch_size; /* of the question */
+    char box[BENCH_WHY_BYTES];       /* whose times the plans are chosen by, in words */
+    int device_count;                /* of that box */
+    double planning_seconds;
+    struct bench_plan plans[BENCH_MODE_COUNT];
+    int plan_count;
+};
+
+/* What came of a plan in one round; seconds by the clock. */
+struct bench_run {
+    int cell, plan, round; /* rounds from 1 */
+    bool has_failed;       /* then the rest is not known */
+    double prefill, decode;
+    double between; /* changes of layout that no pass hides */
+    double total;   /* from the first row to the last; planning is not in it */
+    double ttft, ttft_p99, tpot, tpot_p99; /* median, 99th percentile */
+    uint64_t prompt_tokens, completion_tokens;
+    uint64_t collective_bytes, peak_bytes; /* of all ranks together; of the process */
+};
+
+struct bench_results {
+    struct bench_question question;
+    char *began;              /* "2026-11-23T12:00:00Z" */
+    char *version;            /* of phasor */
+    char plans_hash[17];      /* of all lines of plans, "": not all are chosen yet */
+    struct bench_cell *cells; /* in the order of models, scenarios, batch sizes */
+    int cell_count;           /* of those that have their plans */
+    struct bench_run *runs;
+    size_t run_count, run_room;
+    FILE *file; /* NULL: nothing is written */
+    char *path; /* for sentences */
+};
+
+int bench_cells_of(const struct bench_question *question);
+
+/* The mode's plan of a cell; NULL: it has none, or was not asked for. */
+const struct bench_plan *bench_plan_of(const struct bench_cell *cell, enum bench_mode mode);
+
+/* The run of a plan in a round; NULL: it was not made. */
+const struct bench_run *bench_run_find(const struct bench_results *results, int cell, int plan,
+                                       int round);
+
+/* All functions below tell on standard error what is wrong and return false then. */
+
+/* Reads a file that was written before. */
+bool bench_results_read(struct bench_results *out, const char *path);
+
+/* Begins with what is asked, which is the results' from then on. `path` NULL: no file. */
+bool bench_results_begin(struct bench_results *out, struct bench_question *question,
+                         const char *path);
+
+/* Goes on with the file of the same question: what is in it is read, and a line that is cut off at
+ * its end removed. */
+bool bench_results_resume(struct bench_results *out, struct bench_question *question,
+                          const char *path);
+
+/* Each is written to the disk before it returns. Cells come in their order; behind the last of them
+ * stands the hash. `message` is that of a run that has failed, else NULL. */
+bool bench_results_add_cell(struct bench_results *results, const struct bench_cell *cell);
+bool bench_results_add_run(struct bench_results *results, const struct bench_run *run,
+                           const char *message);
+
+void bench_results_free(struct bench_results *results); /* a zero one is allowed */
+
+#endif

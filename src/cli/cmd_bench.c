@@ -1,0 +1,368 @@
+/* phasor bench: adaptive plans against static ones, side by side, by the clock. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bench_plans.h"
+#include "bench_print.h"
+#include "bench_run.h"
+#include "commands.h"
+#include "progress.h"
+#include "stop_signal.h"
+
+#define REPEATS_MAX BENCH_ROUNDS_MAX
+
+struct bench_values {
+    const char *devices, *box, *results;
+    const char *scenarios, *batch_sizes, *modes;
+    int64_t threads, repeats;
+    uint64_t seed, memory;
+    int format;
+    bool resume, plans_only, quiet, verbose;
+};
+
+static struct bench_values values = {
+    .scenarios = "256/64,256/2048,4096/64,4096/2048",
+    .batch_sizes = "8,16,32,64",
+    .modes = "static-tp,static-ep,best-static,static-tp-int4,hap,adaptive-exact,adaptive",
+    .repeats = 3,
+};
+
+#define AT(member) offsetof(struct bench_values, member)
+
+static const struct option_word format_words[] = {
+    {"md", BENCH_MARKDOWN, NULL},
+    {"json", BENCH_JSON, NULL},
+    {"jsonl", BENCH_JSON_LINES, NULL},
+    {"csv", BENCH_CSV, NULL},
+    {NULL, 0, NULL},
+};
+
+static const struct cli_option options[] = {
+    {"devices", 0, OPTION_TEXT, AT(devices), "cpu:N", "the ranks, as of phasor run", 0, 0, NULL},
+    {"box", 0, OPTION_FILE, AT(box), "BOX",
+     "whose times the plans are chosen by: a profile, a box file, or a box that comes with phasor "
+     "(the profile that phasor calibrate made for these devices)",
+     0, 0, NULL},
+    {"scenarios", 0, OPTION_TEXT, AT(scenarios), "LIST",
+     "tokens of a prompt and of its answer (256/64,256/2048,4096/64,4096/2048)", 0, 0, NULL},
+    {"batch-sizes", 0, OPTION_TEXT, AT(batch_sizes), "LIST", "sequences in all (8,16,32,64)", 0, 0,
+     NULL},
+    {"modes", 0, OPTION_TEXT, AT(modes), "LIST",
+     "of static-tp, static-ep, best-static, static-tp-int4, hap, adaptive-exact and adaptive (all)",
+     0, 0, NULL},
+    {"repeats", 'r', OPTION_COUNT, AT(repeats), "COUNT",
+     "rounds: each runs every plan of every load once (3)", 1, REPEATS_MAX, NULL},
+    {"output", 'o', OPTION_WORD, AT(format), "FORMAT",
+     "of the table on standard output: md, json, jsonl, csv (md)", 0, 0, format_words},
+    {"results", 0, OPTION_FILE, AT(results), "FILE",
+     "keep each run here as it is made, for --resume and phasor report", 0, 0, NULL},
+    {"resume", 0, OPTION_FLAG, AT(resume), NULL,
+     "go on with the bench of --results: its plans stay, and runs that it has are not repeated", 0,
+     0, NULL},
+    {"plans-only", 0, OPTION_FLAG, AT(plans_only), NULL, "choose the plans, and run none", 0, 0,
+     NULL},
+    {"threads", 't', OPTION_COUNT, AT(threads), "COUNT",
+     "compute threads (0: one for each core that the process may use)", 0, 4096, NULL},
+    {"memory", 0, OPTION_BYTES, AT(memory), "BYTES",
+     "memory of each device (what the box says, or this machine has)", 0, 0x1p62, NULL},
+    {"seed", 0, OPTION_SEED, AT(seed), "NUMBER", "of the prompts' token ids (0)", 0, 0, NULL},
+    {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no progress or warnings", 0, 0, NULL},
+    {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "more notices", 0, 0, NULL},
+    {.name = NULL},
+};
+
+/* A bench under way. */
+struct bench {
+    struct bench_results results;
+    struct bench_runner runner;
+    struct progress progress;
+    char what[192]; /* is run, for the bar */
+    uint64_t done, total;
+    /* Of the runs that were made: seconds, and what was predicted for them. */
+    double spent, predicted_spent;
+    double predicted_left;
+};
+
+/* ---- The question ---------------------------------------------------------------------------- */
+
+static bool question_get(struct bench_question *out, char **models, int model_count)
+{
+    char *path = NULL;
+    out->threads = values.threads;
+    out->seed = values.seed;
+    out->memory = values.memory;
+    out->devices = strdup(values.devices);
+    for (int i = 0; i < model_count; i++)
+        out->models[out->model_count++] = strdup(models[i]);
+    if (values.box == NULL) {
+        struct phasor_calibrate_params params = phasor_calibrate_params_default();
+        struct phasor_error err;
+        params.devices = values.devices;
+        params.thread_count = (int)values.threads;
+        if (phasor_profile_path(&path, &params, &err) != PHASOR_OK)
+            return fail(&err) == EXIT_DONE;
+        if (access(path, F_OK) != 0) {
+            fprintf(stderr,
+                    "phasor: there is no profile of %s to choose plans by: \"phasor calibrate "
+                    "--devices %s\" makes it, or --box names a box\n",
+                    values.devices, values.devices);
+            phasor_text_free(path);
+            return false;
+        }
+    }
+    out->box = strdup(values.box == NULL ? path : values.box);
+    phasor_text_free(path);
+    return true;
+}
+
+static int lists_get(const struct cli_command *command, struct bench_question *out)
+{
+    if (!bench_scenarios_parse(out, values.scenarios))
+        return options_mistake(command,
+                               "--scenarios: \"%s\" is no list such as 256/64,4096/2048 of up to "
+                               "%d different ones",
+                               values.scenarios, BENCH_LIST_MAX);
+    if (!bench_batch_sizes_parse(out, values.batch_sizes))
+        return options_mistake(
+            command, "--batch-sizes: \"%s\" is no list such as 8,16,32 of up to %d different ones",
+            values.batch_sizes, BENCH_LIST_MAX);
+    if (!bench_modes_parse(out, values.modes))
+        return options_mistake(command,
+                               "--modes: \"%s\" is no list of different modes, such as "
+                               "static-tp,adaptive; --help has them",
+                               values.modes);
+    return -1;
+}
+
+static int values_check(const struct cli_command *command, char **models, int model_count)
+{
+    if (values.devices == NULL)
+        return options_mistake(command, "--devices is missing: plans are for the ranks that it "
+                                        "names, such as cpu:4");
+    if (model_count > BENCH_LIST_MAX)
+        return options_mistake(command, "more than %d models", BENCH_LIST_MAX);
+    for (int i = 0; i < model_count; i++) {
+        for (int j = 0; j < i; j++) {
+            if (strcmp(models[i], models[j]) == 0)
+                return options_mistake(command, "\"%s\" is named twice", models[i]);
+        }
+    }
+    if (values.resume && values.results == NULL)
+        return options_mistake(command, "--resume needs the --results to go on with");
+    return -1;
+}
+
+/* ---- Plans ----------------------------------------------------------------------------------- */
+
+/* All of them before anything runs, so that none can know of a result. */
+static bool plans_find(struct bench_results *results)
+{
+    const struct bench_question *question = &results->question;
+    int sizes = question->batch_size_count, loads = question->scenario_count * sizes;
+    for (int i = results->cell_count; i < bench_cells_of(question); i++) {
+        struct bench_cell cell = {
+            .model = i / loads, .scenario = i % loads / sizes, .batch_size = i % sizes};
+        if (!bench_plans_find(&cell, question) || !bench_results_add_cell(results, &cell))
+            return false;
+    }
+    return true;
+}
+
+static double predicted_of(const struct bench_plan *plan)
+{
+    return plan->predicted_prefill + plan->predicted_between + plan->predicted_decode;
+}
+
+/* ---- Runs ------------------------------------------------------------------------------------ */
+
+/* By what runs took so far for each predicted second. */
+static void left_format(char *out, size_t capacity, const struct bench *bench)
+{
+    if (bench->predicted_spent <= 0) {
+        *out = 0;
+        return;
+    }
+    double left = bench->predicted_left * bench->spent / bench->predicted_spent;
+    snprintf(out, capacity, left < 90 ? ", %.0f s left" : ", %.0f min left",
+             left < 90 ? left : left / 60);
+}
+
+static void bar_draw(struct bench *bench)
+{
+    char what[256], left[48];
+    left_format(left, sizeof left, bench);
+    snprintf(what, sizeof what, "%llu/%llu: %s%s", (unsigned long long)bench->done + 1,
+             (unsigned long long)bench->total, bench->what, left);
+    progress_points(&bench->progress, "bench", bench->done, bench->total, what);
+}
+
+static int on_progress(void *context, const struct phasor_batch_progress *progress)
+{
+    struct bench *bench = context;
+    (void)progress;
+    bar_draw(bench);
+    return stop_signal_get() == 0 ? PHASOR_GO_ON : PHASOR_STOP;
+}
+
+static void on_log(void *context, enum phasor_log_level level, const char *message)
+{
+    struct bench *bench = context;
+    if (level == PHASOR_LOG_WARNING || bench->progress.is_verbose)
+        progress_log(&bench->progress, level, message);
+}
+
+static void what_format(struct bench *bench, const struct bench_run *run)
+{
+    const struct bench_question *question = &bench->results.question;
+    const struct bench_cell *cell = &bench->results.cells[run->cell];
+    const struct bench_scenario *scenario = &question->scenarios[cell->scenario];
+    snprintf(bench->what, sizeof bench->what, "round %d, %.60s %lld/%lld x %lld %s", run->round,
+             question->models[cell->model], (long long)scenario->prompt_tokens,
+             (long long)scenario->output_tokens, (long long)question->batch_sizes[cell->batch_size],
+             cell->plans[run->plan].plan);
+}
+
+/* False: the bench ends. A run that fails is told, and is one that is missing. */
+static bool run_make(struct bench *bench, int cell, int plan, int round)
+{
+    struct bench_run run = {.cell = cell, .plan = plan, .round = round};
+    struct phasor_error err;
+    double predicted = predicted_of(&bench->results.cells[cell].plans[plan]);
+    what_format(bench, &run);
+    bar_draw(bench);
+    enum phasor_status status = bench_runner_run(&bench->runner, &run, &err);
+    progress_erase(&bench->progress);
+    if (stop_signal_get() != 0)
+        return false;
+    if (status != PHASOR_OK && !bench->progress.is_quiet)
+        fprintf(stderr, "warning: %s failed: %s\n", bench->what, err.message);
+    bench->done++;
+    bench->predicted_left -= predicted;
+    bench->predicted_spent += run.has_failed ? 0 : predicted;
+    bench->spent += run.has_failed ? 0 : run.total;
+    return bench_results_add_run(&bench->results, &run, status == PHASOR_OK ? NULL : err.message);
+}
+
+typedef bool run_fn(struct bench *bench, int cell, int plan, int round);
+
+/* Every plan of every cell, the plans of a cell one after another; each round begins with another
+ * of them, so that none is always the first. Runs that are there are passed over. */
+static bool runs_each(struct bench *bench, run_fn *each)
+{
+    for (int round = 1; round <= values.repeats; round++) {
+        for (int c = 0; c < bench->results.cell_count; c++) {
+            const struct bench_cell *cell = &bench->results.cells[c];
+            for (int i = 0; i < cell->plan_count; i++) {
+                int plan = (i + round - 1) % cell->plan_count;
+                if (*cell->plans[plan].plan == 0 ||
+                    bench_run_find(&bench->results, c, plan, round) != NULL)
+                    continue;
+                if (!each(bench, c, plan, round))
+                    return false;
+            }
+        }
+    }
+    return true;
+}
+
+static bool run_count(struct bench *bench, int cell, int plan, int round)
+{
+    (void)round;
+    bench->total++;
+    bench->predicted_left += predicted_of(&bench->results.cells[cell].plans[plan]);
+    return true;
+}
+
+static const char *stop_sentence(void)
+{
+    return values.results == NULL
+               ? "phasor: stopping: nothing is kept without --results\n"
+               : "phasor: stopping: the run under way is lost, and --resume goes "
+                 "on with the others\n";
+}
+
+static int runs_make(struct bench *bench)
+{
+    runs_each(bench, run_count);
+    if (!bench_runner_init(&bench->runner, &bench->results))
+        return EXIT_FATAL;
+    bench->runner.progress = on_progress;
+    bench->runner.log = on_log;
+    bench->runner.context = bench;
+    stop_signal_catch(values.quiet ? NULL : stop_sentence());
+    progress_begin(&bench->progress);
+    bool is_whole = runs_each(bench, run_make);
+    bench_runner_deinit(&bench->runner);
+    if (stop_signal_get() != 0)
+        return 128 + stop_signal_get();
+    return is_whole ? EXIT_DONE : EXIT_FATAL;
+}
+
+static bool has_failures(const struct bench_results *results)
+{
+    for (size_t i = 0; i < results->run_count; i++) {
+        if (results->runs[i].has_failed)
+            return true;
+    }
+    return false;
+}
+
+/* ---- The command ----------------------------------------------------------------------------- */
+
+static bool results_open(struct bench_results *out, struct bench_question *question)
+{
+    if (values.results == NULL || access(values.results, F_OK) != 0)
+        return bench_results_begin(out, question, values.results);
+    if (values.resume)
+        return bench_results_resume(out, question, values.results);
+    fprintf(stderr,
+            "phasor: --results: %s is there; --resume goes on with it, or choose another name\n",
+            values.results);
+    return false;
+}
+
+static int bench_run_all(struct bench *bench, struct bench_question *question)
+{
+    if (!results_open(&bench->results, question) || !plans_find(&bench->results))
+        return EXIT_FATAL;
+    int code = values.plans_only ? EXIT_DONE : runs_make(bench);
+    if (code == EXIT_DONE && !bench_print(&bench->results, (enum bench_format)values.format))
+        code = EXIT_FATAL;
+    return code == EXIT_DONE && has_failures(&bench->results) ? EXIT_SOME_ROWS : code;
+}
+
+static int run(const struct cli_command *command, char **operands, int operand_count)
+{
+    static struct bench bench;
+    struct bench_question question = {.model_count = 0};
+    int code = values_check(command, operands, operand_count);
+    if (code < 0)
+        code = lists_get(command, &question);
+    if (code >= 0)
+        return code;
+    progress_init(&bench.progress, values.quiet, values.verbose);
+    code = question_get(&question, operands, operand_count) ? -1 : EXIT_FATAL;
+    if (code < 0)
+        code = bench_run_all(&bench, &question);
+    bench_question_free(&question);
+    bench_results_free(&bench.results);
+    return code;
+}
+
+const struct cli_command command_bench = {
+    .name = "bench",
+    .operands = "MODEL...",
+    .summary = "measure adaptive plans beside static tensor and expert parallelism",
+    .details =
+        "Exit codes: 0 all is measured, 1 failure, 2 wrong usage, 3 some runs failed, 130 or\n"
+        "143 stopped by a signal (--resume goes on).",
+    .options = options,
+    .values = &values,
+    .operand_min = 1,
+    .operand_max = BENCH_LIST_MAX + 1,
+    .run = run,
+};

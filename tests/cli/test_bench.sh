@@ -1,0 +1,147 @@
+#!/usr/bin/env bash
+# phasor bench as a user meets it.
+# Usage: test_bench.sh PHASOR MODEL EXAMPLE_PROFILE
+set -u
+phasor=$1
+model=$2
+example=$(realpath "$3")
+source "$(dirname "$0")/tools.sh"
+mkdir temporary
+export TMPDIR=$dir/temporary
+
+"$example" two.json 2 bytes=1e8
+bench=("$phasor" bench "$model" --devices cpu:2 --box two.json)
+small=("${bench[@]}" --scenarios 16/4,24/8 --batch-sizes 2,4 -r 2)
+
+# ---- what is asked
+expect 2 "no devices" "$phasor" bench "$model"
+has err "devices is missing" "no devices"
+expect 1 "no profile" "$phasor" bench "$model" --devices cpu:2
+has err "\"phasor calibrate --devices cpu:2\" makes it" "no profile"
+for wrong in "--scenarios 16" "--scenarios 16/0" "--scenarios 16/4,16/4" "--scenarios 16/4," \
+    "--batch-sizes 0" "--batch-sizes 2,2" "--modes fastest" "--modes hap,hap" "--repeats 0" "-o xml"; do
+    # shellcheck disable=SC2086 # two words
+    expect 2 "$wrong" "${bench[@]}" $wrong
+    has err "${wrong%% *}\|-o" "$wrong"
+    silent out "$wrong"
+done
+expect 2 "a model twice" "${bench[@]}" "$model" "$model"
+expect 2 "--resume alone" "${bench[@]}" --resume
+expect 1 "no model" "$phasor" bench nowhere --devices cpu:2 --box two.json -q
+has err nowhere "no model"
+
+# ---- plans
+expect 0 "plans" "${small[@]}" --plans-only --results plans.jsonl -o jsonl
+silent err "plans"
+lines out 28 "plans" # 4 loads, 7 modes
+lines plans.jsonl 6 "plans"
+jq -es 'map(.plan != null and .rounds == 0) | all' out >/dev/null || fail "plans: not all have one"
+# Of a mode's definition what the planner's own table says.
+"$phasor" plan "$model" --box two.json --batch-size 4 --prompt-len 24 --output-len 8 --json >table.json
+jq -es --slurpfile t table.json '
+    $t[0] as $t | [$t.plans[] | select(.verdict == "possible")] as $rows |
+    def exact: (.plan | contains(":int4") | not) and .way != "upload";
+    def of_hap: (.plan | contains(":int4") or contains(":rep") | not) and .way != "keep" and .way != "reload";
+    def alone: .prefill_s + .transition_s + .decode_s;
+    {"static-tp": $t.plans[$t.static_tp].total_s, "static-ep": $t.plans[$t.static_ep].total_s,
+     "best-static": $t.plans[$t.best_static].total_s, "adaptive": $t.plans[$t.best].total_s,
+     "adaptive-exact": ([$rows[] | select(exact).total_s] | min),
+     "hap": ([$rows[] | select(of_hap) | alone] | min),
+     "static-tp-int4": ([$rows[] | select(.plan == "tp2|tp2>tp2:int4" and .way == "keep").total_s] | min)} as $least |
+    [.[] | select(.kind == "cell" and .batch_size == 4 and .prompt_tokens == 24) | .plans[] as $plan |
+        $plan.modes[] as $mode |
+        ($rows[] | select(.plan == $plan.plan and .way == $plan.way)) as $row |
+        ($mode == "static-tp-int4" and $row.plan != "tp2|tp2>tp2:int4" | not) and
+        ($mode == "hap" and ($row | of_hap | not) | not) and
+        ($mode == "adaptive-exact" and ($row | exact | not) | not) and
+        (if $mode == "hap" then $row | alone else $row.total_s end) == $least[$mode]] |
+    length == 7 and all' plans.jsonl >/dev/null || fail "plans: a mode has another plan than it should"
+expect 0 "too long" "$phasor" bench "$model" --devices cpu:2 --box two.json --scenarios 100000/4 \
+    --batch-sizes 2 --plans-only -o json
+jq -e 'map(.plan == null and (.why | contains("context"))) | all' out >/dev/null || fail "too long: no reason"
+
+# ---- runs
+expect 0 "runs" "${small[@]}" --results runs.jsonl -o json
+jq -es 'def runs: map(select(.kind == "run")); def cells: map(select(.kind == "cell"));
+    (runs | length) == 2 * (cells | map(.plans | length) | add) and
+    (runs | map(.total_s > 0 and .total_input_tokens == .batch_size * .prompt_tokens and
+                .total_output_tokens == .batch_size * .output_tokens and .clock == "wall") | all) and
+    (runs | group_by([.plan, .way, .prompt_tokens, .batch_size, .round]) | map(length == 1) | all)' \
+    runs.jsonl >/dev/null || fail "runs: not every plan of every load in every round"
+# The table again, from the runs.
+jq -e --slurpfile lines runs.jsonl '
+    def near($x): . / $x - 1 | fabs < 1e-6;
+    ($lines | map(select(.kind == "run"))) as $runs |
+    map(. as $row | [$runs[] | select(.prompt_tokens == $row.prompt_tokens and .batch_size == $row.batch_size)] as $of |
+        ($lines[] | select(.kind == "cell" and .prompt_tokens == $row.prompt_tokens and .batch_size == $row.batch_size)
+                  | .planning_s) as $planning |
+        [$of[] | select(.plan == $row.plan and .way == $row.way) | .total_s] as $own |
+        [$of[] | select(.plan == "tp2|tp2") | .total_s] as $tp |
+        (if $row.plan != "tp2|tp2" and ($row.mode == "hap" or $row.mode == "best-static" or
+            ($row.mode | startswith("adaptive"))) then $planning else 0 end) as $more |
+        ($own | length) == 2 and ($tp | length) == 2 and $row.rounds == 2 and
+        (.total_s.median | near(($own | add) / 2 + $more)) and
+        (.against_static_tp | near($tp[0] / ($own[0] + $more) * $tp[1] / ($own[1] + $more) | sqrt)) and
+        .against_static_tp_low <= .against_static_tp and .against_static_tp <= .against_static_tp_high) |
+    length == 28 and all' out >/dev/null || fail "runs: the table is not that of the runs"
+[ -z "$(ls -A temporary)" ] || fail "runs: something stays in TMPDIR"
+expect 1 "results that are there" "${small[@]}" --results runs.jsonl
+has err "resume goes on with it" "results that are there"
+
+# ---- going on
+cp runs.jsonl whole.jsonl
+expect 0 "nothing to do" "${small[@]}" --results runs.jsonl --resume
+cmp -s runs.jsonl whole.jsonl || fail "nothing to do: the file is another"
+has out "^| kjv-moe | 24/8 x 4 | static-tp | tp2\\\\|tp2 | .* | 1, the same plan |$" "nothing to do"
+head -c -40 whole.jsonl >runs.jsonl # in the midst of the last run
+expect 0 "a torn line" "${small[@]}" --results runs.jsonl --resume
+head -n -1 whole.jsonl | cmp -s - <(head -n -1 runs.jsonl) || fail "a torn line: others are not what they were"
+lines runs.jsonl "$(wc -l <whole.jsonl)" "a torn line"
+sed 's/"wave":[0-9]*/"wave":1/' whole.jsonl >runs.jsonl
+expect 1 "other plans" "${small[@]}" --results runs.jsonl --resume
+has err "the plans are not those of the hash" "other plans"
+cp whole.jsonl runs.jsonl
+expect 1 "another question" "${small[@]}" --seed 1 --results runs.jsonl --resume
+has err "is of another bench" "another question"
+cmp -s runs.jsonl whole.jsonl || fail "another question: the file is another"
+tail -1 whole.jsonl >>runs.jsonl
+expect 1 "a run twice" "${small[@]}" --results runs.jsonl --resume
+has err "runs.jsonl:$(wc -l <runs.jsonl): this run was there before" "a run twice"
+for line in '[1]' 'no JSON' '{"kind":"run"}' '{"kind":"bench"}' '{"kind":"cell"}' '{"kind":"plans"}' '{}'; do
+    { cat whole.jsonl; echo "$line"; } >runs.jsonl
+    expect 1 "a line \"$line\"" "${small[@]}" --results runs.jsonl --resume
+    has err "runs.jsonl:$(wc -l <runs.jsonl): " "a line \"$line\""
+done
+expect 1 "a file of something else" "${small[@]}" --results two.json --resume
+has err "two.json:1: " "a file of something else"
+
+# ---- the table's other forms
+cp whole.jsonl runs.jsonl
+expect 0 "csv" "${small[@]}" --results runs.jsonl --resume -o csv
+python3 - out <<'PY' || fail "csv: not 28 rows of as many columns as the head"
+import csv, sys
+rows = list(csv.DictReader(open(sys.argv[1], newline="")))
+assert len(rows) == 28 and all(None not in row and None not in row.values() for row in rows)
+assert all(float(row["total_s"]) > 0 and float(row["total_s_spread"]) >= 0 for row in rows)
+PY
+
+# ---- what goes wrong
+"$example" four.json 4 bytes=1e8
+expect 3 "plans of other ranks" "$phasor" bench "$model" --devices cpu:2 --box four.json --scenarios 16/4 \
+    --batch-sizes 4 --modes static-tp --results failed.jsonl
+has err "failed: " "plans of other ranks"
+has out "| failed |" "plans of other ranks"
+jq -es 'map(select(.kind == "run" and (.failed | type) == "string")) | length == 3' failed.jsonl >/dev/null ||
+    fail "plans of other ranks: not a line for each"
+"${bench[@]}" --scenarios 16/100 --batch-sizes 4 -r 1000 --results stopped.jsonl >out 2>err &
+pid=$!
+until_ready $pid grep -qs '"kind":"run"' stopped.jsonl || fail "a signal: no run"
+kill -TERM $pid
+wait $pid
+[ $? = 143 ] || fail "a signal: exit code"
+has err "resume goes" "a signal"
+[ -z "$(ls -A temporary)" ] || fail "a signal: something stays in TMPDIR"
+jq -es '.[0].kind == "bench" and .[-1].kind == "run" and (.[-1] | has("total_s"))' stopped.jsonl >/dev/null ||
+    fail "a signal: the file is not whole"
+
+[ "$failures" -eq 0 ]
