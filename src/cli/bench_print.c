@@ -9,16 +9,6 @@
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
-static const char *name_of(const char *model)
-{
-    const char *end = model + strlen(model), *at = end;
-    while (end > model + 1 && end[-1] == '/')
-        end--;
-    for (at = end; at > model && at[-1] != '/'; at--)
-        ;
-    return at;
-}
-
 static json_t *spread_json(const struct bench_spread *of)
 {
     return json_pack("{s:f, s:f}", "median", of->median, "spread", of->spread);
@@ -120,7 +110,7 @@ static void markdown_row(const struct bench_results *results, int index, enum be
     const struct bench_cell *cell = &results->cells[index];
     const struct bench_scenario *scenario = &question->scenarios[cell->scenario];
     printf("| ");
-    print_cell_text(name_of(question->models[cell->model]));
+    print_cell_text(bench_model_name(question, cell->model));
     printf(" | %lld/%lld x %lld | %s | ", (long long)scenario->prompt_tokens,
            (long long)scenario->output_tokens, (long long)question->batch_sizes[cell->batch_size],
            bench_mode_names[mode]);

@@ -19,6 +19,16 @@ bool bench_mode_plans(enum bench_mode mode)
            mode == BENCH_ADAPTIVE;
 }
 
+const char *bench_model_name(const struct bench_question *question, int model)
+{
+    const char *path = question->models[model], *at = path + strlen(path);
+    while (at > path + 1 && at[-1] == '/')
+        at--;
+    while (at > path && at[-1] != '/')
+        at--;
+    return at;
+}
+
 /* ---- Lists ----------------------------------------------------------------------------------- */
 
 /* One thing of a list: false where it is none, or too much. */

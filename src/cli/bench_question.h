@@ -42,6 +42,9 @@ struct bench_question {
     uint64_t memory; /* of each device, for the planner; 0: what the box says */
 };
 
+/* The last part of its path, for people. */
+const char *bench_model_name(const struct bench_question *question, int model);
+
 /* "256/64,4096/64", "8,16,32" and "static-tp,adaptive": false where that is not what `text` is, or
  * something stands in it twice. */
 bool bench_scenarios_parse(struct bench_question *out, const char *text);

@@ -1,13 +1,12 @@
 /* phasor plan: which layouts for which phase, and why. */
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "commands.h"
+#include "page_file.h"
 #include "plan_page.h"
 #include "table.h"
 
@@ -324,30 +323,6 @@ static struct phasor_plan_params params_of(const char *model)
 
 /* ---- The page -------------------------------------------------------------------------------- */
 
-/* A page may be made anew; what else is there, a model's config.json say, is not lost to a slip. */
-static bool can_be_replaced(const char *path)
-{
-    char begin[sizeof PLAN_PAGE_HEAD - 1];
-    struct stat about;
-    FILE *file = stat(path, &about) == 0 && S_ISREG(about.st_mode) ? fopen(path, "r") : NULL;
-    if (file == NULL)
-        return true; /* what cannot be opened says so when it is written */
-    size_t got = fread(begin, 1, sizeof begin, file);
-    fclose(file);
-    return got == 0 || (got == sizeof begin && memcmp(begin, PLAN_PAGE_HEAD, got) == 0);
-}
-
-static int check_page(void)
-{
-    if (values.report == NULL || can_be_replaced(values.report))
-        return EXIT_DONE;
-    fprintf(stderr,
-            "phasor: --report: %s holds something that phasor did not write there; move it away, "
-            "or choose another name\n",
-            values.report);
-    return EXIT_FATAL;
-}
-
 static void map_cell(struct plan_map_cell *to, const json_t *cell)
 {
     if (!json_is_object(cell))
@@ -388,18 +363,11 @@ static int write_page(const json_t *root, const struct phasor_plan_params *param
     of_map.output_tokens = table_int(json_object_get(root, "load"), "output_tokens");
     if (map_fill(&map, &of_map) != EXIT_DONE)
         return EXIT_FATAL;
-    FILE *file = fopen(values.report, "w");
-    if (file == NULL) {
-        fprintf(stderr, "phasor: %s: cannot be written: %s\n", values.report, strerror(errno));
+    FILE *file = page_file_open(values.report);
+    if (file == NULL)
         return EXIT_FATAL;
-    }
     plan_page_write(file, root, &map);
-    bool has_failed = ferror(file) != 0;
-    if (fclose(file) != 0 || has_failed) {
-        fprintf(stderr, "phasor: %s: cannot be written: %s\n", values.report, strerror(errno));
-        return EXIT_FATAL;
-    }
-    return EXIT_DONE;
+    return page_file_close(file, values.report) ? EXIT_DONE : EXIT_FATAL;
 }
 
 static void warn(const json_t *root)
@@ -432,7 +400,7 @@ static int run(const struct cli_command *command, char **operands, int operand_c
         (values.sequences > 0 || values.prompt_len > 0 || values.output_len > 0))
         return options_mistake(command, "--rows has the load; leave --prompt-len, "
                                         "--output-len and --batch-size");
-    if (check_page() != EXIT_DONE)
+    if (values.report != NULL && !page_file_check(values.report, PLAN_PAGE_HEAD, "--report"))
         return EXIT_FATAL;
     enum phasor_status status = phasor_plan(&text, &params, &err);
     if (status == PHASOR_INVALID_ARGUMENT)

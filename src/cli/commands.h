@@ -11,6 +11,7 @@ extern const struct cli_command command_plan;
 extern const struct cli_command command_quantize;
 extern const struct cli_command command_replay;
 extern const struct cli_command command_bench;
+extern const struct cli_command command_report;
 extern const struct cli_command command_calibrate;
 extern const struct cli_command command_synth;
 extern const struct cli_command command_completion;

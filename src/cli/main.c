@@ -6,17 +6,10 @@
 
 #include "commands.h"
 
-const struct cli_command *const commands[] = {&command_run,
-                                              &command_inspect,
-                                              &command_plan,
-                                              &command_quantize,
-                                              &command_replay,
-                                              &command_calibrate,
-                                              &command_bench,
-                                              &command_synth,
-                                              &command_completion,
-                                              &command_version,
-                                              NULL};
+const struct cli_command *const commands[] = {
+    &command_run,    &command_inspect,    &command_plan,    &command_quantize,
+    &command_replay, &command_calibrate,  &command_bench,   &command_report,
+    &command_synth,  &command_completion, &command_version, NULL};
 
 const struct option_word expert_dtype_words[] = {
     {"auto", PHASOR_DTYPE_AUTO, NULL},

@@ -4,12 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "page.h"
 #include "table.h"
-
-/* Colours that stay apart for those who see few (Okabe and Ito, 2008). */
-static const char *const colours[] = {"#0072b2", "#56b4e9", "#009e73", "#f0e442",
-                                      "#e69f00", "#d55e00", "#cc79a7", "#999999"};
-#define COLOUR_COUNT ((int)(sizeof colours / sizeof *colours))
 
 #define BAR_LEFT   230
 #define BAR_WIDTH  620
@@ -17,59 +13,9 @@ static const char *const colours[] = {"#0072b2", "#56b4e9", "#009e73", "#f0e442"
 #define ROW_HEIGHT 30
 #define ROWS_MAX   14
 
-/* ---- Text ------------------------------------------------------------------------------------ */
-
-/* What a file or a model says of itself is not to become markup. */
-static void put_text(FILE *file, const char *text)
-{
-    for (size_t step = 1; *text != '\0'; text += step) {
-        size_t control = table_control_bytes(text);
-        step = control > 0 ? control : 1;
-        if (control > 0)
-            fputc('?', file);
-        else if (*text == '<')
-            fputs("&lt;", file);
-        else if (*text == '>')
-            fputs("&gt;", file);
-        else if (*text == '&')
-            fputs("&amp;", file);
-        else if (*text == '"')
-            fputs("&quot;", file);
-        else
-            fputc(*text, file);
-    }
-}
-
 static double real_of(const json_t *row, const char *key)
 {
     return json_number_value(json_object_get(row, key));
-}
-
-static void put_label(FILE *file, double x, double y, const char *anchor, const char *text)
-{
-    fprintf(file, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", x, y, anchor);
-    put_text(file, text);
-    fputs("</text>\n", file);
-}
-
-static void put_box(FILE *file, double x, double y, double width, const char *colour,
-                    const char *title)
-{
-    fprintf(file,
-            "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%d\" fill=\"%s\" "
-            "stroke=\"#fff\" stroke-width=\"0.5\"><title>",
-            x, y, width, BAR_HEIGHT, colour);
-    put_text(file, title);
-    fputs("</title></rect>\n", file);
-}
-
-static void put_legend(FILE *file, const char *const *names, int count)
-{
-    fputs("<p class=\"legend\">", file);
-    for (int i = 0; i < count; i++)
-        fprintf(file, "<span><i style=\"background:%s\"></i>%s</span> ", colours[i % COLOUR_COUNT],
-                names[i]);
-    fputs("</p>\n", file);
 }
 
 /* ---- Which plans are shown ------------------------------------------------------------------- */
@@ -143,7 +89,7 @@ static void put_row_name(FILE *file, const struct shown *shown, int i)
              strcmp(way, "none") == 0 ? "" : " ", strcmp(way, "none") == 0 ? "" : way,
              *shown->names[i] == '\0' ? "" : " (", shown->names[i],
              *shown->names[i] == '\0' ? "" : ")");
-    put_label(file, BAR_LEFT - 8, 15 + i * ROW_HEIGHT, "end", text);
+    page_label(file, BAR_LEFT - 8, 15 + i * ROW_HEIGHT, "end", text);
 }
 
 /* ---- Times ----------------------------------------------------------------------------------- */
@@ -177,7 +123,7 @@ static double put_phase(FILE *file, const json_t *row, const char *key, double x
         char title[96];
         double seconds = part_seconds(phase, part);
         snprintf(title, sizeof title, "%s, %s: %.3g s", key, parts[part].name, seconds);
-        put_box(file, x, y, seconds * scale, colours[part], title);
+        page_rect(file, x, y, seconds * scale, BAR_HEIGHT, page_colours[part], title);
         x += seconds * scale;
     }
     return x;
@@ -192,11 +138,11 @@ static void put_times_row(FILE *file, const struct shown *shown, int i, double s
     fprintf(file, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" class=\"mark\"/>\n", x, x,
             y - 3, y + BAR_HEIGHT + 3);
     snprintf(title, sizeof title, "transition and the way back: %.3g s", between);
-    put_box(file, x, y, between * scale, colours[PART_COUNT], title);
+    page_rect(file, x, y, between * scale, BAR_HEIGHT, page_colours[PART_COUNT], title);
     x = put_phase(file, row, "decode", x + between * scale, y, scale);
     snprintf(title, sizeof title, "%.3g s", real_of(row, "total_s"));
     put_row_name(file, shown, i);
-    put_label(file, x + 6, y + 15, "start", title);
+    page_label(file, x + 6, y + 15, "start", title);
 }
 
 static void put_times(FILE *file, const struct shown *shown)
@@ -210,11 +156,12 @@ static void put_times(FILE *file, const struct shown *shown)
     }
     fputs("<h2>Where the time goes</h2>\n<p>Prefill left of the mark, decode right of it.</p>\n",
           file);
-    put_legend(file, names, PART_COUNT + 1);
-    fprintf(file, "<svg viewBox=\"0 -5 940 %d\">\n", shown->count * ROW_HEIGHT + 10);
+    page_legend(file, names, PART_COUNT + 1);
+    fprintf(file, "<div class=\"picture\"><svg viewBox=\"0 -5 940 %d\">\n",
+            shown->count * ROW_HEIGHT + 10);
     for (int i = 0; i < shown->count && most > 0; i++)
         put_times_row(file, shown, i, BAR_WIDTH / most);
-    fputs("</svg>\n", file);
+    fputs("</svg></div>\n", file);
 }
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
@@ -229,12 +176,12 @@ static void put_memory_row(FILE *file, const struct shown *shown, int i, double 
         double own = real_of(memory, keys[k]);
         table_format_bytes(bytes, sizeof bytes, own);
         snprintf(title, sizeof title, "%s: %s", keys[k], bytes);
-        put_box(file, x, i * ROW_HEIGHT, own * scale, colours[k], title);
+        page_rect(file, x, i * ROW_HEIGHT, own * scale, BAR_HEIGHT, page_colours[k], title);
         x += own * scale;
     }
     table_format_bytes(bytes, sizeof bytes, real_of(memory, "total"));
     put_row_name(file, shown, i);
-    put_label(file, x + 6, 15 + i * ROW_HEIGHT, "start", bytes);
+    page_label(file, x + 6, 15 + i * ROW_HEIGHT, "start", bytes);
 }
 
 static void put_memory(FILE *file, const json_t *root, const struct shown *shown)
@@ -244,11 +191,13 @@ static void put_memory(FILE *file, const json_t *root, const struct shown *shown
     double most = real_of(json_object_get(root, "box"), "memory_of_device");
     double x = BAR_LEFT + BAR_WIDTH;
     fputs("<h2>What a device holds</h2>\n<p>The line is its memory.</p>\n", file);
-    put_legend(file, names, 4);
-    fprintf(file, "<svg viewBox=\"0 -5 940 %d\">\n", shown->count * ROW_HEIGHT + 10);
+    page_legend(file, names, 4);
+    fprintf(file, "<div class=\"picture\"><svg viewBox=\"0 -5 940 %d\">\n",
+            shown->count * ROW_HEIGHT + 10);
     for (int i = 0; i < shown->count && most > 0; i++)
         put_memory_row(file, shown, i, BAR_WIDTH / most);
-    fprintf(file, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"-5\" y2=\"%d\" class=\"mark\"/>\n</svg>\n", x,
+    fprintf(file,
+            "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"-5\" y2=\"%d\" class=\"mark\"/>\n</svg></div>\n", x,
             x, shown->count * ROW_HEIGHT);
 }
 
@@ -279,9 +228,10 @@ static void put_cell(FILE *file, const struct plan_map_cell *cell, int number, d
     bool is_empty = number < 0;
     fprintf(file,
             "<rect x=\"%.1f\" y=\"%.1f\" width=\"%d\" height=\"%d\" fill=\"%s\" "
-            "fill-opacity=\"0.55\" stroke=\"#fff\"><title>",
-            x, y, CELL_WIDTH, CELL_HEIGHT, is_empty ? "#eeeeee" : colours[number % COLOUR_COUNT]);
-    put_text(file, is_empty ? "nothing fits" : cell->plan);
+            "fill-opacity=\"0.55\" stroke=\"var(--paper)\"><title>",
+            x, y, CELL_WIDTH, CELL_HEIGHT,
+            is_empty ? "var(--faint)" : page_colours[number % PAGE_COLOURS]);
+    page_text(file, is_empty ? "nothing fits" : cell->plan);
     fputs("</title></rect>\n", file);
     if (is_empty)
         snprintf(text, sizeof text, "-");
@@ -289,7 +239,7 @@ static void put_cell(FILE *file, const struct plan_map_cell *cell, int number, d
         snprintf(text, sizeof text, "%d: %.2fx", number + 1, cell->gain);
     else
         snprintf(text, sizeof text, "%d", number + 1);
-    put_label(file, x + CELL_WIDTH / 2.0, y + CELL_HEIGHT / 2.0 + 5, "middle", text);
+    page_label(file, x + CELL_WIDTH / 2.0, y + CELL_HEIGHT / 2.0 + 5, "middle", text);
 }
 
 static void put_map(FILE *file, const struct plan_map *map)
@@ -299,24 +249,25 @@ static void put_map(FILE *file, const struct plan_map *map)
     fputs("<h2>Which plan for which load</h2>\n<p>Across: tokens of a prompt. Down: sequences of a "
           "batch. The number is the plan's, behind it how much faster it is than static TP.</p>\n",
           file);
-    fprintf(file, "<svg viewBox=\"0 0 940 %d\">\n", (PLAN_MAP_BATCHES + 1) * CELL_HEIGHT);
+    fprintf(file, "<div class=\"picture\"><svg viewBox=\"0 0 940 %d\">\n",
+            (PLAN_MAP_BATCHES + 1) * CELL_HEIGHT);
     for (int l = 0; l < PLAN_MAP_LENGTHS; l++) {
         snprintf(text, sizeof text, "%" PRId64, map->lengths[l]);
-        put_label(file, 60 + (l + 0.5) * CELL_WIDTH, 20, "middle", text);
+        page_label(file, 60 + (l + 0.5) * CELL_WIDTH, 20, "middle", text);
     }
     for (int b = 0; b < PLAN_MAP_BATCHES; b++) {
         snprintf(text, sizeof text, "%" PRId64, map->batches[b]);
-        put_label(file, 50, (b + 1.5) * CELL_HEIGHT + 5, "end", text);
+        page_label(file, 50, (b + 1.5) * CELL_HEIGHT + 5, "end", text);
         for (int l = 0; l < PLAN_MAP_LENGTHS; l++) {
             const struct plan_map_cell *cell = &map->cells[b][l];
             int number = *cell->plan == '\0' ? -1 : plan_number(&known, cell->plan);
             put_cell(file, cell, number, 60 + l * CELL_WIDTH, (b + 1) * CELL_HEIGHT);
         }
     }
-    fputs("</svg>\n<ol>\n", file);
+    fputs("</svg></div>\n<ol>\n", file);
     for (int i = 0; i < known.count; i++) {
         fputs("<li><code>", file);
-        put_text(file, known.plans[i]);
+        page_text(file, known.plans[i]);
         fputs("</code></li>\n", file);
     }
     fputs("</ol>\n", file);
@@ -324,27 +275,19 @@ static void put_map(FILE *file, const struct plan_map *map)
 
 /* ---- The page -------------------------------------------------------------------------------- */
 
-static const char style[] =
-    "body{font:15px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:60em;"
-    "margin:2em auto;padding:0 1em}"
-    "svg{width:100%;height:auto;font:13px system-ui,sans-serif}"
-    ".mark{stroke:#222;stroke-width:1.5}"
-    ".legend span{margin-right:1em;white-space:nowrap}"
-    ".legend i{display:inline-block;width:0.9em;height:0.9em;margin-right:0.4em}";
-
 static void put_question(FILE *file, const json_t *root)
 {
     const json_t *box = json_object_get(root, "box"), *load = json_object_get(root, "load");
     fputs("<p>", file);
-    put_text(file, table_text(box, "title"));
+    page_text(file, table_text(box, "title"));
     fprintf(file,
             ". %" PRId64 " sequences of %" PRId64 " prompt and %" PRId64
             " output tokens. Times are predicted, from ",
             table_int(load, "sequences"), table_int(load, "prompt_tokens"),
             table_int(load, "output_tokens"));
-    put_text(file, table_text(box, "times"));
+    page_text(file, table_text(box, "times"));
     fputs(" figures of the box.</p>\n<p><b>", file);
-    put_text(file, table_text(root, "why"));
+    page_text(file, table_text(root, "why"));
     fputs("</b></p>\n", file);
 }
 
@@ -352,11 +295,11 @@ void plan_page_write(FILE *file, const json_t *root, const struct plan_map *map)
 {
     struct shown shown = choose_shown(root);
     fputs(PLAN_PAGE_HEAD, file);
-    put_text(file, table_text(root, "model"));
-    fprintf(file, "</title><style>%s</style></head><body>\n<h1>", style);
-    put_text(file, table_text(root, "model"));
+    page_text(file, table_text(root, "model"));
+    fprintf(file, "</title><style>%s</style></head><body>\n<h1>", page_style);
+    page_text(file, table_text(root, "model"));
     fputs(" on ", file);
-    put_text(file, table_text(json_object_get(root, "box"), "name"));
+    page_text(file, table_text(json_object_get(root, "box"), "name"));
     fputs("</h1>\n", file);
     put_question(file, root);
     if (shown.count > 0) {

@@ -5,6 +5,7 @@ set -u
 phasor=$1
 model=$2
 example=$(realpath "$3")
+changes=$(realpath "$(dirname "$0")/../../bench/changes.py")
 source "$(dirname "$0")/tools.sh"
 mkdir temporary
 export TMPDIR=$dir/temporary
@@ -124,6 +125,61 @@ rows = list(csv.DictReader(open(sys.argv[1], newline="")))
 assert len(rows) == 28 and all(None not in row and None not in row.values() for row in rows)
 assert all(float(row["total_s"]) > 0 and float(row["total_s_spread"]) >= 0 for row in rows)
 PY
+
+# ---- the page
+expect 0 "the table of results" "$phasor" report whole.jsonl
+mv out table.md
+expect 0 "the same as it was printed" "${small[@]}" --results runs.jsonl --resume
+cmp -s table.md out || fail "the table of results is another"
+expect 0 "a page" "$phasor" report whole.jsonl -o page.html
+silent out "a page"
+python3 - page.html <<'PY' || fail "a page: not what was measured"
+import html, re, sys, xml.dom.minidom
+page = open(sys.argv[1], encoding="utf-8").read()
+pictures = re.findall(r"<svg.*?</svg>", page, re.S)
+assert len(pictures) == 3  # two scenarios, and the errors
+for picture in pictures:
+    xml.dom.minidom.parseString(picture)
+bars = sum(picture.count('class="tiny"') for picture in pictures)
+assert bars == 2 * 2 * 7, bars
+assert page.count("<tr>") == 1 + 28 and "http" not in page
+for mode in ("static-tp-int4", "adaptive-exact"):
+    assert mode in page
+# The parts of a bar are in proportion to their seconds, and all bars of a load to one another.
+of_load = pictures[0].split("batch of")[0]
+scales = [float(height) / float(part) for height, part in re.findall(
+    r'height="([0-9.]+)" fill="[^"]*" stroke[^>]*><title>[^<]*: ([0-9.e-]+) s of', of_load) if float(height) > 5]
+assert len(scales) >= 7 and max(scales) / min(scales) < 1.01, scales
+PY
+has page.html "phasor report whole.jsonl</code>" "a page"
+expect 0 "a page again" "$phasor" report whole.jsonl -o page.html
+cp "$model/config.json" config.json
+expect 1 "a page in place of something else" "$phasor" report whole.jsonl -o config.json
+cmp -s config.json "$model/config.json" || fail "a page in place of something else: it was lost"
+expect 1 "a page of nothing" "$phasor" report nothing.jsonl -o nothing.html
+[ ! -e nothing.html ] || fail "a page of nothing: it is there"
+head -n 6 whole.jsonl >begun.jsonl # no run yet
+expect 0 "a page of plans" "$phasor" report begun.jsonl -o begun.html
+has begun.html "</html>" "a page of plans"
+cp two.json 'two<b>.json'
+expect 0 "markup in names" "$phasor" bench "$model" --devices cpu:2 --box './two<b>.json' --scenarios 16/4 \
+    --batch-sizes 2 --plans-only --results names.jsonl
+expect 0 "markup in names" "$phasor" report names.jsonl -o names.html
+has names.html 'two&lt;b&gt;.json' "markup in names"
+! grep -q 'two<b>' names.html || fail "markup in names: it is in the page"
+
+# ---- two files
+expect 0 "the same twice" python3 "$changes" whole.jsonl whole.jsonl
+has out "^0 of [1-9][0-9]* changed beyond their noise; 0 ran too seldom; 0 only in" "the same twice"
+jq -c 'if .kind == "run" then .total_s = 1 + .round / 1e3 else . end' whole.jsonl >level.jsonl
+jq -c 'if .kind == "run" and .plan == "tp2|tp2" then .total_s *= 1.1 else . end' level.jsonl >slower.jsonl
+expect 0 "one plan slower" python3 "$changes" level.jsonl slower.jsonl
+lines out 5 "one plan slower" # four loads, and the sum
+has out "^kjv-moe 16/4 x 2, tp2|tp2 by none: slower: 1.100 times as long (1.0[0-9]* to 1.1[0-9]*)$" "one plan slower"
+expect 0 "one plan faster" python3 "$changes" slower.jsonl level.jsonl
+has out "^kjv-moe 24/8 x 4, tp2|tp2 by none: faster: 0.909 times as long" "one plan faster"
+expect 1 "no results" python3 "$changes" two.json whole.jsonl
+has err "two.json: no results of phasor bench" "no results"
 
 # ---- what goes wrong
 "$example" four.json 4 bytes=1e8

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""What changed from one file of results of phasor bench to another, beyond their noise.
+
+usage: bench/changes.py OLD NEW
+
+Of each load and plan that ran at least twice in both: how many times as long the new runs took, by the
+geometric means of their totals, with the interval of 95 % (Welch's t over logarithms). Shown is what does not
+contain 1; then loads whose mode has another plan, and what only one of the files has. Exit status 0 whether or
+not anything changed, 1 for a file that is none.
+"""
+import json
+import math
+import sys
+
+# Student's t beyond which 2.5 % lie, by degrees of freedom.
+STUDENT = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
+           2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048,
+           2.045, 2.042]
+
+
+def student(freedom):
+    whole = int(freedom)
+    return STUDENT[max(whole, 1) - 1] if whole <= len(STUDENT) else 1.96 + 2.5 / whole
+
+
+def load_of(line):
+    return f"{line['model'].rstrip('/').split('/')[-1]} {line['prompt_tokens']}/{line['output_tokens']} x {line['batch_size']}"
+
+
+def read(path):
+    """Logarithms of totals by (load, plan), and plans by (load, mode)."""
+    times, plans = {}, {}
+    with open(path, encoding="utf-8") as file:
+        lines = [json.loads(line) for line in file if line.endswith("\n")]
+    if not lines or lines[0].get("kind") != "bench" or lines[0].get("format") != 1:
+        raise ValueError("its first line is not of phasor bench")
+    for line in lines:
+        if line["kind"] == "run" and "failed" not in line:
+            times.setdefault((load_of(line), line["plan"], line["way"]), []).append(math.log(line["total_s"]))
+        for plan in line["plans"] if line["kind"] == "cell" else []:
+            for mode in plan["modes"]:
+                plans[load_of(line), mode] = f"{plan['plan']} by {plan['way']}" if plan["plan"] else "none"
+    return times, plans
+
+
+def moments(values):
+    mean = sum(values) / len(values)
+    return mean, sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values)
+
+
+def interval(old, new):
+    """Of the ratio of means, Welch's."""
+    (before, a), (after, b) = moments(old), moments(new)
+    change = after - before
+    if a + b == 0:
+        return math.exp(change), math.exp(change), math.exp(change)
+    freedom = (a + b) ** 2 / (a ** 2 / (len(old) - 1) + b ** 2 / (len(new) - 1))
+    half = student(freedom) * math.sqrt(a + b)
+    return math.exp(change), math.exp(change - half), math.exp(change + half)
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    sides = []
+    for path in sys.argv[1:]:
+        try:
+            sides.append(read(path))
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            sys.exit(f"{path}: no results of phasor bench: {error}")
+    (old, old_plans), (new, new_plans) = sides
+    both = [key for key in old if key in new]
+    compared = [key for key in both if len(old[key]) > 1 and len(new[key]) > 1]
+    changed = 0
+    for key in compared:
+        ratio, low, high = interval(old[key], new[key])
+        if low <= 1 <= high:
+            continue
+        changed += 1
+        print(f"{key[0]}, {key[1]} by {key[2]}: {'slower' if ratio > 1 else 'faster'}: {ratio:.3f} times as long "
+              f"({low:.3f} to {high:.3f})")
+    for key, plan in old_plans.items():
+        if new_plans.get(key, plan) != plan:
+            print(f"{key[0]}, {key[1]}: its plan was {plan} and is {new_plans[key]}")
+    print(f"{changed} of {len(compared)} changed beyond their noise; {len(both) - len(compared)} ran too seldom; "
+          f"{len(old) - len(both)} only in {sys.argv[1]}, {len(new) - len(both)} only in {sys.argv[2]}")
+
+
+main()

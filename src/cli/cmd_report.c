@@ -1,0 +1,57 @@
+/* phasor report: results of phasor bench as a page of pictures. */
+#include <stdio.h>
+
+#include "bench_print.h"
+#include "commands.h"
+#include "page_file.h"
+#include "report_page.h"
+
+struct report_values {
+    const char *output;
+};
+
+static struct report_values values;
+
+static const struct cli_option options[] = {
+    {"output", 'o', OPTION_FILE, offsetof(struct report_values, output), "FILE",
+     "the page (HTML); without it the table is printed, in Markdown", 0, 0, NULL},
+    {.name = NULL},
+};
+
+static int page_write(const struct bench_results *results, const char *path)
+{
+    FILE *file = page_file_check(values.output, REPORT_PAGE_HEAD, "--output")
+                     ? page_file_open(values.output)
+                     : NULL;
+    if (file == NULL)
+        return EXIT_FATAL;
+    bool is_good = report_page_write(file, results, path);
+    return page_file_close(file, values.output) && is_good ? EXIT_DONE : EXIT_FATAL;
+}
+
+static int run(const struct cli_command *command, char **operands, int operand_count)
+{
+    struct bench_results results;
+    int code = EXIT_FATAL;
+    (void)command;
+    (void)operand_count;
+    if (bench_results_read(&results, operands[0])) {
+        if (values.output != NULL)
+            code = page_write(&results, operands[0]);
+        else
+            code = bench_print(&results, BENCH_MARKDOWN) ? EXIT_DONE : EXIT_FATAL;
+    }
+    bench_results_free(&results);
+    return code;
+}
+
+const struct cli_command command_report = {
+    .name = "report",
+    .operands = "RESULTS",
+    .summary = "make a page of pictures of what phasor bench measured",
+    .options = options,
+    .values = &values,
+    .operand_min = 1,
+    .operand_max = 1,
+    .run = run,
+};

@@ -1,0 +1,30 @@
+/* Pieces of pages with pictures: text that cannot become markup, and shapes of SVG. Failures are
+ * those of the file. */
+#ifndef PHASOR_CLI_PAGE_H
+#define PHASOR_CLI_PAGE_H
+
+#include <stdio.h>
+
+/* That stay apart for those who see few, on light and dark (Okabe and Ito, 2008). */
+#define PAGE_COLOURS 8
+extern const char *const page_colours[PAGE_COLOURS];
+
+/* Of every page, within <style>; dark where the reader wants it so. */
+extern const char page_style[];
+
+/* What a file or a model says of itself. */
+void page_text(FILE *file, const char *text);
+
+/* `anchor`: "start", "middle" or "end". */
+void page_label(FILE *file, double x, double y, const char *anchor, const char *text);
+
+/* A box whose `title` is shown to who points at it. */
+void page_rect(FILE *file, double x, double y, double width, double height, const char *colour,
+               const char *title);
+
+void page_line(FILE *file, double x1, double y1, double x2, double y2, const char *style);
+
+/* Names behind patches of page_colours[0], [1] ... */
+void page_legend(FILE *file, const char *const *names, int count);
+
+#endif
