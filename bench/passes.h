@@ -6,23 +6,12 @@
 #ifndef PHASOR_BENCH_PASSES_H
 #define PHASOR_BENCH_PASSES_H
 
-#include "layout/layout.h"
+#include "engine/pass_recorder.h"
 #include "parts.h"
 #include "pool.h"
 #include "replay/box_model.h"
 
 #define PASSES_ROUNDS_MAX 99
-
-/* Of sequences that are alike, spread evenly over the data-parallel groups. */
-struct pass_case {
-    enum phase phase;
-    bool is_packed;     /* decode on the INT4 backup's weights */
-    int64_t sequences;  /* of decode */
-    int64_t context;    /* of decode: positions that each new token sees, its own included */
-    int64_t prompt;     /* of prefill: each prompt's tokens */
-    int64_t tokens;     /* of prefill: of the pass, a multiple of the groups */
-    int64_t pass_index; /* of prefill: passes that went before through the same prompts */
-};
 
 struct passes {
     const char *model; /* its folder */
@@ -31,9 +20,6 @@ struct passes {
     int rank_count;
     struct pool pool; /* of all recordings that passes_time replays */
 };
-
-/* Passes after which a group stands at the beginning of a prompt again. */
-int64_t passes_period(const struct layout *layout, int64_t prompt, int64_t tokens);
 
 /* Records those of the layout's cases that the round has not yet. Memory for the keys and values of
  * the largest is filled before; nobody has computed them. Returns how many were recorded. */

@@ -250,7 +250,7 @@ static int cases_of(struct pass_case cases[CASES_MAX], const struct model *model
     int count = 0;
     for (int q = 0; q < model->question_count; q++) {
         const struct question *question = &model->questions[q];
-        int64_t period = passes_period(layout, question->scenario->prompt, pass_tokens(question));
+        int64_t period = pass_period(layout, question->scenario->prompt, pass_tokens(question));
         for (int64_t i = 0; i < period; i++)
             case_add(cases, &count, prefill_case(question, i));
         for (int packed = 0; packed <= question->subject.problem.allows_int4; packed++) {
@@ -326,7 +326,7 @@ static struct pass_time prefill_time(struct model *model, const struct question 
 {
     struct pass_time sum = {0};
     int64_t tokens = pass_tokens(question), prompt = question->scenario->prompt;
-    int64_t period = passes_period(layout, prompt, tokens);
+    int64_t period = pass_period(layout, prompt, tokens);
     double passes = (double)(question->sequences * prompt / tokens) / (double)period;
     for (int64_t i = 0; i < period; i++)
         time_add(&sum, case_time(model, layout, prefill_case(question, i)), passes);

@@ -482,6 +482,37 @@ PHASOR_API enum phasor_status phasor_replay(char **out_json,
                                             const struct phasor_replay_params *params,
                                             struct phasor_error *err) PHASOR_MUST_CHECK;
 
+enum phasor_phase { PHASOR_PHASE_PREFILL, PHASOR_PHASE_DECODE };
+
+/* A single pass of sequences that are alike, evenly over the data-parallel groups of the plan. What
+ * stands before it is not computed: keys and values are there as if it had been. */
+struct phasor_pass_params {
+    size_t size;
+    enum phasor_phase phase;
+    int64_t sequences;      /* of decode: that get a token each; at least the groups */
+    int64_t context_tokens; /* of decode: positions that each token sees, its own included */
+    int64_t prompt_tokens;  /* of prefill: of each prompt */
+    int64_t pass_tokens;    /* of prefill: of the pass. A group's share of it is some whole prompts, or
+                             * a part of one into which it divides evenly */
+    int64_t pass_index;     /* of prefill: passes that went before through the same prompts; fewer than
+                             * phasor_pass_count */
+    bool is_modelled;       /* for replay with durations of a box alone: memory of keys and values is
+                             * not touched, and the pass may take less time than one of a run */
+    const char *recording_path; /* as of phasor_batch_params */
+};
+PHASOR_API struct phasor_pass_params phasor_pass_params_default(void);
+
+/* Runs and records one pass of a model that was opened with `records`, whose plan has one layout (of
+ * decode, perhaps packed, with PHASOR_TRANSITION_KEEP). The recording is whole or not at all. */
+PHASOR_API enum phasor_status phasor_pass_record(struct phasor_model *model,
+                                                 const struct phasor_pass_params *params,
+                                                 struct phasor_error *err) PHASOR_MUST_CHECK;
+
+/* Passes of prefill that go through the same prompts, each of them another pass_index; 0: params are
+ * of none. */
+PHASOR_API int64_t phasor_pass_count(const struct phasor_model *model,
+                                     const struct phasor_pass_params *params);
+
 /* ---- The times of a box -------------------------------------------------------------------- */
 
 struct phasor_calibrate_params {

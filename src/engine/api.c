@@ -55,14 +55,6 @@ const char *phasor_status_name(enum phasor_status status)
 
 #define PLAN_AUTO "auto"
 
-struct phasor_model {
-    struct engine *engine;
-    struct auto_plan plan; /* found */
-    char plan_text[LAYOUT_TEXT_BYTES];
-    struct log_bridge bridge;
-    struct log_sink log;
-};
-
 struct phasor_model_params phasor_model_params_default(void)
 {
     return (struct phasor_model_params){.size = sizeof(struct phasor_model_params)};

@@ -4,6 +4,8 @@
 
 #include "base/log.h"
 #include "base/status.h"
+#include "engine/auto_plan.h"
+#include "engine/engine.h"
 #include "phasor.h"
 
 /* The status, with its sentence in `out`, which may be NULL. */
@@ -20,6 +22,15 @@ struct log_bridge {
     void *context;
 };
 void api_log(void *bridge, enum log_level level, const char *message);
+
+/* What callers have a handle of. */
+struct phasor_model {
+    struct engine *engine;
+    struct auto_plan plan; /* found */
+    char plan_text[LAYOUT_TEXT_BYTES];
+    struct log_bridge bridge;
+    struct log_sink log;
+};
 
 /* What every call with a checkpoint asks for. */
 enum status api_check_model(const char *model, enum phasor_dtype dtype,

@@ -1,0 +1,335 @@
+#include "engine/pass_recorder.h"
+
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/memory.h"
+#include "base/random.h"
+#include "base/record.h"
+#include "base/trace.h"
+#include "engine/batch_recording.h"
+#include "exec/exec.h"
+#include "exec/sampler.h"
+
+#define NODES_MAX    ((int64_t)1 << 22)
+#define TOKENS_MAX   ((int64_t)1 << 20) /* of a pass; positions that sequences see together: 2^32 */
+#define SEGMENTS_MAX 4096
+#define KV_BYTE      0x3c /* bf16 of it are small numbers */
+
+struct pass_recorder {
+    struct engine *engine;
+    const struct layout *layout;
+    struct exec *exec;
+    struct kv_cache cache;
+    struct sampler sampler;
+    int32_t *tokens, *pages; /* at random; 0, 1, 2 ... */
+    struct exec_segment segments[SEGMENTS_MAX];
+    int32_t wanted[SEGMENTS_MAX]; /* rows whose logits are */
+    int64_t segment_count, wanted_count, row_count;
+    bool is_warm[PHASE_COUNT];
+};
+
+/* ---- What a pass has ------------------------------------------------------------------------- */
+
+int64_t pass_period(const struct layout *layout, int64_t prompt, int64_t tokens)
+{
+    int64_t of_group = tokens / layout->attention.dp;
+    return of_group < prompt ? prompt / of_group : 1;
+}
+
+static int64_t of_group(const struct layout *layout, int64_t count)
+{
+    return ceil_div(count, layout->attention.dp);
+}
+
+static enum status prefill_check(const struct pass_case *of, const struct layout *layout,
+                                 const struct model_config *config, struct error *err)
+{
+    int64_t groups = layout->attention.dp;
+    if (of->prompt < 1 || of->prompt > config->position_count_max)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "a prompt of %lld tokens; the model's context has 1 to %lld",
+                         (long long)of->prompt, (long long)config->position_count_max);
+    if (of->tokens < 1 || of->tokens > TOKENS_MAX || of->tokens % groups != 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "a pass of %lld tokens: expected 1 to %lld, evenly over %lld groups",
+                         (long long)of->tokens, (long long)TOKENS_MAX, (long long)groups);
+    int64_t share = of->tokens / groups;
+    if (share % of->prompt != 0 && of->prompt % share != 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "a group has %lld tokens of the pass, which prompts of %lld tokens do not "
+                         "fill evenly",
+                         (long long)share, (long long)of->prompt);
+    if (of->pass_index < 0 || of->pass_index >= pass_period(layout, of->prompt, of->tokens))
+        return error_set(err, STATUS_INVALID_ARGUMENT, "pass %lld of the %lld of a prompt",
+                         (long long)of->pass_index,
+                         (long long)pass_period(layout, of->prompt, of->tokens));
+    if (ceil_div(share, of->prompt) * groups > SEGMENTS_MAX)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "a pass has more than %d prompts; fewer tokens do", SEGMENTS_MAX);
+    return STATUS_OK;
+}
+
+enum status pass_case_check(const struct pass_case *of, const struct layout *layout,
+                            const struct model_config *config, struct error *err)
+{
+    if (of->phase == PHASE_PREFILL)
+        return prefill_check(of, layout, config, err);
+    if (of->sequences < layout->attention.dp || of->sequences > SEGMENTS_MAX)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "%lld sequences of decode: expected %d, the groups, to %d",
+                         (long long)of->sequences, layout->attention.dp, SEGMENTS_MAX);
+    if (of->context < 1 || of->context > config->position_count_max)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "a context of %lld tokens; the model's has 1 to %lld",
+                         (long long)of->context, (long long)config->position_count_max);
+    return STATUS_OK;
+}
+
+/* Sequences of a group that have pages, and pages of each. */
+static int64_t sequences_of(const struct layout *layout, const struct pass_case *of)
+{
+    if (of->phase == PHASE_DECODE)
+        return of_group(layout, of->sequences);
+    return ceil_div((of->pass_index + 1) * of_group(layout, of->tokens), of->prompt);
+}
+
+static int64_t pages_of(const struct pass_case *of)
+{
+    return kv_pages_for(of->phase == PHASE_DECODE ? of->context : of->prompt);
+}
+
+static void segment_add(struct pass_recorder *recorder, const struct pass_case *of, int group,
+                        int64_t sequence, int64_t first, int64_t count, bool has_logits)
+{
+    int64_t number = (int64_t)group * sequences_of(recorder->layout, of) + sequence;
+    int64_t token = of->phase == PHASE_DECODE ? number : number * of->prompt + first;
+    ASSERT(recorder->segment_count < SEGMENTS_MAX);
+    recorder->segments[recorder->segment_count++] =
+        (struct exec_segment){.tokens = recorder->tokens + token,
+                              .token_count = count,
+                              .first_position = first,
+                              .pages = recorder->pages + sequence * pages_of(of),
+                              .group = group};
+    recorder->row_count += count;
+    if (has_logits)
+        recorder->wanted[recorder->wanted_count++] = (int32_t)recorder->row_count - 1;
+}
+
+/* A group goes through its prompts one after another. */
+static void prefill_add(struct pass_recorder *recorder, const struct pass_case *of, int group)
+{
+    int64_t share = of_group(recorder->layout, of->tokens), at = of->pass_index * share;
+    int64_t end = at + share;
+    while (at < end) {
+        int64_t first = at % of->prompt, left = of->prompt - first;
+        int64_t count = left < end - at ? left : end - at;
+        segment_add(recorder, of, group, at / of->prompt, first, count, count == left);
+        at += count;
+    }
+}
+
+static void segments_fill(struct pass_recorder *recorder, const struct pass_case *of)
+{
+    int groups = recorder->layout->attention.dp;
+    recorder->segment_count = recorder->wanted_count = recorder->row_count = 0;
+    for (int group = 0; group < groups; group++) {
+        struct range here = layout_share(of->sequences, groups, group);
+        for (int64_t s = 0; of->phase == PHASE_DECODE && s < here.count; s++)
+            segment_add(recorder, of, group, s, of->context - 1, 1, true);
+        if (of->phase == PHASE_PREFILL)
+            prefill_add(recorder, of, group);
+    }
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+/* Of all cases: the largest. */
+struct sizes {
+    int64_t tokens, sequences, pages;
+    int64_t drawn; /* tokens at random */
+};
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static struct sizes sizes_of(const struct layout *layout, const struct pass_case *cases, int count)
+{
+    struct sizes sizes = {1, layout->attention.dp, 1, 1};
+    for (int i = 0; i < count; i++) {
+        const struct pass_case *of = &cases[i];
+        bool is_decode = of->phase == PHASE_DECODE;
+        int64_t here = sequences_of(layout, of), all = layout->attention.dp * here;
+        sizes.tokens = larger(sizes.tokens, is_decode ? of->sequences : of->tokens);
+        sizes.sequences = larger(sizes.sequences, larger(all, is_decode ? of->sequences : 0));
+        sizes.pages = larger(sizes.pages, here * pages_of(of));
+        sizes.drawn = larger(sizes.drawn, all * (is_decode ? 1 : of->prompt));
+    }
+    sizes.tokens = larger(sizes.tokens, sizes.sequences);
+    return sizes;
+}
+
+static enum status arrays_get(struct pass_recorder *recorder, const struct sizes *sizes,
+                              struct error *err)
+{
+    int64_t vocab = engine_config(recorder->engine)->vocab_count;
+    struct random random = {.seed = 1};
+    TRY(memory_get((void **)&recorder->tokens, (size_t)sizes->drawn, sizeof(int32_t), "ids", err));
+    TRY(memory_get((void **)&recorder->pages, (size_t)sizes->pages, sizeof(int32_t), "pages", err));
+    for (int64_t i = 0; i < sizes->drawn; i++)
+        recorder->tokens[i] = (int32_t)random_below(&random, (uint64_t)vocab);
+    for (int64_t i = 0; i < sizes->pages; i++)
+        recorder->pages[i] = (int32_t)i;
+    return STATUS_OK;
+}
+
+/* Pages that nobody wrote to would be one page of zeros, which a processor's cache holds. */
+static void cache_fill(struct pass_recorder *recorder, int64_t page_count)
+{
+    for (int rank = 0; rank < recorder->layout->rank_count; rank++) {
+        for (int64_t layer = 0; layer < engine_config(recorder->engine)->layer_count; layer++) {
+            struct kv_layer kv = kv_cache_layer(&recorder->cache, rank, layer);
+            size_t bytes = (size_t)(kv_page_values(&kv) * page_count * dtype_bytes(kv.dtype));
+            memset(kv.keys, KV_BYTE, bytes);
+            memset(kv.values, KV_BYTE, bytes);
+        }
+    }
+}
+
+static enum status parts_get(struct pass_recorder *recorder, const struct sizes *sizes,
+                             struct error *err)
+{
+    const struct model_config *config = engine_config(recorder->engine);
+    TRY(engine_exec_create(&recorder->exec, recorder->engine, sizes->tokens, sizes->sequences,
+                           err));
+    TRY(sampler_init(&recorder->sampler, config->vocab_count, err));
+    TRY(arrays_get(recorder, sizes, err));
+    return kv_cache_init(&recorder->cache,
+                         &(struct kv_cache_params){.box = exec_box(recorder->exec),
+                                                   .config = config,
+                                                   .layout = recorder->layout,
+                                                   .dtype = exec_kv_dtype(recorder->exec),
+                                                   .page_count = sizes->pages},
+                         err);
+}
+
+enum status pass_recorder_create(struct pass_recorder **out, struct engine *engine,
+                                 const struct pass_case *cases, int count, bool fills_cache,
+                                 struct error *err)
+{
+    struct pass_recorder *recorder;
+    const struct layout *layout = engine_layout(engine);
+    struct sizes sizes = sizes_of(layout, cases, count);
+    TRY(memory_get((void **)&recorder, 1, sizeof *recorder, "a recorder of passes", err));
+    recorder->engine = engine;
+    recorder->layout = layout;
+    enum status status = parts_get(recorder, &sizes, err);
+    if (status != STATUS_OK) {
+        pass_recorder_destroy(recorder);
+        return status;
+    }
+    if (fills_cache)
+        cache_fill(recorder, sizes.pages);
+    *out = recorder;
+    return STATUS_OK;
+}
+
+void pass_recorder_destroy(struct pass_recorder *recorder)
+{
+    if (recorder == NULL)
+        return;
+    memory_free(recorder->tokens);
+    memory_free(recorder->pages);
+    sampler_deinit(&recorder->sampler);
+    kv_cache_deinit(&recorder->cache);
+    exec_destroy(recorder->exec);
+    memory_free(recorder);
+}
+
+/* ---- Running --------------------------------------------------------------------------------- */
+
+static struct exec_head head_of(const struct pass_recorder *recorder, int64_t first)
+{
+    int64_t left = recorder->wanted_count - first;
+    return (struct exec_head){.rows = recorder->wanted + first,
+                              .row_count = left < EXEC_LOGIT_ROWS ? left : EXEC_LOGIT_ROWS};
+}
+
+static enum status choose(struct pass_recorder *recorder, const struct exec_head *head,
+                          struct error *err)
+{
+    const struct sampler_choice choice = {.top_p = 1};
+    for (int64_t i = 0; i < head->row_count; i++) {
+        const float *logits = head->logits + i * head->stride;
+        if (!sampler_can_choose(logits, recorder->sampler.vocab_count))
+            return error_set(err, STATUS_FORMAT,
+                             "the model's logits are no finite numbers; its weights are broken");
+        sampler_choose(&recorder->sampler, logits, &choice);
+    }
+    return STATUS_OK;
+}
+
+/* As a step of the generator that draws tokens: all logits come to the host, which is what the
+ * planner prices; a greedy step leaves them on the device. */
+static enum status pass_run(struct pass_recorder *recorder, const struct pass_case *of,
+                            struct error *err)
+{
+    bool is_prefill = of->phase == PHASE_PREFILL;
+    enum layer_form form = is_prefill ? FORM_OWNED : exec_decode_form(recorder->exec);
+    struct exec_head head = head_of(recorder, 0);
+    TRY(exec_step(recorder->exec, &recorder->cache, form, recorder->segments,
+                  recorder->segment_count, &head, err));
+    TRY(choose(recorder, &head, err));
+    for (int64_t first = EXEC_LOGIT_ROWS; first < recorder->wanted_count;
+         first += EXEC_LOGIT_ROWS) {
+        head = head_of(recorder, first);
+        TRY(exec_head(recorder->exec, &head, err));
+        TRY(choose(recorder, &head, err));
+    }
+    return STATUS_OK;
+}
+
+static enum status pass_record(struct pass_recorder *recorder, const struct pass_case *of,
+                               struct recording *out, struct error *err)
+{
+    struct trace *trace = engine_trace(recorder->engine);
+    struct phasor_batch_result none = {0};
+    record_start(trace, NODES_MAX);
+    record_phase(trace, of->phase == PHASE_PREFILL ? RECORD_PREFILL : RECORD_DECODE);
+    enum status status = pass_run(recorder, of, err);
+    bool is_whole = record_stop(trace) == RECORD_WHOLE;
+    if (status != STATUS_OK)
+        return status;
+    if (!is_whole)
+        return error_set(err, STATUS_LIMIT, "a pass has too many operations to be recorded");
+    return batch_recording_get(out,
+                               &(struct batch_recording_params){
+                                   .engine = recorder->engine, .result = &none, .wall_seconds = 1},
+                               err);
+}
+
+/* Threads, and weights that nobody has read. */
+static enum status warm(struct pass_recorder *recorder, const struct pass_case *of,
+                        struct error *err)
+{
+    struct exec_hooks hooks = {0};
+    if (recorder->is_warm[of->phase])
+        return STATUS_OK;
+    recorder->is_warm[of->phase] = true;
+    TRY(engine_enter(recorder->engine, &(struct generator_pass){.phase = of->phase}, &hooks, err));
+    return of->phase == PHASE_DECODE ? pass_run(recorder, of, err) : STATUS_OK;
+}
+
+enum status pass_recorder_run(struct pass_recorder *recorder, const struct pass_case *of,
+                              struct recording *out, struct error *err)
+{
+    struct trace_lane *before = trace_lane_use(engine_lane(recorder->engine));
+    segments_fill(recorder, of);
+    enum status status = warm(recorder, of, err);
+    if (status == STATUS_OK)
+        status = pass_record(recorder, of, out, err);
+    trace_lane_use(before);
+    return status;
+}

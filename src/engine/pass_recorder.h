@@ -1,0 +1,45 @@
+/* Single passes of prefill and decode, recorded for replay, without what stands before them: keys
+ * and values of earlier tokens are in the cache as if somebody had computed them. What plans take
+ * on a box is composed of such passes (bench/regret.c, phasor bench --replay).
+ */
+#ifndef PHASOR_ENGINE_PASS_RECORDER_H
+#define PHASOR_ENGINE_PASS_RECORDER_H
+
+#include "engine/engine.h"
+#include "replay/recording.h"
+
+/* Of sequences that are alike, spread evenly over the data-parallel groups. */
+struct pass_case {
+    enum phase phase;
+    bool is_packed;     /* decode on the INT4 backup's weights: the engine's plan has them */
+    int64_t sequences;  /* of decode */
+    int64_t context;    /* of decode: positions that each new token sees, its own included */
+    int64_t prompt;     /* of prefill: each prompt's tokens */
+    int64_t tokens;     /* of prefill: of the pass, a multiple of the groups */
+    int64_t pass_index; /* of prefill: passes that went before through the same prompts */
+};
+
+/* Passes after which a group stands at the beginning of a prompt again. `tokens` are a multiple of
+ * the groups; a group's share is a multiple of the prompt, or divides it. */
+int64_t pass_period(const struct layout *layout, int64_t prompt, int64_t tokens);
+
+/* STATUS_INVALID_ARGUMENT with the rule that the case breaks. */
+enum status pass_case_check(const struct pass_case *of, const struct layout *layout,
+                            const struct model_config *config, struct error *err) MUST_CHECK;
+
+struct pass_recorder;
+
+/* For passes of these cases, each of which holds (pass_case_check), on an engine that records.
+ * Takes memory for the largest. `fills_cache`: keys and values are written once, so that they are
+ * read from memory as those of a run; else the time that attention takes is not that of a run. */
+enum status pass_recorder_create(struct pass_recorder **out, struct engine *engine,
+                                 const struct pass_case *cases, int count, bool fills_cache,
+                                 struct error *err) MUST_CHECK;
+void pass_recorder_destroy(struct pass_recorder *recorder); /* NULL is allowed */
+
+/* Runs and records one pass; the first of decode runs once before, to warm up. `out` is the
+ * caller's to deinit. */
+enum status pass_recorder_run(struct pass_recorder *recorder, const struct pass_case *of,
+                              struct recording *out, struct error *err) MUST_CHECK;
+
+#endif
