@@ -191,8 +191,9 @@ json_t *bench_run_json(const struct bench_results *results, const struct bench_r
 {
     const struct bench_cell *cell = &results->cells[run->cell];
     const struct bench_plan *plan = &cell->plans[run->plan];
-    json_t *object = json_pack("{s:s, s:s, s:s, s:i, s:s}", "kind", "run", "plan", plan->plan,
-                               "way", plan->way, "round", run->round, "clock", "wall");
+    json_t *object =
+        json_pack("{s:s, s:s, s:s, s:i, s:s}", "kind", "run", "plan", plan->plan, "way", plan->way,
+                  "round", run->round, "clock", bench_clock_name(&results->question));
     bool is_whole = object != NULL && put_subject(object, &results->question, cell);
     if (is_whole && run->has_failed)
         is_whole = json_object_set_new(object, "failed", json_string(message)) == 0;

@@ -166,6 +166,13 @@ void bench_plans_choose(struct bench_cell *cell, const struct bench_question *qu
     }
 }
 
+int64_t bench_pass_tokens(const struct bench_question *question, const struct bench_cell *cell)
+{
+    int64_t all =
+        question->batch_sizes[cell->batch_size] * question->scenarios[cell->scenario].prompt_tokens;
+    return all < BENCH_PASS_TOKENS_MAX ? all : BENCH_PASS_TOKENS_MAX;
+}
+
 /* ---- Asking ---------------------------------------------------------------------------------- */
 
 static double now(void)
@@ -196,6 +203,10 @@ bool bench_plans_find(struct bench_cell *cell, const struct bench_question *ques
     params.sequences = question->batch_sizes[cell->batch_size];
     params.prompt_tokens = scenario->prompt_tokens;
     params.output_tokens = scenario->output_tokens;
+    if (question->is_modelled) {
+        params.max_num_seqs = params.sequences;
+        params.max_num_batched_tokens = bench_pass_tokens(question, cell);
+    }
     double began = now();
     enum phasor_status status = phasor_plan(&text, &params, &err);
     cell->planning_seconds = now() - began;

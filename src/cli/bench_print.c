@@ -22,15 +22,20 @@ static json_t *real_or_null(double value)
 /* Times, once there is a round. */
 static void times_put(json_t *row, const struct bench_summary *of)
 {
+    bool is_wall = of->peak_bytes > 0; /* what nobody ran has no such things */
     json_object_set_new(row, "prefill_s", spread_json(&of->prefill));
     json_object_set_new(row, "decode_s", spread_json(&of->decode));
     json_object_set_new(row, "between_s", spread_json(&of->between));
     json_object_set_new(row, "total_s", spread_json(&of->total));
-    json_object_set_new(row, "median_ttft_s", json_real(of->ttft));
+    if (is_wall)
+        json_object_set_new(row, "median_ttft_s", json_real(of->ttft));
     json_object_set_new(row, "median_tpot_s", json_real(of->tpot));
     json_object_set_new(row, "total_token_throughput", json_real(of->tokens_per_second));
-    json_object_set_new(row, "collective_bytes", json_integer((json_int_t)of->collective_bytes));
-    json_object_set_new(row, "peak_bytes", json_integer((json_int_t)of->peak_bytes));
+    if (is_wall) {
+        json_object_set_new(row, "collective_bytes",
+                            json_integer((json_int_t)of->collective_bytes));
+        json_object_set_new(row, "peak_bytes", json_integer((json_int_t)of->peak_bytes));
+    }
     if (of->has_ratio) {
         json_object_set_new(row, "against_static_tp", json_real(of->ratio.mean));
         json_object_set_new(row, "against_static_tp_low", json_real(of->ratio.low));
@@ -50,7 +55,8 @@ static json_t *row_json(const struct bench_results *results, int index, enum ben
         "prompt_tokens", (json_int_t)scenario->prompt_tokens, "output_tokens",
         (json_int_t)scenario->output_tokens, "batch_size",
         (json_int_t)question->batch_sizes[cell->batch_size], "devices", question->devices, "mode",
-        bench_mode_names[mode], "clock", "wall", "rounds", of->rounds, "failures", of->failures);
+        bench_mode_names[mode], "clock", bench_clock_name(question), "rounds", of->rounds,
+        "failures", of->failures);
     if (of->plan == NULL) {
         json_object_set_new(row, "plan", json_null());
         json_object_set_new(row, "why", json_string(of->why));
@@ -70,11 +76,13 @@ static json_t *row_json(const struct bench_results *results, int index, enum ben
 
 static void markdown_head(const struct bench_results *results)
 {
-    printf("phasor %s, %s, from %s; plans %s by %s.\nSeconds by the clock: medians of the rounds; "
-           "± is from the first quartile to the third. Against static TP: above 1 is faster, with "
-           "the interval of 95 %% over pairs of rounds.\n\n",
-           results->version, results->question.devices, results->began, results->plans_hash,
-           results->cell_count > 0 ? results->cells[0].box : "nobody");
+    printf(
+        "phasor %s, %s, from %s; plans %s by %s.\n%s Medians of the rounds; ± is from the first "
+        "quartile to the third. Against static TP: above 1 is faster, with the interval of 95 %% "
+        "over pairs of rounds.\n\n",
+        results->version, results->question.devices, results->began, results->plans_hash,
+        results->cell_count > 0 ? results->cells[0].box : "nobody",
+        bench_clock_sentence(&results->question));
     printf("| model | load | mode | plan | predicted | prefill | decode | between | total | ± | "
            "tokens/s | TTFT | TPOT | against static TP |\n"
            "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: "
@@ -128,9 +136,11 @@ static void markdown_row(const struct bench_results *results, int index, enum be
         printf("%s | | | | | | | | |\n", of->failures > 0 ? "failed" : "not run");
         return;
     }
-    printf("%.3g | %.3g | %.3g | %.3g | %.1f %% | %.0f | %.3g | %.3g | ", of->prefill.median,
-           of->decode.median, of->between.median, of->total.median, 100 * of->total.spread,
-           of->tokens_per_second, of->ttft, of->tpot);
+    printf("%.3g | %.3g | %.3g | %.3g | %.1f %% | %.0f | ", of->prefill.median, of->decode.median,
+           of->between.median, of->total.median, 100 * of->total.spread, of->tokens_per_second);
+    if (of->ttft > 0)
+        printf("%.3g", of->ttft);
+    printf(" | %.3g | ", of->tpot);
     markdown_ratio(of);
 }
 

@@ -19,6 +19,21 @@ bool bench_mode_plans(enum bench_mode mode)
            mode == BENCH_ADAPTIVE;
 }
 
+const char *bench_clock_name(const struct bench_question *question)
+{
+    return question->is_modelled ? "modelled" : "wall";
+}
+
+const char *bench_clock_sentence(const struct bench_question *question)
+{
+    return question->is_modelled
+               ? "Modelled: prefill by replay of passes that were recorded on this machine's "
+                 "ranks, "
+                 "over links as much slower than the box's as they compute slower; decode by the "
+                 "box's figures; changes of layout as they are predicted."
+               : "Seconds by the clock.";
+}
+
 const char *bench_model_name(const struct bench_question *question, int model)
 {
     const char *path = question->models[model], *at = path + strlen(path);
@@ -137,10 +152,11 @@ json_t *bench_question_json(const struct bench_question *question)
             json_array_append_new(modes, json_string(bench_mode_names[mode]));
     }
     /* json_pack takes over what it is given, and gives it up where anything of it is missing. */
-    return json_pack("{s:o, s:o, s:o, s:o, s:s, s:s, s:I, s:I, s:I}", "models", models, "scenarios",
-                     scenarios, "batch_sizes", sizes, "modes", modes, "devices", question->devices,
-                     "box", question->box, "threads", (json_int_t)question->threads, "seed",
-                     (json_int_t)question->seed, "memory", (json_int_t)question->memory);
+    return json_pack("{s:o, s:o, s:o, s:o, s:s, s:s, s:s, s:I, s:I, s:I}", "models", models,
+                     "scenarios", scenarios, "batch_sizes", sizes, "modes", modes, "devices",
+                     question->devices, "box", question->box, "clock", bench_clock_name(question),
+                     "threads", (json_int_t)question->threads, "seed", (json_int_t)question->seed,
+                     "memory", (json_int_t)question->memory);
 }
 
 /* Each string of the list. */
@@ -184,7 +200,11 @@ bool bench_question_read(struct bench_question *out, const json_t *object)
     const char *devices = json_string_value(json_object_get(object, "devices"));
     const char *box = json_string_value(json_object_get(object, "box"));
     *out = (struct bench_question){.model_count = 0};
-    if (devices == NULL || box == NULL)
+    const char *clock = json_string_value(json_object_get(object, "clock"));
+    if (devices == NULL || box == NULL || clock == NULL)
+        return false;
+    out->is_modelled = strcmp(clock, "modelled") == 0;
+    if (strcmp(clock, bench_clock_name(out)) != 0)
         return false;
     out->devices = strdup(devices);
     out->box = strdup(box);

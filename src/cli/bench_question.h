@@ -34,13 +34,19 @@ struct bench_question {
     struct bench_scenario scenarios[BENCH_LIST_MAX];
     int64_t batch_sizes[BENCH_LIST_MAX]; /* sequences in all */
     int model_count, scenario_count, batch_size_count;
-    unsigned modes;  /* a bit for each */
-    char *devices;   /* as of phasor run */
-    char *box;       /* whose times the plans are chosen by: a name or a file */
-    int64_t threads; /* 0: one for each core */
-    uint64_t seed;   /* of the prompts' token ids */
-    uint64_t memory; /* of each device, for the planner; 0: what the box says */
+    unsigned modes;   /* a bit for each */
+    char *devices;    /* as of phasor run */
+    char *box;        /* whose times the plans are chosen by: a name or a file */
+    bool is_modelled; /* times are the box's, by replay and its figures, and not by the clock */
+    int64_t threads;  /* 0: one for each core */
+    uint64_t seed;    /* of the prompts' token ids */
+    uint64_t memory;  /* of each device, for the planner; 0: what the box says */
 };
+
+/* Of all times: "wall" or "modelled". */
+const char *bench_clock_name(const struct bench_question *question);
+
+const char *bench_clock_sentence(const struct bench_question *question);
 
 /* The last part of its path, for people. */
 const char *bench_model_name(const struct bench_question *question, int model);

@@ -95,13 +95,13 @@ static enum phasor_status rows_path(char out[PATH_BYTES], const struct bench_run
 }
 
 static enum phasor_status batch_run(struct phasor_batch_result *result,
-                                    const struct bench_runner *runner,
-                                    const struct bench_open *open, const struct bench_plan *plan,
+                                    const struct bench_runner *runner, struct phasor_model *model,
+                                    int model_index, const struct bench_plan *plan,
                                     const struct rows *rows, struct phasor_error *err)
 {
     struct phasor_batch_params params = phasor_batch_params_default();
     char input[PATH_BYTES], output[PATH_BYTES];
-    enum phasor_status status = rows_path(input, runner, open->model, rows, err);
+    enum phasor_status status = rows_path(input, runner, model_index, rows, err);
     if (status != PHASOR_OK)
         return status;
     snprintf(output, sizeof output, "%s/answers", runner->folder);
@@ -114,88 +114,13 @@ static enum phasor_status batch_run(struct phasor_batch_result *result,
     params.max_num_batched_tokens = plan->pass_tokens > plan->wave ? plan->pass_tokens : plan->wave;
     params.progress = runner->progress;
     params.progress_context = runner->context;
-    return phasor_batch_run(open->of, &params, result, err);
+    return phasor_batch_run(model, &params, result, err);
 }
 
-/* ---- Models ---------------------------------------------------------------------------------- */
-
-static void open_close(struct bench_runner *runner, int index)
-{
-    phasor_model_close(runner->open[index].of);
-    runner->open[index] = runner->open[--runner->open_count];
-}
-
-static uint64_t open_bytes(const struct bench_runner *runner)
-{
-    uint64_t bytes = 0;
-    for (int i = 0; i < runner->open_count; i++)
-        bytes += runner->open[i].bytes;
-    return bytes;
-}
-
-/* Room for one more: those go whose last use is longest ago. */
-static void room_make(struct bench_runner *runner, uint64_t bytes)
-{
-    while (runner->open_count > 0 && (runner->open_count == BENCH_OPEN_MAX ||
-                                      open_bytes(runner) + bytes > runner->bytes_max)) {
-        int oldest = 0;
-        for (int i = 1; i < runner->open_count; i++) {
-            if (runner->open[i].used_at < runner->open[oldest].used_at)
-                oldest = i;
-        }
-        open_close(runner, oldest);
-    }
-}
-
-static enum phasor_transition way_of(const char *name)
-{
-    static const struct {
-        const char *name;
-        enum phasor_transition way;
-    } ways[] = {{"keep", PHASOR_TRANSITION_KEEP},
-                {"reshard", PHASOR_TRANSITION_RESHARD},
-                {"reload", PHASOR_TRANSITION_RELOAD},
-                {"upload", PHASOR_TRANSITION_UPLOAD}};
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        if (strcmp(ways[i].name, name) == 0)
-            return ways[i].way;
-    }
-    return PHASOR_TRANSITION_AUTO; /* one layout: there is nothing to choose */
-}
-
-static enum phasor_status model_open(struct phasor_model **out, const struct bench_runner *runner,
-                                     const struct bench_cell *cell, const struct bench_plan *plan,
-                                     struct phasor_error *err)
-{
-    const struct bench_question *question = &runner->results->question;
-    struct phasor_model_params params = phasor_model_params_default();
-    params.model = question->models[cell->model];
-    params.devices = question->devices;
-    params.thread_count = (int)question->threads;
-    params.memory_bytes = question->memory * (uint64_t)cell->device_count;
-    params.plan = plan->plan;
-    params.transition = way_of(plan->way);
-    params.max_num_seqs = plan->wave;
-    params.max_num_batched_tokens = plan->pass_tokens;
-    params.log = runner->log;
-    params.log_context = runner->context;
-    return phasor_model_open(out, &params, err);
-}
-
-static struct bench_open *open_find(struct bench_runner *runner, int model,
-                                    const struct bench_plan *plan)
-{
-    for (int i = 0; i < runner->open_count; i++) {
-        struct bench_open *open = &runner->open[i];
-        if (open->model == model && strcmp(open->plan, plan->plan) == 0 &&
-            strcmp(open->way, plan->way) == 0)
-            return open;
-    }
-    return NULL;
-}
+/* ---- Runs ------------------------------------------------------------------------------------ */
 
 /* Threads, pages and caches that nobody has used yet, and a change of layout. */
-static enum phasor_status warm(const struct bench_runner *runner, const struct bench_open *open,
+static enum phasor_status warm(const struct bench_runner *runner, struct phasor_model *model,
                                const struct bench_cell *cell, const struct bench_plan *plan,
                                struct phasor_error *err)
 {
@@ -204,30 +129,19 @@ static enum phasor_status warm(const struct bench_runner *runner, const struct b
     struct rows rows = {cell->device_count, WARM_PROMPT, WARM_OUTPUT};
     if (rows.prompt_tokens > scenario->prompt_tokens)
         rows.prompt_tokens = scenario->prompt_tokens;
-    return batch_run(&result, runner, open, plan, &rows, err);
+    return batch_run(&result, runner, model, cell->model, plan, &rows, err);
 }
 
-static enum phasor_status open_get(struct bench_open **out, struct bench_runner *runner,
+static enum phasor_status open_get(struct phasor_model **out, struct bench_runner *runner,
                                    const struct bench_cell *cell, const struct bench_plan *plan,
                                    struct phasor_error *err)
 {
-    *out = open_find(runner, cell->model, plan);
-    if (*out != NULL)
-        return PHASOR_OK;
-    struct bench_open open = {.model = cell->model,
-                              .bytes = plan->memory * (uint64_t)cell->device_count};
-    snprintf(open.plan, sizeof open.plan, "%s", plan->plan);
-    snprintf(open.way, sizeof open.way, "%s", plan->way);
-    room_make(runner, open.bytes);
-    enum phasor_status status = model_open(&open.of, runner, cell, plan, err);
-    if (status != PHASOR_OK)
-        return status;
-    *out = &runner->open[runner->open_count++];
-    **out = open;
-    return warm(runner, *out, cell, plan, err);
+    bool is_new;
+    uint64_t bytes = plan->memory * (uint64_t)cell->device_count;
+    enum phasor_status status =
+        bench_models_get(out, &is_new, &runner->models, cell, plan, bytes, err);
+    return status == PHASOR_OK && is_new ? warm(runner, *out, cell, plan, err) : status;
 }
-
-/* ---- Runs ------------------------------------------------------------------------------------ */
 
 static void result_keep(struct bench_run *out, const struct phasor_batch_result *result)
 {
@@ -257,31 +171,20 @@ enum phasor_status bench_runner_run(struct bench_runner *runner, struct bench_ru
     const struct rows rows = {question->batch_sizes[cell->batch_size], scenario->prompt_tokens,
                               scenario->output_tokens};
     struct phasor_batch_result result;
-    struct bench_open *open;
-    enum phasor_status status = open_get(&open, runner, cell, plan, err);
-    if (status == PHASOR_OK) {
-        open->used_at = ++runner->run_count;
-        status = batch_run(&result, runner, open, plan, &rows, err);
-    }
+    struct phasor_model *model;
+    enum phasor_status status = open_get(&model, runner, cell, plan, err);
+    if (status == PHASOR_OK)
+        status = batch_run(&result, runner, model, cell->model, plan, &rows, err);
     out->has_failed = status != PHASOR_OK;
     if (status == PHASOR_OK)
         result_keep(out, &result);
     return status;
 }
 
-/* Of GPUs one model at a time: what a host has free says nothing of theirs. */
-static uint64_t bytes_for_models(const struct bench_question *question)
-{
-    long pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    bool is_cpu = strncmp(question->devices, "cpu", 3) == 0;
-    return is_cpu && pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page / 2 : 0;
-}
-
 bool bench_runner_init(struct bench_runner *out, const struct bench_results *results)
 {
     const char *temporary = getenv("TMPDIR");
-    *out = (struct bench_runner){.results = results,
-                                 .bytes_max = bytes_for_models(&results->question)};
+    *out = (struct bench_runner){.results = results, .models = {.question = &results->question}};
     int length = snprintf(
         out->folder, sizeof out->folder, "%s/phasor-bench-XXXXXX",
         temporary == NULL || *temporary == 0 || strlen(temporary) > 40 ? "/tmp" : temporary);
@@ -310,8 +213,7 @@ static void folder_remove(const char *folder)
 
 void bench_runner_deinit(struct bench_runner *runner)
 {
-    while (runner->open_count > 0)
-        open_close(runner, 0);
+    bench_models_close(&runner->models);
     if (*runner->folder != 0)
         folder_remove(runner->folder);
 }

@@ -3,31 +3,15 @@
 #ifndef PHASOR_CLI_BENCH_RUN_H
 #define PHASOR_CLI_BENCH_RUN_H
 
-#include "bench_results.h"
-#include "phasor.h"
-
-#define BENCH_OPEN_MAX 8
-
-/* A model that is loaded under a plan. */
-struct bench_open {
-    int model;
-    char plan[BENCH_PLAN_BYTES], way[16];
-    struct phasor_model *of;
-    uint64_t bytes;   /* that the planner counts on, all devices together */
-    uint64_t used_at; /* the number of the run that had it last */
-};
+#include "bench_models.h"
 
 struct bench_runner {
     const struct bench_results *results; /* borrowed: question and cells */
     char folder[64];                     /* of rows and answers; removed at the end */
-    uint64_t bytes_max;                  /* that all open models may count on together */
-    struct bench_open open[BENCH_OPEN_MAX];
-    int open_count;
-    uint64_t run_count;
-    phasor_log_fn *log;
+    struct bench_models models;
     /* As of phasor_batch_params: asked while a run is under way. */
     int (*progress)(void *context, const struct phasor_batch_progress *progress);
-    void *context; /* of both */
+    void *context;
 };
 
 /* Makes the folder in $TMPDIR, or /tmp; false: told on standard error. The callbacks are the
@@ -36,8 +20,7 @@ bool bench_runner_init(struct bench_runner *out, const struct bench_results *res
 
 /* One batch of the cell under one of its plans: all its sequences at random token ids, the same in
  * each run, all answers of their full length. A model that is not open is loaded first, by whose
- * first use everything is warmed up; the others stay open where memory allows, so that the plans of
- * a cell run close to one another. `out` has cell, plan and round. */
+ * first use everything is warmed up. `out` has cell, plan and round. */
 enum phasor_status bench_runner_run(struct bench_runner *runner, struct bench_run *out,
                                     struct phasor_error *err);
 

@@ -110,7 +110,8 @@ bool bench_summarize(struct bench_summary *out, const struct bench_results *resu
         return false;
     /* What has static TP's plan is static TP: it takes no more than that does. */
     out->is_static_tp = out->plan == bench_plan_of(cell, BENCH_STATIC_TP);
-    bool plans = bench_mode_plans(mode) && !out->is_static_tp;
+    /* The planner's time is this machine's: where others are a box's it is left out. */
+    bool plans = bench_mode_plans(mode) && !out->is_static_tp && !results->question.is_modelled;
     rounds_fill(&rounds, out, results, index, plans ? cell->planning_seconds : 0);
     if (rounds.count > 0) {
         medians_put(out, &rounds);

@@ -3,11 +3,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "bench_plans.h"
 #include "bench_print.h"
+#include "bench_replay.h"
 #include "bench_run.h"
 #include "commands.h"
 #include "progress.h"
@@ -16,7 +17,7 @@
 #define REPEATS_MAX BENCH_ROUNDS_MAX
 
 struct bench_values {
-    const char *devices, *box, *results;
+    const char *devices, *box, *replay, *recordings, *results;
     const char *scenarios, *batch_sizes, *modes;
     int64_t threads, repeats;
     uint64_t seed, memory;
@@ -46,6 +47,15 @@ static const struct cli_option options[] = {
     {"box", 0, OPTION_FILE, AT(box), "BOX",
      "whose times the plans are chosen by: a profile, a box file, or a box that comes with phasor "
      "(the profile that phasor calibrate made for these devices)",
+     0, 0, NULL},
+    {"replay", 0, OPTION_FILE, AT(replay), "BOX",
+     "times of a box that is not here, modelled: prefill by replay of recorded passes over its "
+     "links, "
+     "decode by its figures, which the plans are chosen by, too",
+     0, 0, NULL},
+    {"recordings", 0, OPTION_FILE, AT(recordings), "DIR",
+     "with --replay: the folder of recorded passes, made if need be; what is there is not recorded "
+     "again",
      0, 0, NULL},
     {"scenarios", 0, OPTION_TEXT, AT(scenarios), "LIST",
      "tokens of a prompt and of its answer (256/64,256/2048,4096/64,4096/2048)", 0, 0, NULL},
@@ -78,7 +88,8 @@ static const struct cli_option options[] = {
 /* A bench under way. */
 struct bench {
     struct bench_results results;
-    struct bench_runner runner;
+    struct bench_runner runner;     /* by the clock */
+    struct bench_replayer replayer; /* modelled */
     struct progress progress;
     char what[192]; /* is run, for the bar */
     uint64_t done, total;
@@ -98,7 +109,9 @@ static bool question_get(struct bench_question *out, char **models, int model_co
     out->devices = strdup(values.devices);
     for (int i = 0; i < model_count; i++)
         out->models[out->model_count++] = strdup(models[i]);
-    if (values.box == NULL) {
+    out->is_modelled = values.replay != NULL;
+    const char *box = out->is_modelled ? values.replay : values.box;
+    if (box == NULL) {
         struct phasor_calibrate_params params = phasor_calibrate_params_default();
         struct phasor_error err;
         params.devices = values.devices;
@@ -114,7 +127,7 @@ static bool question_get(struct bench_question *out, char **models, int model_co
             return false;
         }
     }
-    out->box = strdup(values.box == NULL ? path : values.box);
+    out->box = strdup(box == NULL ? path : box);
     phasor_text_free(path);
     return true;
 }
@@ -151,12 +164,29 @@ static int values_check(const struct cli_command *command, char **models, int mo
                 return options_mistake(command, "\"%s\" is named twice", models[i]);
         }
     }
+    if ((values.replay == NULL) != (values.recordings == NULL))
+        return options_mistake(command, "--replay and --recordings go together");
+    if (values.replay != NULL && values.box != NULL)
+        return options_mistake(command, "--replay has the box; leave --box");
     if (values.resume && values.results == NULL)
         return options_mistake(command, "--resume needs the --results to go on with");
     return -1;
 }
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
+
+/* What is recorded has the ranks of the box. */
+static bool devices_fit(const struct bench_question *question, const struct bench_cell *cell)
+{
+    char wanted[16];
+    snprintf(wanted, sizeof wanted, "cpu:%d", cell->device_count);
+    if (!question->is_modelled || strcmp(question->devices, wanted) == 0)
+        return true;
+    fprintf(stderr,
+            "phasor: --devices: passes for the %d devices of %s are recorded with %s; found %s\n",
+            cell->device_count, question->box, wanted, question->devices);
+    return false;
+}
 
 /* All of them before anything runs, so that none can know of a result. */
 static bool plans_find(struct bench_results *results)
@@ -166,7 +196,8 @@ static bool plans_find(struct bench_results *results)
     for (int i = results->cell_count; i < bench_cells_of(question); i++) {
         struct bench_cell cell = {
             .model = i / loads, .scenario = i % loads / sizes, .batch_size = i % sizes};
-        if (!bench_plans_find(&cell, question) || !bench_results_add_cell(results, &cell))
+        if (!bench_plans_find(&cell, question) || !devices_fit(question, &cell) ||
+            !bench_results_add_cell(results, &cell))
             return false;
     }
     return true;
@@ -202,10 +233,15 @@ static void bar_draw(struct bench *bench)
 
 static int on_progress(void *context, const struct phasor_batch_progress *progress)
 {
-    struct bench *bench = context;
     (void)progress;
-    bar_draw(bench);
+    bar_draw(context);
     return stop_signal_get() == 0 ? PHASOR_GO_ON : PHASOR_STOP;
+}
+
+static int on_pass(void *context)
+{
+    bar_draw(context);
+    return stop_signal_get();
 }
 
 static void on_log(void *context, enum phasor_log_level level, const char *message)
@@ -234,7 +270,9 @@ static bool run_make(struct bench *bench, int cell, int plan, int round)
     double predicted = predicted_of(&bench->results.cells[cell].plans[plan]);
     what_format(bench, &run);
     bar_draw(bench);
-    enum phasor_status status = bench_runner_run(&bench->runner, &run, &err);
+    enum phasor_status status = bench->results.question.is_modelled
+                                    ? bench_replayer_run(&bench->replayer, &run, &err)
+                                    : bench_runner_run(&bench->runner, &run, &err);
     progress_erase(&bench->progress);
     if (stop_signal_get() != 0)
         return false;
@@ -285,18 +323,43 @@ static const char *stop_sentence(void)
                  "on with the others\n";
 }
 
+static bool replayer_init(struct bench *bench)
+{
+    const struct bench_question *question = &bench->results.question;
+    bench->replayer = (struct bench_replayer){
+        .results = &bench->results,
+        .folder = values.recordings,
+        .models = {.question = question, .records = true, .log = on_log, .context = bench},
+        .progress = on_pass,
+        .context = bench};
+    if (mkdir(values.recordings, 0777) == 0 || errno == EEXIST)
+        return true;
+    fprintf(stderr, "phasor: --recordings: %s: cannot be made: %s\n", values.recordings,
+            strerror(errno));
+    return false;
+}
+
+static bool runner_init(struct bench *bench)
+{
+    if (!bench_runner_init(&bench->runner, &bench->results))
+        return false;
+    bench->runner.progress = on_progress;
+    bench->runner.models.log = on_log;
+    bench->runner.models.context = bench;
+    bench->runner.context = bench;
+    return true;
+}
+
 static int runs_make(struct bench *bench)
 {
     runs_each(bench, run_count);
-    if (!bench_runner_init(&bench->runner, &bench->results))
+    if (!(bench->results.question.is_modelled ? replayer_init(bench) : runner_init(bench)))
         return EXIT_FATAL;
-    bench->runner.progress = on_progress;
-    bench->runner.log = on_log;
-    bench->runner.context = bench;
     stop_signal_catch(values.quiet ? NULL : stop_sentence());
     progress_begin(&bench->progress);
     bool is_whole = runs_each(bench, run_make);
     bench_runner_deinit(&bench->runner);
+    bench_replayer_deinit(&bench->replayer);
     if (stop_signal_get() != 0)
         return 128 + stop_signal_get();
     return is_whole ? EXIT_DONE : EXIT_FATAL;

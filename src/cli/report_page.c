@@ -213,8 +213,10 @@ static void put_times(FILE *file, const struct shown *shown)
           "median of the same load, where it ran. The mark across a bar is the interval of 95 % of "
           "its ratio, over pairs of rounds; below each bar how many times as fast as static TP it "
           "is. "
-          "<span class=\"label\">Clock: wall.</span></p>\n",
+          "<span class=\"label\">",
           file);
+    page_text(file, bench_clock_sentence(&results->question));
+    fputs("</span></p>\n", file);
     put_patches(file);
     for (int cell = 0; cell + sizes <= results->cell_count; cell += sizes) {
         if (results->cells[cell].model != model) {
@@ -301,7 +303,7 @@ static void dot_put(void *context, int phase, double predicted, double measured,
             LEFT + place_of(&dots->range, measured),
             10 + DOTS_SIDE - place_of(&dots->range, predicted), page_colours[phase == 0 ? 0 : 5]);
     page_text(dots->file, title);
-    fprintf(dots->file, ": predicted %.4g s, measured %.4g s</title></circle>\n", predicted,
+    fprintf(dots->file, ": predicted %.4g s, came out %.4g s</title></circle>\n", predicted,
             measured);
 }
 
@@ -332,12 +334,14 @@ static void put_errors(FILE *file, const struct shown *shown)
 {
     struct dots dots = {.file = file, .range = {INFINITY, -INFINITY}};
     static const char *const phases[] = {"prefill", "decode"};
+    const char *measured = shown->results->question.is_modelled ? "modelled" : "measured";
     pairs_each(shown, dot_measure, &dots);
     if (!(dots.range.low < dots.range.high))
         return;
-    fputs("<h2>Predicted and measured</h2>\n<p>Each plan that ran, medians; across measured, up "
-          "predicted seconds; the thin lines are 10 % off.",
-          file);
+    fprintf(file,
+            "<h2>Predicted and %s</h2>\n<p>Each plan that ran, medians; across %s, up predicted "
+            "seconds; the thin lines are 10 %% off.",
+            measured, measured);
     for (int phase = 0; phase < 2; phase++) {
         if (dots.counts[phase] > 0)
             fprintf(file, " %s: %d of %d within 10 %%, off by %.1f %% on the mean.",

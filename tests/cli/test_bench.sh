@@ -5,6 +5,7 @@ set -u
 phasor=$1
 model=$2
 example=$(realpath "$3")
+boxes=$(realpath "$(dirname "$0")/../../boxes")
 changes=$(realpath "$(dirname "$0")/../../bench/changes.py")
 source "$(dirname "$0")/tools.sh"
 mkdir temporary
@@ -167,6 +168,65 @@ expect 0 "markup in names" "$phasor" bench "$model" --devices cpu:2 --box './two
 expect 0 "markup in names" "$phasor" report names.jsonl -o names.html
 has names.html 'two&lt;b&gt;.json' "markup in names"
 ! grep -q 'two<b>' names.html || fail "markup in names: it is in the page"
+
+# ---- a box that is not here
+box=$boxes/h200x2.json
+replay=("$phasor" bench "$model" --devices cpu:2 --replay "$box" --recordings passes --batch-sizes 4)
+expect 2 "--replay alone" "$phasor" bench "$model" --devices cpu:2 --replay "$box"
+expect 2 "--replay and --box" "${replay[@]}" --box two.json
+expect 1 "other ranks" "$phasor" bench "$model" --devices cpu:4 --replay "$box" --recordings passes --scenarios 16/4
+has err "recorded with cpu:2; found cpu:4" "other ranks"
+expect 0 "modelled" "${replay[@]}" --scenarios 16/12,24/1 -r 2 --results modelled.jsonl -o json
+[ -z "$(find passes -name '*.decode-*' ! -name '*.decode-4x*.0')" ] || fail "modelled: decode is recorded once for all rounds"
+# The same again, from the recordings' own replays: prefill of each round, steps of decode one after another.
+python3 - modelled.jsonl "$phasor" "$box" <<'PY' || fail "modelled: not the sum of its passes"
+import json, os, subprocess, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+def replay(path, *how):
+    out = subprocess.run([sys.argv[2], "replay", path, "--box", sys.argv[3], "--json", *how],
+                         check=True, capture_output=True, text=True).stdout
+    return json.loads(out)
+def name(plan):
+    return plan.translate(str.maketrans("|:>", "_-+"))
+runs = [line for line in lines if line["kind"] == "run"]
+assert runs and all(run["clock"] == "modelled" for run in runs)
+for run in runs:
+    attention, experts = run["plan"].split("|")
+    first, _, last = experts.partition(">")
+    packed, last = last.endswith(":int4"), (last or first).replace(":int4", "")
+    decode = f"{attention}|{last}" + (f">{last}:int4" if packed else "")
+    prompt, output = run["prompt_tokens"], run["output_tokens"]
+    tokens = 4 * prompt
+    path = f"passes/kjv-moe.{name(attention + '|' + first)}.prefill-{tokens}-of-{prompt}-0.{run['round']}"
+    once = replay(path, "--scale")
+    assert abs(once["seconds"] * once["link_scale"] / run["prefill_s"] - 1) < 1e-9, run
+    known = {}
+    for step in range(output - 1):
+        path = f"passes/kjv-moe.{name(decode)}.decode-4x{prompt + 1 + step}.0"
+        if os.path.exists(path):
+            known[step] = replay(path, "--modelled")["seconds"]
+    assert output == 1 or (len(known) == 8 and 0 in known and output - 2 in known), known
+    total, places = 0, sorted(known)
+    for step in range(output - 1):
+        low = max(place for place in places if place <= step)
+        high = min(place for place in places if place >= step)
+        share = (step - low) / (high - low) if high > low else 0
+        total += known[low] + share * (known[high] - known[low])
+    assert abs(total - run["decode_s"]) <= 1e-9 * total, (total, run)
+    assert abs(run["prefill_s"] + run["between_s"] + run["decode_s"] - run["total_s"]) < 1e-12
+PY
+touch then
+expect 0 "modelled again" "${replay[@]}" --scenarios 16/12,24/1 -r 2 --results again.jsonl -o json
+[ -z "$(find passes -newer then)" ] || fail "modelled again: something was recorded"
+cmp -s <(grep '"run"' modelled.jsonl) <(grep '"run"' again.jsonl) || fail "modelled again: other times"
+jq -e 'map(.clock == "modelled" and (has("peak_bytes") | not)) | all' out >/dev/null || fail "modelled again: not said"
+cp -r "$model" kjv-moe
+expect 3 "another model of this name" "$phasor" bench kjv-moe --devices cpu:2 --replay "$box" --recordings passes \
+    --batch-sizes 4 --scenarios 16/12 -r 1
+has err "recordings of another model of this name" "another model of this name"
+for file in passes/*.prefill-*; do echo torn >"$file"; done
+expect 3 "a torn recording" "${replay[@]}" --scenarios 16/12 -r 1
+has err "failed: passes/" "a torn recording"
 
 # ---- two files
 expect 0 "the same twice" python3 "$changes" whole.jsonl whole.jsonl

@@ -1,0 +1,120 @@
+#include "bench_models.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static void open_close(struct bench_models *models, int index)
+{
+    phasor_model_close(models->open[index].of);
+    models->open[index] = models->open[--models->open_count];
+}
+
+static uint64_t open_bytes(const struct bench_models *models)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < models->open_count; i++)
+        bytes += models->open[i].bytes;
+    return bytes;
+}
+
+/* Room for one more: those go whose last use is longest ago. */
+static void room_make(struct bench_models *models, uint64_t bytes)
+{
+    while (models->open_count > 0 && (models->open_count == BENCH_OPEN_MAX ||
+                                      open_bytes(models) + bytes > models->bytes_max)) {
+        int oldest = 0;
+        for (int i = 1; i < models->open_count; i++) {
+            if (models->open[i].used_at < models->open[oldest].used_at)
+                oldest = i;
+        }
+        open_close(models, oldest);
+    }
+}
+
+static enum phasor_transition way_of(const char *name)
+{
+    static const struct {
+        const char *name;
+        enum phasor_transition way;
+    } ways[] = {{"keep", PHASOR_TRANSITION_KEEP},
+                {"reshard", PHASOR_TRANSITION_RESHARD},
+                {"reload", PHASOR_TRANSITION_RELOAD},
+                {"upload", PHASOR_TRANSITION_UPLOAD}};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        if (strcmp(ways[i].name, name) == 0)
+            return ways[i].way;
+    }
+    return PHASOR_TRANSITION_AUTO; /* one layout: there is nothing to choose */
+}
+
+static enum phasor_status model_open(struct phasor_model **out, const struct bench_models *models,
+                                     const struct bench_cell *cell, const struct bench_plan *plan,
+                                     struct phasor_error *err)
+{
+    const struct bench_question *question = models->question;
+    struct phasor_model_params params = phasor_model_params_default();
+    params.model = question->models[cell->model];
+    params.devices = question->devices;
+    params.thread_count = (int)question->threads;
+    if (!question->is_modelled) /* else it is the box's */
+        params.memory_bytes = question->memory * (uint64_t)cell->device_count;
+    params.plan = plan->plan;
+    params.transition = way_of(plan->way);
+    params.max_num_seqs = plan->wave;
+    params.max_num_batched_tokens = plan->pass_tokens;
+    params.records = models->records;
+    params.log = models->log;
+    params.log_context = models->context;
+    return phasor_model_open(out, &params, err);
+}
+
+static struct bench_open *open_find(struct bench_models *models, int model,
+                                    const struct bench_plan *plan)
+{
+    for (int i = 0; i < models->open_count; i++) {
+        struct bench_open *open = &models->open[i];
+        if (open->model == model && strcmp(open->plan, plan->plan) == 0 &&
+            strcmp(open->way, plan->way) == 0)
+            return open;
+    }
+    return NULL;
+}
+
+/* Of GPUs one model at a time: what a host has free says nothing of theirs. */
+static uint64_t bytes_for_models(const struct bench_question *question)
+{
+    long pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    bool is_cpu = strncmp(question->devices, "cpu", 3) == 0;
+    return is_cpu && pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page / 2 : 1;
+}
+
+enum phasor_status bench_models_get(struct phasor_model **out, bool *is_new,
+                                    struct bench_models *models, const struct bench_cell *cell,
+                                    const struct bench_plan *plan, uint64_t bytes,
+                                    struct phasor_error *err)
+{
+    struct bench_open *found = open_find(models, cell->model, plan);
+    *is_new = found == NULL;
+    if (found == NULL) {
+        struct bench_open open = {.model = cell->model, .bytes = bytes};
+        if (models->bytes_max == 0)
+            models->bytes_max = bytes_for_models(models->question);
+        snprintf(open.plan, sizeof open.plan, "%s", plan->plan);
+        snprintf(open.way, sizeof open.way, "%s", plan->way);
+        room_make(models, bytes);
+        enum phasor_status status = model_open(&open.of, models, cell, plan, err);
+        if (status != PHASOR_OK)
+            return status;
+        found = &models->open[models->open_count++];
+        *found = open;
+    }
+    found->used_at = ++models->call_count;
+    *out = found->of;
+    return PHASOR_OK;
+}
+
+void bench_models_close(struct bench_models *models)
+{
+    while (models->open_count > 0)
+        open_close(models, 0);
+}

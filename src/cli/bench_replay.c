@@ -1,0 +1,240 @@
+#include "bench_replay.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench_plans.h"
+#include "table.h"
+
+#define PATH_BYTES      1024
+#define CONTEXTS        8 /* of decode, from the first step to the last */
+#define INT4_SUFFIX     ":int4"
+#define ALL_MEMORY      (UINT64_MAX / 2) /* one model at a time */
+#define ROUND_OF_DECODE 0                /* of which durations do not matter: one for all rounds */
+
+/* A phase of a plan: the plan with one layout whose passes it has. */
+struct phase_plan {
+    char plan[BENCH_PLAN_BYTES];
+    char way[16];
+};
+
+static enum phasor_status error_of(struct phasor_error *err, enum phasor_status status,
+                                   const char *what)
+{
+    err->status = status;
+    snprintf(err->message, sizeof err->message, "%s", what);
+    return status;
+}
+
+/* "dp4|ep4>tp4:int4" is "dp4|ep4" in prefill and "dp4|tp4>tp4:int4" in decode; "dp4|ep4>tp4" is
+ * "dp4|tp4" then. */
+static struct phase_plan phase_of(const struct bench_plan *plan, enum phasor_phase phase)
+{
+    struct phase_plan of = {.way = "none"};
+    const char *bar = strchr(plan->plan, '|'), *arrow = strchr(plan->plan, '>');
+    int attention = bar == NULL ? 0 : (int)(bar + 1 - plan->plan);
+    if (arrow == NULL)
+        snprintf(of.plan, sizeof of.plan, "%s", plan->plan);
+    else if (phase == PHASOR_PHASE_PREFILL)
+        snprintf(of.plan, sizeof of.plan, "%.*s", (int)(arrow - plan->plan), plan->plan);
+    else if (strstr(arrow, INT4_SUFFIX) != NULL) {
+        int experts = (int)(strstr(arrow, INT4_SUFFIX) - arrow) - 1;
+        snprintf(of.plan, sizeof of.plan, "%.*s%.*s>%.*s" INT4_SUFFIX, attention, plan->plan,
+                 experts, arrow + 1, experts, arrow + 1);
+        snprintf(of.way, sizeof of.way, "keep");
+    } else {
+        snprintf(of.plan, sizeof of.plan, "%.*s%s", attention, plan->plan, arrow + 1);
+    }
+    return of;
+}
+
+/* ---- Recordings ------------------------------------------------------------------------------ */
+
+/* Without what a file's name had better not have. */
+static bool path_format(char out[PATH_BYTES], const struct bench_replayer *replayer,
+                        const struct bench_cell *cell, const struct phase_plan *plan,
+                        const struct phasor_pass_params *pass, int round)
+{
+    const struct bench_question *question = &replayer->results->question;
+    char what[96], text[BENCH_PLAN_BYTES];
+    snprintf(text, sizeof text, "%s", plan->plan);
+    for (char *at = text; *at != 0; at++)
+        *at = *at == '|' ? '_' : *at == ':' ? '-' : *at == '>' ? '+' : *at;
+    if (pass->phase == PHASOR_PHASE_DECODE)
+        snprintf(what, sizeof what, "decode-%" PRId64 "x%" PRId64, pass->sequences,
+                 pass->context_tokens);
+    else
+        snprintf(what, sizeof what, "prefill-%" PRId64 "-of-%" PRId64 "-%" PRId64,
+                 pass->pass_tokens, pass->prompt_tokens, pass->pass_index);
+    int length = snprintf(out, PATH_BYTES, "%s/%s.%s.%s.%d", replayer->folder,
+                          bench_model_name(question, cell->model), text, what, round);
+    return length < PATH_BYTES;
+}
+
+static enum phasor_status model_get(struct phasor_model **out, struct bench_replayer *replayer,
+                                    const struct bench_cell *cell, const struct phase_plan *plan,
+                                    struct phasor_error *err)
+{
+    bool is_new;
+    struct bench_plan of = {.wave = replayer->results->question.batch_sizes[cell->batch_size],
+                            .pass_tokens = bench_pass_tokens(&replayer->results->question, cell)};
+    snprintf(of.plan, sizeof of.plan, "%s", plan->plan);
+    snprintf(of.way, sizeof of.way, "%s", plan->way);
+    return bench_models_get(out, &is_new, &replayer->models, cell, &of, ALL_MEMORY, err);
+}
+
+/* Makes the recording where there is none. */
+static enum phasor_status recording_get(char path[PATH_BYTES], struct bench_replayer *replayer,
+                                        const struct bench_cell *cell,
+                                        const struct phase_plan *plan,
+                                        struct phasor_pass_params *pass, int round,
+                                        struct phasor_error *err)
+{
+    struct phasor_model *model;
+    if (!path_format(path, replayer, cell, plan, pass, round))
+        return error_of(err, PHASOR_LIMIT, "--recordings: the folder's path is too long");
+    if (access(path, R_OK) == 0)
+        return PHASOR_OK;
+    if (replayer->progress(replayer->context) != 0)
+        return error_of(err, PHASOR_CANCELLED, "stopped on request");
+    enum phasor_status status = model_get(&model, replayer, cell, plan, err);
+    pass->recording_path = path;
+    return status == PHASOR_OK ? phasor_pass_record(model, pass, err) : status;
+}
+
+/* Seconds of the whole recording on the box, by the box's own clock. */
+static enum phasor_status replay(double *out, const struct bench_replayer *replayer,
+                                 const struct bench_cell *cell, const char *path, bool is_modelled,
+                                 struct phasor_error *err)
+{
+    const struct bench_question *question = &replayer->results->question;
+    struct phasor_replay_params params = phasor_replay_params_default();
+    char *text;
+    params.recording_path = path;
+    params.box = question->box;
+    params.modelled = is_modelled;
+    params.scale = !is_modelled;
+    enum phasor_status status = phasor_replay(&text, &params, err);
+    if (status != PHASOR_OK)
+        return status;
+    json_t *root = json_loads(text, 0, NULL);
+    double scale = json_number_value(json_object_get(root, "link_scale"));
+    *out = json_number_value(json_object_get(root, "seconds")) * (is_modelled ? 1 : scale);
+    const char *model = table_text(json_object_get(root, "about"), "model");
+    if (strcmp(model, question->models[cell->model]) != 0)
+        status = error_of(err, PHASOR_INVALID_ARGUMENT,
+                          "--recordings: the folder has recordings of another model of this name; "
+                          "give each a folder of its own");
+    json_decref(root);
+    phasor_text_free(text);
+    return status;
+}
+
+/* ---- Phases ---------------------------------------------------------------------------------- */
+
+static int groups_of(const char *plan)
+{
+    const char *bar = strchr(plan, '|'), *dp = strstr(plan, "dp");
+    return dp == NULL || bar == NULL || dp > bar ? 1 : atoi(dp + 2);
+}
+
+/* Passes of prefill until the groups stand at the beginning of a prompt again. */
+static int64_t period_of(const struct phasor_pass_params *pass, const char *plan)
+{
+    int64_t share = pass->pass_tokens / groups_of(plan);
+    return share > 0 && share < pass->prompt_tokens ? pass->prompt_tokens / share : 1;
+}
+
+static enum phasor_status prefill_time(double *out, struct bench_replayer *replayer,
+                                       const struct bench_cell *cell, const struct bench_plan *plan,
+                                       int round, struct phasor_error *err)
+{
+    const struct bench_question *question = &replayer->results->question;
+    struct phase_plan of = phase_of(plan, PHASOR_PHASE_PREFILL);
+    struct phasor_pass_params pass = phasor_pass_params_default();
+    pass.phase = PHASOR_PHASE_PREFILL;
+    pass.prompt_tokens = question->scenarios[cell->scenario].prompt_tokens;
+    pass.pass_tokens = bench_pass_tokens(question, cell);
+    int64_t period = period_of(&pass, of.plan);
+    double passes = (double)question->batch_sizes[cell->batch_size] * (double)pass.prompt_tokens /
+                    (double)pass.pass_tokens;
+    *out = 0;
+    for (int64_t i = 0; i < period; i++) {
+        char path[PATH_BYTES];
+        double seconds;
+        pass.pass_index = i;
+        enum phasor_status status = recording_get(path, replayer, cell, &of, &pass, round, err);
+        if (status == PHASOR_OK)
+            status = replay(&seconds, replayer, cell, path, false, err);
+        if (status != PHASOR_OK)
+            return status;
+        *out += seconds * passes / (double)period;
+    }
+    return PHASOR_OK;
+}
+
+/* Of all steps: those between two contexts that were replayed are on the line between them. */
+static enum phasor_status decode_time(double *out, struct bench_replayer *replayer,
+                                      const struct bench_cell *cell, const struct bench_plan *plan,
+                                      struct phasor_error *err)
+{
+    const struct bench_question *question = &replayer->results->question;
+    const struct bench_scenario *scenario = &question->scenarios[cell->scenario];
+    struct phase_plan of = phase_of(plan, PHASOR_PHASE_DECODE);
+    struct phasor_pass_params pass = phasor_pass_params_default();
+    int64_t steps = scenario->output_tokens - 1, before = 0;
+    double last = 0;
+    pass.phase = PHASOR_PHASE_DECODE;
+    pass.is_modelled = true;
+    pass.sequences = question->batch_sizes[cell->batch_size];
+    *out = 0;
+    for (int64_t i = 0; i < CONTEXTS && steps > 0; i++) {
+        char path[PATH_BYTES];
+        double seconds;
+        int64_t step = i * (steps - 1) / (CONTEXTS - 1); /* 0 .. steps - 1 */
+        pass.context_tokens = scenario->prompt_tokens + 1 + step;
+        enum phasor_status status =
+            recording_get(path, replayer, cell, &of, &pass, ROUND_OF_DECODE, err);
+        if (status == PHASOR_OK)
+            status = replay(&seconds, replayer, cell, path, true, err);
+        if (status != PHASOR_OK)
+            return status;
+        /* The steps behind `before` up to this one; of the first, itself. */
+        double count = (double)(step - before);
+        *out +=
+            i == 0 ? seconds : count * (last + seconds) / 2 + (seconds - last) / 2 * (count > 0);
+        last = seconds;
+        before = step;
+    }
+    return PHASOR_OK;
+}
+
+enum phasor_status bench_replayer_run(struct bench_replayer *replayer, struct bench_run *out,
+                                      struct phasor_error *err)
+{
+    const struct bench_question *question = &replayer->results->question;
+    const struct bench_cell *cell = &replayer->results->cells[out->cell];
+    const struct bench_plan *plan = &cell->plans[out->plan];
+    const struct bench_scenario *scenario = &question->scenarios[cell->scenario];
+    int64_t sequences = question->batch_sizes[cell->batch_size];
+    enum phasor_status status = prefill_time(&out->prefill, replayer, cell, plan, out->round, err);
+    if (status == PHASOR_OK)
+        status = decode_time(&out->decode, replayer, cell, plan, err);
+    out->has_failed = status != PHASOR_OK;
+    if (out->has_failed)
+        return status;
+    out->between = plan->predicted_between;
+    out->total = out->prefill + out->between + out->decode;
+    out->prompt_tokens = (uint64_t)(sequences * scenario->prompt_tokens);
+    out->completion_tokens = (uint64_t)(sequences * scenario->output_tokens);
+    if (scenario->output_tokens > 1)
+        out->tpot = out->tpot_p99 = out->decode / (double)(scenario->output_tokens - 1);
+    return PHASOR_OK;
+}
+
+void bench_replayer_deinit(struct bench_replayer *replayer)
+{
+    bench_models_close(&replayer->models);
+}

@@ -1,0 +1,26 @@
+/* Times of a plan on a box that is not here, for phasor bench: passes that were recorded on this
+ * machine, replayed over the box's links. docs/bench.md has what is added up.
+ */
+#ifndef PHASOR_CLI_BENCH_REPLAY_H
+#define PHASOR_CLI_BENCH_REPLAY_H
+
+#include "bench_models.h"
+
+struct bench_replayer {
+    const struct bench_results *results; /* borrowed: question and cells */
+    const char *folder;                  /* of recordings, which stay */
+    struct bench_models models;          /* for what is not recorded yet */
+    int (*progress)(void *context);      /* before each pass: not 0 stops */
+    void *context;
+};
+
+/* As bench_runner_run: prefill of the round's own recordings, each rank's computation as long as it
+ * was, with links as much slower as this machine's ranks compute slower; decode of durations that
+ * the box's figures say, with eight lengths of the context; changes of layout as the planner has
+ * them. What was recorded before is not recorded again. */
+enum phasor_status bench_replayer_run(struct bench_replayer *replayer, struct bench_run *out,
+                                      struct phasor_error *err);
+
+void bench_replayer_deinit(struct bench_replayer *replayer);
+
+#endif
