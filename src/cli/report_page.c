@@ -222,7 +222,7 @@ static void put_times(FILE *file, const struct shown *shown)
         if (results->cells[cell].model != model) {
             model = results->cells[cell].model;
             fputs("<h3>", file);
-            page_text(file, results->question.models[model]);
+            page_text(file, bench_model_name(&results->question, model));
             fputs("</h3>\n", file);
         }
         put_bars(file, shown, cell, sizes);
@@ -437,18 +437,31 @@ static void put_table(FILE *file, const struct shown *shown)
 
 /* ---- The page -------------------------------------------------------------------------------- */
 
+/* What the times are of: the devices here, or the box that is modelled by its name. */
+static void put_devices(FILE *file, const struct bench_results *results)
+{
+    char name[64];
+    if (!results->question.is_modelled || results->cell_count == 0) {
+        page_text(file, results->question.devices);
+        return;
+    }
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(results->cells[0].box, ":"),
+             results->cells[0].box);
+    page_text(file, name);
+}
+
 static void put_head(FILE *file, const struct bench_results *results, const char *path)
 {
     fputs(REPORT_PAGE_HEAD, file);
-    page_text(file, results->question.devices);
+    put_devices(file, results);
     fprintf(file,
             "</title><style>%s.tiny{font-size:10px;fill:#fff!important;paint-order:stroke;"
             "stroke:#0009;stroke-width:2px}.below{font-size:10px;text-anchor:middle}</style></"
             "head><body>\n<h1>Adaptive plans beside static "
             "ones, on ",
             page_style);
-    page_text(file, results->question.devices);
-    fputs("</h1>\n<p>", file);
+    put_devices(file, results);
+    fputs(results->question.is_modelled ? ", modelled</h1>\n<p>" : "</h1>\n<p>", file);
     if (results->cell_count > 0) {
         fputs("Plans by the times of ", file);
         page_text(file, results->cells[0].box);
