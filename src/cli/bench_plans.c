@@ -28,6 +28,12 @@ static bool is_exact(const json_t *row)
            strcmp(table_text(row, "way"), "upload") != 0;
 }
 
+/* One layout for both phases. */
+static bool is_static(const json_t *row)
+{
+    return strchr(table_text(row, "plan"), '>') == NULL;
+}
+
 /* HAP has one form of the shared expert, moves weights by redistribution or by its INT4 backup, and
  * decodes on what that is dequantized to (sections III-A and III-D). */
 static bool is_of_hap(const json_t *row)
@@ -70,6 +76,21 @@ static const json_t *named(const json_t *root, const char *key)
     return json_array_get(json_object_get(root, "plans"), (size_t)json_integer_value(index));
 }
 
+/* Static TP's experts, and the attention that is the fastest with them. */
+static const json_t *best_attention(const json_t *root)
+{
+    const json_t *plans = json_object_get(root, "plans"), *best = NULL;
+    const char *experts = strchr(table_text(named(root, "static_tp"), "plan"), '|');
+    for (size_t i = 0; i < json_array_size(plans) && experts != NULL; i++) {
+        const json_t *row = json_array_get(plans, i);
+        const char *own = strchr(table_text(row, "plan"), '|');
+        if (is_possible(row) && is_static(row) && own != NULL && strcmp(own, experts) == 0 &&
+            (best == NULL || all_seconds(row) < all_seconds(best)))
+            best = row;
+    }
+    return best;
+}
+
 /* Static TP whose decode runs on the packed weights, both in memory: "tp4|tp4>tp4:int4" by keep. */
 static const json_t *static_tp_int4(const json_t *root)
 {
@@ -96,6 +117,8 @@ static const json_t *row_of(const json_t *root, enum bench_mode mode)
         return named(root, "static_tp");
     case BENCH_STATIC_EP:
         return named(root, "static_ep");
+    case BENCH_BEST_ATTENTION:
+        return best_attention(root);
     case BENCH_BEST_STATIC:
         return named(root, "best_static");
     case BENCH_STATIC_TP_INT4:

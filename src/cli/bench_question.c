@@ -10,13 +10,14 @@
 #define COUNT_TOP INT64_C(2147483647)
 
 const char *const bench_mode_names[BENCH_MODE_COUNT] = {
-    "static-tp", "static-ep", "best-static", "static-tp-int4", "hap", "adaptive-exact", "adaptive",
+    "static-tp",      "static-ep", "best-attention", "best-static",
+    "static-tp-int4", "hap",       "adaptive-exact", "adaptive",
 };
 
 bool bench_mode_plans(enum bench_mode mode)
 {
-    return mode == BENCH_BEST_STATIC || mode == BENCH_HAP || mode == BENCH_ADAPTIVE_EXACT ||
-           mode == BENCH_ADAPTIVE;
+    return mode == BENCH_BEST_ATTENTION || mode == BENCH_BEST_STATIC || mode == BENCH_HAP ||
+           mode == BENCH_ADAPTIVE_EXACT || mode == BENCH_ADAPTIVE;
 }
 
 const char *bench_clock_name(const struct bench_question *question)

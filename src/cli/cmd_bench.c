@@ -28,7 +28,8 @@ struct bench_values {
 static struct bench_values values = {
     .scenarios = "256/64,256/2048,4096/64,4096/2048",
     .batch_sizes = "8,16,32,64",
-    .modes = "static-tp,static-ep,best-static,static-tp-int4,hap,adaptive-exact,adaptive",
+    .modes = "static-tp,static-ep,best-attention,best-static,static-tp-int4,hap,adaptive-exact,"
+             "adaptive",
     .repeats = 3,
 };
 
@@ -62,7 +63,9 @@ static const struct cli_option options[] = {
     {"batch-sizes", 0, OPTION_TEXT, AT(batch_sizes), "LIST", "sequences in all (8,16,32,64)", 0, 0,
      NULL},
     {"modes", 0, OPTION_TEXT, AT(modes), "LIST",
-     "of static-tp, static-ep, best-static, static-tp-int4, hap, adaptive-exact and adaptive (all)",
+     "of static-tp, static-ep, best-attention, best-static, static-tp-int4, hap, adaptive-exact "
+     "and "
+     "adaptive (all)",
      0, 0, NULL},
     {"repeats", 'r', OPTION_COUNT, AT(repeats), "COUNT",
      "rounds: each runs every plan of every load once (3)", 1, REPEATS_MAX, NULL},

@@ -35,7 +35,7 @@ has err nowhere "no model"
 # ---- plans
 expect 0 "plans" "${small[@]}" --plans-only --results plans.jsonl -o jsonl
 silent err "plans"
-lines out 28 "plans" # 4 loads, 7 modes
+lines out 32 "plans" # 4 loads, 8 modes
 lines plans.jsonl 6 "plans"
 jq -es 'map(.plan != null and .rounds == 0) | all' out >/dev/null || fail "plans: not all have one"
 # Of a mode's definition what the planner's own table says.
@@ -46,6 +46,7 @@ jq -es --slurpfile t table.json '
     def of_hap: (.plan | contains(":int4") or contains(":rep") | not) and .way != "keep" and .way != "reload";
     def alone: .prefill_s + .transition_s + .decode_s;
     {"static-tp": $t.plans[$t.static_tp].total_s, "static-ep": $t.plans[$t.static_ep].total_s,
+     "best-attention": ([$rows[] | select(.plan == "tp2|tp2" or .plan == "tp2:rep|tp2" or .plan == "dp2|tp2").total_s] | min),
      "best-static": $t.plans[$t.best_static].total_s, "adaptive": $t.plans[$t.best].total_s,
      "adaptive-exact": ([$rows[] | select(exact).total_s] | min),
      "hap": ([$rows[] | select(of_hap) | alone] | min),
@@ -57,7 +58,7 @@ jq -es --slurpfile t table.json '
         ($mode == "hap" and ($row | of_hap | not) | not) and
         ($mode == "adaptive-exact" and ($row | exact | not) | not) and
         (if $mode == "hap" then $row | alone else $row.total_s end) == $least[$mode]] |
-    length == 7 and all' plans.jsonl >/dev/null || fail "plans: a mode has another plan than it should"
+    length == 8 and all' plans.jsonl >/dev/null || fail "plans: a mode has another plan than it should"
 expect 0 "too long" "$phasor" bench "$model" --devices cpu:2 --box two.json --scenarios 100000/4 \
     --batch-sizes 2 --plans-only -o json
 jq -e 'map(.plan == null and (.why | contains("context"))) | all' out >/dev/null || fail "too long: no reason"
@@ -79,13 +80,13 @@ jq -e --slurpfile lines runs.jsonl '
                   | .planning_s) as $planning |
         [$of[] | select(.plan == $row.plan and .way == $row.way) | .total_s] as $own |
         [$of[] | select(.plan == "tp2|tp2") | .total_s] as $tp |
-        (if $row.plan != "tp2|tp2" and ($row.mode == "hap" or $row.mode == "best-static" or
+        (if $row.plan != "tp2|tp2" and ($row.mode == "hap" or ($row.mode | startswith("best-")) or
             ($row.mode | startswith("adaptive"))) then $planning else 0 end) as $more |
         ($own | length) == 2 and ($tp | length) == 2 and $row.rounds == 2 and
         (.total_s.median | near(($own | add) / 2 + $more)) and
         (.against_static_tp | near($tp[0] / ($own[0] + $more) * $tp[1] / ($own[1] + $more) | sqrt)) and
         .against_static_tp_low <= .against_static_tp and .against_static_tp <= .against_static_tp_high) |
-    length == 28 and all' out >/dev/null || fail "runs: the table is not that of the runs"
+    length == 32 and all' out >/dev/null || fail "runs: the table is not that of the runs"
 [ -z "$(ls -A temporary)" ] || fail "runs: something stays in TMPDIR"
 expect 1 "results that are there" "${small[@]}" --results runs.jsonl
 has err "resume goes on with it" "results that are there"
@@ -120,10 +121,10 @@ has err "two.json:1: " "a file of something else"
 # ---- the table's other forms
 cp whole.jsonl runs.jsonl
 expect 0 "csv" "${small[@]}" --results runs.jsonl --resume -o csv
-python3 - out <<'PY' || fail "csv: not 28 rows of as many columns as the head"
+python3 - out <<'PY' || fail "csv: not 32 rows of as many columns as the head"
 import csv, sys
 rows = list(csv.DictReader(open(sys.argv[1], newline="")))
-assert len(rows) == 28 and all(None not in row and None not in row.values() for row in rows)
+assert len(rows) == 32 and all(None not in row and None not in row.values() for row in rows)
 assert all(float(row["total_s"]) > 0 and float(row["total_s_spread"]) >= 0 for row in rows)
 PY
 
@@ -142,10 +143,14 @@ assert len(pictures) == 3  # two scenarios, and the errors
 for picture in pictures:
     xml.dom.minidom.parseString(picture)
 bars = sum(picture.count('class="tiny"') for picture in pictures)
-assert bars == 2 * 2 * 7, bars
-assert page.count("<tr>") == 1 + 28 and "http" not in page
+assert bars == 2 * 2 * 8, bars
+assert page.count("<tr>") == 1 + 32 + 1 + 4 and "http" not in page
 for mode in ("static-tp-int4", "adaptive-exact"):
     assert mode in page
+# The rungs of the ladder: each cell's product is the last against the first.
+for row in re.findall(r"<tr>.*?<b>.*?</tr>", page):
+    factors = [float(value) for value in re.findall(r">([0-9.]+)</(?:td|b)>", row)]
+    assert len(factors) == 5 and abs(factors[0] * factors[1] * factors[2] * factors[3] / factors[4] - 1) < 0.01, row
 # The parts of a bar are in proportion to their seconds, and all bars of a load to one another.
 of_load = pictures[0].split("batch of")[0]
 scales = [float(height) / float(part) for height, part in re.findall(

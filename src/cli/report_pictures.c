@@ -1,0 +1,324 @@
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "page.h"
+#include "report_shown.h"
+
+#define WIDTH       940
+#define LEFT        56
+#define RIGHT       16
+#define BARS_HEIGHT 260 /* of a picture of bars, from the axis to the top */
+#define BARS_TOP    18
+#define BARS_BELOW  58 /* ratios, and names of groups */
+
+/* ---- Bars: a group for each batch, a bar for each mode --------------------------------------- */
+
+#define PART_COUNT 4
+static const char *const part_names[PART_COUNT] = {"prefill", "between the phases", "decode",
+                                                   "the rest: rows, answers, planning"};
+/* Of page_colours. */
+static const int part_colours[PART_COUNT] = {0, 5, 1, 7};
+
+static void parts_of(double parts[PART_COUNT], const struct bench_summary *of)
+{
+    parts[0] = of->prefill.median;
+    parts[1] = of->between.median;
+    parts[2] = of->decode.median;
+    parts[3] = fmax(of->total.median - parts[0] - parts[1] - parts[2], 0);
+}
+
+/* Seconds that a bar of height 1 stands for: static TP's, else the longest's. */
+static double unit_of(const struct shown *shown, int cell)
+{
+    const struct bench_summary *tp = summary_of(shown, cell, BENCH_STATIC_TP);
+    double most = 0;
+    if (tp->rounds > 0)
+        return tp->total.median;
+    for (int mode = 0; mode < BENCH_MODE_COUNT; mode++)
+        most = fmax(most, summary_of(shown, cell, mode)->total.median);
+    return most;
+}
+
+static double highest_of(const struct shown *shown, int first, int count)
+{
+    double most = 1;
+    for (int i = first * BENCH_MODE_COUNT; i < (first + count) * BENCH_MODE_COUNT; i++) {
+        double unit = unit_of(shown, i / BENCH_MODE_COUNT);
+        if (shown->of[i].rounds > 0 && unit > 0)
+            most = fmax(most, shown->of[i].total.median / unit);
+    }
+    return most;
+}
+
+static void title_format(char *out, size_t capacity, const struct bench_summary *of,
+                         enum bench_mode mode, const char *part, double seconds)
+{
+    snprintf(out, capacity, "%s, %s%s%s; %s: %.4g s of %.4g s (± %.1f %%), %d rounds",
+             bench_mode_names[mode], of->plan->plan,
+             strcmp(of->plan->way, "none") == 0 ? "" : " by ",
+             strcmp(of->plan->way, "none") == 0 ? "" : of->plan->way, part, seconds,
+             of->total.median, 100 * of->total.spread, of->rounds);
+}
+
+/* The interval of the ratio, as times of static TP's. */
+static void put_whisker(FILE *file, const struct bench_summary *of, double x, double scale)
+{
+    if (!of->has_ratio || of->is_static_tp || isinf(of->ratio.high) || of->ratio.low <= 0)
+        return;
+    double bottom = BARS_TOP + BARS_HEIGHT;
+    double y1 = fmax(bottom - scale / of->ratio.low, 2), y2 = bottom - scale / of->ratio.high;
+    page_line(file, x, y1, x, y2, "mark");
+    page_line(file, x - 3, y1, x + 3, y1, "mark");
+    page_line(file, x - 3, y2, x + 3, y2, "mark");
+}
+
+static void put_times_as_fast(FILE *file, const struct bench_summary *of, double x)
+{
+    if (of->is_static_tp || of->has_ratio)
+        fprintf(file, "<text class=\"below\" x=\"%.1f\" y=\"%.1f\">%.3gx</text>\n", x,
+                BARS_TOP + BARS_HEIGHT + 13.0, of->ratio.mean);
+}
+
+static void put_bar(FILE *file, const struct bench_summary *of, enum bench_mode mode, double unit,
+                    double x, double width, double scale)
+{
+    double parts[PART_COUNT], y = BARS_TOP + BARS_HEIGHT;
+    char text[400];
+    parts_of(parts, of);
+    for (int part = 0; part < PART_COUNT; part++) {
+        double height = parts[part] / unit * scale;
+        title_format(text, sizeof text, of, mode, part_names[part], parts[part]);
+        page_rect(file, x, y - height, width, height, page_colours[part_colours[part]], text);
+        y -= height;
+    }
+    put_whisker(file, of, x + width / 2, scale);
+    put_times_as_fast(file, of, x + width / 2);
+    fprintf(file, "<text class=\"tiny\" transform=\"translate(%.1f %.1f) rotate(-90)\">%s</text>\n",
+            x + width / 2 + 3.5, BARS_TOP + BARS_HEIGHT - 5.0, bench_mode_names[mode]);
+}
+
+static int bits_of(unsigned bits)
+{
+    int count = 0;
+    for (; bits != 0; bits &= bits - 1)
+        count++;
+    return count;
+}
+
+static void put_group(FILE *file, const struct shown *shown, int cell, double x, double width,
+                      double scale)
+{
+    int count = bits_of(shown->modes), at = 0;
+    double bar = width * 0.92 / count, unit = unit_of(shown, cell);
+    char text[64];
+    for (int mode = 0; mode < BENCH_MODE_COUNT; mode++) {
+        const struct bench_summary *of = summary_of(shown, cell, mode);
+        if ((shown->modes & 1u << mode) == 0)
+            continue;
+        if (of->rounds > 0 && unit > 0)
+            put_bar(file, of, mode, unit, x + at * bar, bar * 0.9, scale);
+        at++;
+    }
+    snprintf(text, sizeof text, "batch of %lld", batch_of(shown->results, cell));
+    page_label(file, x + width * 0.46, BARS_TOP + BARS_HEIGHT + 31, "middle", text);
+    if (unit > 0) {
+        snprintf(text, sizeof text, "1 = %.3g s", unit);
+        page_label(file, x + width * 0.46, BARS_TOP + BARS_HEIGHT + 48, "middle", text);
+    }
+}
+
+static void put_axis(FILE *file, double most, double scale)
+{
+    double step = most > 2.4 ? 1 : most > 1.2 ? 0.5 : 0.25;
+    for (double value = 0; value <= most * 1.0001; value += step) {
+        double y = BARS_TOP + BARS_HEIGHT - value * scale;
+        char text[16];
+        snprintf(text, sizeof text, "%.2g", value);
+        page_line(file, LEFT, y, WIDTH - RIGHT, y, value == 1 ? "mark" : "grid");
+        page_label(file, LEFT - 8, y + 4, "end", text);
+    }
+}
+
+/* The cells [first, first + count): of one model and scenario. */
+static void put_bars(FILE *file, const struct shown *shown, int first, int count)
+{
+    const struct bench_scenario *scenario = scenario_of(shown->results, first);
+    double most = highest_of(shown, first, count), scale = BARS_HEIGHT / most;
+    double width = (double)(WIDTH - LEFT - RIGHT) / count;
+    fprintf(file,
+            "<h3>%lld prompt tokens, %lld generated</h3>\n"
+            "<div class=\"picture\"><svg viewBox=\"0 0 %d %d\">\n",
+            (long long)scenario->prompt_tokens, (long long)scenario->output_tokens, WIDTH,
+            BARS_TOP + BARS_HEIGHT + BARS_BELOW);
+    put_axis(file, most, scale);
+    for (int i = 0; i < count; i++)
+        put_group(file, shown, first + i, LEFT + (i + 0.04) * width, width, scale);
+    fputs("</svg></div>\n", file);
+}
+
+static void put_patches(FILE *file)
+{
+    fputs("<p class=\"legend\">", file);
+    for (int part = 0; part < PART_COUNT; part++)
+        fprintf(file, "<span><i style=\"background:%s\"></i>%s</span> ",
+                page_colours[part_colours[part]], part_names[part]);
+    fputs("</p>\n", file);
+}
+
+void report_put_times(FILE *file, const struct shown *shown)
+{
+    const struct bench_results *results = shown->results;
+    int sizes = results->question.batch_size_count, model = -1;
+    fputs("<h2>Times beside static tensor parallelism</h2>\n<p>Lower is faster; 1 is static TP's "
+          "median of the same load, where it ran. The mark across a bar is the interval of 95 % of "
+          "its ratio, over pairs of rounds; below each bar how many times as fast as static TP it "
+          "is. "
+          "<span class=\"label\">",
+          file);
+    page_text(file, bench_clock_sentence(&results->question));
+    fputs("</span></p>\n", file);
+    put_patches(file);
+    for (int cell = 0; cell + sizes <= results->cell_count; cell += sizes) {
+        if (results->cells[cell].model != model) {
+            model = results->cells[cell].model;
+            fputs("<h3>", file);
+            page_text(file, bench_model_name(&results->question, model));
+            fputs("</h3>\n", file);
+        }
+        put_bars(file, shown, cell, sizes);
+    }
+}
+
+/* ---- Predicted against measured -------------------------------------------------------------- */
+
+#define DOTS_SIDE 380
+
+struct range {
+    double low, high; /* powers of ten; low < high */
+};
+
+static void range_add(struct range *range, double seconds)
+{
+    if (!(seconds > 0))
+        return;
+    range->low = fmin(range->low, floor(log10(seconds)));
+    range->high = fmax(range->high, ceil(log10(seconds)));
+}
+
+static double place_of(const struct range *range, double seconds)
+{
+    return (log10(seconds) - range->low) / (range->high - range->low) * DOTS_SIDE;
+}
+
+/* Each plan of each cell once, with the first of its modes. */
+typedef void pair_fn(void *context, int phase, double predicted, double measured,
+                     const char *title);
+
+static void pairs_each(const struct shown *shown, pair_fn *each, void *context)
+{
+    for (int i = 0; i < shown->results->cell_count * BENCH_MODE_COUNT; i++) {
+        const struct bench_summary *of = &shown->of[i];
+        int cell = i / BENCH_MODE_COUNT, mode = i % BENCH_MODE_COUNT;
+        const struct bench_scenario *scenario = scenario_of(shown->results, cell);
+        char title[256];
+        if (of->rounds == 0 || (of->plan->modes & ((1u << mode) - 1)) != 0)
+            continue;
+        snprintf(title, sizeof title, "%s, %lld/%lld x %lld", of->plan->plan,
+                 (long long)scenario->prompt_tokens, (long long)scenario->output_tokens,
+                 batch_of(shown->results, cell));
+        each(context, 0, of->plan->predicted_prefill, of->prefill.median, title);
+        each(context, 1, of->plan->predicted_decode, of->decode.median, title);
+    }
+}
+
+struct dots {
+    FILE *file;
+    struct range range;
+    double errors[2];
+    int counts[2], within[2];
+};
+
+static void dot_measure(void *context, int phase, double predicted, double measured,
+                        const char *title)
+{
+    struct dots *dots = context;
+    (void)title;
+    if (!(predicted > 0) || !(measured > 0))
+        return;
+    double error = fabs(predicted / measured - 1);
+    range_add(&dots->range, predicted);
+    range_add(&dots->range, measured);
+    dots->errors[phase] += error;
+    dots->within[phase] += error <= 0.1;
+    dots->counts[phase]++;
+}
+
+static void dot_put(void *context, int phase, double predicted, double measured, const char *title)
+{
+    struct dots *dots = context;
+    if (!(predicted > 0) || !(measured > 0))
+        return;
+    fprintf(dots->file,
+            "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\" fill-opacity=\"0.8\"><title>",
+            LEFT + place_of(&dots->range, measured),
+            10 + DOTS_SIDE - place_of(&dots->range, predicted), page_colours[phase == 0 ? 0 : 5]);
+    page_text(dots->file, title);
+    fprintf(dots->file, ": predicted %.4g s, came out %.4g s</title></circle>\n", predicted,
+            measured);
+}
+
+/* The diagonal for predicted = `times` measured. */
+static void put_diagonal(const struct dots *dots, double times, const char *style)
+{
+    double shift = log10(times) / (dots->range.high - dots->range.low) * DOTS_SIDE;
+    double from = fmax(0, -shift), to = fmin(DOTS_SIDE, DOTS_SIDE - shift);
+    page_line(dots->file, LEFT + from, 10 + DOTS_SIDE - from - shift, LEFT + to,
+              10 + DOTS_SIDE - to - shift, style);
+}
+
+static void put_powers(const struct dots *dots)
+{
+    for (double power = dots->range.low; power <= dots->range.high; power++) {
+        double at = place_of(&dots->range, pow(10, power));
+        char text[32];
+        snprintf(text, sizeof text, "%.3g s", pow(10, power));
+        page_line(dots->file, LEFT, 10 + DOTS_SIDE - at, LEFT + DOTS_SIDE, 10 + DOTS_SIDE - at,
+                  "grid");
+        page_line(dots->file, LEFT + at, 10, LEFT + at, 10 + DOTS_SIDE, "grid");
+        page_label(dots->file, LEFT - 6, 14 + DOTS_SIDE - at, "end", text);
+        page_label(dots->file, LEFT + at, 28 + DOTS_SIDE, "middle", text);
+    }
+}
+
+void report_put_errors(FILE *file, const struct shown *shown)
+{
+    struct dots dots = {.file = file, .range = {INFINITY, -INFINITY}};
+    static const char *const phases[] = {"prefill", "decode"};
+    const char *measured = shown->results->question.is_modelled ? "modelled" : "measured";
+    pairs_each(shown, dot_measure, &dots);
+    if (!(dots.range.low < dots.range.high))
+        return;
+    fprintf(file,
+            "<h2>Predicted and %s</h2>\n<p>Each plan that ran, medians; across %s, up predicted "
+            "seconds; the thin lines are 10 %% off.",
+            measured, measured);
+    for (int phase = 0; phase < 2; phase++) {
+        if (dots.counts[phase] > 0)
+            fprintf(file, " %s: %d of %d within 10 %%, off by %.1f %% on the mean.",
+                    phase == 0 ? "Prefill" : "Decode", dots.within[phase], dots.counts[phase],
+                    100 * dots.errors[phase] / dots.counts[phase]);
+    }
+    fputs("</p>\n<p class=\"legend\">", file);
+    for (int phase = 0; phase < 2; phase++)
+        fprintf(file, "<span><i style=\"background:%s\"></i>%s</span> ",
+                page_colours[phase == 0 ? 0 : 5], phases[phase]);
+    fprintf(file, "</p>\n<div class=\"picture\"><svg viewBox=\"0 0 %d %d\">\n", WIDTH,
+            DOTS_SIDE + 40);
+    put_powers(&dots);
+    put_diagonal(&dots, 1, "mark");
+    put_diagonal(&dots, 1.1, "grid");
+    put_diagonal(&dots, 1 / 1.1, "grid");
+    pairs_each(shown, dot_put, &dots);
+    fputs("</svg></div>\n", file);
+}

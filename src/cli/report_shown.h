@@ -1,0 +1,34 @@
+/* What the parts of the page of phasor report share: the summaries that they show. */
+#ifndef PHASOR_CLI_REPORT_SHOWN_H
+#define PHASOR_CLI_REPORT_SHOWN_H
+
+#include "bench_summary.h"
+
+/* All that the pictures show: [cell][mode]. */
+struct shown {
+    const struct bench_results *results;
+    struct bench_summary *of;
+    unsigned modes; /* that have a plan anywhere */
+};
+
+static inline const struct bench_summary *summary_of(const struct shown *shown, int cell, int mode)
+{
+    return &shown->of[cell * BENCH_MODE_COUNT + mode];
+}
+
+static inline const struct bench_scenario *scenario_of(const struct bench_results *results,
+                                                       int cell)
+{
+    return &results->question.scenarios[results->cells[cell].scenario];
+}
+
+static inline long long batch_of(const struct bench_results *results, int cell)
+{
+    return results->question.batch_sizes[results->cells[cell].batch_size];
+}
+
+/* Bars of each scenario's batches, and each plan's phases as they were predicted and came out. */
+void report_put_times(FILE *file, const struct shown *shown);
+void report_put_errors(FILE *file, const struct shown *shown);
+
+#endif
