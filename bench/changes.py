@@ -5,8 +5,9 @@ usage: bench/changes.py OLD NEW
 
 Of each load and plan that ran at least twice in both: how many times as long the new runs took, by the
 geometric means of their totals, with the interval of 95 % (Welch's t over logarithms). Shown is what does not
-contain 1; then loads whose mode has another plan, and what only one of the files has. Exit status 0 whether or
-not anything changed, 1 for a file that is none.
+contain 1 (of a hundred that did not change, five on the mean); then loads whose mode has another plan, and what
+only one of the files has. Files of different clocks are not compared; other differences of the question are
+told. Exit status 0 whether or not anything changed, 1 for a file that is none, 2 for wrong usage.
 """
 import json
 import math
@@ -23,24 +24,28 @@ def student(freedom):
     return STUDENT[max(whole, 1) - 1] if whole <= len(STUDENT) else 1.96 + 2.5 / whole
 
 
-def load_of(line):
-    return f"{line['model'].rstrip('/').split('/')[-1]} {line['prompt_tokens']}/{line['output_tokens']} x {line['batch_size']}"
+def load_of(line, names):
+    return f"{names[line['model']]} {line['prompt_tokens']}/{line['output_tokens']} x {line['batch_size']}"
 
 
 def read(path):
-    """Logarithms of totals by (load, plan), and plans by (load, mode)."""
+    """The question, logarithms of totals by (load, plan), and plans by (load, mode)."""
     times, plans = {}, {}
     with open(path, encoding="utf-8") as file:
         lines = [json.loads(line) for line in file if line.endswith("\n")]
     if not lines or lines[0].get("kind") != "bench" or lines[0].get("format") != 1:
         raise ValueError("its first line is not of phasor bench")
+    models = lines[0]["question"]["models"]
+    names = {model: model.split("/")[-1] for model in models}
+    if len(set(names.values())) < len(models):  # some are called alike
+        names = {model: model for model in models}
     for line in lines:
         if line["kind"] == "run" and "failed" not in line:
-            times.setdefault((load_of(line), line["plan"], line["way"]), []).append(math.log(line["total_s"]))
+            times.setdefault((load_of(line, names), line["plan"], line["way"]), []).append(math.log(line["total_s"]))
         for plan in line["plans"] if line["kind"] == "cell" else []:
             for mode in plan["modes"]:
-                plans[load_of(line), mode] = f"{plan['plan']} by {plan['way']}" if plan["plan"] else "none"
-    return times, plans
+                plans[load_of(line, names), mode] = f"{plan['plan']} by {plan['way']}" if plan["plan"] else "none"
+    return lines[0]["question"], times, plans
 
 
 def moments(values):
@@ -61,14 +66,20 @@ def interval(old, new):
 
 def main():
     if len(sys.argv) != 3:
-        sys.exit(__doc__)
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
     sides = []
     for path in sys.argv[1:]:
         try:
             sides.append(read(path))
-        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        except (OSError, ValueError, KeyError, AttributeError, TypeError, IndexError, RecursionError) as error:
             sys.exit(f"{path}: no results of phasor bench: {error}")
-    (old, old_plans), (new, new_plans) = sides
+    (before, old, old_plans), (after, new, new_plans) = sides
+    if before.get("clock") != after.get("clock"):
+        sys.exit(f"{sys.argv[1]} is {before.get('clock')} and {sys.argv[2]} {after.get('clock')}: nothing to compare")
+    for key in ("devices", "box", "threads", "memory", "seed"):
+        if before.get(key) != after.get(key):
+            print(f"{key}: was {before.get(key)} and is {after.get(key)}")
     both = [key for key in old if key in new]
     compared = [key for key in both if len(old[key]) > 1 and len(new[key]) > 1]
     changed = 0

@@ -473,6 +473,8 @@ struct phasor_replay_params {
     bool scale;             /* links as much slower as the device that was recorded computes than the
                              * box's: for prefill, times of decode are not valid then */
     const char *trace_path; /* what ran when, in Chrome's trace format; NULL: none */
+    double link_scale;      /* with `scale`: in place of what this recording says of the device, that of
+                             * another; 0: this one's */
 };
 PHASOR_API struct phasor_replay_params phasor_replay_params_default(void);
 

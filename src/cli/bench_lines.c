@@ -42,12 +42,16 @@ static bool subject_read(struct bench_cell *out, const struct bench_question *qu
            b < question->batch_size_count;
 }
 
-/* A number that is finite and not negative. */
+/* Longer than anybody waits, so that no sum or ratio is beyond a double. */
+#define SECONDS_MAX 1e12
+#define SECONDS_MIN 1e-12
+
+/* A number of seconds. */
 static bool number_read(double *out, const json_t *object, const char *key)
 {
     const json_t *value = json_object_get(object, key);
     *out = json_number_value(value);
-    return json_is_number(value) && isfinite(*out) && *out >= 0;
+    return json_is_number(value) && isfinite(*out) && *out >= 0 && *out <= SECONDS_MAX;
 }
 
 static bool count_read(uint64_t *out, const json_t *object, const char *key)
@@ -186,8 +190,7 @@ static const struct run_number {
 };
 #define RUN_NUMBERS (sizeof run_numbers / sizeof *run_numbers)
 
-json_t *bench_run_json(const struct bench_results *results, const struct bench_run *run,
-                       const char *message)
+json_t *bench_run_json(const struct bench_results *results, const struct bench_run *run)
 {
     const struct bench_cell *cell = &results->cells[run->cell];
     const struct bench_plan *plan = &cell->plans[run->plan];
@@ -196,7 +199,7 @@ json_t *bench_run_json(const struct bench_results *results, const struct bench_r
                   "round", run->round, "clock", bench_clock_name(&results->question));
     bool is_whole = object != NULL && put_subject(object, &results->question, cell);
     if (is_whole && run->has_failed)
-        is_whole = json_object_set_new(object, "failed", json_string(message)) == 0;
+        is_whole = json_object_set_new(object, "failed", json_string(run->message)) == 0;
     for (size_t i = 0; i < RUN_NUMBERS && is_whole && !run->has_failed; i++) {
         const void *at = (const char *)run + run_numbers[i].offset;
         json_t *value = run_numbers[i].is_count ? json_integer((json_int_t) * (const uint64_t *)at)
@@ -215,13 +218,8 @@ static int cell_find(const struct bench_results *results, const json_t *object)
     struct bench_cell cell;
     if (!subject_read(&cell, &results->question, object))
         return -1;
-    for (int i = 0; i < results->cell_count; i++) {
-        const struct bench_cell *known = &results->cells[i];
-        if (known->model == cell.model && known->scenario == cell.scenario &&
-            known->batch_size == cell.batch_size)
-            return i;
-    }
-    return -1;
+    int number = bench_cell_number(&results->question, &cell);
+    return number < results->cell_count ? number : -1;
 }
 
 static int plan_find(const struct bench_cell *cell, const json_t *object)
@@ -247,12 +245,14 @@ bool bench_run_read(struct bench_run *out, const struct bench_results *results,
         json_integer_value(round) > BENCH_ROUNDS_MAX)
         return false;
     out->round = (int)json_integer_value(round);
-    out->has_failed = json_is_string(json_object_get(object, "failed"));
+    const char *failed = json_string_value(json_object_get(object, "failed"));
+    out->has_failed = failed != NULL;
+    bench_text_keep(out->message, sizeof out->message, failed == NULL ? "" : failed);
     bool is_good = true;
     for (size_t i = 0; i < RUN_NUMBERS && is_good && !out->has_failed; i++) {
         void *at = (char *)out + run_numbers[i].offset;
         is_good = run_numbers[i].is_count ? count_read(at, object, run_numbers[i].key)
                                           : number_read(at, object, run_numbers[i].key);
     }
-    return is_good && (out->has_failed || out->total > 0);
+    return is_good && (out->has_failed || out->total >= SECONDS_MIN);
 }

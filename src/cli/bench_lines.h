@@ -6,8 +6,7 @@
 
 /* New objects; NULL where memory is short. */
 json_t *bench_cell_json(const struct bench_question *question, const struct bench_cell *cell);
-json_t *bench_run_json(const struct bench_results *results, const struct bench_run *run,
-                       const char *message);
+json_t *bench_run_json(const struct bench_results *results, const struct bench_run *run);
 
 /* False where the object is no such line, or of a question that has no such cell, or plan. */
 bool bench_cell_read(struct bench_cell *out, const struct bench_question *question,

@@ -47,6 +47,12 @@ static enum phasor_transition way_of(const char *name)
     return PHASOR_TRANSITION_AUTO; /* one layout: there is nothing to choose */
 }
 
+/* As much as there is, where that is more. */
+static uint64_t times(uint64_t bytes, int count)
+{
+    return bytes > UINT64_MAX / (uint64_t)count ? UINT64_MAX : bytes * (uint64_t)count;
+}
+
 static enum phasor_status model_open(struct phasor_model **out, const struct bench_models *models,
                                      const struct bench_cell *cell, const struct bench_plan *plan,
                                      struct phasor_error *err)
@@ -57,7 +63,7 @@ static enum phasor_status model_open(struct phasor_model **out, const struct ben
     params.devices = question->devices;
     params.thread_count = (int)question->threads;
     if (!question->is_modelled) /* else it is the box's */
-        params.memory_bytes = question->memory * (uint64_t)cell->device_count;
+        params.memory_bytes = times(question->memory, cell->device_count);
     params.plan = plan->plan;
     params.transition = way_of(plan->way);
     params.max_num_seqs = plan->wave;
@@ -80,11 +86,12 @@ static struct bench_open *open_find(struct bench_models *models, int model,
     return NULL;
 }
 
-/* Of GPUs one model at a time: what a host has free says nothing of theirs. */
+/* Of GPUs one model at a time: what a host has free says nothing of theirs. So with a limit of
+ * memory, which is for all that the process holds. */
 static uint64_t bytes_for_models(const struct bench_question *question)
 {
     long pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    bool is_cpu = strncmp(question->devices, "cpu", 3) == 0;
+    bool is_cpu = strncmp(question->devices, "cpu", 3) == 0 && question->memory == 0;
     return is_cpu && pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page / 2 : 1;
 }
 

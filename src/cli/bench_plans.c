@@ -153,7 +153,7 @@ static struct bench_plan plan_of(const json_t *row)
 static struct bench_plan no_plan(const char *why)
 {
     struct bench_plan plan = {.plan = ""};
-    snprintf(plan.why, sizeof plan.why, "%s", why);
+    bench_text_keep(plan.why, sizeof plan.why, why);
     return plan;
 }
 
@@ -233,7 +233,7 @@ bool bench_plans_find(struct bench_cell *cell, const struct bench_question *ques
     double began = now();
     enum phasor_status status = phasor_plan(&text, &params, &err);
     cell->planning_seconds = now() - began;
-    snprintf(cell->box, sizeof cell->box, "%s", question->box);
+    bench_text_keep(cell->box, sizeof cell->box, question->box);
     cell->device_count = 1;
     if (status == PHASOR_INVALID_ARGUMENT) { /* longer than the context: this cell's alone */
         struct bench_plan none = no_plan(err.message);
@@ -250,8 +250,10 @@ bool bench_plans_find(struct bench_cell *cell, const struct bench_question *ques
     }
     json_t *root = json_loads(text, 0, NULL);
     const json_t *box = json_object_get(root, "box");
-    snprintf(cell->box, sizeof cell->box, "%s: %s, %s", table_text(box, "name"),
-             table_text(box, "title"), table_text(box, "times"));
+    char words[2 * sizeof cell->box];
+    snprintf(words, sizeof words, "%s: %s, %s", table_text(box, "name"), table_text(box, "title"),
+             table_text(box, "times"));
+    bench_text_keep(cell->box, sizeof cell->box, words);
     cell->device_count = (int)table_int(box, "devices");
     warn_once(box);
     bench_plans_choose(cell, question, root);

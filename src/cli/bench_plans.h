@@ -5,7 +5,7 @@
 #include "bench_results.h"
 
 /* The cell's plans, from the object of phasor_plan; modes that have the same share one. Which a
- * mode takes: docs/bench-format.md. */
+ * mode takes: docs/bench.md. */
 void bench_plans_choose(struct bench_cell *cell, const struct bench_question *question,
                         const json_t *root);
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "bench_summary.h"
+#include "table.h"
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
@@ -38,7 +39,8 @@ static void times_put(json_t *row, const struct bench_summary *of)
     }
     if (of->has_ratio) {
         json_object_set_new(row, "against_static_tp", json_real(of->ratio.mean));
-        json_object_set_new(row, "against_static_tp_low", json_real(of->ratio.low));
+        json_object_set_new(row, "against_static_tp_low",
+                            isfinite(of->ratio.high) ? json_real(of->ratio.low) : json_null());
         json_object_set_new(row, "against_static_tp_high", real_or_null(of->ratio.high));
         json_object_set_new(row, "is_static_tp", json_boolean(of->is_static_tp));
     }
@@ -67,6 +69,8 @@ static json_t *row_json(const struct bench_results *results, int index, enum ben
     json_object_set_new(row, "predicted_s",
                         json_real(of->plan->predicted_prefill + of->plan->predicted_between +
                                   of->plan->predicted_decode));
+    if (of->why != NULL)
+        json_object_set_new(row, "why", json_string(of->why));
     if (of->rounds > 0)
         times_put(row, of);
     return row;
@@ -74,29 +78,37 @@ static json_t *row_json(const struct bench_results *results, int index, enum ben
 
 /* ---- Markdown and values --------------------------------------------------------------------- */
 
-static void markdown_head(const struct bench_results *results)
+/* What files say of themselves is neither markup nor a column's end, also within code. */
+static void print_text(const char *text)
 {
-    printf(
-        "phasor %s, %s, from %s; plans %s by %s.\n%s Medians of the rounds; ± is from the first "
-        "quartile to the third. Against static TP: above 1 is faster, with the interval of 95 %% "
-        "over pairs of rounds.\n\n",
-        results->version, results->question.devices, results->began, results->plans_hash,
-        results->cell_count > 0 ? results->cells[0].box : "nobody",
-        bench_clock_sentence(&results->question));
-    printf("| model | load | mode | plan | predicted | prefill | decode | between | total | ± | "
-           "tokens/s | TTFT | TPOT | against static TP |\n"
-           "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: "
-           "| --- |\n");
+    for (size_t step = 1; *text != 0; text += step) {
+        size_t control = table_control_bytes(text);
+        step = control > 0 ? control : 1;
+        if (strchr("|\\<&`", *text) != NULL)
+            putchar('\\');
+        putchar(control > 0 ? '?' : *text);
+    }
 }
 
-/* `|` is a column's end in a table, also within code. */
-static void print_cell_text(const char *text)
+static void markdown_head(const struct bench_results *results)
 {
-    for (; *text != 0; text++) {
-        if (*text == '|')
-            putchar('\\');
-        putchar((unsigned char)*text < 0x20 ? '?' : *text);
-    }
+    printf("phasor ");
+    print_text(results->version);
+    printf(", ");
+    print_text(results->question.devices);
+    printf(", from ");
+    print_text(results->began);
+    printf("; plans %s by ", results->plans_hash);
+    print_text(results->cell_count > 0 ? results->cells[0].box : "nobody");
+    printf(
+        ".\n%s Medians of the rounds; the spread is from the first quartile to the third. Against "
+        "static TP: above 1 is faster, with the interval of 95 %% over pairs of rounds.\n\n",
+        bench_clock_sentence(&results->question));
+    printf(
+        "| model | load | mode | plan | predicted | prefill | decode | between | total | spread | "
+        "tokens/s | TTFT | TPOT | against static TP |\n"
+        "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: "
+        "| --- |\n");
 }
 
 static void markdown_ratio(const struct bench_summary *of)
@@ -118,22 +130,25 @@ static void markdown_row(const struct bench_results *results, int index, enum be
     const struct bench_cell *cell = &results->cells[index];
     const struct bench_scenario *scenario = &question->scenarios[cell->scenario];
     printf("| ");
-    print_cell_text(bench_model_name(question, cell->model));
+    print_text(bench_model_name(question, cell->model));
     printf(" | %lld/%lld x %lld | %s | ", (long long)scenario->prompt_tokens,
            (long long)scenario->output_tokens, (long long)question->batch_sizes[cell->batch_size],
            bench_mode_names[mode]);
     if (of->plan == NULL) {
-        print_cell_text(of->why);
+        print_text(of->why);
         printf(" | | | | | | | | | | |\n");
         return;
     }
-    print_cell_text(of->plan->plan);
-    if (strcmp(of->plan->way, "none") != 0)
-        printf(" by %s", of->plan->way);
+    print_text(of->plan->plan);
+    if (strcmp(of->plan->way, "none") != 0) {
+        printf(" by ");
+        print_text(of->plan->way);
+    }
     printf(" | %.3g | ",
            of->plan->predicted_prefill + of->plan->predicted_between + of->plan->predicted_decode);
     if (of->rounds == 0) {
-        printf("%s | | | | | | | | |\n", of->failures > 0 ? "failed" : "not run");
+        print_text(of->why == NULL ? "not run" : of->why);
+        printf(" | | | | | | | | |\n");
         return;
     }
     printf("%.3g | %.3g | %.3g | %.3g | %.1f %% | %.0f | ", of->prefill.median, of->decode.median,
@@ -173,9 +188,12 @@ static const char *const columns[] = {
     "why",
 };
 
+/* What begins like a formula is none for who opens it in a spreadsheet. */
 static void csv_text(const char *text)
 {
     putchar('"');
+    if (*text != 0 && strchr("=+-@\t\r", *text) != NULL)
+        putchar('\'');
     for (; *text != 0; text++) {
         if (*text == '"')
             putchar('"');

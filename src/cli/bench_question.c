@@ -210,6 +210,8 @@ bool bench_question_read(struct bench_question *out, const json_t *object)
     out->devices = strdup(devices);
     out->box = strdup(box);
     out->threads = json_integer_value(json_object_get(object, "threads"));
+    if (out->threads < 0)
+        return false;
     out->seed = (uint64_t)json_integer_value(json_object_get(object, "seed"));
     out->memory = (uint64_t)json_integer_value(json_object_get(object, "memory"));
     return out->devices != NULL && out->box != NULL &&

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What may choose the plan of a run: docs/bench-format.md. */
+/* What may choose the plan of a run: docs/bench.md. */
 enum bench_mode {
     BENCH_STATIC_TP,
     BENCH_STATIC_EP,

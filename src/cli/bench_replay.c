@@ -52,10 +52,32 @@ static struct phase_plan phase_of(const struct bench_plan *plan, enum phasor_pha
 
 /* ---- Recordings ------------------------------------------------------------------------------ */
 
+/* The checkpoint's fingerprint, which is in the name of its backup: a folder may have passes of
+ * several that are called alike. */
+static enum phasor_status identity_get(const char **out, struct bench_replayer *replayer, int model,
+                                       struct phasor_error *err)
+{
+    struct phasor_quantize_params params = phasor_quantize_params_default();
+    char *path;
+    *out = replayer->identities[model];
+    if (**out != 0)
+        return PHASOR_OK;
+    params.model = replayer->results->question.models[model];
+    enum phasor_status status = phasor_backup_path(&path, &params, err);
+    if (status != PHASOR_OK)
+        return status;
+    const char *slash = strrchr(path, '/');
+    snprintf(replayer->identities[model], sizeof replayer->identities[model], "%s",
+             slash == NULL ? path : slash + 1);
+    phasor_text_free(path);
+    return PHASOR_OK;
+}
+
 /* Without what a file's name had better not have. */
 static bool path_format(char out[PATH_BYTES], const struct bench_replayer *replayer,
-                        const struct bench_cell *cell, const struct phase_plan *plan,
-                        const struct phasor_pass_params *pass, int round)
+                        const struct bench_cell *cell, const char *identity,
+                        const struct phase_plan *plan, const struct phasor_pass_params *pass,
+                        int round)
 {
     const struct bench_question *question = &replayer->results->question;
     char what[96], text[BENCH_PLAN_BYTES];
@@ -68,8 +90,9 @@ static bool path_format(char out[PATH_BYTES], const struct bench_replayer *repla
     else
         snprintf(what, sizeof what, "prefill-%" PRId64 "-of-%" PRId64 "-%" PRId64,
                  pass->pass_tokens, pass->prompt_tokens, pass->pass_index);
-    int length = snprintf(out, PATH_BYTES, "%s/%s.%s.%s.%d", replayer->folder,
-                          bench_model_name(question, cell->model), text, what, round);
+    int length = snprintf(out, PATH_BYTES, "%s/%s-%s.%s.t%" PRId64 ".%s.%d", replayer->folder,
+                          bench_model_name(question, cell->model), identity, text,
+                          question->threads, what, round);
     return length < PATH_BYTES;
 }
 
@@ -93,43 +116,52 @@ static enum phasor_status recording_get(char path[PATH_BYTES], struct bench_repl
                                         struct phasor_error *err)
 {
     struct phasor_model *model;
-    if (!path_format(path, replayer, cell, plan, pass, round))
+    const char *identity;
+    enum phasor_status status = identity_get(&identity, replayer, cell->model, err);
+    if (status != PHASOR_OK)
+        return status;
+    if (!path_format(path, replayer, cell, identity, plan, pass, round))
         return error_of(err, PHASOR_LIMIT, "--recordings: the folder's path is too long");
     if (access(path, R_OK) == 0)
         return PHASOR_OK;
     if (replayer->progress(replayer->context) != 0)
         return error_of(err, PHASOR_CANCELLED, "stopped on request");
-    enum phasor_status status = model_get(&model, replayer, cell, plan, err);
+    status = model_get(&model, replayer, cell, plan, err);
     pass->recording_path = path;
     return status == PHASOR_OK ? phasor_pass_record(model, pass, err) : status;
 }
 
-/* Seconds of the whole recording on the box, by the box's own clock. */
-static enum phasor_status replay(double *out, const struct bench_replayer *replayer,
-                                 const struct bench_cell *cell, const char *path, bool is_modelled,
-                                 struct phasor_error *err)
+/* What a replay said. */
+struct replayed {
+    double seconds, link_scale;
+};
+
+/* `scale` 0: durations are the box's. Else they are this machine's, and links are slower by it,
+ * where it is not that of the recording itself: SCALE_OWN. */
+#define SCALE_OWN (-1)
+static enum phasor_status replay(struct replayed *out, const struct bench_replayer *replayer,
+                                 const char *path, double scale, struct phasor_error *err)
 {
-    const struct bench_question *question = &replayer->results->question;
     struct phasor_replay_params params = phasor_replay_params_default();
     char *text;
     params.recording_path = path;
-    params.box = question->box;
-    params.modelled = is_modelled;
-    params.scale = !is_modelled;
+    params.box = replayer->results->question.box;
+    params.modelled = scale == 0;
+    params.scale = scale != 0;
+    params.link_scale = scale > 0 ? scale : 0;
     enum phasor_status status = phasor_replay(&text, &params, err);
-    if (status != PHASOR_OK)
+    if (status != PHASOR_OK) {
+        size_t length = strlen(err->message);
+        snprintf(err->message + length, sizeof err->message - length,
+                 "; a recording that cannot be used may be removed, and is made anew");
         return status;
+    }
     json_t *root = json_loads(text, 0, NULL);
-    double scale = json_number_value(json_object_get(root, "link_scale"));
-    *out = json_number_value(json_object_get(root, "seconds")) * (is_modelled ? 1 : scale);
-    const char *model = table_text(json_object_get(root, "about"), "model");
-    if (strcmp(model, question->models[cell->model]) != 0)
-        status = error_of(err, PHASOR_INVALID_ARGUMENT,
-                          "--recordings: the folder has recordings of another model of this name; "
-                          "give each a folder of its own");
+    out->seconds = json_number_value(json_object_get(root, "seconds"));
+    out->link_scale = json_number_value(json_object_get(root, "link_scale"));
     json_decref(root);
     phasor_text_free(text);
-    return status;
+    return PHASOR_OK;
 }
 
 /* ---- Phases ---------------------------------------------------------------------------------- */
@@ -147,32 +179,81 @@ static int64_t period_of(const struct phasor_pass_params *pass, const char *plan
     return share > 0 && share < pass->prompt_tokens ? pass->prompt_tokens / share : 1;
 }
 
+static struct phasor_pass_params prefill_pass(const struct bench_replayer *replayer,
+                                              const struct bench_cell *cell)
+{
+    const struct bench_question *question = &replayer->results->question;
+    struct phasor_pass_params pass = phasor_pass_params_default();
+    pass.phase = PHASOR_PHASE_PREFILL;
+    pass.prompt_tokens = question->scenarios[cell->scenario].prompt_tokens;
+    pass.pass_tokens = bench_pass_tokens(question, cell);
+    return pass;
+}
+
+/* How much faster the box computes than this machine's ranks did in the round: by static TP's pass,
+ * for all plans of the cell. By each one's own, layouts would lose what they compute worse than
+ * others. */
+static enum phasor_status scale_get(double *out, struct bench_replayer *replayer,
+                                    const struct bench_cell *cell, const struct bench_plan *plan,
+                                    int round, struct phasor_error *err)
+{
+    const struct bench_plan *tp = bench_plan_of(cell, BENCH_STATIC_TP);
+    struct phase_plan of = phase_of(tp != NULL ? tp : plan, PHASOR_PHASE_PREFILL);
+    struct phasor_pass_params pass = prefill_pass(replayer, cell);
+    struct replayed replayed;
+    char path[PATH_BYTES];
+    enum phasor_status status = recording_get(path, replayer, cell, &of, &pass, round, err);
+    if (status == PHASOR_OK)
+        status = replay(&replayed, replayer, path, SCALE_OWN, err);
+    if (status == PHASOR_OK)
+        *out = replayed.link_scale;
+    return status;
+}
+
+/* Every group has as many sequences as the others, and every pass as many tokens. */
+static enum phasor_status check_even(const struct bench_replayer *replayer,
+                                     const struct bench_cell *cell, const char *plan,
+                                     struct phasor_error *err)
+{
+    const struct bench_question *question = &replayer->results->question;
+    int64_t sequences = question->batch_sizes[cell->batch_size];
+    int64_t tokens = sequences * question->scenarios[cell->scenario].prompt_tokens;
+    int groups = groups_of(plan);
+    if (sequences % groups == 0 && tokens % bench_pass_tokens(question, cell) == 0)
+        return PHASOR_OK;
+    err->status = PHASOR_INVALID_ARGUMENT;
+    snprintf(err->message, sizeof err->message,
+             "%" PRId64 " sequences of %" PRId64 " tokens do not come out even over %d groups and "
+             "passes of %" PRId64 " tokens; powers of two do",
+             sequences, tokens / sequences, groups, bench_pass_tokens(question, cell));
+    return PHASOR_INVALID_ARGUMENT;
+}
+
 static enum phasor_status prefill_time(double *out, struct bench_replayer *replayer,
                                        const struct bench_cell *cell, const struct bench_plan *plan,
                                        int round, struct phasor_error *err)
 {
     const struct bench_question *question = &replayer->results->question;
     struct phase_plan of = phase_of(plan, PHASOR_PHASE_PREFILL);
-    struct phasor_pass_params pass = phasor_pass_params_default();
-    pass.phase = PHASOR_PHASE_PREFILL;
-    pass.prompt_tokens = question->scenarios[cell->scenario].prompt_tokens;
-    pass.pass_tokens = bench_pass_tokens(question, cell);
+    struct phasor_pass_params pass = prefill_pass(replayer, cell);
     int64_t period = period_of(&pass, of.plan);
-    double passes = (double)question->batch_sizes[cell->batch_size] * (double)pass.prompt_tokens /
-                    (double)pass.pass_tokens;
+    double passes =
+        (double)(question->batch_sizes[cell->batch_size] * pass.prompt_tokens / pass.pass_tokens);
+    double scale = 0;
+    enum phasor_status status = check_even(replayer, cell, of.plan, err);
+    if (status == PHASOR_OK)
+        status = scale_get(&scale, replayer, cell, plan, round, err);
     *out = 0;
-    for (int64_t i = 0; i < period; i++) {
+    for (int64_t i = 0; i < period && status == PHASOR_OK; i++) {
         char path[PATH_BYTES];
-        double seconds;
+        struct replayed replayed = {.seconds = 0};
         pass.pass_index = i;
-        enum phasor_status status = recording_get(path, replayer, cell, &of, &pass, round, err);
+        status = recording_get(path, replayer, cell, &of, &pass, round, err);
         if (status == PHASOR_OK)
-            status = replay(&seconds, replayer, cell, path, false, err);
-        if (status != PHASOR_OK)
-            return status;
-        *out += seconds * passes / (double)period;
+            status = replay(&replayed, replayer, path, scale, err);
+        *out += replayed.seconds * scale * passes / (double)period;
     }
-    return PHASOR_OK;
+    return status;
 }
 
 /* Of all steps: those between two contexts that were replayed are on the line between them. */
@@ -192,15 +273,16 @@ static enum phasor_status decode_time(double *out, struct bench_replayer *replay
     *out = 0;
     for (int64_t i = 0; i < CONTEXTS && steps > 0; i++) {
         char path[PATH_BYTES];
-        double seconds;
+        struct replayed replayed;
         int64_t step = i * (steps - 1) / (CONTEXTS - 1); /* 0 .. steps - 1 */
         pass.context_tokens = scenario->prompt_tokens + 1 + step;
         enum phasor_status status =
             recording_get(path, replayer, cell, &of, &pass, ROUND_OF_DECODE, err);
         if (status == PHASOR_OK)
-            status = replay(&seconds, replayer, cell, path, true, err);
+            status = replay(&replayed, replayer, path, 0, err);
         if (status != PHASOR_OK)
             return status;
+        double seconds = replayed.seconds;
         /* The steps behind `before` up to this one; of the first, itself. */
         double count = (double)(step - before);
         *out +=

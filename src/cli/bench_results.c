@@ -19,6 +19,12 @@ int bench_cells_of(const struct bench_question *question)
     return question->model_count * question->scenario_count * question->batch_size_count;
 }
 
+int bench_cell_number(const struct bench_question *question, const struct bench_cell *cell)
+{
+    return (cell->model * question->scenario_count + cell->scenario) * question->batch_size_count +
+           cell->batch_size;
+}
+
 const struct bench_plan *bench_plan_of(const struct bench_cell *cell, enum bench_mode mode)
 {
     for (int i = 0; i < cell->plan_count; i++) {
@@ -31,12 +37,23 @@ const struct bench_plan *bench_plan_of(const struct bench_cell *cell, enum bench
 const struct bench_run *bench_run_find(const struct bench_results *results, int cell, int plan,
                                        int round)
 {
-    for (size_t i = 0; i < results->run_count; i++) {
-        const struct bench_run *run = &results->runs[i];
-        if (run->cell == cell && run->plan == plan && run->round == round)
-            return run;
+    size_t place = results->cells[cell].last_run[plan];
+    while (place > 0 && results->runs[place - 1].round != round)
+        place = results->runs[place - 1].before;
+    return place == 0 ? NULL : &results->runs[place - 1];
+}
+
+void bench_text_keep(char *out, size_t capacity, const char *text)
+{
+    snprintf(out, capacity, "%s", text);
+    for (size_t length = strlen(out); length > 0; length--) {
+        json_t *string = json_string(out);
+        bool is_whole = string != NULL;
+        json_decref(string);
+        if (is_whole)
+            return;
+        out[length - 1] = 0;
     }
-    return NULL;
 }
 
 static bool no_memory(void)
@@ -47,10 +64,18 @@ static bool no_memory(void)
 
 /* ---- Keeping --------------------------------------------------------------------------------- */
 
-static bool cells_make(struct bench_results *results)
+static bool cell_keep(struct bench_results *results, const struct bench_cell *cell)
 {
-    results->cells = calloc((size_t)bench_cells_of(&results->question) + 1, sizeof *results->cells);
-    return results->cells != NULL || no_memory();
+    if (results->cell_count == results->cell_room) {
+        int room = 2 * results->cell_room + 16;
+        void *cells = realloc(results->cells, (size_t)room * sizeof *results->cells);
+        if (cells == NULL)
+            return no_memory();
+        results->cells = cells;
+        results->cell_room = room;
+    }
+    results->cells[results->cell_count++] = *cell;
+    return true;
 }
 
 static bool run_keep(struct bench_results *results, const struct bench_run *run)
@@ -63,7 +88,10 @@ static bool run_keep(struct bench_results *results, const struct bench_run *run)
         results->runs = runs;
         results->run_room = room;
     }
-    results->runs[results->run_count++] = *run;
+    size_t *last = &results->cells[run->cell].last_run[run->plan];
+    results->runs[results->run_count] = *run;
+    results->runs[results->run_count].before = *last;
+    *last = ++results->run_count;
     return true;
 }
 
@@ -109,6 +137,12 @@ static bool wrong(const struct bench_results *results, int64_t line, const char 
     return false;
 }
 
+static bool cannot(const struct bench_results *results, const char *what)
+{
+    fprintf(stderr, "phasor: %s: cannot be %s: %s\n", results->path, what, strerror(errno));
+    return false;
+}
+
 static bool head_read(struct bench_results *out, const json_t *object)
 {
     const char *began = json_string_value(json_object_get(object, "began"));
@@ -120,7 +154,7 @@ static bool head_read(struct bench_results *out, const json_t *object)
         return wrong(out, 1, "\"question\" is none");
     out->began = strdup(began);
     out->version = strdup(version);
-    return (out->began != NULL && out->version != NULL) ? cells_make(out) : no_memory();
+    return (out->began != NULL && out->version != NULL) || no_memory();
 }
 
 static bool hash_read(struct bench_results *out, int64_t line, const json_t *object)
@@ -134,6 +168,17 @@ static bool hash_read(struct bench_results *out, int64_t line, const json_t *obj
            wrong(out, line, "the plans are not those of the hash");
 }
 
+/* In the order of the question, each once. */
+static bool cell_read(struct bench_results *out, int64_t line, const json_t *object)
+{
+    struct bench_cell cell;
+    bool is_next = out->cell_count < bench_cells_of(&out->question) &&
+                   bench_cell_read(&cell, &out->question, object) &&
+                   bench_cell_number(&out->question, &cell) == out->cell_count;
+    return is_next ? cell_keep(out, &cell)
+                   : wrong(out, line, "the line is not of the cell that comes next");
+}
+
 static bool line_read(struct bench_results *out, int64_t line, const json_t *object)
 {
     const char *kind = json_string_value(json_object_get(object, "kind"));
@@ -142,18 +187,14 @@ static bool line_read(struct bench_results *out, int64_t line, const json_t *obj
         return wrong(out, line, "the line is of no kind that stands here");
     if (line == 1)
         return head_read(out, object);
-    if (strcmp(kind, "cell") == 0) {
-        if (*out->plans_hash != 0 || out->cell_count == bench_cells_of(&out->question) ||
-            !bench_cell_read(&out->cells[out->cell_count], &out->question, object))
-            return wrong(out, line, "the line is of no cell that was asked for");
-        out->cell_count++;
-        return true;
-    }
+    if (strcmp(kind, "cell") == 0)
+        return cell_read(out, line, object);
     if (strcmp(kind, "plans") == 0)
         return hash_read(out, line, object);
     if (strcmp(kind, "run") != 0 || *out->plans_hash == 0 || !bench_run_read(&run, out, object))
         return wrong(out, line, "the line is of no run of these plans");
-    if (bench_run_find(out, run.cell, run.plan, run.round) != NULL)
+    const struct bench_run *before = bench_run_find(out, run.cell, run.plan, run.round);
+    if (before != NULL && !before->has_failed)
         return wrong(out, line, "this run was there before");
     return run_keep(out, &run);
 }
@@ -184,6 +225,8 @@ static bool lines_read(struct bench_results *out, FILE *file, long *end)
         is_good = text_read(out, ++line, text, length);
         *end = ftell(file);
     }
+    if (is_good && ferror(file) != 0)
+        is_good = cannot(out, "read");
     free(text);
     if (is_good && line == 0)
         return wrong(out, 1, "the file has no line");
@@ -194,12 +237,6 @@ static bool path_keep(struct bench_results *out, const char *path)
 {
     *out = (struct bench_results){.path = strdup(path)};
     return out->path != NULL || no_memory();
-}
-
-static bool cannot(const struct bench_results *results, const char *what)
-{
-    fprintf(stderr, "phasor: %s: cannot be %s: %s\n", results->path, what, strerror(errno));
-    return false;
 }
 
 bool bench_results_read(struct bench_results *out, const char *path)
@@ -225,9 +262,10 @@ static bool line_write(struct bench_results *results, json_t *line)
     bool is_good = true;
     if (results->file != NULL) {
         char *text = json_dumps(line, JSON_COMPACT);
-        is_good = text != NULL;
-        if (is_good && (fprintf(results->file, "%s\n", text) < 0 || fflush(results->file) != 0 ||
-                        fdatasync(fileno(results->file)) != 0))
+        is_good = text != NULL || no_memory();
+        if (is_good &&
+            (fprintf(results->file, "%s\n", text) < 0 || fflush(results->file) != 0 ||
+             (fdatasync(fileno(results->file)) != 0 && errno != EINVAL && errno != EROFS)))
             is_good = cannot(results, "written");
         free(text);
     }
@@ -254,7 +292,7 @@ bool bench_results_begin(struct bench_results *out, struct bench_question *quest
     *question = (struct bench_question){.model_count = 0};
     out->began = strdup(began);
     out->version = strdup(phasor_version());
-    if (out->began == NULL || out->version == NULL || !cells_make(out))
+    if (out->began == NULL || out->version == NULL)
         return no_memory();
     if (path == NULL)
         return true;
@@ -298,8 +336,8 @@ bool bench_results_resume(struct bench_results *out, struct bench_question *ques
 
 bool bench_results_add_cell(struct bench_results *results, const struct bench_cell *cell)
 {
-    results->cells[results->cell_count++] = *cell;
-    if (!line_write(results, bench_cell_json(&results->question, cell)))
+    if (!cell_keep(results, cell) ||
+        !line_write(results, bench_cell_json(&results->question, cell)))
         return false;
     if (results->cell_count < bench_cells_of(&results->question))
         return true;
@@ -308,8 +346,7 @@ bool bench_results_add_cell(struct bench_results *results, const struct bench_ce
                       json_pack("{s:s, s:s}", "kind", "plans", "hash", results->plans_hash));
 }
 
-bool bench_results_add_run(struct bench_results *results, const struct bench_run *run,
-                           const char *message)
+bool bench_results_add_run(struct bench_results *results, const struct bench_run *run)
 {
-    return line_write(results, bench_run_json(results, run, message)) && run_keep(results, run);
+    return line_write(results, bench_run_json(results, run)) && run_keep(results, run);
 }

@@ -1,5 +1,5 @@
 /* The results of phasor bench: what was asked, the plans that were chosen for it, and a line for
- * each run, as they are made. Lines of JSON (docs/bench-format.md), written whole and at once, so
+ * each run, as they are made. Lines of JSON (docs/bench.md), written whole and at once, so
  * that a bench which is killed loses the run under way alone.
  */
 #ifndef PHASOR_CLI_BENCH_RESULTS_H
@@ -9,9 +9,10 @@
 
 #include "bench_question.h"
 
-#define BENCH_PLAN_BYTES 96
-#define BENCH_WHY_BYTES  1024
-#define BENCH_ROUNDS_MAX 1000
+#define BENCH_PLAN_BYTES    96
+#define BENCH_WHY_BYTES     1024
+#define BENCH_ROUNDS_MAX    1000
+#define BENCH_MESSAGE_BYTES 256 /* of a sentence the beginning */
 
 /* A plan that one mode or more has for a cell. */
 struct bench_plan {
@@ -33,27 +34,32 @@ struct bench_cell {
     double planning_seconds;
     struct bench_plan plans[BENCH_MODE_COUNT];
     int plan_count;
+    size_t
+        last_run[BENCH_MODE_COUNT]; /* of each plan: 1 + its place in the results' runs; 0: none */
 };
 
 /* What came of a plan in one round; seconds by the clock. */
 struct bench_run {
     int cell, plan, round; /* rounds from 1 */
-    bool has_failed;       /* then the rest is not known */
+    bool has_failed;       /* then the rest is not known, but why */
+    char message[BENCH_MESSAGE_BYTES];
+    size_t before; /* 1 + the place of the run of the same plan before it; 0: it is the first */
     double prefill, decode;
     double between; /* changes of layout that no pass hides */
     double total;   /* from the first row to the last; planning is not in it */
     double ttft, ttft_p99, tpot, tpot_p99; /* median, 99th percentile */
     uint64_t prompt_tokens, completion_tokens;
-    uint64_t collective_bytes, peak_bytes; /* of all ranks together; of the process */
+    uint64_t collective_bytes, peak_bytes; /* of all ranks together; of their devices,
+                                            * since the model was loaded */
 };
 
 struct bench_results {
     struct bench_question question;
-    char *began;              /* "2026-11-23T12:00:00Z" */
-    char *version;            /* of phasor */
-    char plans_hash[17];      /* of all lines of plans, "": not all are chosen yet */
-    struct bench_cell *cells; /* in the order of models, scenarios, batch sizes */
-    int cell_count;           /* of those that have their plans */
+    char *began;               /* "2026-11-23T12:00:00Z" */
+    char *version;             /* of phasor */
+    char plans_hash[17];       /* of all lines of plans, "": not all are chosen yet */
+    struct bench_cell *cells;  /* in the order of models, scenarios, batch sizes */
+    int cell_count, cell_room; /* of those that have their plans */
     struct bench_run *runs;
     size_t run_count, run_room;
     FILE *file; /* NULL: nothing is written */
@@ -62,12 +68,18 @@ struct bench_results {
 
 int bench_cells_of(const struct bench_question *question);
 
+/* A cell's place in the order of models, scenarios, batch sizes. */
+int bench_cell_number(const struct bench_question *question, const struct bench_cell *cell);
+
 /* The mode's plan of a cell; NULL: it has none, or was not asked for. */
 const struct bench_plan *bench_plan_of(const struct bench_cell *cell, enum bench_mode mode);
 
-/* The run of a plan in a round; NULL: it was not made. */
+/* The last run of a plan in a round; NULL: it was not made. */
 const struct bench_run *bench_run_find(const struct bench_results *results, int cell, int plan,
                                        int round);
+
+/* Keeps the beginning of a text, whole characters of UTF-8. */
+void bench_text_keep(char *out, size_t capacity, const char *text);
 
 /* All functions below tell on standard error what is wrong and return false then. */
 
@@ -84,10 +96,9 @@ bool bench_results_resume(struct bench_results *out, struct bench_question *ques
                           const char *path);
 
 /* Each is written to the disk before it returns. Cells come in their order; behind the last of them
- * stands the hash. `message` is that of a run that has failed, else NULL. */
+ * stands the hash. A run of a plan and round that has failed may come again. */
 bool bench_results_add_cell(struct bench_results *results, const struct bench_cell *cell);
-bool bench_results_add_run(struct bench_results *results, const struct bench_run *run,
-                           const char *message);
+bool bench_results_add_run(struct bench_results *results, const struct bench_run *run);
 
 void bench_results_free(struct bench_results *results); /* a zero one is allowed */
 

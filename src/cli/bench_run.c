@@ -9,7 +9,7 @@
 
 #include "table.h"
 
-#define PATH_BYTES  192
+#define PATH_BYTES  900
 #define WARM_PROMPT 32
 #define WARM_OUTPUT 4
 
@@ -155,7 +155,9 @@ static void result_keep(struct bench_run *out, const struct phasor_batch_result 
     out->tpot_p99 = result->tpot.p99_seconds;
     out->prompt_tokens = result->prompt_tokens;
     out->completion_tokens = result->completion_tokens;
-    out->peak_bytes = result->peak_bytes;
+    out->peak_bytes = 0;
+    for (int rank = 0; rank < result->rank_count; rank++)
+        out->peak_bytes += result->rank_peak_bytes[rank];
     out->collective_bytes = 0;
     for (int i = 0; i < PHASOR_COLLECTIVE_COUNT; i++)
         out->collective_bytes += result->collective_bytes[i];
@@ -185,10 +187,9 @@ bool bench_runner_init(struct bench_runner *out, const struct bench_results *res
 {
     const char *temporary = getenv("TMPDIR");
     *out = (struct bench_runner){.results = results, .models = {.question = &results->question}};
-    int length = snprintf(
-        out->folder, sizeof out->folder, "%s/phasor-bench-XXXXXX",
-        temporary == NULL || *temporary == 0 || strlen(temporary) > 40 ? "/tmp" : temporary);
-    if (length > 0 && mkdtemp(out->folder) != NULL)
+    int length = snprintf(out->folder, sizeof out->folder, "%s/phasor-bench-XXXXXX",
+                          temporary == NULL || *temporary == 0 ? "/tmp" : temporary);
+    if (length > 0 && (size_t)length < sizeof out->folder && mkdtemp(out->folder) != NULL)
         return true;
     fprintf(stderr, "phasor: %s: cannot be made: %s\n", out->folder, strerror(errno));
     *out->folder = 0;

@@ -80,9 +80,12 @@ static void rounds_fill(struct rounds *rounds, struct bench_summary *out,
         const struct bench_run *run = &results->runs[i];
         if (run->cell != index || &cell->plans[run->plan] != out->plan)
             continue;
-        out->failures += run->has_failed;
-        if (run->has_failed)
+        if (run->has_failed) { /* and was not made good since */
+            bool stays = bench_run_find(results, index, run->plan, run->round) == run;
+            out->failures += stays;
+            out->why = stays ? run->message : out->why;
             continue;
+        }
         round_add(rounds, run, planning);
         if (tp != NULL)
             pair_add(rounds, run,

@@ -7,9 +7,9 @@
 
 struct bench_summary {
     const struct bench_plan *plan; /* NULL: the mode has none */
-    const char *why;               /* then */
+    const char *why;               /* then, or why a run has failed; NULL: none has */
     int rounds;                    /* that were run to their end; 0: nothing below is known */
-    int failures;
+    int failures;                  /* rounds that failed, and were not made since */
     struct bench_spread prefill, decode, between, total; /* the time of planning is in `total` */
     double ttft, tpot;                                   /* medians of the rounds' medians */
     double tokens_per_second;                            /* prompts and answers, by `total` */

@@ -14,8 +14,6 @@
 #include "progress.h"
 #include "stop_signal.h"
 
-#define REPEATS_MAX BENCH_ROUNDS_MAX
-
 struct bench_values {
     const char *devices, *box, *replay, *recordings, *results;
     const char *scenarios, *batch_sizes, *modes;
@@ -68,7 +66,7 @@ static const struct cli_option options[] = {
      "adaptive (all)",
      0, 0, NULL},
     {"repeats", 'r', OPTION_COUNT, AT(repeats), "COUNT",
-     "rounds: each runs every plan of every load once (3)", 1, REPEATS_MAX, NULL},
+     "rounds: each runs every plan of every load once (3)", 1, BENCH_ROUNDS_MAX, NULL},
     {"output", 'o', OPTION_WORD, AT(format), "FORMAT",
      "of the table on standard output: md, json, jsonl, csv (md)", 0, 0, format_words},
     {"results", 0, OPTION_FILE, AT(results), "FILE",
@@ -103,6 +101,60 @@ struct bench {
 
 /* ---- The question ---------------------------------------------------------------------------- */
 
+/* The profile that phasor calibrate made for these devices; NULL: told. */
+static char *profile_find(void)
+{
+    struct phasor_calibrate_params params = phasor_calibrate_params_default();
+    struct phasor_error err;
+    char *path;
+    params.devices = values.devices;
+    params.thread_count = (int)values.threads;
+    if (phasor_profile_path(&path, &params, &err) != PHASOR_OK) {
+        fail(&err);
+        return NULL;
+    }
+    if (access(path, F_OK) == 0)
+        return path;
+    fprintf(stderr,
+            "phasor: there is no profile of %s to choose plans by: \"phasor calibrate "
+            "--devices %s\" makes it, or --box names a box\n",
+            values.devices, values.devices);
+    phasor_text_free(path);
+    return NULL;
+}
+
+/* A shell's completion of a folder's name ends in '/'. */
+static char *model_copy(const char *model)
+{
+    size_t length = strlen(model);
+    while (length > 1 && model[length - 1] == '/')
+        length--;
+    return strndup(model, length);
+}
+
+/* What cannot be kept in a file of JSON, or is there twice. */
+static bool question_check(const struct bench_question *question)
+{
+    json_t *object = bench_question_json(question);
+    struct bench_question again;
+    bool is_good = object != NULL && bench_question_read(&again, object) &&
+                   again.model_count == question->model_count;
+    if (!is_good)
+        fprintf(stderr,
+                "phasor: a model, --devices or --box is named with bytes that are no UTF-8; "
+                "give it another name\n");
+    for (int i = 0; i < question->model_count && is_good; i++) {
+        for (int j = 0; j < i && is_good; j++)
+            is_good = strcmp(question->models[i], question->models[j]) != 0;
+        if (!is_good)
+            fprintf(stderr, "phasor: the model \"%s\" is named twice\n", question->models[i]);
+    }
+    if (object != NULL)
+        bench_question_free(&again);
+    json_decref(object);
+    return is_good;
+}
+
 static bool question_get(struct bench_question *out, char **models, int model_count)
 {
     char *path = NULL;
@@ -111,28 +163,14 @@ static bool question_get(struct bench_question *out, char **models, int model_co
     out->memory = values.memory;
     out->devices = strdup(values.devices);
     for (int i = 0; i < model_count; i++)
-        out->models[out->model_count++] = strdup(models[i]);
+        out->models[out->model_count++] = model_copy(models[i]);
     out->is_modelled = values.replay != NULL;
     const char *box = out->is_modelled ? values.replay : values.box;
-    if (box == NULL) {
-        struct phasor_calibrate_params params = phasor_calibrate_params_default();
-        struct phasor_error err;
-        params.devices = values.devices;
-        params.thread_count = (int)values.threads;
-        if (phasor_profile_path(&path, &params, &err) != PHASOR_OK)
-            return fail(&err) == EXIT_DONE;
-        if (access(path, F_OK) != 0) {
-            fprintf(stderr,
-                    "phasor: there is no profile of %s to choose plans by: \"phasor calibrate "
-                    "--devices %s\" makes it, or --box names a box\n",
-                    values.devices, values.devices);
-            phasor_text_free(path);
-            return false;
-        }
-    }
+    if (box == NULL && (path = profile_find()) == NULL)
+        return false;
     out->box = strdup(box == NULL ? path : box);
     phasor_text_free(path);
-    return true;
+    return question_check(out);
 }
 
 static int lists_get(const struct cli_command *command, struct bench_question *out)
@@ -154,19 +192,13 @@ static int lists_get(const struct cli_command *command, struct bench_question *o
     return -1;
 }
 
-static int values_check(const struct cli_command *command, char **models, int model_count)
+static int values_check(const struct cli_command *command, int model_count)
 {
     if (values.devices == NULL)
         return options_mistake(command, "--devices is missing: plans are for the ranks that it "
                                         "names, such as cpu:4");
     if (model_count > BENCH_LIST_MAX)
         return options_mistake(command, "more than %d models", BENCH_LIST_MAX);
-    for (int i = 0; i < model_count; i++) {
-        for (int j = 0; j < i; j++) {
-            if (strcmp(models[i], models[j]) == 0)
-                return options_mistake(command, "\"%s\" is named twice", models[i]);
-        }
-    }
     if ((values.replay == NULL) != (values.recordings == NULL))
         return options_mistake(command, "--replay and --recordings go together");
     if (values.replay != NULL && values.box != NULL)
@@ -178,16 +210,21 @@ static int values_check(const struct cli_command *command, char **models, int mo
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
-/* What is recorded has the ranks of the box. */
+/* Plans are for the ranks of the box. What GPUs are named is looked at when a model is opened. */
 static bool devices_fit(const struct bench_question *question, const struct bench_cell *cell)
 {
+    const char *devices = question->devices;
     char wanted[16];
     snprintf(wanted, sizeof wanted, "cpu:%d", cell->device_count);
-    if (!question->is_modelled || strcmp(question->devices, wanted) == 0)
+    bool is_one = cell->device_count == 1 && strcmp(devices, "cpu") == 0;
+    bool is_gpu = strncmp(devices, "cuda:", 5) == 0 && !question->is_modelled;
+    bool has_plan = false; /* without one the box was not looked at */
+    for (int i = 0; i < cell->plan_count; i++)
+        has_plan |= *cell->plans[i].plan != 0;
+    if (strcmp(devices, wanted) == 0 || is_one || is_gpu || !has_plan)
         return true;
-    fprintf(stderr,
-            "phasor: --devices: passes for the %d devices of %s are recorded with %s; found %s\n",
-            cell->device_count, question->box, wanted, question->devices);
+    fprintf(stderr, "phasor: --devices: %s has %d devices, for which plans run with %s; found %s\n",
+            question->box, cell->device_count, wanted, devices);
     return false;
 }
 
@@ -285,7 +322,9 @@ static bool run_make(struct bench *bench, int cell, int plan, int round)
     bench->predicted_left -= predicted;
     bench->predicted_spent += run.has_failed ? 0 : predicted;
     bench->spent += run.has_failed ? 0 : run.total;
-    return bench_results_add_run(&bench->results, &run, status == PHASOR_OK ? NULL : err.message);
+    if (run.has_failed)
+        bench_text_keep(run.message, sizeof run.message, err.message);
+    return bench_results_add_run(&bench->results, &run);
 }
 
 typedef bool run_fn(struct bench *bench, int cell, int plan, int round);
@@ -299,8 +338,8 @@ static bool runs_each(struct bench *bench, run_fn *each)
             const struct bench_cell *cell = &bench->results.cells[c];
             for (int i = 0; i < cell->plan_count; i++) {
                 int plan = (i + round - 1) % cell->plan_count;
-                if (*cell->plans[plan].plan == 0 ||
-                    bench_run_find(&bench->results, c, plan, round) != NULL)
+                const struct bench_run *run = bench_run_find(&bench->results, c, plan, round);
+                if (*cell->plans[plan].plan == 0 || (run != NULL && !run->has_failed))
                     continue;
                 if (!each(bench, c, plan, round))
                     return false;
@@ -368,10 +407,12 @@ static int runs_make(struct bench *bench)
     return is_whole ? EXIT_DONE : EXIT_FATAL;
 }
 
+/* That were not made good since. */
 static bool has_failures(const struct bench_results *results)
 {
     for (size_t i = 0; i < results->run_count; i++) {
-        if (results->runs[i].has_failed)
+        const struct bench_run *run = &results->runs[i];
+        if (run->has_failed && bench_run_find(results, run->cell, run->plan, run->round) == run)
             return true;
     }
     return false;
@@ -393,8 +434,14 @@ static bool results_open(struct bench_results *out, struct bench_question *quest
 
 static int bench_run_all(struct bench *bench, struct bench_question *question)
 {
-    if (!results_open(&bench->results, question) || !plans_find(&bench->results))
+    bool is_new = values.results != NULL && access(values.results, F_OK) != 0;
+    if (!results_open(&bench->results, question))
         return EXIT_FATAL;
+    if (!plans_find(&bench->results)) {
+        if (is_new && bench->results.cell_count == 0) /* it would stand in the next one's way */
+            unlink(values.results);
+        return EXIT_FATAL;
+    }
     int code = values.plans_only ? EXIT_DONE : runs_make(bench);
     if (code == EXIT_DONE && !bench_print(&bench->results, (enum bench_format)values.format))
         code = EXIT_FATAL;
@@ -405,7 +452,7 @@ static int run(const struct cli_command *command, char **operands, int operand_c
 {
     static struct bench bench;
     struct bench_question question = {.model_count = 0};
-    int code = values_check(command, operands, operand_count);
+    int code = values_check(command, operand_count);
     if (code < 0)
         code = lists_get(command, &question);
     if (code >= 0)

@@ -86,11 +86,9 @@ static void put_rungs(FILE *file, const struct shown *shown)
 
 /* ---- Which plans, and the numbers ------------------------------------------------------------ */
 
-static void put_number(FILE *file, const char *format, double value)
+static void put_seconds(FILE *file, double value)
 {
-    fputs("<td class=\"n\">", file);
-    fprintf(file, format, value);
-    fputs("</td>", file);
+    fprintf(file, "<td class=\"n\">%.4g</td>", value);
 }
 
 static void put_ratio(FILE *file, const struct bench_summary *of)
@@ -131,12 +129,17 @@ static void put_row(FILE *file, const struct shown *shown, int cell, enum bench_
     }
     fprintf(file, "</td><td class=\"n\">%d%s</td>", of->rounds,
             of->failures > 0 ? " <small>and failures</small>" : "");
+    if (of->rounds == 0 && of->why != NULL) {
+        fputs("<td colspan=\"7\">", file);
+        page_text(file, of->why);
+        fputs("</td>", file);
+    }
     if (of->rounds > 0) {
-        put_number(file, "%.4g", of->prefill.median);
-        put_number(file, "%.4g", of->decode.median);
-        put_number(file, "%.4g", of->total.median);
-        put_number(file, "%.1f %%", 100 * of->total.spread);
-        put_number(file, "%.0f", of->tokens_per_second);
+        put_seconds(file, of->prefill.median);
+        put_seconds(file, of->decode.median);
+        put_seconds(file, of->total.median);
+        fprintf(file, "<td class=\"n\">%.1f %%</td><td class=\"n\">%.0f</td>",
+                100 * of->total.spread, of->tokens_per_second);
         put_ratio(file, of);
     }
     fputs("</tr>\n", file);
@@ -144,10 +147,11 @@ static void put_row(FILE *file, const struct shown *shown, int cell, enum bench_
 
 static void put_table(FILE *file, const struct shown *shown)
 {
-    fputs("<h2>Plans and numbers</h2>\n<p>Medians in seconds; ± from the first quartile to the "
-          "third.</p>\n<div class=\"picture\"><table><tr><th>model</th><th>load</th><th>mode</th>"
+    fputs("<h2>Plans and numbers</h2>\n<p>Medians in seconds; the spread is from the first "
+          "quartile to the third.</p>\n<div "
+          "class=\"picture\"><table><tr><th>model</th><th>load</th><th>mode</th>"
           "<th>plan</th><th class=\"n\">rounds</th><th class=\"n\">prefill</th><th "
-          "class=\"n\">decode</th><th class=\"n\">total</th><th class=\"n\">±</th><th "
+          "class=\"n\">decode</th><th class=\"n\">total</th><th class=\"n\">spread</th><th "
           "class=\"n\">tokens/s</th><th class=\"n\">against static TP</th><th>95 %</th></tr>\n",
           file);
     for (int i = 0; i < shown->results->cell_count * BENCH_MODE_COUNT; i++) {

@@ -54,7 +54,7 @@ static double highest_of(const struct shown *shown, int first, int count)
 static void title_format(char *out, size_t capacity, const struct bench_summary *of,
                          enum bench_mode mode, const char *part, double seconds)
 {
-    snprintf(out, capacity, "%s, %s%s%s; %s: %.4g s of %.4g s (± %.1f %%), %d rounds",
+    snprintf(out, capacity, "%s, %s%s%s; %s: %.4g s of %.4g s (spread %.1f %%), %d rounds",
              bench_mode_names[mode], of->plan->plan,
              strcmp(of->plan->way, "none") == 0 ? "" : " by ",
              strcmp(of->plan->way, "none") == 0 ? "" : of->plan->way, part, seconds,
@@ -131,10 +131,13 @@ static void put_group(FILE *file, const struct shown *shown, int cell, double x,
 static void put_axis(FILE *file, double most, double scale)
 {
     double step = most > 2.4 ? 1 : most > 1.2 ? 0.5 : 0.25;
-    for (double value = 0; value <= most * 1.0001; value += step) {
+    if (most > 8)
+        step = pow(10, floor(log10(most)));
+    for (int i = 0; i * step <= most * 1.0001; i++) {
+        double value = i * step;
         double y = BARS_TOP + BARS_HEIGHT - value * scale;
         char text[16];
-        snprintf(text, sizeof text, "%.2g", value);
+        snprintf(text, sizeof text, "%.3g", value);
         page_line(file, LEFT, y, WIDTH - RIGHT, y, value == 1 ? "mark" : "grid");
         page_label(file, LEFT - 8, y + 4, "end", text);
     }

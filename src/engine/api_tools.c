@@ -118,6 +118,7 @@ enum phasor_status phasor_replay(char **out_json, const struct phasor_replay_par
         .is_modelled = whole.modelled,
         .is_scaled = whole.scale,
         .trace_path = whole.trace_path,
+        .link_scale = whole.link_scale,
     };
     if (status == STATUS_OK)
         status = replay_run(out_json, &replay, &reason);

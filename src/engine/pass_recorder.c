@@ -26,6 +26,7 @@ struct pass_recorder {
     struct exec_segment segments[SEGMENTS_MAX];
     int32_t wanted[SEGMENTS_MAX]; /* rows whose logits are */
     int64_t segment_count, wanted_count, row_count;
+    bool is_timed;
     bool is_warm[PHASE_COUNT];
 };
 
@@ -216,7 +217,7 @@ static enum status parts_get(struct pass_recorder *recorder, const struct sizes 
 }
 
 enum status pass_recorder_create(struct pass_recorder **out, struct engine *engine,
-                                 const struct pass_case *cases, int count, bool fills_cache,
+                                 const struct pass_case *cases, int count, bool is_timed,
                                  struct error *err)
 {
     struct pass_recorder *recorder;
@@ -225,12 +226,13 @@ enum status pass_recorder_create(struct pass_recorder **out, struct engine *engi
     TRY(memory_get((void **)&recorder, 1, sizeof *recorder, "a recorder of passes", err));
     recorder->engine = engine;
     recorder->layout = layout;
+    recorder->is_timed = is_timed;
     enum status status = parts_get(recorder, &sizes, err);
     if (status != STATUS_OK) {
         pass_recorder_destroy(recorder);
         return status;
     }
-    if (fills_cache)
+    if (is_timed)
         cache_fill(recorder, sizes.pages);
     *out = recorder;
     return STATUS_OK;
@@ -319,7 +321,8 @@ static enum status warm(struct pass_recorder *recorder, const struct pass_case *
         return STATUS_OK;
     recorder->is_warm[of->phase] = true;
     TRY(engine_enter(recorder->engine, &(struct generator_pass){.phase = of->phase}, &hooks, err));
-    return of->phase == PHASE_DECODE ? pass_run(recorder, of, err) : STATUS_OK;
+    return of->phase == PHASE_DECODE && recorder->is_timed ? pass_run(recorder, of, err)
+                                                           : STATUS_OK;
 }
 
 enum status pass_recorder_run(struct pass_recorder *recorder, const struct pass_case *of,

@@ -29,16 +29,16 @@ enum status pass_case_check(const struct pass_case *of, const struct layout *lay
 
 struct pass_recorder;
 
-/* For passes of these cases, each of which holds (pass_case_check), on an engine that records.
- * Takes memory for the largest. `fills_cache`: keys and values are written once, so that they are
- * read from memory as those of a run; else the time that attention takes is not that of a run. */
+/* For passes of these cases, each of which holds (pass_case_check), on an engine that records. Takes
+ * memory for the largest. `is_timed`: keys and values are written once, so that they are read from
+ * memory as those of a run, and the first pass of decode runs once before, to warm up; else times
+ * are not those of a run. */
 enum status pass_recorder_create(struct pass_recorder **out, struct engine *engine,
-                                 const struct pass_case *cases, int count, bool fills_cache,
+                                 const struct pass_case *cases, int count, bool is_timed,
                                  struct error *err) MUST_CHECK;
 void pass_recorder_destroy(struct pass_recorder *recorder); /* NULL is allowed */
 
-/* Runs and records one pass; the first of decode runs once before, to warm up. `out` is the
- * caller's to deinit. */
+/* Runs and records one pass. `out` is the caller's to deinit. */
 enum status pass_recorder_run(struct pass_recorder *recorder, const struct pass_case *of,
                               struct recording *out, struct error *err) MUST_CHECK;
 

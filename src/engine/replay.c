@@ -1,6 +1,7 @@
 #include "engine/replay.h"
 
 #include <errno.h>
+#include <math.h>
 
 #include "base/log.h"
 #include "base/memory.h"
@@ -30,6 +31,11 @@ static enum status check_params(const struct replay_params *params, struct error
     if (params->box == NULL && (params->is_modelled || params->is_scaled))
         return error_set(err, STATUS_INVALID_ARGUMENT, "--%s needs a --box",
                          params->is_modelled ? "modelled" : "scale");
+    if (params->link_scale != 0 &&
+        (!params->is_scaled || !isfinite(params->link_scale) || params->link_scale < 0))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "link_scale: expected a number above 0, with scale; found %g",
+                         params->link_scale);
     if (params->is_modelled && params->is_scaled)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--scale makes links as slow as the device that was recorded, whose times "
@@ -77,8 +83,8 @@ static enum status write_trace(struct replay *replay, struct error *err)
 static enum status simulate_all(struct replay *replay, const struct replay_params *params,
                                 struct error *err)
 {
-    double scale = 0;
-    if (params->is_scaled)
+    double scale = params->link_scale;
+    if (params->is_scaled && scale == 0)
         TRY(link_scale_get(&scale, &replay->recording, replay->box, err));
     replay->subject = (struct report_subject){
         .recording = &replay->recording,

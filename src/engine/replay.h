@@ -11,6 +11,7 @@ struct replay_params {
     const char *box; /* a name of box_files.h or a file's; NULL: as recorded */
     bool is_modelled, is_scaled;
     const char *trace_path; /* NULL: none is written */
+    double link_scale;      /* with is_scaled: that of another recording; 0: this one's */
 };
 
 /* `*out_json` is released by memory_free. */
