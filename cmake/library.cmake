@@ -4,7 +4,7 @@ get_property(objects GLOBAL PROPERTY PHASOR_OBJECTS)
 get_property(object_targets GLOBAL PROPERTY PHASOR_OBJECT_TARGETS)
 set(phasor_libraries phasor_static)
 set(phasor_dependencies phasor::jansson phasor::pcre2 phasor::utf8proc phasor::xxhash
-    phasor::zstd Threads::Threads m)
+    phasor::zstd Threads::Threads ${CMAKE_DL_LIBS} m)
 if(PHASOR_URING)
     list(APPEND phasor_dependencies phasor::uring)
 endif()

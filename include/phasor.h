@@ -63,6 +63,10 @@ struct phasor_error {
 /* "0.1.0" of the library that runs (the macros are of the header that was compiled). */
 PHASOR_API const char *phasor_version(void);
 
+/* What joins GPUs: "NCCL 2.32.3 (FILE)", which is opened for that, or "no NCCL: " and why; then, as
+ * between ranks on one GPU, they are joined by copies. */
+PHASOR_API const char *phasor_nccl(void);
+
 /* A short word, e.g. "format"; never NULL. */
 PHASOR_API const char *phasor_status_name(enum phasor_status status);
 

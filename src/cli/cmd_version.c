@@ -9,14 +9,14 @@ static int run_version(const struct cli_command *command, char **operands, int o
     (void)command;
     (void)operands;
     (void)operand_count;
-    printf("phasor %s\n", phasor_version());
+    printf("phasor %s\n%s\n", phasor_version(), phasor_nccl());
     return EXIT_DONE;
 }
 
 const struct cli_command command_version = {
     .name = "version",
     .operands = "",
-    .summary = "print the version",
+    .summary = "print the version, and that of NCCL",
     .options = options,
     .run = run_version,
 };

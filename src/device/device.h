@@ -6,6 +6,7 @@
 #ifndef PHASOR_DEVICE_DEVICE_H
 #define PHASOR_DEVICE_DEVICE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -181,6 +182,9 @@ struct gpu_share {
  * machine has no such GPU or no driver for it. kernels/cuda/device */
 enum status device_cuda_create(struct device **out, const struct gpu_share *share,
                                struct error *err) MUST_CHECK;
+
+/* Whether this build can have one. */
+bool device_cuda_is_built(void);
 
 static inline void device_destroy(struct device *device)
 {

@@ -1,9 +1,14 @@
 /* include/phasor.h over the engine: structs of any size are completed, statuses mirrored. */
 #include "phasor.h"
 
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "comm/nccl_library.h"
+#include "device/device.h"
 #include "engine/api_parts.h"
 #include "engine/batch.h"
 #include "engine/batch_names.h"
@@ -44,6 +49,25 @@ _Static_assert((int)PHASOR_COLLECTIVE_COUNT == (int)TRAFFIC_KIND_COUNT, "and so 
 const char *phasor_version(void)
 {
     return PHASOR_VERSION;
+}
+
+static pthread_once_t nccl_once = PTHREAD_ONCE_INIT;
+static char nccl_text[PATH_MAX + 64];
+
+static void nccl_describe(void)
+{
+    const struct nccl_library *library;
+    struct error err = {.message = "this build of phasor is without CUDA"};
+    if (device_cuda_is_built() && nccl_library_get(&library, &err) == STATUS_OK)
+        snprintf(nccl_text, sizeof nccl_text, "NCCL %s (%s)", library->text, library->path);
+    else
+        snprintf(nccl_text, sizeof nccl_text, "no NCCL: %s", err.message);
+}
+
+const char *phasor_nccl(void)
+{
+    pthread_once(&nccl_once, nccl_describe);
+    return nccl_text;
 }
 
 const char *phasor_status_name(enum phasor_status status)

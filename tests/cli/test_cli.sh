@@ -21,6 +21,7 @@ for command in run inspect quantize replay calibrate synth completion version; d
 done
 expect 0 "--version" "$phasor" --version
 has out "^phasor [0-9]" "--version"
+has out "NCCL[: ]" "--version"
 expect 2 "no command" "$phasor"
 silent out "no command"
 expect 2 "unknown command" "$phasor" walk

@@ -10,3 +10,8 @@ enum status device_cuda_create(struct device **out, const struct gpu_share *shar
                      "(cmake --preset cuda builds it with)",
                      share->ordinal);
 }
+
+bool device_cuda_is_built(void)
+{
+    return false;
+}
