@@ -47,8 +47,12 @@ static void fail_unless_ok(struct stream *stream, enum status status, struct err
 static void settle_run(struct stream *stream, const void *argument)
 {
     (void)argument;
+    const struct stream_owner *owner = stream->owner;
     struct error failure = {.message = ""};
-    fail_unless_ok(stream, stream->kind->settle(stream, &failure), &failure);
+    enum status status = stream->kind->settle(stream, &failure);
+    if (status == STATUS_OK && owner->on_settled != NULL)
+        status = owner->on_settled(owner->on_settled_context, &failure);
+    fail_unless_ok(stream, status, &failure);
 }
 
 static void call_ahead_run(struct stream *stream, const void *argument)

@@ -37,6 +37,8 @@ struct stream_owner {
     int rank;                                                   /* for the trace */
     void (*on_failure)(void *context, const struct error *err); /* NULL: nobody is told */
     void *on_failure_context;
+    enum status (*on_settled)(void *context, struct error *err); /* peer_ops; NULL */
+    void *on_settled_context;
 };
 
 /* A command's work, on the stream's thread; the argument is a copy. */

@@ -1,10 +1,12 @@
 /* What a device whose work runs behind its streams' threads (a GPU) offers to who joins ranks: work
  * that is put on a stream by that stream's thread, and events that order it behind the work of
- * other devices. src/comm/virtual.c is made of it.
+ * other devices. src/comm/virtual.c is made of it, and src/comm/nccl.c of that and of a library
+ * that puts its own work on the streams.
  */
 #ifndef PHASOR_DEVICE_PEERS_H
 #define PHASOR_DEVICE_PEERS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -51,6 +53,33 @@ struct peer_ops {
 
     /* Returns when all that is on the stream has run, or cannot run any more. */
     enum status (*settle)(struct stream *stream, struct error *err) MUST_CHECK;
+
+    /* Memory of the stream's device until the stream's next operation: at least `bytes`. Settles
+     * where it has to be got. */
+    enum status (*scratch)(struct stream *stream, size_t bytes, void **out,
+                           struct error *err) MUST_CHECK;
+
+    /* From here on asked by each stream of the device that has settled: a failure is the stream's.
+     * So work that was put on it and did not do what it should is not taken for done. NULL: nobody.
+     * Set before anything is put on a stream. */
+    void (*on_settled)(struct device *device,
+                       enum status (*check)(void *context, struct error *err), void *context);
+
+    /* ---- Any thread ---- */
+
+    /* Whether the last record of an event has been reached. */
+    enum status (*reached)(struct event *event, bool *out, struct error *err) MUST_CHECK;
+
+    /* Copies from the other device's memory, put on streams of this one, go directly from here on
+     * where the two can reach each other; else through the host, as before. */
+    enum status (*reach)(const struct device *device, const struct device *other,
+                         struct error *err) MUST_CHECK;
+
+    /* For a library that uses the device itself: the number of the GPU, its stream (cudaStream_t),
+     * and that it is the one that the calling thread means from here on. */
+    int (*ordinal)(const struct device *device);
+    void *(*native)(struct stream *stream);
+    enum status (*use)(const struct device *device, struct error *err) MUST_CHECK;
 };
 
 #endif

@@ -74,8 +74,35 @@ uint64_t simt_kernel_count(void);
 /* Brought by copies from the memory of one GPU to that of another, likewise. */
 uint64_t simt_peer_bytes(void);
 
+/* Of these what has gone directly, by cudaDeviceEnablePeerAccess. Whether GPUs can reach each
+ * other: they can at the start. */
+uint64_t simt_direct_bytes(void);
+void simt_peer_access_set(bool can);
+
 /* Allocations of device and pinned memory, streams and events that are there now. */
 uint64_t simt_live_count(void);
+
+/* ---- For a library that puts work of its own on streams (tests/nccl_stub) --------------------
+ *
+ * Between these two nothing on any GPU moves, and no other thread is between them; what is said
+ * behind the second is seen by all who wait for a stream. */
+void simt_lock(void);
+void simt_unlock(void);
+
+/* Within: puts `work` on a stream, where it and all behind it wait until `ready`. Both are called
+ * within, too; on a device that is broken neither is. */
+void simt_hold(cudaStream_t stream, bool (*ready)(void *context), void (*work)(void *context),
+               void *context);
+
+/* Within: runs what is next on one of the streams that can go on; false: none can. */
+bool simt_step(void);
+
+/* Within: so many bytes of one GPU were brought to another. */
+void simt_peer_bytes_add(uint64_t bytes);
+
+/* The GPU of a stream, and the calling thread's. */
+int simt_stream_device(cudaStream_t stream);
+int simt_current_device(void);
 
 #ifdef __cplusplus
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -29,7 +31,8 @@ struct item {
     std::function<void()> work;
     CUevent_st *event;
     uint64_t number;
-    bool always; /* also on a device that is broken */
+    bool always;                           /* also on a device that is broken */
+    std::function<bool()> ready = nullptr; /* of what is held: simt_hold */
 };
 
 } // namespace
@@ -54,7 +57,8 @@ const gpu_kind gpu_kinds[] = {
 #define BLOCK_THREADS_MAX 1024
 #define GLOBAL_BYTES      ((size_t)16 << 30)
 
-std::mutex lock; /* of all below, and of the engine */
+std::mutex lock;               /* of all below, and of the engine */
+std::condition_variable moved; /* what is held may be ready */
 std::vector<CUstream_st *> streams;
 std::map<const void *, size_t> shared_allowed;
 uint64_t stream_seed, random_state = simt::random_start(0);
@@ -75,8 +79,10 @@ struct buried {
     CUevent_st *event;
 };
 std::vector<buried> graves;
-uint64_t kernel_count, live_count, peer_bytes;
-uint64_t fail_in, fail_kernel_in; /* calls, kernels until then; 0: never */
+uint64_t kernel_count, live_count, peer_bytes, direct_bytes;
+bool peers_reach = true;
+std::set<std::pair<int, int>> peers_reached; /* the second by the first */
+uint64_t fail_in, fail_kernel_in;            /* calls, kernels until then; 0: never */
 cudaError_t failure, kernel_failure, broken;
 thread_local cudaError_t last_error;
 thread_local int current_device;
@@ -105,7 +111,17 @@ bool is_ready(const CUstream_st *stream)
     if (stream->queue.empty())
         return false;
     const item &next = stream->queue.front();
+    if (next.ready && broken == cudaSuccess)
+        return next.ready();
     return next.event == nullptr || next.event->reached >= next.number;
+}
+
+/* Whether a stream waits for what another thread is yet to say. */
+bool is_anything_held()
+{
+    return std::any_of(streams.begin(), streams.end(), [](const CUstream_st *stream) {
+        return !stream->queue.empty() && stream->queue.front().ready != nullptr;
+    });
 }
 
 /* Runs what is next on one of the streams that can go on; false: none can. */
@@ -125,6 +141,7 @@ bool step()
     }
     if (next.work && (next.always || broken == cudaSuccess))
         next.work();
+    moved.notify_all();
     return true;
 }
 
@@ -135,20 +152,26 @@ void enqueue(CUstream_st *stream, item next)
         std::abort();
     }
     stream->queue.push_back(std::move(next));
+    moved.notify_all();
     if (stream_seed == 0)
         return;
     for (uint64_t n = simt::random_next(random_state) % 3; n > 0 && step(); n--)
         ;
 }
 
-/* Runs streams until `done`; what was put on them can always be run. */
+/* Runs streams until `done`; what was put on them can always be run, but for what is held. */
 template <class Done> cudaError_t run_until(Done done)
 {
     while (!done()) {
-        if (!step()) {
+        if (step())
+            continue;
+        if (!is_anything_held()) {
             std::fprintf(stderr, "simt: streams wait for each other for ever\n");
             std::abort();
         }
+        std::unique_lock<std::mutex> within(lock, std::adopt_lock);
+        moved.wait(within);
+        within.release();
     }
     return broken;
 }
@@ -335,7 +358,10 @@ cudaError_t cudaMemcpyAsync(void *out, const void *in, size_t bytes, cudaMemcpyK
     (void)kind;
     GUARDED()
     int from = device_of(in), to = device_of(out);
-    peer_bytes += from != to && from != NO_DEVICE && to != NO_DEVICE ? bytes : 0;
+    bool between = from != to && from != NO_DEVICE && to != NO_DEVICE;
+    int other = from == stream->device ? to : from;
+    peer_bytes += between ? bytes : 0;
+    direct_bytes += between && peers_reached.count({stream->device, other}) != 0 ? bytes : 0;
     enqueue(stream, {[=] { std::memcpy(out, in, bytes); }, nullptr, 0, false});
     return cudaSuccess;
 }
@@ -354,6 +380,22 @@ cudaError_t cudaMemcpy2DAsync(void *out, size_t out_stride, const void *in, size
     };
     enqueue(stream, {copy, nullptr, 0, false});
     return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *out, int device, int peer)
+{
+    GUARDED()
+    *out = peers_reach && device != peer;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
+{
+    GUARDED()
+    if (flags != 0 || !peers_reach || peer == current_device)
+        return answer(cudaErrorInvalidValue);
+    bool is_new = peers_reached.insert({current_device, peer}).second;
+    return answer(is_new ? cudaSuccess : cudaErrorPeerAccessAlreadyEnabled);
 }
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
@@ -440,6 +482,12 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     return answer(run_until([=] { return event->reached >= number; }));
 }
 
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    GUARDED()
+    return answer(event->reached < event->recorded ? cudaErrorNotReady : cudaSuccess);
+}
+
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to)
 {
     GUARDED()
@@ -479,6 +527,43 @@ void simt_stream_seed_set(uint64_t seed)
     std::lock_guard<std::mutex> guard(lock);
     stream_seed = seed;
     random_state = simt::random_start(seed);
+}
+
+void simt_lock(void)
+{
+    lock.lock();
+}
+
+void simt_unlock(void)
+{
+    moved.notify_all();
+    lock.unlock();
+}
+
+void simt_hold(cudaStream_t stream, bool (*ready)(void *context), void (*work)(void *context),
+               void *context)
+{
+    enqueue(stream, {[=] { work(context); }, nullptr, 0, false, [=] { return ready(context); }});
+}
+
+bool simt_step(void)
+{
+    return step();
+}
+
+void simt_peer_bytes_add(uint64_t bytes)
+{
+    peer_bytes += bytes;
+}
+
+int simt_stream_device(cudaStream_t stream)
+{
+    return stream->device;
+}
+
+int simt_current_device(void)
+{
+    return current_device;
 }
 
 void simt_fail_at(uint64_t n, cudaError_t error)
@@ -549,6 +634,18 @@ uint64_t simt_peer_bytes()
 {
     std::lock_guard<std::mutex> guard(lock);
     return peer_bytes;
+}
+
+uint64_t simt_direct_bytes()
+{
+    std::lock_guard<std::mutex> guard(lock);
+    return direct_bytes;
+}
+
+void simt_peer_access_set(bool can)
+{
+    std::lock_guard<std::mutex> guard(lock);
+    peers_reach = can;
 }
 
 uint64_t simt_live_count()

@@ -51,6 +51,13 @@ static void on_failure(struct device *device,
     cuda_of(device)->common.owner.on_failure_context = context;
 }
 
+void cuda_on_settled(struct device *device, enum status (*check)(void *context, struct error *err),
+                     void *context)
+{
+    cuda_of(device)->common.owner.on_settled = check;
+    cuda_of(device)->common.owner.on_settled_context = context;
+}
+
 /* ---- Memory and host work -------------------------------------------------------------------- */
 
 static enum status pool_get(struct device *device, void **out, size_t bytes, const char *what,

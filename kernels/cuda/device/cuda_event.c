@@ -8,6 +8,7 @@
 struct cuda_event {
     struct event base;
     cudaEvent_t event;
+    int ordinal;
 };
 
 static struct cuda_event *cuda_of(struct event *event)
@@ -31,6 +32,16 @@ enum status cuda_event_follow(struct stream *stream, struct event *event, struct
     return STATUS_OK;
 }
 
+enum status cuda_event_reached(struct event *event, bool *out, struct error *err)
+{
+    cudaError_t error = cudaEventQuery(cuda_of(event)->event);
+    *out = error == cudaSuccess;
+    if (error != cudaSuccess && error != cudaErrorNotReady)
+        return cuda_error_set(err, cuda_of(event)->ordinal, "cudaEventQuery", error);
+    (void)cudaGetLastError();
+    return STATUS_OK;
+}
+
 static void event_record(struct stream *stream, struct event *event)
 {
     struct error failure = {.message = ""};
@@ -47,6 +58,7 @@ static const struct event_kind cuda_event_kind = {.record = event_record, .follo
 
 static enum status event_open(struct cuda_event *event, int ordinal, struct error *err)
 {
+    event->ordinal = ordinal;
     CUDA_TRY(ordinal, cudaSetDevice(ordinal), err);
     CUDA_TRY(ordinal, cudaEventCreateWithFlags(&event->event, cudaEventDisableTiming), err);
     return STATUS_OK;

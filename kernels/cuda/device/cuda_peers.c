@@ -21,9 +21,14 @@ static enum status copy(struct stream *stream, void *out, const void *in, int64_
     return STATUS_OK;
 }
 
+static int ordinal(const struct device *device)
+{
+    return cuda_stream_of(device->stream)->common->ordinal;
+}
+
 static bool is_far(const struct cuda_stream *cuda, const struct device *device)
 {
-    return cuda_stream_of(device->stream)->common->ordinal != cuda->common->ordinal;
+    return ordinal(device) != cuda->common->ordinal;
 }
 
 /* The values first .. first + count - 1: those of other GPUs are brought to scratch before. */
@@ -60,6 +65,43 @@ static enum status sum(struct stream *stream, const struct peer_sum *op, struct 
     return STATUS_OK;
 }
 
+static enum status scratch(struct stream *stream, size_t bytes, void **out, struct error *err)
+{
+    struct cuda_stream *cuda = cuda_stream_of(stream);
+    TRY(cuda_stream_scratch(cuda, bytes, err));
+    *out = cuda->launch.scratch;
+    return STATUS_OK;
+}
+
+static void *native(struct stream *stream)
+{
+    return cuda_stream_of(stream)->launch.stream;
+}
+
+static enum status use(const struct device *device, struct error *err)
+{
+    CUDA_TRY(ordinal(device), cudaSetDevice(ordinal(device)), err);
+    return STATUS_OK;
+}
+
+/* With too many others, or already. */
+static bool is_no_failure(cudaError_t error)
+{
+    return error == cudaErrorPeerAccessAlreadyEnabled || error == cudaErrorTooManyPeers;
+}
+
+static enum status reach(const struct device *device, const struct device *other, struct error *err)
+{
+    int can = 0;
+    TRY(use(device, err));
+    CUDA_TRY(ordinal(device), cudaDeviceCanAccessPeer(&can, ordinal(device), ordinal(other)), err);
+    cudaError_t error = can ? cudaDeviceEnablePeerAccess(ordinal(other), 0) : cudaSuccess;
+    if (error != cudaSuccess && !is_no_failure(error))
+        return cuda_error_set(err, ordinal(device), "cudaDeviceEnablePeerAccess", error);
+    (void)cudaGetLastError();
+    return STATUS_OK;
+}
+
 const struct peer_ops cuda_peers = {
     .call = command_stream_call_ahead,
     .record = cuda_event_record,
@@ -67,4 +109,11 @@ const struct peer_ops cuda_peers = {
     .copy = copy,
     .sum = sum,
     .settle = cuda_stream_settle,
+    .scratch = scratch,
+    .on_settled = cuda_on_settled,
+    .reached = cuda_event_reached,
+    .ordinal = ordinal,
+    .native = native,
+    .use = use,
+    .reach = reach,
 };

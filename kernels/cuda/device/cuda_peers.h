@@ -6,4 +6,8 @@
 
 extern const struct peer_ops cuda_peers;
 
+/* Of peer_ops; cuda_device.c. */
+void cuda_on_settled(struct device *device, enum status (*check)(void *context, struct error *err),
+                     void *context);
+
 #endif

@@ -72,4 +72,7 @@ enum status cuda_event_record(struct stream *stream, struct event *event,
 enum status cuda_event_follow(struct stream *stream, struct event *event,
                               struct error *err) MUST_CHECK;
 
+/* Any thread: as in peer_ops. */
+enum status cuda_event_reached(struct event *event, bool *out, struct error *err) MUST_CHECK;
+
 #endif
