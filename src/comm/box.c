@@ -87,6 +87,7 @@ static enum status box_fill(struct box *box, const struct box_params *params, st
         .tag_names = params->tag_names,
         .tag_count = params->tag_count,
         .links = params->links,
+        .log = params->log,
     };
     TRY(comm_domain_create(&box->domain, &shared, err));
     return box_hosts_init(&box->hosts, box, "host", err);

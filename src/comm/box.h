@@ -17,12 +17,13 @@ struct box_params {
     const char *const *tag_names; /* see comm_domain_params */
     int tag_count;
     const int *gpus;         /* [rank_count]: rank r is cuda:gpus[r], on which others may be, too;
-                              * NULL: each is a share of the CPU. Those below but `trace` are the
-                              * CPU's */
+                              * NULL: each is a share of the CPU. Those below but `trace` and
+                              * `log` are the CPU's */
     const char *kernels;     /* see cpu_share; NULL */
     struct turn *turn;       /* see device/device.h; NULL */
     struct trace *trace;     /* see cpu_share; NULL */
     struct comm_links links; /* {0}: as fast as they are; else for benchmarks */
+    struct log_sink log;     /* see comm_domain_params */
 };
 
 enum status box_open(struct box **out, const struct box_params *params,

@@ -58,6 +58,9 @@ struct comm_backend {
      * stream's, `moved` if that is a failure. */
     enum status (*parted)(const struct collective *call, enum status moved, struct error *err);
 
+    /* The run has ended: once for each group, by any thread, which may hold locks of a stream. */
+    void (*ended)(struct comm_group *group);
+
     const struct comm_reach *reach; /* of moves_run; NULL: it is not called */
 };
 
@@ -81,10 +84,15 @@ struct comm_reach {
 /* comm_backend.move by the backend's reach, and the count of what is moved. moves.c */
 enum status moves_run(const struct collective *call, struct error *err) MUST_CHECK;
 
+/* All bytes that leave a rank are counted by this, where they come to the calling member from
+ * `from`; its own are not. moves.c */
+void collective_count(const struct collective *call, int from, int64_t bytes);
+
 extern const struct comm_reach comm_reach_local;       /* local.c */
 extern const struct comm_backend comm_backend_local;   /* the same */
 extern const struct comm_backend comm_backend_slow;    /* slow.c */
 extern const struct comm_backend comm_backend_virtual; /* virtual.c */
+extern const struct comm_backend comm_backend_nccl;    /* nccl.c */
 
 /* The next send to `peer` at or behind `from`, or send_count: how the i-th send to a peer is
  * found. */

@@ -12,8 +12,9 @@
  * checked against one another.
  *
  * Backends: `local` (ranks of one process), `slow`, the same with links as slow as they are told,
- * by which replay is held against runs, and `virtual` (GPUs, or several ranks on one). Which it is,
- * the devices say, which are all of one kind.
+ * by which replay is held against runs; of GPUs `nccl`, where the members have one each and there
+ * is an NCCL (nccl_library.h), and `virtual`, where there is none or several are on one. Which it
+ * is, the devices say, which are all of one kind.
  */
 #ifndef PHASOR_COMM_COMM_H
 #define PHASOR_COMM_COMM_H
@@ -21,6 +22,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/log.h"
 #include "device/device.h"
 
 #define COMM_RANKS_MAX 64
@@ -46,6 +48,7 @@ struct comm_domain_params {
     const char *const *tag_names; /* [tag_count] for sentences, NULLs allowed */
     int tag_count;                /* <= COMM_TAGS_MAX; 0: tags have no names */
     struct comm_links links;      /* {0}: none are slow; else not of GPUs */
+    struct log_sink log;          /* is told once how several GPUs are joined */
 };
 
 /* Installs the failure handler of each device, so that a stream that fails ends the waiting of all

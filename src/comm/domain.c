@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "base/perturb.h"
 #include "base/system.h"
+#include "comm/gpus.h"
 #include "comm/group.h"
 #include "comm/links.h"
 #include "device/thread_team.h"
@@ -52,6 +53,16 @@ static void domain_init(struct comm_domain *domain, const struct comm_domain_par
     pthread_mutex_init(&domain->watch_lock, NULL);
 }
 
+/* Of one that has its ranks. */
+static void domain_free(struct comm_domain *domain)
+{
+    gpus_part(domain);
+    links_destroy(domain->links);
+    pthread_mutex_destroy(&domain->watch_lock);
+    pthread_mutex_destroy(&domain->lock);
+    memory_free(domain);
+}
+
 enum status comm_domain_create(struct comm_domain **out, const struct comm_domain_params *params,
                                struct error *err)
 {
@@ -70,6 +81,11 @@ enum status comm_domain_create(struct comm_domain **out, const struct comm_domai
         }
     }
     domain_init(domain, params);
+    enum status joined = gpus_join(domain, &params->log, err);
+    if (joined != STATUS_OK) {
+        domain_free(domain);
+        return joined;
+    }
     for (int r = 0; r < domain->rank_count; r++) {
         domain->ranks[r].domain = domain;
         domain->ranks[r].rank = r;
@@ -86,10 +102,7 @@ void comm_domain_destroy(struct comm_domain *domain)
     ASSERT(domain->groups == NULL);
     for (int r = 0; r < domain->rank_count; r++)
         domain->devices[r]->ops->on_failure(domain->devices[r], NULL, NULL);
-    links_destroy(domain->links);
-    pthread_mutex_destroy(&domain->watch_lock);
-    pthread_mutex_destroy(&domain->lock);
-    memory_free(domain);
+    domain_free(domain);
 }
 
 void domain_end(struct comm_domain *domain, const struct error *cause)

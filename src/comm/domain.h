@@ -9,6 +9,7 @@
 
 struct comm_group;
 struct links;
+struct nccl_domain;
 
 struct domain_rank {
     struct comm_domain *domain;
@@ -29,8 +30,9 @@ struct comm_domain {
     int rank_count;
     bool may_spin; /* every thread of every device has a CPU */
     double patience_seconds;
-    double poll_seconds; /* between two looks of one who waits */
-    struct links *links; /* that are slow; NULL */
+    double poll_seconds;      /* between two looks of one who waits */
+    struct links *links;      /* that are slow; NULL */
+    struct nccl_domain *nccl; /* between GPUs; NULL: they are joined by copies */
 
     atomic_bool ended; /* set after `failure` was written, which then stays */
     /* Guards the list and the writing of `failure`. It may be taken by a stream that fails, within

@@ -20,6 +20,7 @@ struct comm {
     const struct collective *call;
     struct event *marks[COMM_MARKS];  /* of a GPU: virtual.c */
     unsigned mark_count;              /* recorded so far */
+    struct nccl_end *nccl;            /* nccl.c; NULL */
     _Alignas(64) atomic_uint arrived; /* number of the last collective at which it has arrived */
     atomic_uint finished;             /* number of the last that it has left */
 };
@@ -35,6 +36,7 @@ struct comm_group {
     /* With slow links: what is under way, and room to tell them of it. */
     struct transfer transfer;
     struct link_bytes *sent;       /* [size x (size - 1)] */
+    bool is_joined;                /* nccl.c: all ends are of use */
     _Alignas(64) atomic_uint here; /* members that have come to the gate */
     _Alignas(64) atomic_uint gate; /* see rendezvous.c; futex of those who wait */
     struct comm ends[];

@@ -20,8 +20,7 @@ static const struct comm_reach *reach_of(const struct collective *call)
     return call->comm->group->backend->reach;
 }
 
-/* All bytes that leave a rank are counted here, at the place where they are copied. */
-static void count_bytes(const struct collective *call, int from, int64_t bytes)
+void collective_count(const struct collective *call, int from, int64_t bytes)
 {
     const struct comm_group *group = call->comm->group;
     if (from == call->comm->member)
@@ -35,7 +34,7 @@ static void count_bytes(const struct collective *call, int from, int64_t bytes)
 static enum status copy_from(const struct collective *call, int from, void *out, const void *in,
                              int64_t bytes, struct error *err)
 {
-    count_bytes(call, from, bytes);
+    collective_count(call, from, bytes);
     if (bytes == 0 || out == in)
         return STATUS_OK;
     return reach_of(call)->copy(call, out, in, bytes, err);
@@ -46,7 +45,7 @@ static enum status sum_of(const struct collective *call, float *out, const float
                           int64_t count, struct error *err)
 {
     for (int m = 0; m < call->comm->group->size; m++)
-        count_bytes(call, m, count * (int64_t)sizeof *out);
+        collective_count(call, m, count * (int64_t)sizeof *out);
     return reach_of(call)->sum(call, out, values, count, err);
 }
 

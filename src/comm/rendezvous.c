@@ -179,4 +179,6 @@ void group_end(struct comm_group *group)
     perturb();
     atomic_fetch_or(&group->gate, GATE_ENDED);
     futex_wake_all(&group->gate);
+    if (group->backend->ended != NULL)
+        group->backend->ended(group);
 }

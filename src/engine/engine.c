@@ -200,6 +200,7 @@ static enum status weights_read(struct engine *engine, struct loading *loading, 
                      .turn = engine->turn,
                      .trace = engine->trace,
                      .links = loading->params->links,
+                     .log = loading->params->log,
                  },
                  err));
     TRY(memory_get((void **)&engine->weights, (size_t)engine_layout(engine)->rank_count,

@@ -1,0 +1,88 @@
+/* The inside of the backend `nccl`: what its communicators share in a domain, and what each of
+ * their ends has. See nccl.c. */
+#ifndef PHASOR_COMM_NCCL_H
+#define PHASOR_COMM_NCCL_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "comm/group.h"
+#include "comm/nccl_library.h"
+
+struct nccl_end {
+    struct comm *comm;
+    /* Of the handle, which an abort frees: held through each call that uses it, from the begin of a
+     * group of calls to its end. None of them waits for another rank. */
+    pthread_mutex_t lock;
+    struct nccl_comm *handle; /* NULL: not yet, or aborted */
+
+    /* Under nccl_domain.lock: */
+    bool is_queued;
+    struct nccl_end *queued_next, *watched_next;
+};
+
+struct nccl_rank {
+    struct nccl_domain *nccl;
+    struct nccl_end *first, *last; /* launches whose turn comes, in the order of all ranks */
+    struct event *launched;        /* behind the last one */
+    bool is_running;               /* it may not have been reached */
+    struct collective launch;      /* the last one */
+    atomic_bool is_aborted;        /* a launch was: what its stream has passed was not done */
+};
+
+struct nccl_domain {
+    struct comm_domain *domain;
+    const struct nccl_library *library;
+    pthread_mutex_t lock;   /* of all below; within the domain's lock, and outside of an end's */
+    pthread_cond_t changed; /* a launch has had its turn, the run has ended, or the watch stops */
+    struct nccl_end *watched;
+    bool is_stopping, has_thread;
+    pthread_t thread;
+    struct nccl_rank ranks[]; /* [rank_count] */
+};
+
+static inline struct nccl_domain *nccl_of(const struct comm_group *group)
+{
+    return group->domain->nccl;
+}
+
+/* ---- nccl_watch.c ---------------------------------------------------------------------------- */
+
+enum status nccl_domain_create(struct nccl_domain **out, struct comm_domain *domain,
+                               const struct nccl_library *library, struct error *err) MUST_CHECK;
+void nccl_domain_destroy(struct nccl_domain *nccl); /* behind its groups; NULL is allowed */
+
+/* From here on, and until here, its ends are looked after, and aborted when the run ends. */
+void nccl_watch(struct comm_group *group);
+void nccl_unwatch(struct comm_group *group);
+
+/* All members have come: their launches have their place in the order of each rank. */
+void nccl_queue(struct comm_group *group);
+
+/* Returns when it is this one's turn on its rank, or with the failure of the run. Behind either it
+ * is to be left. */
+enum status nccl_queue_wait(const struct collective *call, struct error *err) MUST_CHECK;
+void nccl_queue_leave(const struct collective *call, bool is_launched);
+
+/* Wakes all who wait, and lets the watch abort. */
+void nccl_wake(struct nccl_domain *nccl);
+
+/* Takes the handle, so that nobody calls into it any more; NULL: it is gone. */
+struct nccl_comm *nccl_end_take(struct nccl_end *end);
+
+/* "ncclSend on cuda:1: unhandled system error: ..."; `handle` may be NULL. STATUS_IO. */
+enum status nccl_failed(const struct comm *comm, struct nccl_comm *handle, const char *what,
+                        int result, struct error *err);
+
+/* ---- nccl_moves.c ---------------------------------------------------------------------------- */
+
+/* Bytes of scratch memory that a call needs. */
+size_t nccl_scratch_bytes(const struct collective *call);
+
+/* Puts the whole of a call on its stream. */
+enum status nccl_move(const struct collective *call, struct error *err) MUST_CHECK;
+
+/* Sleeps for a moment between two looks; later ones longer. */
+void nccl_nap(int look);
+
+#endif

@@ -1,0 +1,475 @@
+/* What collectives by NCCL have beside those of other backends: calls of a library that fail or
+ * never end, GPUs that do not come, and two communicators in flight. The suites that they hold with
+ * others are those of tests/comm and of tests/cuda_comm, over the same stub. */
+#include <criterion/criterion.h>
+#include <limits.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/system.h"
+#include "comm_tools.h"
+#include "gpu.h"
+#include "nccl_tools.h"
+#include "simt_control.h"
+
+TestSuite(cuda_nccl, .timeout = 250);
+
+#define RANKS 3
+#define COUNT 48 /* values */
+#define PART  16
+
+/* Results of NCCL's. */
+#define SYSTEM_ERROR 2
+#define REMOTE_ERROR 6
+
+/* One of each collective, whatever becomes of them. */
+struct all {
+    struct box *box;
+    struct comm *comms[RANKS];
+    float *in[RANKS], *out[RANKS];
+    struct error said[RANKS];
+};
+
+static enum status all_prepare(void *context, int rank, struct error *err)
+{
+    struct all *all = context;
+    struct device *device = box_device(all->box, rank);
+    size_t bytes = COUNT * sizeof(float);
+    TRY(device->ops->memory_get(device, (void **)&all->in[rank], bytes, "in", err));
+    TRY(device->ops->memory_get(device, (void **)&all->out[rank], 6 * bytes, "out", err));
+    for (int i = 0; i < COUNT; i++)
+        all->in[rank][i] = (float)(i + rank);
+    memset(all->out[rank], 0, 6 * bytes);
+    return STATUS_OK;
+}
+
+static void all_put(struct all *all, int rank)
+{
+    static const int64_t uneven[] = {PART, 0, 2 * PART};
+    static const int64_t bytes[] = {64, 64, 64}, some[] = {64, 0, 128}, offsets[] = {0, 64, 128};
+    static struct comm_message sends[RANKS], receives[RANKS];
+    struct comm *comm = all->comms[rank];
+    struct stream *stream = box_device(all->box, rank)->stream;
+    const float *in = all->in[rank];
+    float *out = all->out[rank];
+    comm_all_gather(comm, stream, &(struct comm_all_gather){out, in, bytes, 0});
+    out += COUNT;
+    comm_all_gather(comm, stream, &(struct comm_all_gather){out, in, some, 0});
+    out += COUNT;
+    comm_reduce_scatter(comm, stream, &(struct comm_reduce_scatter){out, in, uneven, 0});
+    out += COUNT;
+    comm_all_to_all_v(comm, stream,
+                      &(struct comm_all_to_all_v){out, in, bytes, offsets, bytes, offsets, 0});
+    out += COUNT;
+    sends[rank] = (struct comm_message){(rank + 1) % RANKS, (void *)in, 64};
+    receives[rank] = (struct comm_message){(rank + RANKS - 1) % RANKS, out, 64};
+    comm_exchange(comm, stream, &(struct comm_exchange){&sends[rank], &receives[rank], 1, 1, 0});
+    out += COUNT;
+    comm_all_reduce(comm, stream, &(struct comm_all_reduce){out, in, COUNT, 0});
+}
+
+static enum status all_rank(void *context, int rank, struct error *err)
+{
+    struct all *all = context;
+    struct device *device = box_device(all->box, rank);
+    all_put(all, rank);
+    enum status status = device->ops->synchronize(device->stream, err);
+    all->said[rank] = status == STATUS_OK ? (struct error){.message = ""} : *err;
+    return status;
+}
+
+/* Who was told nothing has everything. */
+static void check_sums(const struct all *all, int n)
+{
+    for (int r = 0; r < RANKS; r++) {
+        const float *sums = all->out[r] + (ptrdiff_t)5 * COUNT;
+        for (int i = 0; all->said[r].message[0] == 0 && i < COUNT; i++)
+            cr_assert_eq(sums[i], 3 * i + 3, "at %d: rank %d, value %d: %g", n, r, i,
+                         (double)sums[i]);
+    }
+}
+
+static struct box *box_of(int rank_count, double patience)
+{
+    struct box *box;
+    struct error err;
+    cr_assert_eq(nccl_box_open(&box, rank_count, patience, NULL, &err), STATUS_OK, "%s",
+                 err.message);
+    return box;
+}
+
+static void all_open(struct all *all, double patience)
+{
+    *all = (struct all){.box = box_of(RANKS, patience)};
+    test_comm_create(all->comms, all->box, RANKS);
+    test_box_run(all->box, all_prepare, all);
+}
+
+static void all_close(struct all *all)
+{
+    for (int r = 0; r < RANKS; r++) {
+        struct device *device = box_device(all->box, r);
+        device->ops->memory_free(device, all->in[r]);
+        device->ops->memory_free(device, all->out[r]);
+    }
+    test_comms_destroy(all->comms, RANKS);
+    box_close(all->box);
+    cr_assert_eq(simt_live_count(), 0);
+    cr_assert_eq(stub()->live_count(), 0, "%d handles are left", (int)stub()->live_count());
+}
+
+/* ---- Who is joined by it --------------------------------------------------------------------- */
+
+static uint64_t launches_of(struct box *box, const int *ranks, int count)
+{
+    static char out[RANKS];
+    struct comm *comms[RANKS];
+    struct error err;
+    uint64_t before = stub()->launch_count();
+    static const int64_t counts[RANKS] = {1, 1, 1};
+    cr_assert_eq(comm_create(comms, box_domain(box), ranks, count, &err), STATUS_OK, "%s",
+                 err.message);
+    for (int m = 0; m < count; m++)
+        comm_all_gather(comms[m], box_device(box, ranks[m])->stream,
+                        &(struct comm_all_gather){out, out + m, counts, 0});
+    for (int m = 0; m < count; m++) {
+        struct device *device = box_device(box, ranks[m]);
+        cr_assert_eq(device->ops->synchronize(device->stream, &err), STATUS_OK, "%s", err.message);
+    }
+    test_comms_destroy(comms, count);
+    return stub()->launch_count() - before;
+}
+
+Test(cuda_nccl, joins_ranks_that_have_a_gpu_each)
+{
+    struct box *box;
+    struct error err;
+    simt_device_count_set(2);
+    cr_assert_eq(
+        box_open(&box, &(struct box_params){.rank_count = 3, .gpus = (int[]){0, 1, 0}}, &err),
+        STATUS_OK, "%s", err.message);
+    cr_assert_eq(launches_of(box, (int[]){0, 1}, 2), 2);
+    cr_assert_eq(launches_of(box, (int[]){2, 1}, 2), 2);
+    cr_assert_eq(launches_of(box, (int[]){0, 2}, 2), 0); /* on one */
+    cr_assert_eq(launches_of(box, (int[]){0, 1, 2}, 3), 0);
+    cr_assert_eq(launches_of(box, (int[]){1}, 1), 0);
+    box_close(box);
+}
+
+/* ---- Calls that fail ------------------------------------------------------------------------- */
+
+Test(cuda_nccl, each_call_of_creating_a_communicator_may_fail)
+{
+    struct box *box = box_of(RANKS, FOREVER);
+    uint64_t live = simt_live_count(), host = memory_counters_get().live_count;
+    enum status status = STATUS_IO;
+    int n;
+    for (n = 1; status != STATUS_OK; n++) {
+        struct comm *comms[RANKS];
+        struct error err = {.message = ""};
+        stub()->fail_at((uint64_t)n, SYSTEM_ERROR);
+        status = comm_create(comms, box_domain(box), (int[]){2, 0, 1}, RANKS, &err);
+        stub()->fail_at(0, 0);
+        cr_assert(status == STATUS_OK ? n > 14 : status == STATUS_IO, "at %d", n);
+        bool is_said = strncmp(err.message, "NCCL cannot join ranks 2, 0-1: ncclC", 36) == 0 ||
+                       strncmp(err.message, "NCCL cannot join ranks 2, 0-1: ncclG", 36) == 0;
+        cr_assert(status == STATUS_OK ||
+                      (is_said && strstr(err.message, "unhandled system error: the stub was told")),
+                  "at %d: %s", n, err.message);
+        if (status == STATUS_OK)
+            test_comms_destroy(comms, RANKS);
+        cr_assert_eq(stub()->live_count(), 0, "at %d", n);
+        cr_assert_eq(simt_live_count(), live, "at %d", n);
+        cr_assert_eq(memory_counters_get().live_count, host, "at %d", n);
+    }
+    box_close(box);
+}
+
+/* Where it fails NCCL does not join ranks; the box is as it was. */
+Test(cuda_nccl, a_communicator_that_is_never_there)
+{
+    struct box *box = box_of(RANKS, 0.01);
+    struct comm *comms[RANKS];
+    struct error err;
+    stub()->polls_set(INT_MAX);
+    cr_assert_eq(comm_create(comms, box_domain(box), (int[]){0, 1, 2}, RANKS, &err), STATUS_IO);
+    cr_assert_not_null(strstr(err.message, "NCCL cannot join ranks 0-2: the communicator of cuda:0 "
+                                           "is not there after 0.06 seconds"),
+                       "%s", err.message);
+    cr_assert_eq(stub()->live_count(), 0);
+    stub()->polls_set(2);
+    test_comm_create(comms, box, RANKS);
+    test_comms_destroy(comms, RANKS);
+    box_close(box);
+}
+
+/* The end of a communicator may fail, too: nobody is told, and nothing is left. */
+Test(cuda_nccl, each_call_of_destroying_a_communicator_may_fail)
+{
+    struct box *box = box_of(RANKS, FOREVER);
+    bool came = true;
+    int n;
+    for (n = 1; came; n++) {
+        struct comm *comms[RANKS];
+        test_comm_create(comms, box, RANKS);
+        stub()->fail_at((uint64_t)n, SYSTEM_ERROR);
+        test_comms_destroy(comms, RANKS);
+        came = !stub()->fail_is_ahead();
+        stub()->fail_at(0, 0);
+        cr_assert_eq(stub()->live_count(), 0, "at %d", n);
+    }
+    cr_assert_gt(n, 12);
+    box_close(box);
+}
+
+/* The run says which rank, which collective and which call; each rank is released, and either has
+ * what it was to have, or is told. */
+static bool call_fails(int n, int polls)
+{
+    struct all all;
+    struct error err = {.message = ""};
+    stub()->polls_set(polls);
+    all_open(&all, FOREVER);
+    stub()->fail_at((uint64_t)n, SYSTEM_ERROR);
+    enum status status = box_run(all.box, all_rank, &all, &err);
+    bool came = !stub()->fail_is_ahead();
+    stub()->fail_at(0, 0);
+    cr_assert(came || status == STATUS_OK, "at %d: %s", n, err.message);
+    cr_assert(status == STATUS_OK || status == STATUS_IO, "at %d: %s", n, err.message);
+    if (status != STATUS_OK) {
+        cr_assert_eq(strncmp(err.message, "rank ", 5), 0, "at %d: %s", n, err.message);
+        cr_assert(strstr(err.message, "of ranks 0-2 (tag \"rows\"): nccl") != NULL ||
+                      strstr(err.message, "between two collectives: nccl") != NULL,
+                  "at %d: %s", n, err.message);
+        cr_assert_not_null(strstr(err.message, "on cuda:"), "at %d: %s", n, err.message);
+    }
+    check_sums(&all, n);
+    all_close(&all);
+    return came;
+}
+
+Test(cuda_nccl, each_call_of_a_collective_may_fail)
+{
+    for (int polls = 0; polls < 3; polls++) {
+        int n = 1;
+        do
+            simt_stream_seed_set((uint64_t)n % 4);
+        while (call_fails(n++, polls));
+        cr_assert_gt(n, 60, "only %d calls", n);
+    }
+}
+
+/* ---- Launches that never end ----------------------------------------------------------------- */
+
+/* A GPU hangs, or its communicator breaks, at the n-th launch: all are aborted, by who watches. */
+static void launch_is_lost(int n, int result, double patience, const char *sentence)
+{
+    struct all all;
+    struct error err = {.message = ""};
+    uint64_t aborts = stub()->abort_count();
+    simt_stream_seed_set((uint64_t)n % 4);
+    stub()->polls_set(0);
+    all_open(&all, patience);
+    test_box_run(all.box, all_rank, &all); /* a first sum waits for the GPU itself */
+    stub()->lose_at((uint64_t)n, result);
+    enum status status = box_run(all.box, all_rank, &all, &err);
+    stub()->lose_at(0, 0);
+    cr_assert_eq(status, result != 0 ? STATUS_IO : STATUS_INTERNAL, "at %d: %s", n, err.message);
+    cr_assert_eq(strncmp(err.message, "rank ", 5), 0, "at %d: %s", n, err.message);
+    cr_assert_not_null(strstr(err.message, sentence), "at %d: %s", n, err.message);
+    cr_assert_eq(stub()->abort_count(), aborts + RANKS);
+    int told = 0;
+    for (int r = 0; r < RANKS; r++)
+        told += all.said[r].message[0] != 0;
+    cr_assert_gt(told, 0);
+    check_sums(&all, n);
+    all_close(&all);
+}
+
+Test(cuda_nccl, a_gpu_that_hangs_ends_the_run)
+{
+    for (int n = 1; n <= 7 * RANKS; n += 4)
+        launch_is_lost(n, 0, 0.2,
+                       "of ranks 0-2 (tag \"rows\") was launched by NCCL and does not end; no rank "
+                       "has moved for 0.2 seconds");
+}
+
+Test(cuda_nccl, what_nccl_finds_out_later_ends_the_run)
+{
+    for (int n = 1; n <= 7 * RANKS; n += 4)
+        launch_is_lost(n, REMOTE_ERROR, FOREVER, "ncclCommGetAsyncError on cuda:");
+}
+
+static enum status injected(void *argument, struct error *err)
+{
+    (void)argument;
+    return error_set(err, STATUS_IO, "injected");
+}
+
+struct missing {
+    struct all all;
+    uint64_t expected; /* launches */
+};
+
+/* Rank 1's GPU hangs in the first, and then its host fails; the others wait in CUDA. */
+static enum status host_fails(void *context, int rank, struct error *err)
+{
+    struct missing *missing = context;
+    struct all *all = &missing->all;
+    all_put(all, rank);
+    while (rank == 1 && stub()->launch_count() < missing->expected)
+        sleep_microseconds(100);
+    if (rank == 1)
+        return injected(NULL, err);
+    struct device *device = box_device(all->box, rank);
+    return device->ops->synchronize(device->stream, err);
+}
+
+Test(cuda_nccl, who_waits_for_a_gpu_is_released_when_the_run_ends)
+{
+    static struct missing missing;
+    struct error err;
+    stub()->polls_set(0);
+    all_open(&missing.all, FOREVER);
+    missing.expected = stub()->launch_count() + RANKS;
+    stub()->lose_at(1, 0);
+    double start = system_seconds();
+    cr_assert_eq(box_run(missing.all.box, host_fails, &missing, &err), STATUS_IO);
+    cr_assert_str_eq(err.message, "rank 1: injected");
+    cr_assert_lt(system_seconds() - start, 5);
+    all_close(&missing.all);
+}
+
+/* ---- Two communicators in flight ------------------------------------------------------------- */
+
+#define FLIGHT_RANKS  4
+#define FLIGHT_ROUNDS 40
+
+/* On two streams of each rank, with nothing that orders them; ranks differ in which they put first.
+ * Each adds up whole numbers. */
+struct flight {
+    struct box *box;
+    struct comm *comms[2][FLIGHT_RANKS];
+    struct stream *beside[FLIGHT_RANKS];
+    float *values[2][FLIGHT_RANKS]; /* a round after another, of FLIGHT_RANKS each */
+};
+
+static enum status flight_prepare(void *context, int rank, struct error *err)
+{
+    struct flight *flight = context;
+    struct device *device = box_device(flight->box, rank);
+    TRY(device->ops->stream_create(device, &flight->beside[rank], STREAM_NORMAL, err));
+    for (int c = 0; c < 2; c++) {
+        TRY(device->ops->memory_get(device, (void **)&flight->values[c][rank],
+                                    sizeof(float) * FLIGHT_ROUNDS * FLIGHT_RANKS, "a test", err));
+        for (int i = 0; i < FLIGHT_ROUNDS * FLIGHT_RANKS; i++)
+            flight->values[c][rank][i] = (float)(1 + c);
+    }
+    return STATUS_OK;
+}
+
+static enum status flight_rank(void *context, int rank, struct error *err)
+{
+    struct flight *flight = context;
+    struct device *device = box_device(flight->box, rank);
+    struct stream *streams[2] = {device->stream, flight->beside[rank]};
+    for (int round = 0; round < FLIGHT_ROUNDS; round++) {
+        for (int i = 0; i < 2; i++) {
+            int c = (i + rank) % 2;
+            float *values = flight->values[c][rank] + (ptrdiff_t)round * FLIGHT_RANKS;
+            comm_all_reduce(flight->comms[c][rank], streams[c],
+                            &(struct comm_all_reduce){values, values, FLIGHT_RANKS, 0});
+        }
+    }
+    TRY(device->ops->synchronize(streams[0], err));
+    return device->ops->synchronize(streams[1], err);
+}
+
+static void flight_run(uint64_t seed, int polls)
+{
+    struct flight flight = {.box = box_of(FLIGHT_RANKS, FOREVER)};
+    struct error err;
+    simt_stream_seed_set(seed);
+    stub()->polls_set(polls);
+    stub()->jitter_set(seed + 1);
+    for (int c = 0; c < 2; c++)
+        cr_assert_eq(comm_create(flight.comms[c], box_domain(flight.box),
+                                 c == 0 ? (int[]){0, 1, 2, 3} : (int[]){2, 0, 3, 1}, FLIGHT_RANKS,
+                                 &err),
+                     STATUS_OK, "%s", err.message);
+    /* The ends of the second are not in the order of the ranks. */
+    struct comm *second[FLIGHT_RANKS];
+    static const int ranks[FLIGHT_RANKS] = {2, 0, 3, 1};
+    for (int m = 0; m < FLIGHT_RANKS; m++)
+        second[ranks[m]] = flight.comms[1][m];
+    memcpy(flight.comms[1], second, sizeof second);
+    test_box_run(flight.box, flight_prepare, &flight);
+    test_box_run(flight.box, flight_rank, &flight);
+    for (int r = 0; r < FLIGHT_RANKS; r++) {
+        struct device *device = box_device(flight.box, r);
+        for (int c = 0; c < 2; c++) {
+            for (int i = 0; i < FLIGHT_ROUNDS * FLIGHT_RANKS; i++)
+                cr_assert_eq(flight.values[c][r][i], FLIGHT_RANKS * (1 + c));
+            device->ops->memory_free(device, flight.values[c][r]);
+        }
+        device->ops->stream_destroy(device, flight.beside[r]);
+    }
+    for (int c = 0; c < 2; c++)
+        test_comms_destroy(flight.comms[c], FLIGHT_RANKS);
+    box_close(flight.box);
+}
+
+Test(cuda_nccl, two_communicators_are_launched_in_one_order)
+{
+    for (uint64_t seed = 0; seed < 5; seed++) {
+        for (int polls = 0; polls < 3; polls += 2)
+            flight_run(seed, polls);
+    }
+}
+
+/* ---- Many values ----------------------------------------------------------------------------- */
+
+#define MANY (((int64_t)1 << 21) + 1000) /* of two members: more than a piece of each part */
+
+struct many {
+    struct box *box;
+    struct comm *comms[2];
+    float *in[2], *out[2];
+};
+
+static enum status many_rank(void *context, int rank, struct error *err)
+{
+    struct many *many = context;
+    struct device *device = box_device(many->box, rank);
+    static const int64_t counts[2] = {MANY - 5, 5};
+    size_t bytes = (size_t)MANY * sizeof(float);
+    TRY(device->ops->memory_get(device, (void **)&many->in[rank], bytes, "in", err));
+    TRY(device->ops->memory_get(device, (void **)&many->out[rank], bytes, "out", err));
+    for (int64_t i = 0; i < MANY; i++)
+        many->in[rank][i] = (float)(i % 1000 + rank);
+    comm_reduce_scatter(many->comms[rank], device->stream,
+                        &(struct comm_reduce_scatter){many->out[rank], many->in[rank], counts, 0});
+    TRY(device->ops->synchronize(device->stream, err));
+    for (int64_t i = 0; i < counts[rank]; i++) {
+        int64_t at = rank == 0 ? i : counts[0] + i;
+        if (many->out[rank][i] != (float)(2 * (at % 1000) + 1))
+            return error_set(err, STATUS_INTERNAL, "value %d is %g", (int)at,
+                             (double)many->out[rank][i]);
+    }
+    device->ops->memory_free(device, many->in[rank]);
+    device->ops->memory_free(device, many->out[rank]);
+    return STATUS_OK;
+}
+
+/* Piece by piece, of parts that have not as many. */
+Test(cuda_nccl, sums_more_than_is_brought_at_a_time)
+{
+    struct many many = {.box = box_of(2, FOREVER)};
+    simt_stream_seed_set(3);
+    test_comm_create(many.comms, many.box, 2);
+    uint64_t before = stub()->launch_count();
+    test_box_run(many.box, many_rank, &many);
+    cr_assert_eq(stub()->launch_count() - before, 6);
+    test_comms_destroy(many.comms, 2);
+    box_close(many.box);
+}
