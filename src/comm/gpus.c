@@ -1,5 +1,8 @@
 #include "comm/gpus.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "comm/nccl.h"
 #include "device/peers.h"
 
@@ -16,6 +19,27 @@ static bool are_several(const struct comm_domain *domain)
             return true;
     }
     return false;
+}
+
+/* The level was a number once. */
+static bool is_direct_forbidden(void)
+{
+    const char *disable = getenv("NCCL_P2P_DISABLE"), *level = getenv("NCCL_P2P_LEVEL");
+    if (disable != NULL && strtol(disable, NULL, 10) != 0)
+        return true;
+    return level != NULL && (strcmp(level, "LOC") == 0 || strcmp(level, "0") == 0);
+}
+
+static enum status reach_each_other(struct comm_domain *domain, struct error *err)
+{
+    for (int r = 0; r < domain->rank_count; r++) {
+        const struct device *device = domain->devices[r];
+        for (int other = 0; other < domain->rank_count; other++) {
+            if (gpu_of(domain, r) != gpu_of(domain, other))
+                TRY(device->ops->peers->reach(device, domain->devices[other], err));
+        }
+    }
+    return STATUS_OK;
 }
 
 /* What only joins several ranks on one GPU needs no NCCL, which takes some time to open. */
@@ -38,6 +62,12 @@ enum status gpus_join(struct comm_domain *domain, const struct log_sink *log, st
 {
     if (domain->devices[0]->ops->peers == NULL || !are_several(domain))
         return STATUS_OK;
+    if (is_direct_forbidden())
+        log_write(log, LOG_INFO,
+                  "copies between GPUs go through the host: NCCL_P2P_DISABLE or NCCL_P2P_LEVEL "
+                  "says so");
+    else
+        TRY(reach_each_other(domain, err));
     return nccl_open(domain, log, err);
 }
 

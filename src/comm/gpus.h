@@ -5,8 +5,11 @@
 #include "base/log.h"
 #include "comm/domain.h"
 
-/* Of a domain whose devices are there, of any kind: opens NCCL where there are several GPUs, and
- * tells `log` which it is. What a failure leaves, gpus_part frees. */
+/* Of a domain whose devices are there, of any kind: lets copies between its GPUs go directly where
+ * they can, opens NCCL where there are several, and tells `log` which it is. NCCL_P2P_DISABLE=1 and
+ * NCCL_P2P_LEVEL=LOC, which whoever has a machine on which GPUs cannot reach each other sets for
+ * NCCL, hold for copies, too: these go through the host then. What a failure leaves, gpus_part
+ * frees. */
 enum status gpus_join(struct comm_domain *domain, const struct log_sink *log,
                       struct error *err) MUST_CHECK;
 void gpus_part(struct comm_domain *domain);
