@@ -5,7 +5,6 @@
 #include <glob.h>
 #include <link.h>
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,7 +119,7 @@ static bool glob_last(char out[PATH_MAX], const char *pattern)
     return is_there;
 }
 
-static bool find_in_packages(char out[PATH_MAX])
+bool nccl_library_in_packages(char out[PATH_MAX])
 {
     const char *home = getenv("HOME"), *environment = getenv("VIRTUAL_ENV");
     char local[PATH_MAX] = "";
@@ -152,7 +151,7 @@ static enum status find_and_open(struct error *err)
     void *handle = handle_open(NAME);
     if (handle != NULL)
         return library_use(handle, NAME, err);
-    if (find_in_packages(path))
+    if (nccl_library_in_packages(path))
         return library_open(path, err);
     return error_set(err, STATUS_NOT_FOUND,
                      "there is no " NAME ": NVIDIA's package libnccl2 or the Python package "

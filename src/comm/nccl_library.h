@@ -5,6 +5,7 @@
 #define PHASOR_COMM_NCCL_LIBRARY_H
 
 #include <limits.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/status.h"
@@ -73,5 +74,8 @@ struct nccl_library {
  * cannot be used (the sentence says file, expected, found and cure); no other is tried, so that
  * nobody runs on another than he believes. Any thread. */
 enum status nccl_library_get(const struct nccl_library **out, struct error *err) MUST_CHECK;
+
+/* The one of Python's packages; false: none of them has it. */
+bool nccl_library_in_packages(char out[PATH_MAX]);
 
 #endif
