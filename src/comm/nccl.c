@@ -82,6 +82,7 @@ static enum status move(const struct collective *call, struct error *err)
     nccl_queue_leave(call, status == STATUS_OK);
     if (waited != STATUS_OK || status == STATUS_OK)
         return status;
+    /* At once: others may be launching, which ends only when this one does, too, or is aborted. */
     if (comm_domain_failure(domain, NULL) == STATUS_OK)
         error_prefix(err, status, "%s", collective_text(text, call));
     comm_domain_abort(domain, collective_rank(call), err);

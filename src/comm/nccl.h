@@ -34,7 +34,8 @@ struct nccl_domain {
     struct comm_domain *domain;
     const struct nccl_library *library;
     pthread_mutex_t lock;   /* of all below; within the domain's lock, and outside of an end's */
-    pthread_cond_t changed; /* a launch has had its turn, the run has ended, or the watch stops */
+    pthread_cond_t turn;    /* a launch has had its turn, or the run has ended */
+    pthread_cond_t stirred; /* for the watch: there are ends, the run has ended, or it is to stop */
     struct nccl_end *watched;
     bool is_stopping, has_thread;
     pthread_t thread;

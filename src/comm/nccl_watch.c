@@ -73,7 +73,7 @@ enum status nccl_queue_wait(const struct collective *call, struct error *err)
     perturb();
     pthread_mutex_lock(&nccl->lock);
     while (rank->first != call->comm->nccl && !atomic_load(&nccl->domain->ended))
-        pthread_cond_wait(&nccl->changed, &nccl->lock);
+        pthread_cond_wait(&nccl->turn, &nccl->lock);
     pthread_mutex_unlock(&nccl->lock);
     return comm_domain_failure(nccl->domain, err);
 }
@@ -88,14 +88,16 @@ void nccl_queue_leave(const struct collective *call, bool is_launched)
         rank->is_running = true;
         rank->launch = *call;
     }
-    pthread_cond_broadcast(&nccl->changed);
+    if (rank->first != NULL)
+        pthread_cond_broadcast(&nccl->turn);
     pthread_mutex_unlock(&nccl->lock);
 }
 
 void nccl_wake(struct nccl_domain *nccl)
 {
     pthread_mutex_lock(&nccl->lock);
-    pthread_cond_broadcast(&nccl->changed);
+    pthread_cond_broadcast(&nccl->turn);
+    pthread_cond_signal(&nccl->stirred);
     pthread_mutex_unlock(&nccl->lock);
 }
 
@@ -188,20 +190,21 @@ static enum status rank_is_busy(struct nccl_domain *nccl, int r, bool *out, stru
     return STATUS_OK;
 }
 
-/* Who has yet to launch holds up those who have. */
+/* Who has yet to launch holds up those who have; of either the first. */
 static enum status late_say(const struct nccl_domain *nccl, int *rank, double patience,
                             struct error *err)
 {
     char text[COLLECTIVE_TEXT_BYTES];
-    for (int r = nccl->domain->rank_count - 1; r >= 0; r--) {
-        const struct nccl_end *first = nccl->ranks[r].first;
-        if (nccl->ranks[r].is_running || first != NULL)
-            *rank = r;
-        if (first != NULL && first->comm->call != NULL)
+    int rank_count = nccl->domain->rank_count;
+    for (*rank = 0; *rank < rank_count; (*rank)++) {
+        const struct nccl_end *first = nccl->ranks[*rank].first;
+        if (first != NULL)
             return error_set(err, STATUS_INTERNAL,
                              "%s is not launched by NCCL; no rank has moved for %g seconds",
                              collective_text(text, first->comm->call), patience);
     }
+    for (*rank = 0; *rank < rank_count - 1 && !nccl->ranks[*rank].is_running;)
+        (*rank)++;
     return error_set(err, STATUS_INTERNAL,
                      "%s was launched by NCCL and does not end; no rank has moved for %g seconds",
                      launch_text(text, nccl, *rank), patience);
@@ -226,14 +229,14 @@ static void rest(struct nccl_domain *nccl)
     struct timespec until;
     double seconds = nccl->domain->poll_seconds;
     if (nccl->watched == NULL || atomic_load(&nccl->domain->ended)) {
-        pthread_cond_wait(&nccl->changed, &nccl->lock);
+        pthread_cond_wait(&nccl->stirred, &nccl->lock);
         return;
     }
     clock_gettime(CLOCK_MONOTONIC, &until);
     int64_t nanoseconds = until.tv_nsec + (int64_t)(seconds * 1e9);
     until.tv_sec += nanoseconds / 1000000000;
     until.tv_nsec = nanoseconds % 1000000000;
-    pthread_cond_timedwait(&nccl->changed, &nccl->lock, &until);
+    pthread_cond_timedwait(&nccl->stirred, &nccl->lock, &until);
 }
 
 static void *watch_main(void *context)
@@ -265,7 +268,7 @@ void nccl_watch(struct comm_group *group)
         group->ends[m].nccl->watched_next = nccl->watched;
         nccl->watched = group->ends[m].nccl;
     }
-    pthread_cond_broadcast(&nccl->changed);
+    pthread_cond_signal(&nccl->stirred);
     pthread_mutex_unlock(&nccl->lock);
 }
 
@@ -319,7 +322,8 @@ enum status nccl_domain_create(struct nccl_domain **out, struct comm_domain *dom
     pthread_mutex_init(&nccl->lock, NULL);
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC); /* as system_seconds */
-    pthread_cond_init(&nccl->changed, &clock);
+    pthread_cond_init(&nccl->stirred, &clock);
+    pthread_cond_init(&nccl->turn, NULL);
     pthread_condattr_destroy(&clock);
     enum status status = domain_fill(nccl, err);
     if (status != STATUS_OK) {
@@ -337,7 +341,7 @@ void nccl_domain_destroy(struct nccl_domain *nccl)
     ASSERT(nccl->watched == NULL);
     pthread_mutex_lock(&nccl->lock);
     nccl->is_stopping = true;
-    pthread_cond_broadcast(&nccl->changed);
+    pthread_cond_signal(&nccl->stirred);
     pthread_mutex_unlock(&nccl->lock);
     if (nccl->has_thread)
         pthread_join(nccl->thread, NULL);
@@ -346,7 +350,8 @@ void nccl_domain_destroy(struct nccl_domain *nccl)
         device->ops->event_destroy(device, nccl->ranks[r].launched);
         device->ops->peers->on_settled(device, NULL, NULL);
     }
-    pthread_cond_destroy(&nccl->changed);
+    pthread_cond_destroy(&nccl->turn);
+    pthread_cond_destroy(&nccl->stirred);
     pthread_mutex_destroy(&nccl->lock);
     memory_free(nccl);
 }

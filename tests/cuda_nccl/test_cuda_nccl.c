@@ -294,6 +294,21 @@ Test(cuda_nccl, a_gpu_that_hangs_ends_the_run)
                        "has moved for 0.2 seconds");
 }
 
+/* NCCL never says that it is on the stream. */
+Test(cuda_nccl, a_launch_that_is_never_done_ends_the_run)
+{
+    struct all all;
+    struct error err;
+    all_open(&all, 0.2);
+    test_box_run(all.box, all_rank, &all);
+    stub()->polls_set(INT_MAX);
+    cr_assert_eq(box_run(all.box, all_rank, &all, &err), STATUS_INTERNAL);
+    cr_assert_str_eq(err.message, "rank 0: all-gather number 7 of ranks 0-2 (tag \"rows\") is not "
+                                  "launched by NCCL; no rank has moved for 0.2 seconds");
+    check_sums(&all, 0);
+    all_close(&all);
+}
+
 Test(cuda_nccl, what_nccl_finds_out_later_ends_the_run)
 {
     for (int n = 1; n <= 7 * RANKS; n += 4)

@@ -55,25 +55,6 @@ static void comm_open(struct scene *scene, int which)
         cr_assert_gt(polls_of(scene, scene->comms[which][g]), 1);
 }
 
-static struct scene scene_open(void)
-{
-    struct scene scene;
-    struct error err;
-    cr_assert_eq(nccl_library_get(&scene.nccl, &err), STATUS_OK, "%s", err.message);
-    simt_device_count_set(GPUS);
-    for (int g = 0; g < GPUS; g++) {
-        cr_assert_eq(cudaSetDevice(g), cudaSuccess);
-        cr_assert_eq(cudaStreamCreateWithPriority(&scene.streams[g], cudaStreamNonBlocking, 0),
-                     cudaSuccess);
-        cr_assert_eq(cudaMalloc((void **)&scene.memory[g], 2 * COUNT), cudaSuccess);
-        memset(scene.memory[g], 10 + g, COUNT);
-        memset(scene.memory[g] + COUNT, 0, COUNT);
-    }
-    for (int c = 0; c < COMMS; c++)
-        comm_open(&scene, c);
-    return scene;
-}
-
 /* What GPU `from` has is sent to the other; -1: `bytes` received there. */
 static void post(const struct scene *scene, int which, int gpu, bool is_send, size_t bytes)
 {
@@ -94,10 +75,45 @@ static void launch(const struct scene *scene, int which, int gpu, bool is_send, 
     polls_of(scene, scene->comms[which][gpu]);
 }
 
+/* A byte from each to the other: what is launched later needs no peer. */
+static void connect_members(const struct scene *scene, int which)
+{
+    for (int gpu = 0; gpu < GPUS; gpu++) {
+        post(scene, which, gpu, true, 1);
+        post(scene, which, 1 - gpu, false, 1);
+        polls_of(scene, scene->comms[which][0]);
+        polls_of(scene, scene->comms[which][1]);
+    }
+}
+
 static void finish(const struct scene *scene)
 {
     for (int g = 0; g < GPUS; g++)
         cr_assert_eq(cudaStreamSynchronize(scene->streams[g]), cudaSuccess);
+}
+
+static struct scene scene_open(void)
+{
+    struct scene scene;
+    struct error err;
+    cr_assert_eq(nccl_library_get(&scene.nccl, &err), STATUS_OK, "%s", err.message);
+    simt_device_count_set(GPUS);
+    for (int g = 0; g < GPUS; g++) {
+        cr_assert_eq(cudaSetDevice(g), cudaSuccess);
+        cr_assert_eq(cudaStreamCreateWithPriority(&scene.streams[g], cudaStreamNonBlocking, 0),
+                     cudaSuccess);
+        cr_assert_eq(cudaMalloc((void **)&scene.memory[g], 2 * COUNT), cudaSuccess);
+        memset(scene.memory[g], 10 + g, COUNT);
+        memset(scene.memory[g] + COUNT, 0, COUNT);
+    }
+    for (int c = 0; c < COMMS; c++) {
+        comm_open(&scene, c);
+        connect_members(&scene, c);
+    }
+    finish(&scene);
+    for (int g = 0; g < GPUS; g++)
+        memset(scene.memory[g] + COUNT, 0, COUNT);
+    return scene;
 }
 
 /* ---- What is right --------------------------------------------------------------------------- */
@@ -156,6 +172,19 @@ Test(nccl_stub, launches_later)
     launch(&scene, 0, 1, false, COUNT);
     finish(&scene);
     cr_assert_eq(scene.memory[1][COUNT], 11);
+}
+
+/* The first launch between two members takes both. */
+Test(nccl_stub, connects_when_both_have_come)
+{
+    struct scene scene = scene_open();
+    comm_open(&scene, 0);
+    post(&scene, 0, 0, true, COUNT);
+    cr_assert_gt(polls_of(&scene, scene.comms[0][0]), 1000);
+    launch(&scene, 0, 1, false, COUNT);
+    cr_assert_eq(polls_of(&scene, scene.comms[0][0]), 1);
+    finish(&scene);
+    cr_assert_eq(scene.memory[1][COUNT], 10);
 }
 
 /* Until it is aborted: then what is behind it runs. */

@@ -91,6 +91,7 @@ struct clique {
     int id, size = 0;
     std::vector<ncclComm *> members; /* that have come */
     std::map<std::pair<int, int>, pair> pairs;
+    std::set<std::pair<int, int>> meant; /* the second by the first, in any group so far */
 };
 
 struct call {
@@ -304,6 +305,15 @@ void launch(part *p)
     simt_hold(p->stream, may_end, end, p);
 }
 
+/* Members connect when both mean to. */
+bool may_launch(const part *p)
+{
+    const auto &meant = p->comm->of->meant;
+    return std::all_of(p->calls.begin(), p->calls.end(), [&](const call &c) {
+        return meant.count({c.peer, p->comm->member}) != 0;
+    });
+}
+
 /* ---- Groups ---------------------------------------------------------------------------------- */
 
 part *part_of(ncclComm *comm, cudaStream_t stream)
@@ -327,15 +337,19 @@ ncclResult_t group_close()
     here.error = ncclSuccess;
     if (error != ncclSuccess)
         return error;
+    bool are_launched = true;
     for (part *p : parts) {
-        if (polls == 0) {
+        for (const call &c : p->calls)
+            p->comm->of->meant.insert({p->comm->member, c.peer});
+        if (polls == 0 && may_launch(p)) {
             launch(p);
             continue;
         }
+        are_launched = false;
         p->comm->waiting = p;
         p->comm->polls_left = polls;
     }
-    return parts.empty() || polls == 0 ? ncclSuccess : ncclInProgress;
+    return are_launched ? ncclSuccess : ncclInProgress;
 }
 
 /* Of sends, receives and all-gathers. */
@@ -386,7 +400,7 @@ API ncclResult_t ncclGetUniqueId(ncclUniqueId *out)
     RETURN_IF_FAILING();
     std::memset(out, 0, sizeof *out);
     std::snprintf(out->internal, sizeof out->internal, "stub %d", ++id_count);
-    cliques[out->internal].reset(new clique{id_count, 0, {}, {}});
+    cliques[out->internal].reset(new clique{id_count, 0, {}, {}, {}});
     return ncclSuccess;
 }
 
@@ -463,6 +477,8 @@ API ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out)
     if (comm->is_joining && std::count(members.begin(), members.end(), nullptr) > 0)
         return ncclSuccess;
     comm->is_joining = false;
+    if (comm->waiting != nullptr && !may_launch(comm->waiting))
+        return ncclSuccess;
     if (comm->waiting != nullptr)
         launch(std::exchange(comm->waiting, nullptr));
     bool runs = std::any_of(comm->parts.begin(), comm->parts.end(),

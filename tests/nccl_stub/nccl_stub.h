@@ -1,12 +1,13 @@
 /* What a test says to the stub of NCCL: a libnccl.so.2 over the emulated GPUs (tests/simt), which
  * behaves as NCCL does in what can go wrong. It is opened by dlopen, as NCCL is, and finds the
- * emulated runtime in the program; nccl_stub_open gives its table.
+ * emulated runtime in the program; NCCL_STUB_GET gives its table.
  *
  * An operation is work on its stream: it begins when that comes to it and no other one is on the
  * GPU, moves bytes when those of its peers have begun, and ends when its own have been taken. So
  * one that a peer does not launch holds its stream, and its GPU for all others, until it is
- * aborted. Groups of calls are launched some polls of ncclCommGetAsyncError later, and until then
- * what else is put on the stream runs before them.
+ * aborted. Groups of calls are launched some polls of ncclCommGetAsyncError later, the first
+ * between two members when both have begun one, and until then what else is put on the stream runs
+ * before them.
  *
  * What would hang, or spoil memory, ends the process with a sentence on standard error: a sender
  * and a receiver that disagree, operations of two communicators in different orders on two GPUs,
