@@ -116,6 +116,15 @@ static struct scene scene_open(void)
     return scene;
 }
 
+/* Nothing is on the streams that has not run. */
+static void scene_close(const struct scene *scene)
+{
+    for (int g = 0; g < GPUS; g++) {
+        cr_assert_eq(cudaStreamDestroy(scene->streams[g]), cudaSuccess);
+        cr_assert_eq(cudaFree(scene->memory[g]), cudaSuccess);
+    }
+}
+
 /* ---- What is right --------------------------------------------------------------------------- */
 
 Test(nccl_stub, brings_what_is_sent)
@@ -132,6 +141,7 @@ Test(nccl_stub, brings_what_is_sent)
         cr_assert_eq(scene.memory[1][2 * COUNT - 1], 10);
         cr_assert_eq(scene.memory[0][COUNT + 6], 11);
         cr_assert_eq(scene.memory[0][COUNT + 7], 0);
+        scene_close(&scene);
     }
 }
 
@@ -157,6 +167,7 @@ Test(nccl_stub, gathers)
         for (int g = 0; g < GPUS; g++)
             cr_assert_arr_eq(scene.memory[g] + COUNT,
                              ((unsigned char[]){10, 10, 10, 10, 10, 11, 11, 11, 11, 11, 0}), 11);
+        scene_close(&scene);
     }
 }
 
@@ -172,6 +183,7 @@ Test(nccl_stub, launches_later)
     launch(&scene, 0, 1, false, COUNT);
     finish(&scene);
     cr_assert_eq(scene.memory[1][COUNT], 11);
+    scene_close(&scene);
 }
 
 /* The first launch between two members takes both. */
@@ -185,6 +197,7 @@ Test(nccl_stub, connects_when_both_have_come)
     cr_assert_eq(polls_of(&scene, scene.comms[0][0]), 1);
     finish(&scene);
     cr_assert_eq(scene.memory[1][COUNT], 10);
+    scene_close(&scene);
 }
 
 /* Until it is aborted: then what is behind it runs. */
@@ -205,12 +218,13 @@ Test(nccl_stub, waits_for_a_peer_that_does_not_come)
     cr_assert_eq(scene.memory[1][COUNT], 11);
     cr_assert_eq(scene.memory[1][COUNT + 1], 0);
     cr_assert_eq(stub()->live_count(), COMMS * GPUS - 1);
+    scene_close(&scene);
 }
 
 Test(nccl_stub, one_operation_is_on_a_gpu)
 {
     struct scene scene = scene_open();
-    cudaStream_t beside;
+    cudaStream_t first = scene.streams[1], beside;
     cr_assert_eq(cudaSetDevice(1), cudaSuccess);
     cr_assert_eq(cudaStreamCreateWithPriority(&beside, cudaStreamNonBlocking, 0), cudaSuccess);
     launch(&scene, 0, 1, false, COUNT);
@@ -224,6 +238,8 @@ Test(nccl_stub, one_operation_is_on_a_gpu)
     launch(&scene, 1, 0, true, COUNT);
     finish(&scene);
     cr_assert_eq(scene.memory[1][COUNT], 10);
+    cr_assert_eq(cudaStreamDestroy(first), cudaSuccess);
+    scene_close(&scene);
 }
 
 Test(nccl_stub, refuses_a_gpu_twice)
@@ -238,6 +254,7 @@ Test(nccl_stub, refuses_a_gpu_twice)
         ok(scene.nccl->init(&comms[m], 2, id, m, &config));
     ok(scene.nccl->async_error(comms[1], &state));
     cr_assert_eq(state, 5);
+    scene_close(&scene);
 }
 
 /* ---- What is planted ------------------------------------------------------------------------- */
