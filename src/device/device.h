@@ -66,6 +66,7 @@ struct device_ops {
 
     /* Bytes from any memory (this device's, or the host's from host_memory_get) to any. */
     void (*copy)(struct stream *stream, const struct op_copy *op);
+    void (*fill)(struct stream *stream, const struct op_fill *op);
 
     /* Runs work(argument, err) in the stream's order, on a thread of the device; its failure is
      * the stream's. `bytes` of the argument (<= STREAM_CALL_BYTES) are copied. Reads stand on this,

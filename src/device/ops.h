@@ -284,4 +284,11 @@ struct op_copy {
     int64_t out_stride, in_stride; /* bytes; at least those of a row, where there are more */
 };
 
+/* out[0 .. bytes - 1] = byte. */
+struct op_fill {
+    void *out;
+    int64_t bytes;
+    uint8_t byte;
+};
+
 #endif

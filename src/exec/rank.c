@@ -223,15 +223,6 @@ static enum status place_start(struct rank *rank, enum phase phase, struct error
     return rank->ops->synchronize(rank->stream, err);
 }
 
-/* Padding between heads and strides must be finite from the start. */
-static enum status zero_all(void *argument, struct error *err)
-{
-    struct buffer *all = argument;
-    (void)err;
-    memset(all->pointer, 0, (size_t)all->count);
-    return STATUS_OK;
-}
-
 enum status rank_take_memory(struct rank *rank, struct error *err)
 {
     const struct exec *exec = rank->exec;
@@ -248,11 +239,12 @@ enum status rank_take_memory(struct rank *rank, struct error *err)
     return STATUS_OK;
 }
 
+/* Padding between heads and strides must be finite from the start. */
 enum status rank_start(struct rank *rank, struct error *err)
 {
     const struct exec *exec = rank->exec;
-    struct buffer all = {rank->slab, (int64_t)rank_bytes(&exec->dim, exec->config, &exec->layout)};
-    rank->ops->call(rank->stream, zero_all, &all, sizeof all);
+    int64_t bytes = (int64_t)rank_bytes(&exec->dim, exec->config, &exec->layout);
+    rank->ops->fill(rank->stream, &(struct op_fill){.out = rank->slab, .bytes = bytes});
     for (int phase = 0; phase < exec_place_count(exec); phase++)
         TRY(place_start(rank, (enum phase)phase, err));
     return STATUS_OK;

@@ -1,6 +1,5 @@
 /* One layer on all ranks: its pieces, the vote, and the next way where one refuses. */
 #include <stdio.h>
-#include <string.h>
 
 #include "base/perturb.h"
 #include "base/trace.h"
@@ -253,19 +252,6 @@ bool layer_has_to_move(const struct transition *transition, int64_t layer, enum 
 
 /* ---- Poison ---------------------------------------------------------------------------------- */
 
-struct poison {
-    void *memory;
-    uint64_t bytes;
-};
-
-static enum status poison_fill(void *argument, struct error *err)
-{
-    const struct poison *poison = argument;
-    (void)err;
-    memset(poison->memory, POISON, poison->bytes);
-    return STATUS_OK;
-}
-
 /* Slots of the rank that no layer has: what was there is of no more use. */
 static enum status rank_poison(void *context, int index, struct error *err)
 {
@@ -273,9 +259,10 @@ static enum status rank_poison(void *context, int index, struct error *err)
     struct transition_rank *rank = &transition->ranks[index];
     stream_take(rank);
     for (int64_t spare = 0; spare < rank->slots->spare_count; spare++) {
-        struct poison poison = {.memory = rank->slots->spares[spare],
-                                .bytes = expert_slots_slot_bytes(rank->slots, PHASE_PREFILL)};
-        rank->ops->call(rank->stream, poison_fill, &poison, sizeof poison);
+        int64_t bytes = (int64_t)expert_slots_slot_bytes(rank->slots, PHASE_PREFILL);
+        rank->ops->fill(
+            rank->stream,
+            &(struct op_fill){.out = rank->slots->spares[spare], .bytes = bytes, .byte = POISON});
     }
     enum status status = rank->ops->synchronize(rank->stream, err);
     if (status != STATUS_OK)

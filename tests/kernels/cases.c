@@ -22,6 +22,7 @@ const struct case_list *const case_lists[OP_COUNT] = {
     [OP_GATHER] = &gather_list,
     [OP_DEQUANTIZE] = &dequantize_list,
     [OP_COPY] = &copy_list,
+    [OP_FILL] = &fill_list,
 };
 
 static int describe_heads(char *out, size_t capacity, const struct kernel_case *c)
@@ -75,6 +76,9 @@ void case_describe(char *out, size_t capacity, enum kernel_op op, const struct k
     case OP_COPY:
         snprintf(out, capacity, "%lld rows, %lld bytes", (long long)(c->rows > 0 ? c->rows : 1),
                  (long long)c->row_bytes);
+        return;
+    case OP_FILL:
+        snprintf(out, capacity, "%lld bytes", (long long)c->row_bytes);
         return;
     case OP_GATHER:
         snprintf(out, capacity, "%lld rows, %lld bytes", (long long)c->token_count,

@@ -29,6 +29,7 @@ enum kernel_op {
     OP_GATHER,
     OP_DEQUANTIZE,
     OP_COPY,
+    OP_FILL,
     OP_COUNT
 };
 
@@ -69,7 +70,7 @@ struct kernel_case {
     enum expert_local local;
     bool absent;          /* some choices are no expert, or at no position */
     int64_t choice_extra; /* values in a row of choices beyond what the operation needs */
-    int64_t row_bytes;    /* of a gather; of a copy, which has `rows` (0: one) */
+    int64_t row_bytes;    /* of a gather; of a copy, which has `rows` (0: one), and of a fill */
     int64_t head_count, kv_head_count, head_dim, window;
     struct case_segment segments[CASE_SEGMENTS_MAX];
     int64_t stride_extra; /* beyond the dimension rounded up to 16 */

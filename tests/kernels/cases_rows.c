@@ -86,6 +86,12 @@ static const struct kernel_case copy_cases[] = {
     {FOR_BENCH, .row_bytes = 64 << 20},
 };
 
+/* Likewise. */
+static const struct kernel_case fill_cases[] = {
+    {.row_bytes = 0},      {.row_bytes = 1},       {.row_bytes = 1000},
+    {.row_bytes = 262144}, {.row_bytes = 1000003}, {FOR_BENCH, .row_bytes = 64 << 20},
+};
+
 const struct case_list embed_list = CASE_LIST("embed", embed_cases);
 const struct case_list rms_norm_list = CASE_LIST("rms_norm", rms_norm_cases);
 const struct case_list add_list = CASE_LIST("add", add_cases);
@@ -94,3 +100,4 @@ const struct case_list shared_add_list = CASE_LIST("shared_add", shared_add_case
 const struct case_list largest_list = CASE_LIST("largest", largest_cases);
 const struct case_list gather_list = CASE_LIST("gather", gather_cases);
 const struct case_list copy_list = CASE_LIST("copy", copy_cases);
+const struct case_list fill_list = CASE_LIST("fill", fill_cases);

@@ -137,3 +137,15 @@ void check_copy(struct workload *w, struct device *device, const char *name)
                   "%s: wrote behind the end of row %lld", name, (long long)row);
     }
 }
+
+void check_fill(struct workload *w, struct device *device, const char *name)
+{
+    const struct op_fill *op = &w->fill;
+    const char *out = op->out, *initial = w->outputs[0].initial;
+    size_t bytes = (size_t)op->bytes;
+    workload_launch(w, device);
+    for (size_t i = 0; i < bytes; i++)
+        cr_assert((uint8_t)out[i] == op->byte, "%s, byte %zu", name, i);
+    cr_assert(memcmp(out + bytes, initial + bytes, w->outputs[0].bytes - bytes) == 0,
+              "%s: wrote behind the end", name);
+}

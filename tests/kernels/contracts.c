@@ -25,6 +25,7 @@ static check_fn *const checks[OP_COUNT] = {
     [OP_GATHER] = check_gather,
     [OP_DEQUANTIZE] = check_dequantize,
     [OP_COPY] = check_copy,
+    [OP_FILL] = check_fill,
 };
 
 /* ---- Bit for bit --------------------------------------------------------------------------- */

@@ -16,6 +16,7 @@ static const enum work_kind kinds[OP_COUNT] = {
     [OP_FFN_DOWN] = WORK_FFN_DOWN, [OP_COMBINE] = WORK_ROWS,
     [OP_SHARED_ADD] = WORK_ROWS,   [OP_LARGEST] = WORK_ROWS,
     [OP_GATHER] = WORK_ROWS,       [OP_DEQUANTIZE] = WORK_DEQUANTIZE,
+    [OP_FILL] = WORK_ROWS,
 };
 
 /* The nodes of all lanes, and the last one. */
@@ -40,7 +41,7 @@ static const struct kernel_case *case_of(enum kernel_op op)
         const struct kernel_case *c = &list->cases[i];
         bool is_ffn = op == OP_FFN_UP || op == OP_FFN_DOWN;
         if ((c->token_count > 0 && c->expert_count >= is_ffn) || c->segments[0].token_count > 0 ||
-            op == OP_DEQUANTIZE || (op == OP_COPY && c->row_bytes > 0))
+            op == OP_DEQUANTIZE || ((op == OP_COPY || op == OP_FILL) && c->row_bytes > 0))
             return c;
     }
     return NULL;

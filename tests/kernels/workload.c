@@ -26,10 +26,12 @@ void workload_create(struct workload *out, enum kernel_op op, const struct kerne
         [OP_GATHER] = workload_gather,
         [OP_DEQUANTIZE] = workload_dequantize,
         [OP_COPY] = workload_copy,
+        [OP_FILL] = workload_fill,
     };
     struct random random = {.seed = 1 + (uint64_t)op};
     *out = (struct workload){.op = op, .from = from, .row_count = from->token_count};
-    if (op == OP_DISPATCH || op == OP_GROUP || op == OP_DEQUANTIZE || op == OP_COPY)
+    if (op == OP_DISPATCH || op == OP_GROUP || op == OP_DEQUANTIZE || op == OP_COPY ||
+        op == OP_FILL)
         out->row_count = 0;
     fill[op](out, &random);
 }
@@ -119,6 +121,9 @@ void workload_put(const struct workload *w, struct device *device)
         break;
     case OP_COPY:
         ops->copy(device->stream, &w->copy);
+        break;
+    case OP_FILL:
+        ops->fill(device->stream, &w->fill);
         break;
     case OP_COUNT:
         break;
@@ -230,6 +235,7 @@ void workload_launch_row(struct workload *workload, struct device *device, int64
     case OP_GROUP:
     case OP_DEQUANTIZE:
     case OP_COPY:
+    case OP_FILL:
     case OP_COUNT:
         return;
     }

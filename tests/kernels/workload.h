@@ -37,6 +37,7 @@ struct workload {
         struct op_gather gather;
         struct op_dequantize dequantize;
         struct op_copy copy;
+        struct op_fill fill;
     };
     int64_t row_count;   /* rows that can be computed alone; 0: none can (group) */
     int64_t page_count;  /* of the KV cache, unused pages included */

@@ -57,5 +57,6 @@ void workload_shared_add(struct workload *w, struct random *random);
 void workload_gather(struct workload *w, struct random *random);
 void workload_dequantize(struct workload *w, struct random *random);
 void workload_copy(struct workload *w, struct random *random);
+void workload_fill(struct workload *w, struct random *random);
 
 #endif

@@ -194,3 +194,14 @@ void workload_copy(struct workload *w, struct random *random)
     };
     w->bytes = 2.0 * (double)(c->row_bytes * (1 + more));
 }
+
+void workload_fill(struct workload *w, struct random *random)
+{
+    int64_t bytes = w->from->row_bytes;
+    w->fill = (struct op_fill){
+        .out = output_bytes_new(w, bytes, 64),
+        .bytes = bytes,
+        .byte = (uint8_t)(1 + random_below(random, 255)),
+    };
+    w->bytes = (double)bytes;
+}

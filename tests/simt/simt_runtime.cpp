@@ -398,6 +398,13 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
     return answer(is_new ? cudaSuccess : cudaErrorPeerAccessAlreadyEnabled);
 }
 
+cudaError_t cudaMemsetAsync(void *out, int byte, size_t bytes, cudaStream_t stream)
+{
+    GUARDED()
+    enqueue(stream, {[=] { std::memset(out, byte, bytes); }, nullptr, 0, false});
+    return cudaSuccess;
+}
+
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 {
     GUARDED()

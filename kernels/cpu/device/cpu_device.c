@@ -132,6 +132,7 @@ static const struct device_ops cpu_ops = {
     .gather = cpu_gather,
     .dequantize = cpu_dequantize,
     .copy = cpu_copy,
+    .fill = cpu_fill,
     .call = command_stream_call,
     .synchronize = command_stream_synchronize,
     .progress = cpu_stream_progress,

@@ -1,5 +1,7 @@
 #include "kernels/cpu/device/cpu_launch.h"
 
+#include <string.h>
+
 #include "base/record.h"
 #include "kernels/cpu/device/cpu_record.h"
 #include "kernels/cpu/device/cpu_sort.h"
@@ -127,3 +129,32 @@ static void copy_run(struct stream *stream, const void *op)
 }
 
 DEFINE_PUT(copy)
+
+#define FILL_BYTES ((int64_t)256 * 1024) /* of a piece */
+
+/* The C library's: no set of kernels has a better one. */
+static void fill_work(const struct cpu_kernels *kernels, const void *argument, struct share *share)
+{
+    const struct op_fill *op = argument;
+    int64_t at;
+    (void)kernels;
+    while ((at = share_take(share) * FILL_BYTES) < op->bytes) {
+        int64_t left = op->bytes - at;
+        memset((char *)op->out + at, op->byte, (size_t)(left < FILL_BYTES ? left : FILL_BYTES));
+    }
+}
+
+static void fill_record(struct stream *stream, const void *op)
+{
+    (void)stream;
+    cpu_record_fill(op);
+}
+
+static const struct cpu_operation fill_operation = {"fill", fill_work, fill_record};
+
+static void fill_run(struct stream *stream, const void *op)
+{
+    cpu_stream_share(stream, &fill_operation, op);
+}
+
+DEFINE_PUT(fill)

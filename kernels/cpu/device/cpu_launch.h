@@ -21,5 +21,6 @@ void cpu_largest(struct stream *stream, const struct op_largest *op);
 void cpu_gather(struct stream *stream, const struct op_gather *op);
 void cpu_dequantize(struct stream *stream, const struct op_dequantize *op);
 void cpu_copy(struct stream *stream, const struct op_copy *op);
+void cpu_fill(struct stream *stream, const struct op_fill *op);
 
 #endif

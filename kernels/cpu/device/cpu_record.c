@@ -131,6 +131,12 @@ void cpu_record_dequantize(const struct op_dequantize *op)
     put(&work);
 }
 
+void cpu_record_fill(const struct op_fill *op)
+{
+    struct work work = work_rows(1, op->bytes, 1, 1);
+    put(&work);
+}
+
 void cpu_record_copy(const struct op_copy *op, struct cpu_pool *pool)
 {
     bool to_device = cpu_pool_has(pool, op->out);

@@ -22,6 +22,7 @@ void cpu_record_shared_add(const struct op_shared_add *op);
 void cpu_record_largest(const struct op_largest *op);
 void cpu_record_gather(const struct op_gather *op);
 void cpu_record_dequantize(const struct op_dequantize *op);
+void cpu_record_fill(const struct op_fill *op);
 
 /* Between host and device where one end of it is not the device's. */
 void cpu_record_copy(const struct op_copy *op, struct cpu_pool *pool);

@@ -127,6 +127,7 @@ static const struct device_ops cuda_ops = {
     .gather = cuda_put_gather,
     .dequantize = cuda_put_dequantize,
     .copy = cuda_put_copy,
+    .fill = cuda_put_fill,
     .call = command_stream_call,
     .peers = &cuda_peers,
     .synchronize = command_stream_synchronize,

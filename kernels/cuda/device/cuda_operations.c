@@ -66,8 +66,18 @@ static enum status copy_launch(struct cuda_stream *cuda, const struct op_copy *o
     return STATUS_OK;
 }
 
+static enum status fill_launch(struct cuda_stream *cuda, const struct op_fill *op,
+                               struct error *err)
+{
+    if (op->bytes > 0)
+        CUDA_TRY(cuda->common->ordinal,
+                 cudaMemsetAsync(op->out, op->byte, (size_t)op->bytes, cuda->launch.stream), err);
+    return STATUS_OK;
+}
+
 DEFINE_PUT(matmul)
 DEFINE_PUT(copy)
+DEFINE_PUT(fill)
 
 /* ---- Segments -------------------------------------------------------------------------------- */
 

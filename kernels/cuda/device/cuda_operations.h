@@ -21,5 +21,6 @@ void cuda_put_largest(struct stream *stream, const struct op_largest *op);
 void cuda_put_gather(struct stream *stream, const struct op_gather *op);
 void cuda_put_dequantize(struct stream *stream, const struct op_dequantize *op);
 void cuda_put_copy(struct stream *stream, const struct op_copy *op);
+void cuda_put_fill(struct stream *stream, const struct op_fill *op);
 
 #endif
