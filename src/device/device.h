@@ -114,7 +114,7 @@ struct device_ops {
                        void (*handler)(void *context, const struct error *err), void *context);
 
     /* The pool of the device: memory aligned to 64, not zeroed; only this device's operations and
-     * collectives touch it, the host never. `what` names it in the sentence. */
+     * collectives touch it, and the host where `host_reaches`. `what` names it in the sentence. */
     enum status (*memory_get)(struct device *device, void **out, size_t bytes, const char *what,
                               struct error *err) MUST_CHECK;
     void (*memory_free)(struct device *device, void *memory); /* NULL is allowed */
@@ -125,6 +125,16 @@ struct device_ops {
     enum status (*host_memory_get)(struct device *device, void **out, size_t bytes,
                                    const char *what, struct error *err) MUST_CHECK;
     void (*host_memory_free)(struct device *device, void *memory); /* NULL is allowed */
+
+    /* The host's threads may read and write memory of memory_get, too (a CPU's), where nothing on a
+     * stream does. */
+    bool host_reaches;
+
+    /* Copies from host_memory_get's memory to such of memory_get that nothing on a stream uses, and
+     * returns when they are there. Any thread, several at once: where host_reaches is false this is
+     * how weights come to the device. A failure is of the device. */
+    enum status (*upload)(struct device *device, const struct op_copy *op,
+                          struct error *err) MUST_CHECK;
 
     /* A helper for host work on the device's cores (loading): see thread_team_run. Not while
      * anything is on a stream. */

@@ -36,7 +36,7 @@ struct loader {
     const struct model_config *config;
     struct load_task *tasks;
     size_t task_count, task_capacity;
-    int64_t staging_bytes; /* of each half */
+    struct packed_room room; /* of each worker */
     const struct weights_progress *progress;
     atomic_uint_fast64_t bytes_done;
     atomic_size_t next_task;
@@ -46,7 +46,7 @@ struct loader {
 };
 
 struct load_worker {
-    char *staging; /* [2][staging_bytes]: as on disk, then in the target type (int4: f32) */
+    struct packed_staging staging;
     enum status status;
     struct error error;
 };
@@ -155,8 +155,7 @@ static enum status task_add(void *context, const struct weight_slice *slice, str
     struct loader *loader = context;
     TRY(check_int4(slice, err));
     struct packed_block block = block_of(slice);
-    int64_t staging = packed_read_staging(&block);
-    loader->staging_bytes = staging > loader->staging_bytes ? staging : loader->staging_bytes;
+    packed_room_add(&loader->room, &block);
     struct load_task task = {.slice = *slice, .offset = loader->weights->resident_bytes};
     if (!weight_is_expert(slice->weight))
         loader->weights->resident_bytes += (uint64_t)round_up((int64_t)slice->bytes, 64);
@@ -339,8 +338,8 @@ static enum status task_run(struct loader *loader, const struct load_task *task,
     struct packed_block block = block_of(&task->slice);
     const struct packed_read_progress progress = {.report = report_progress, .context = loader};
     place_set(&block, loader, task);
-    return packed_read(loader->checkpoint, &block, loader->workers[worker].staging,
-                       loader->staging_bytes, &progress, err);
+    return packed_read(loader->checkpoint, &block, &loader->workers[worker].staging, &progress,
+                       err);
 }
 
 static void load_work(void *context, int index)
@@ -364,8 +363,7 @@ static enum status read_all(struct loader *loader, struct error *err)
     TRY(memory_get((void **)&loader->workers, (size_t)worker_count, sizeof *loader->workers,
                    "the loading workers", err));
     for (int w = 0; w < worker_count; w++)
-        TRY(memory_get_raw((void **)&loader->workers[w].staging, 2, (size_t)loader->staging_bytes,
-                           "loading", err));
+        TRY(packed_staging_init(&loader->workers[w].staging, device, &loader->room, err));
     device->ops->host_run(device, load_work, loader);
     for (int w = 0; w < worker_count; w++) {
         if (loader->workers[w].status != STATUS_OK) {
@@ -382,7 +380,7 @@ static void loader_deinit(struct loader *loader)
 {
     int worker_count = loader->weights->device->ops->host_workers(loader->weights->device);
     for (int w = 0; loader->workers != NULL && w < worker_count; w++)
-        memory_free(loader->workers[w].staging);
+        packed_staging_deinit(&loader->workers[w].staging);
     memory_free(loader->workers);
     memory_free(loader->tasks);
     pthread_mutex_destroy(&loader->ahead.lock);

@@ -95,9 +95,10 @@ struct weights_progress {
 };
 
 /* Reads and packs the rank's slices and nothing else, with all of the device's host workers,
- * through staging of up to 1 MiB each (or what is packed together needs); there is never a second
- * full copy. STATUS_UNSUPPORTED when the sizes do not allow int4 experts. The checkpoint is needed
- * only during the call. On failure nothing is kept. */
+ * through staging of up to 1 MiB each (or what is packed together needs), and half of that again
+ * where the host does not reach the device's memory; there is never a second full copy.
+ * STATUS_UNSUPPORTED when the sizes do not allow int4 experts. The checkpoint is needed only during
+ * the call. On failure nothing is kept. */
 enum status weights_load(struct weights *out, struct device *device,
                          const struct checkpoint *checkpoint, const struct weights_share *share,
                          const struct weights_progress *progress, struct error *err) MUST_CHECK;

@@ -31,10 +31,10 @@ struct reload_job {
 
 struct reload_rank {
     struct move_list lists[PHASE_COUNT][2]; /* what is here is of use, or not: it is the backup's */
-    int64_t staging_bytes;                  /* of each half */
+    struct packed_room room;                /* of each worker */
     int worker_count;
     struct reload_worker {
-        char *staging; /* [2][staging_bytes] */
+        struct packed_staging staging;
         enum status status;
         struct error error;
     } * workers; /* [worker_count] */
@@ -93,9 +93,7 @@ static enum status lists_init(struct transition_rank *rank, struct reload_rank *
         for (int64_t p = 0; p < list->count * EXPERT_MATRICES; p++) {
             struct packed_block block = packed_of(rank, &list->moves[p / EXPERT_MATRICES], phase, 0,
                                                   (int)(p % EXPERT_MATRICES), NULL);
-            int64_t staging = packed_read_staging(&block);
-            reload->staging_bytes =
-                staging > reload->staging_bytes ? staging : reload->staging_bytes;
+            packed_room_add(&reload->room, &block);
         }
     }
     return STATUS_OK;
@@ -111,8 +109,7 @@ static enum status reload_open(struct transition_rank *rank, struct error *err)
     TRY(memory_get((void **)&reload->workers, (size_t)reload->worker_count, sizeof *reload->workers,
                    "the transition", err));
     for (int w = 0; w < reload->worker_count; w++)
-        TRY(memory_get_raw((void **)&reload->workers[w].staging, 2, (size_t)reload->staging_bytes,
-                           "reading weights again", err));
+        TRY(packed_staging_init(&reload->workers[w].staging, rank->device, &reload->room, err));
     return STATUS_OK;
 }
 
@@ -122,7 +119,7 @@ static void reload_close(struct transition_rank *rank)
     if (reload == NULL)
         return;
     for (int w = 0; reload->workers != NULL && w < reload->worker_count; w++)
-        memory_free(reload->workers[w].staging);
+        packed_staging_deinit(&reload->workers[w].staging);
     memory_free(reload->workers);
     for (int i = 0; i < PHASE_COUNT * 2; i++)
         move_list_deinit(&reload->lists[i / 2][i % 2]);
@@ -227,9 +224,8 @@ static void reload_work(void *context, int index)
             continue;
         struct packed_block block = packed_of(job->rank, move, job->phase, job->layer,
                                               (int)(piece % EXPERT_MATRICES), job->target);
-        worker->status =
-            packed_read(job->rank->transition->params.checkpoint, &block, worker->staging,
-                        job->rank->reload->staging_bytes, &progress, &worker->error);
+        worker->status = packed_read(job->rank->transition->params.checkpoint, &block,
+                                     &worker->staging, &progress, &worker->error);
         if (worker->status != STATUS_OK)
             atomic_store(&job->has_failed, true);
     }
@@ -275,6 +271,24 @@ static void copy_here(const struct reload_job *job, int64_t piece)
                 .bytes = move->blocks.count * to->arrays[a].block_bytes});
 }
 
+/* Files that cannot be read are for another way to mend, a device that fails is not. */
+static enum status job_outcome(const struct reload_job *job, int worker_count, struct error *err)
+{
+    for (int w = 0; w < worker_count; w++) {
+        const struct reload_worker *worker = &job->rank->reload->workers[w];
+        if (worker->status == STATUS_OK)
+            continue;
+        if (!worker->staging.device_failed) {
+            way_refuse(job->rank, worker->status, &worker->error);
+            continue;
+        }
+        if (err != NULL)
+            *err = worker->error;
+        return worker->status;
+    }
+    return STATUS_OK;
+}
+
 static enum status reload_move(struct transition_rank *rank, int64_t layer, enum phase phase,
                                struct range pieces, struct error *err)
 {
@@ -302,12 +316,7 @@ static enum status reload_move(struct transition_rank *rank, int64_t layer, enum
         trace_lane_use(before);
         TRY(rank->ops->synchronize(rank->stream, err));
     }
-    for (int w = 0; w < worker_count; w++) {
-        const struct reload_worker *worker = &rank->reload->workers[w];
-        if (worker->status != STATUS_OK)
-            way_refuse(rank, worker->status, &worker->error);
-    }
-    return STATUS_OK;
+    return job_outcome(job, worker_count, err);
 }
 
 const struct way_ops way_reload = {

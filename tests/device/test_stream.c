@@ -174,6 +174,84 @@ Test(stream, every_stream_computes)
     device_destroy(device);
 }
 
+#define UPLOAD_ROWS    5
+#define UPLOAD_BYTES   300 /* of a row */
+#define UPLOAD_WORKERS 3
+#define UPLOAD_ROUNDS  20
+
+struct uploads {
+    struct device *device;
+    unsigned char *out[UPLOAD_WORKERS], *in[UPLOAD_WORKERS];
+    enum status status[UPLOAD_WORKERS];
+};
+
+/* Every other 300 bytes of a block, again and again; the last round is what stays. */
+static void upload_rows(void *context, int worker)
+{
+    struct uploads *uploads = context;
+    struct op_copy copy = {.out = uploads->out[worker],
+                           .in = uploads->in[worker],
+                           .bytes = UPLOAD_BYTES,
+                           .more_rows = UPLOAD_ROWS - 1,
+                           .out_stride = 2 * UPLOAD_BYTES,
+                           .in_stride = UPLOAD_BYTES};
+    struct error err;
+    if (worker >= UPLOAD_WORKERS)
+        return;
+    for (int round = 0; round < UPLOAD_ROUNDS; round++) {
+        for (int i = 0; i < UPLOAD_ROWS * UPLOAD_BYTES; i++)
+            uploads->in[worker][i] = (unsigned char)(i % 251 + worker + round);
+        enum status status = uploads->device->ops->upload(uploads->device, &copy, &err);
+        uploads->status[worker] = status != STATUS_OK ? status : uploads->status[worker];
+        memset(uploads->in[worker], 0, (size_t)UPLOAD_ROWS * UPLOAD_BYTES); /* they are there */
+    }
+}
+
+static void uploads_check(const struct uploads *uploads, int worker, unsigned char *found)
+{
+    struct device *device = uploads->device;
+    const int64_t bytes = 2 * UPLOAD_ROWS * UPLOAD_BYTES;
+    device->ops->copy(device->stream,
+                      &(struct op_copy){.out = found, .in = uploads->out[worker], .bytes = bytes});
+    synchronize_ok(device, device->stream);
+    cr_assert_eq(uploads->status[worker], STATUS_OK);
+    for (int i = 0; i < bytes; i++) {
+        int row = i / (2 * UPLOAD_BYTES), at = i % (2 * UPLOAD_BYTES);
+        int expected =
+            at < UPLOAD_BYTES ? (row * UPLOAD_BYTES + at) % 251 + worker + UPLOAD_ROUNDS - 1 : 77;
+        cr_assert_eq(found[i], (unsigned char)expected, "worker %d, byte %d", worker, i);
+    }
+}
+
+Test(stream, threads_of_the_host_upload)
+{
+    struct device *device = device_open(UPLOAD_WORKERS);
+    struct uploads uploads = {.device = device};
+    const size_t bytes = (size_t)2 * UPLOAD_ROWS * UPLOAD_BYTES;
+    struct error err;
+    void *found;
+    int workers = device->ops->host_workers(device);
+    workers = workers < UPLOAD_WORKERS ? workers : UPLOAD_WORKERS;
+    cr_assert_eq(device->ops->host_memory_get(device, &found, bytes, "a test", &err), STATUS_OK);
+    for (int w = 0; w < UPLOAD_WORKERS; w++) {
+        void **out = (void **)&uploads.out[w], **in = (void **)&uploads.in[w];
+        cr_assert_eq(device->ops->memory_get(device, out, bytes, "a test", &err), STATUS_OK);
+        cr_assert_eq(device->ops->host_memory_get(device, in, bytes, "a test", &err), STATUS_OK);
+        device->ops->fill(device->stream,
+                          &(struct op_fill){uploads.out[w], (int64_t)bytes, .byte = 77});
+    }
+    synchronize_ok(device, device->stream);
+    device->ops->host_run(device, upload_rows, &uploads);
+    for (int w = 0; w < workers; w++)
+        uploads_check(&uploads, w, found);
+    for (int w = 0; w < UPLOAD_WORKERS; w++) {
+        device->ops->memory_free(device, uploads.out[w]);
+        device->ops->host_memory_free(device, uploads.in[w]);
+    }
+    device->ops->host_memory_free(device, found);
+    device_destroy(device);
+}
+
 static enum status nap(void *argument, struct error *err)
 {
     (void)argument;

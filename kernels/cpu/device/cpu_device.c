@@ -1,4 +1,6 @@
 /* The CPU as a device: its streams, its team of threads, its memory. */
+#include <string.h>
+
 #include "base/memory.h"
 #include "device/command_event.h"
 #include "device/device.h"
@@ -93,6 +95,16 @@ static void cpu_host_memory_free(struct device *device, void *memory)
     memory_free(memory);
 }
 
+static enum status cpu_upload(struct device *device, const struct op_copy *op, struct error *err)
+{
+    (void)device;
+    (void)err;
+    for (int64_t row = 0; row <= op->more_rows; row++)
+        memcpy((char *)op->out + row * op->out_stride, (const char *)op->in + row * op->in_stride,
+               (size_t)op->bytes);
+    return STATUS_OK;
+}
+
 static void cpu_host_run(struct device *device, void (*work)(void *context, int worker),
                          void *context)
 {
@@ -151,6 +163,8 @@ static const struct device_ops cpu_ops = {
     .memory_use = cpu_memory_use,
     .host_memory_get = cpu_host_memory_get,
     .host_memory_free = cpu_host_memory_free,
+    .host_reaches = true,
+    .upload = cpu_upload,
     .host_run = cpu_host_run,
     .host_workers = cpu_host_workers,
     .destroy = cpu_destroy,

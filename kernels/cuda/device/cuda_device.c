@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "device/device.h"
 #include "device/thread_team.h"
+#include "kernels/cuda/device/cuda_copy.h"
 #include "kernels/cuda/device/cuda_error.h"
 #include "kernels/cuda/device/cuda_operations.h"
 #include "kernels/cuda/device/cuda_peers.h"
@@ -16,6 +17,7 @@ struct cuda_device {
     struct cuda_common common;
     struct thread_team *team; /* of host_run */
     struct cuda_pool pool;
+    struct cuda_upload upload;
     int stream_count; /* beside device.stream */
     char name[320];
 };
@@ -87,6 +89,11 @@ static void pinned_free(struct device *device, void *memory)
     cuda_pinned_free(cuda_of(device)->common.ordinal, memory);
 }
 
+static enum status upload(struct device *device, const struct op_copy *op, struct error *err)
+{
+    return cuda_upload(&cuda_of(device)->upload, op, err);
+}
+
 static void host_run(struct device *device, void (*work)(void *context, int worker), void *context)
 {
     command_stream_host_run(device->stream, cuda_of(device)->team, work, context);
@@ -104,6 +111,7 @@ static void cuda_destroy(struct device *device)
     struct cuda_device *cuda = cuda_of(device);
     ASSERT(cuda->stream_count == 0);
     cuda_stream_destroy(device->stream);
+    cuda_upload_deinit(&cuda->upload);
     thread_team_destroy(cuda->team);
     cuda_pool_deinit(&cuda->pool);
     memory_free(cuda);
@@ -147,6 +155,7 @@ static const struct device_ops cuda_ops = {
     .memory_use = pool_use,
     .host_memory_get = pinned_get,
     .host_memory_free = pinned_free,
+    .upload = upload,
     .host_run = host_run,
     .host_workers = host_workers,
     .destroy = cuda_destroy,
@@ -213,6 +222,7 @@ enum status device_cuda_create(struct device **out, const struct gpu_share *shar
     cuda_pool_init(&cuda->pool, ordinal, 0);
     TRY_GOTO(gpu_describe(cuda, share, err), failed);
     TRY_GOTO(thread_team_create(&cuda->team, thread_count, -1, err), failed);
+    TRY_GOTO(cuda_upload_init(&cuda->upload, ordinal, err), failed);
     TRY_GOTO(cuda_stream_create(&cuda->device.stream, &cuda->common, STREAM_NORMAL, err), failed);
     *out = &cuda->device;
     return STATUS_OK;

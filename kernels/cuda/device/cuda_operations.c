@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "kernels/cuda/device/cuda_copy.h"
 #include "kernels/cuda/device/cuda_error.h"
 #include "kernels/cuda/device/cuda_stream.h"
 
@@ -51,19 +52,7 @@ static enum status matmul_launch(struct cuda_stream *cuda, const struct op_matmu
 static enum status copy_launch(struct cuda_stream *cuda, const struct op_copy *op,
                                struct error *err)
 {
-    if (op->bytes == 0 || op->more_rows < 0)
-        return STATUS_OK;
-    size_t bytes = (size_t)op->bytes;
-    cudaStream_t stream = cuda->launch.stream;
-    if (op->more_rows == 0)
-        CUDA_TRY(cuda->common->ordinal,
-                 cudaMemcpyAsync(op->out, op->in, bytes, cudaMemcpyDefault, stream), err);
-    else
-        CUDA_TRY(cuda->common->ordinal,
-                 cudaMemcpy2DAsync(op->out, (size_t)op->out_stride, op->in, (size_t)op->in_stride,
-                                   bytes, (size_t)(1 + op->more_rows), cudaMemcpyDefault, stream),
-                 err);
-    return STATUS_OK;
+    return cuda_copy_put(cuda->common->ordinal, cuda->launch.stream, op, err);
 }
 
 static enum status fill_launch(struct cuda_stream *cuda, const struct op_fill *op,
