@@ -281,20 +281,23 @@ static enum status sums_rank(void *context, int rank, struct error *err)
     struct device *device = box_device(sums->box, rank);
     const struct device_ops *ops = device->ops;
     float *in, *reduced, *scattered; /* what a device sums is its own memory */
+    int64_t bytes = sizeof sums->in[rank];
     TRY(ops->memory_get(device, (void **)&in, 3 * SUMS * sizeof *in, "a test", err));
     reduced = in + SUMS;
     scattered = reduced + SUMS;
-    memset(in, 0, 3 * SUMS * sizeof *in);
-    memcpy(in, sums->in[rank], sizeof sums->in[rank]);
+    ops->fill(device->stream, &(struct op_fill){.out = in, .bytes = 3 * bytes});
+    ops->copy(device->stream, &(struct op_copy){.out = in, .in = sums->in[rank], .bytes = bytes});
     stream_pause(sums->box, rank, (int64_t)(random_at(sums->run, 0, (uint64_t)rank) % 2000));
     comm_all_reduce(sums->comms[rank], device->stream,
                     &(struct comm_all_reduce){reduced, in, SUMS, 0});
     stream_pause(sums->box, rank, (int64_t)(random_at(sums->run, 1, (uint64_t)rank) % 2000));
     comm_reduce_scatter(sums->comms[rank], device->stream,
                         &(struct comm_reduce_scatter){scattered, in, sums_counts, 0});
+    ops->copy(device->stream,
+              &(struct op_copy){.out = sums->reduced[rank], .in = reduced, .bytes = bytes});
+    ops->copy(device->stream,
+              &(struct op_copy){.out = sums->scattered[rank], .in = scattered, .bytes = bytes});
     enum status status = ops->synchronize(device->stream, err);
-    memcpy(sums->reduced[rank], reduced, sizeof sums->reduced[rank]);
-    memcpy(sums->scattered[rank], scattered, sizeof sums->scattered[rank]);
     ops->memory_free(device, in);
     return status;
 }

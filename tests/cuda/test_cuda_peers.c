@@ -7,6 +7,7 @@
 #include "base/random.h"
 #include "cuda_tools.h"
 #include "device/peers.h"
+#include "device_bytes.h"
 #include "simt_control.h"
 
 TestSuite(cuda_peers, .timeout = 120);
@@ -75,6 +76,7 @@ static void sum_open(struct sum *out, const struct sum_case *c, uint64_t seed)
         out->devices[d] = gpu_open(d);
     out->op = (struct peer_sum){.in_count = c->in_count, .count = c->count};
     out->expected = memory_alloc((size_t)c->count + 1, sizeof(float));
+    float *values = memory_alloc((size_t)c->count + 1, sizeof *values);
     out->own = memory_of(out->devices[0], bytes);
     out->op.out = (float *)out->own + c->offset;
     for (int k = 0; k < c->in_count; k++) {
@@ -82,14 +84,16 @@ static void sum_open(struct sum *out, const struct sum_case *c, uint64_t seed)
         out->memory[k] = memory_of(device, bytes);
         float *in = (float *)out->memory[k] + c->offset;
         for (int64_t i = 0; i < c->count; i++) {
-            in[i] = (float)random_normal(&random);
-            out->expected[i] = k == 0 ? in[i] : out->expected[i] + in[i];
+            values[i] = (float)random_normal(&random);
+            out->expected[i] = k == 0 ? values[i] : out->expected[i] + values[i];
         }
+        device_write(device, in, values, (size_t)c->count * sizeof *in);
         out->op.in[k] = in;
         out->op.devices[k] = device;
         if (k == c->in_place)
             out->op.out = in;
     }
+    memory_free(values);
 }
 
 static void sum_close(struct sum *sum)
@@ -134,9 +138,11 @@ Test(cuda_peers, sums_are_in_the_order_of_the_ranks)
             for (int k = 0; k < c->in_count; k++)
                 far_bytes += c->gpus[k % DEVICES_MAX] != 0 ? (uint64_t)c->count * sizeof(float) : 0;
             cr_assert_eq(sum_run(&sum, &err), STATUS_OK, "%s: %s", c->name, err.message);
-            cr_assert_eq(memcmp(sum.op.out, sum.expected, (size_t)c->count * sizeof(float)), 0,
-                         "%s, seed %d", c->name, (int)seed);
             cr_assert_eq(simt_peer_bytes() - before, far_bytes, "%s", c->name);
+            size_t bytes = (size_t)c->count * sizeof(float);
+            float *found = device_copy(sum.devices[0], sum.op.out, bytes);
+            cr_assert_eq(memcmp(found, sum.expected, bytes), 0, "%s, seed %d", c->name, (int)seed);
+            memory_free(found);
             sum_close(&sum);
         }
     }
@@ -210,6 +216,7 @@ static void until_passed(const struct device *device, uint64_t progress)
 static bool handover_is_right(int gpu_count, uint64_t seed, bool waits)
 {
     struct handover h = {.waits = waits};
+    float zeros[DIM] = {0}, ones[DIM], found[2][DIM];
     simt_device_count_set(2);
     simt_stream_seed_set(seed);
     for (int r = 0; r < 2; r++) {
@@ -217,10 +224,10 @@ static bool handover_is_right(int gpu_count, uint64_t seed, bool waits)
         h.events[r] = event_open(h.devices[r]);
         h.values[r] = memory_of(h.devices[r], DIM * sizeof(float));
         h.ones[r] = memory_of(h.devices[r], DIM * sizeof(float));
-        for (int i = 0; i < DIM; i++) {
-            h.values[r][i] = 0;
-            h.ones[r][i] = 1;
-        }
+        for (int i = 0; i < DIM; i++)
+            ones[i] = 1;
+        device_write(h.devices[r], h.values[r], zeros, sizeof zeros);
+        device_write(h.devices[r], h.ones[r], ones, sizeof ones);
     }
     uint64_t kernels = simt_kernel_count();
     for (int round = 0; round < ROUNDS; round++) {
@@ -237,7 +244,9 @@ static bool handover_is_right(int gpu_count, uint64_t seed, bool waits)
         cr_assert_eq(simt_kernel_count(), kernels, "a call has waited for its stream");
     for (int r = 0; r < 2; r++)
         synchronize_ok(h.devices[r], h.devices[r]->stream);
-    bool right = h.values[1][0] == ROUNDS && h.values[0][DIM - 1] == ROUNDS - 1;
+    for (int r = 0; r < 2; r++)
+        device_read(h.devices[r], found[r], h.values[r], sizeof found[r]);
+    bool right = found[1][0] == ROUNDS && found[0][DIM - 1] == ROUNDS - 1;
     for (int r = 0; r < 2; r++) {
         h.devices[r]->ops->memory_free(h.devices[r], h.values[r]);
         h.devices[r]->ops->memory_free(h.devices[r], h.ones[r]);

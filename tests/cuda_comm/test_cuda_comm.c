@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "comm_tools.h"
 #include "cuda_boxes.h"
+#include "device_bytes.h"
 #include "simt_control.h"
 
 TestSuite(cuda_comm, .timeout = 250);
@@ -96,20 +97,21 @@ static void chain_round(struct chain *chain, int rank)
     add(device, chain->z[rank], y + next * STRIDE);
 }
 
-/* What memory of the emulated GPU is, the host may write while nothing runs. */
 static enum status chain_prepare(void *context, int rank, struct error *err)
 {
     struct chain *chain = context;
     struct device *device = box_device(chain->box, rank);
     size_t row = STRIDE * sizeof(float), rows = (size_t)box_rank_count(chain->box) * row;
+    float zeros[STRIDE] = {0}, c[STRIDE];
     TRY(device->ops->memory_get(device, (void **)&chain->x[rank], row, "x", err));
     TRY(device->ops->memory_get(device, (void **)&chain->y[rank], rows, "y", err));
     TRY(device->ops->memory_get(device, (void **)&chain->z[rank], row, "z", err));
     TRY(device->ops->memory_get(device, (void **)&chain->c[rank], row, "c", err));
-    for (int i = 0; i < STRIDE; i++) {
-        chain->x[rank][i] = chain->z[rank][i] = 0;
-        chain->c[rank][i] = (float)(1 + rank + i % 3);
-    }
+    for (int i = 0; i < STRIDE; i++)
+        c[i] = (float)(1 + rank + i % 3);
+    device_write(device, chain->x[rank], zeros, row);
+    device_write(device, chain->z[rank], zeros, row);
+    device_write(device, chain->c[rank], c, row);
     /* A first sum gets the memory that later ones have. */
     comm_all_reduce(chain->comms[rank], device->stream,
                     &(struct comm_all_reduce){chain->x[rank], chain->x[rank], VALUES, 1});
@@ -141,6 +143,11 @@ static enum status chain_finish(void *context, int rank, struct error *err)
 static void chain_check(const struct chain *chain, uint64_t seed)
 {
     int size = box_rank_count(chain->box);
+    float found_x[MEMBERS_MAX][VALUES], found_z[MEMBERS_MAX][VALUES];
+    for (int m = 0; m < size; m++) {
+        device_read(box_device(chain->box, m), found_x[m], chain->x[m], sizeof found_x[m]);
+        device_read(box_device(chain->box, m), found_z[m], chain->z[m], sizeof found_z[m]);
+    }
     for (int i = 0; i < VALUES; i++) {
         double x[MEMBERS_MAX] = {0}, z[MEMBERS_MAX] = {0};
         for (int round = 0; round < ROUNDS; round++) {
@@ -155,10 +162,10 @@ static void chain_check(const struct chain *chain, uint64_t seed)
                 x[m] = sum;
         }
         for (int m = 0; m < size; m++) {
-            cr_assert_eq(chain->x[m][i], x[m], "%d ranks, seed %d: x of %d: %g for %g", size,
-                         (int)seed, m, (double)chain->x[m][i], x[m]);
-            cr_assert_eq(chain->z[m][i], z[m], "%d ranks, seed %d: z of %d: %g for %g", size,
-                         (int)seed, m, (double)chain->z[m][i], z[m]);
+            cr_assert_eq(found_x[m][i], x[m], "%d ranks, seed %d: x of %d: %g for %g", size,
+                         (int)seed, m, (double)found_x[m][i], x[m]);
+            cr_assert_eq(found_z[m][i], z[m], "%d ranks, seed %d: z of %d: %g for %g", size,
+                         (int)seed, m, (double)found_z[m][i], z[m]);
         }
     }
 }
@@ -301,7 +308,7 @@ struct fault {
     struct box *box;
     int late;
     struct comm *comms[FAULT_RANKS];
-    float *in[FAULT_RANKS], *out[FAULT_RANKS];
+    float *in[FAULT_RANKS], *out[FAULT_RANKS]; /* pinned: looked at whatever a GPU still does */
     struct error said[FAULT_RANKS];
 };
 
@@ -310,8 +317,8 @@ static enum status fault_prepare(void *context, int rank, struct error *err)
     struct fault *fault = context;
     struct device *device = box_device(fault->box, rank);
     size_t bytes = FAULT_COUNT * sizeof(float);
-    TRY(device->ops->memory_get(device, (void **)&fault->in[rank], bytes, "in", err));
-    TRY(device->ops->memory_get(device, (void **)&fault->out[rank], 5 * bytes, "out", err));
+    TRY(device->ops->host_memory_get(device, (void **)&fault->in[rank], bytes, "in", err));
+    TRY(device->ops->host_memory_get(device, (void **)&fault->out[rank], 5 * bytes, "out", err));
     for (int i = 0; i < FAULT_COUNT; i++)
         fault->in[rank][i] = (float)(i + rank);
     memset(fault->out[rank], 0, 5 * bytes);
@@ -350,7 +357,7 @@ static enum status fault_rank(void *context, int rank, struct error *err)
         sleep_microseconds(LATE_MICROSECONDS);
     enum status status = device->ops->synchronize(device->stream, err);
     fault->said[rank] = status == STATUS_OK ? (struct error){.message = ""} : *err;
-    device->ops->memory_free(device, fault->in[rank]);
+    device->ops->host_memory_free(device, fault->in[rank]);
     return status;
 }
 
@@ -420,7 +427,7 @@ static bool fault_run(int gpu_count, int n, int late, bool kernel)
     if (is_at_rest && strstr(err.message, "cudaStreamWaitEvent") == NULL)
         check_values(&fault, &err, n);
     for (int r = 0; r < FAULT_RANKS; r++)
-        box_device(fault.box, r)->ops->memory_free(box_device(fault.box, r), fault.out[r]);
+        box_device(fault.box, r)->ops->host_memory_free(box_device(fault.box, r), fault.out[r]);
     test_comms_destroy(fault.comms, FAULT_RANKS);
     box_close(fault.box);
     simt_fail_kernel_at(0, cudaSuccess);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "comm_tools.h"
+#include "device_bytes.h"
 #include "simt_control.h"
 
 TestSuite(gpus, .timeout = 60);
@@ -28,13 +29,15 @@ static enum status gather_rank(void *context, int rank, struct error *err)
     static const int64_t counts[3] = {100, 100, 100};
     struct gather *gather = context;
     struct device *device = box_device(gather->box, rank);
-    char *out;
+    char *out, seen[300];
     TRY(device->ops->memory_get(device, (void **)&out, 300, "a test", err));
-    memset(out, 'a' + rank, 300);
+    memset(seen, 'a' + rank, sizeof seen);
+    device_write(device, out, seen, sizeof seen);
     comm_all_gather(gather->comms[rank], device->stream,
                     &(struct comm_all_gather){out, out + (ptrdiff_t)100 * rank, counts, 0});
     TRY(device->ops->synchronize(device->stream, err));
-    if (out[0] != 'a' || out[199] != 'b' || out[299] != 'c')
+    device_read(device, seen, out, sizeof seen);
+    if (seen[0] != 'a' || seen[199] != 'b' || seen[299] != 'c')
         return error_set(err, STATUS_INTERNAL, "rank %d", rank);
     device->ops->memory_free(device, out);
     return STATUS_OK;

@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/system.h"
 #include "comm_tools.h"
+#include "device_bytes.h"
 #include "gpu.h"
 #include "nccl_tools.h"
 #include "simt_control.h"
@@ -26,7 +27,7 @@ TestSuite(cuda_nccl, .timeout = 250);
 struct all {
     struct box *box;
     struct comm *comms[RANKS];
-    float *in[RANKS], *out[RANKS];
+    float *in[RANKS], *out[RANKS]; /* pinned: looked at also when streams have failed */
     struct error said[RANKS];
 };
 
@@ -35,8 +36,8 @@ static enum status all_prepare(void *context, int rank, struct error *err)
     struct all *all = context;
     struct device *device = box_device(all->box, rank);
     size_t bytes = COUNT * sizeof(float);
-    TRY(device->ops->memory_get(device, (void **)&all->in[rank], bytes, "in", err));
-    TRY(device->ops->memory_get(device, (void **)&all->out[rank], 6 * bytes, "out", err));
+    TRY(device->ops->host_memory_get(device, (void **)&all->in[rank], bytes, "in", err));
+    TRY(device->ops->host_memory_get(device, (void **)&all->out[rank], 6 * bytes, "out", err));
     for (int i = 0; i < COUNT; i++)
         all->in[rank][i] = (float)(i + rank);
     memset(all->out[rank], 0, 6 * bytes);
@@ -109,8 +110,8 @@ static void all_close(struct all *all)
 {
     for (int r = 0; r < RANKS; r++) {
         struct device *device = box_device(all->box, r);
-        device->ops->memory_free(device, all->in[r]);
-        device->ops->memory_free(device, all->out[r]);
+        device->ops->host_memory_free(device, all->in[r]);
+        device->ops->host_memory_free(device, all->out[r]);
     }
     test_comms_destroy(all->comms, RANKS);
     box_close(all->box);
@@ -359,6 +360,7 @@ Test(cuda_nccl, who_waits_for_a_gpu_is_released_when_the_run_ends)
 
 #define FLIGHT_RANKS  4
 #define FLIGHT_ROUNDS 40
+#define FLIGHT_VALUES (FLIGHT_ROUNDS * FLIGHT_RANKS)
 
 /* On two streams of each rank, with nothing that orders them; ranks differ in which they put first.
  * Each adds up whole numbers. */
@@ -375,10 +377,12 @@ static enum status flight_prepare(void *context, int rank, struct error *err)
     struct device *device = box_device(flight->box, rank);
     TRY(device->ops->stream_create(device, &flight->beside[rank], STREAM_NORMAL, err));
     for (int c = 0; c < 2; c++) {
-        TRY(device->ops->memory_get(device, (void **)&flight->values[c][rank],
-                                    sizeof(float) * FLIGHT_ROUNDS * FLIGHT_RANKS, "a test", err));
-        for (int i = 0; i < FLIGHT_ROUNDS * FLIGHT_RANKS; i++)
-            flight->values[c][rank][i] = (float)(1 + c);
+        float values[FLIGHT_VALUES];
+        TRY(device->ops->memory_get(device, (void **)&flight->values[c][rank], sizeof values,
+                                    "a test", err));
+        for (int i = 0; i < FLIGHT_VALUES; i++)
+            values[i] = (float)(1 + c);
+        device_write(device, flight->values[c][rank], values, sizeof values);
     }
     return STATUS_OK;
 }
@@ -423,8 +427,10 @@ static void flight_run(uint64_t seed, int polls)
     for (int r = 0; r < FLIGHT_RANKS; r++) {
         struct device *device = box_device(flight.box, r);
         for (int c = 0; c < 2; c++) {
-            for (int i = 0; i < FLIGHT_ROUNDS * FLIGHT_RANKS; i++)
-                cr_assert_eq(flight.values[c][r][i], FLIGHT_RANKS * (1 + c));
+            float values[FLIGHT_VALUES];
+            device_read(device, values, flight.values[c][r], sizeof values);
+            for (int i = 0; i < FLIGHT_VALUES; i++)
+                cr_assert_eq(values[i], FLIGHT_RANKS * (1 + c));
             device->ops->memory_free(device, flight.values[c][r]);
         }
         device->ops->stream_destroy(device, flight.beside[r]);
@@ -460,17 +466,21 @@ static enum status many_rank(void *context, int rank, struct error *err)
     size_t bytes = (size_t)MANY * sizeof(float);
     TRY(device->ops->memory_get(device, (void **)&many->in[rank], bytes, "in", err));
     TRY(device->ops->memory_get(device, (void **)&many->out[rank], bytes, "out", err));
+    float *values = memory_alloc_raw(MANY, sizeof *values);
+    cr_assert_not_null(values);
     for (int64_t i = 0; i < MANY; i++)
-        many->in[rank][i] = (float)(i % 1000 + rank);
+        values[i] = (float)(i % 1000 + rank);
+    device_write(device, many->in[rank], values, bytes);
     comm_reduce_scatter(many->comms[rank], device->stream,
                         &(struct comm_reduce_scatter){many->out[rank], many->in[rank], counts, 0});
     TRY(device->ops->synchronize(device->stream, err));
+    device_read(device, values, many->out[rank], (size_t)counts[rank] * sizeof *values);
     for (int64_t i = 0; i < counts[rank]; i++) {
         int64_t at = rank == 0 ? i : counts[0] + i;
-        if (many->out[rank][i] != (float)(2 * (at % 1000) + 1))
-            return error_set(err, STATUS_INTERNAL, "value %d is %g", (int)at,
-                             (double)many->out[rank][i]);
+        if (values[i] != (float)(2 * (at % 1000) + 1))
+            return error_set(err, STATUS_INTERNAL, "value %d is %g", (int)at, (double)values[i]);
     }
+    memory_free(values);
     device->ops->memory_free(device, many->in[rank]);
     device->ops->memory_free(device, many->out[rank]);
     return STATUS_OK;

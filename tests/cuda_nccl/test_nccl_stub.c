@@ -22,7 +22,7 @@ struct scene {
     const struct nccl_library *nccl;
     struct nccl_comm *comms[COMMS][GPUS];
     cudaStream_t streams[GPUS];
-    unsigned char *memory[GPUS]; /* COUNT bytes to send, COUNT to receive */
+    unsigned char *memory[GPUS]; /* pinned: COUNT bytes to send, COUNT to receive */
 };
 
 static void ok(int result)
@@ -102,7 +102,7 @@ static struct scene scene_open(void)
         cr_assert_eq(cudaSetDevice(g), cudaSuccess);
         cr_assert_eq(cudaStreamCreateWithPriority(&scene.streams[g], cudaStreamNonBlocking, 0),
                      cudaSuccess);
-        cr_assert_eq(cudaMalloc((void **)&scene.memory[g], 2 * COUNT), cudaSuccess);
+        cr_assert_eq(cudaMallocHost((void **)&scene.memory[g], 2 * COUNT), cudaSuccess);
         memset(scene.memory[g], 10 + g, COUNT);
         memset(scene.memory[g] + COUNT, 0, COUNT);
     }
@@ -121,7 +121,7 @@ static void scene_close(const struct scene *scene)
 {
     for (int g = 0; g < GPUS; g++) {
         cr_assert_eq(cudaStreamDestroy(scene->streams[g]), cudaSuccess);
-        cr_assert_eq(cudaFree(scene->memory[g]), cudaSuccess);
+        cr_assert_eq(cudaFreeHost(scene->memory[g]), cudaSuccess);
     }
 }
 

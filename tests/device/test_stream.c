@@ -134,12 +134,14 @@ Test(stream, two_run_at_the_same_time)
     device_destroy(device);
 }
 
+/* Which the device reaches, and the host looks at. */
 static float *memory_of(struct device *device, size_t count)
 {
     struct error err;
     void *memory;
-    cr_assert_eq(device->ops->memory_get(device, &memory, count * sizeof(float), "a test", &err),
-                 STATUS_OK, "%s", err.message);
+    cr_assert_eq(
+        device->ops->host_memory_get(device, &memory, count * sizeof(float), "a test", &err),
+        STATUS_OK, "%s", err.message);
     return memory;
 }
 
@@ -165,9 +167,9 @@ Test(stream, every_stream_computes)
     for (int s = 0; s < 3; s++) {
         for (int i = 0; i < COUNT; i++)
             cr_assert_eq(out[s][i], 3 * in[i]);
-        device->ops->memory_free(device, out[s]);
+        device->ops->host_memory_free(device, out[s]);
     }
-    device->ops->memory_free(device, in);
+    device->ops->host_memory_free(device, in);
     device->ops->stream_destroy(device, streams[1]);
     device->ops->stream_destroy(device, streams[2]);
     device->ops->stream_destroy(device, NULL);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "device_bytes.h"
 #include "layout/moves.h"
 #include "model/config.h"
 #include "rig_gpus.h"
@@ -327,24 +328,56 @@ static void reference_slice(char *out, const struct expert_form *to, const struc
     memory_free(scratch);
 }
 
+/* The slice that the layer has, in the host's memory. */
+static char *slice_copy(struct device *device, const struct expert_slots *slots, int64_t layer)
+{
+    const struct expert_form *form = &slots->forms[slots->layers[layer].phase];
+    return device_copy(device, expert_slots_now(slots, layer), (size_t)expert_form_bytes(form));
+}
+
 static bool slice_is_reference(const struct rig *rig, int64_t layer, int rank)
 {
     const struct expert_form *form = &rig->slots[rank]->forms[PHASE_DECODE];
     char *expected = memory_alloc((size_t)expert_form_bytes(form), 1);
+    char *found = slice_copy(box_device(rig->runner.box, rank), rig->slots[rank], layer);
     reference_slice(expected, form, rig, layer);
-    bool equal = slices_equal(form, expert_slots_now(rig->slots[rank], layer), expected);
+    bool equal = slices_equal(form, found, expected);
+    memory_free(found);
     memory_free(expected);
     return equal;
+}
+
+static bool slice_is_cold(const struct rig *rig, const struct model_runner *cold, int64_t layer,
+                          int rank)
+{
+    const struct expert_slots *slots = rig->slots[rank];
+    char *found = slice_copy(box_device(rig->runner.box, rank), slots, layer);
+    char *expected = slice_copy(box_device(cold->box, rank), &cold->weights[rank].experts, layer);
+    bool equal = slices_equal(&slots->forms[slots->layers[layer].phase], found, expected);
+    memory_free(found);
+    memory_free(expected);
+    return equal;
+}
+
+/* The cold start's slice of a layer becomes the reference. */
+static void slice_dequantize(struct model_runner *cold, const struct rig *rig, int64_t layer,
+                             int rank)
+{
+    const struct expert_slots *slots = &cold->weights[rank].experts;
+    const struct expert_form *form = &slots->forms[PHASE_DECODE];
+    struct device *device = box_device(cold->box, rank);
+    char *slice = slice_copy(device, slots, layer);
+    reference_slice(slice, form, rig, layer);
+    device_write(device, expert_slots_now(slots, layer), slice, (size_t)expert_form_bytes(form));
+    memory_free(slice);
 }
 
 void rig_dequantize(struct model_runner *cold, const struct rig *rig)
 {
     for (int64_t layer = 0; layer < rig->shape.layer_count; layer++) {
         for (int r = 0; r < rig->runner.layout.rank_count; r++) {
-            const struct expert_slots *slots = &cold->weights[r].experts;
-            if (expert_slots_has(slots, layer))
-                reference_slice(expert_slots_now(slots, layer), &slots->forms[PHASE_DECODE], rig,
-                                layer);
+            if (expert_slots_has(&cold->weights[r].experts, layer))
+                slice_dequantize(cold, rig, layer, r);
         }
     }
 }
@@ -362,11 +395,8 @@ int64_t rig_check(const struct rig *rig, const struct cold *cold, enum phase pha
             cr_assert_eq(rig->slots[r]->layers[layer].phase, has, "%s: layer %lld of rank %d",
                          label, (long long)layer, r);
             bool is_int4 = rig->slots[0]->layers[layer].is_int4;
-            bool is_right =
-                is_int4 ? slice_is_reference(rig, layer, r)
-                        : slices_equal(&rig->slots[r]->forms[has],
-                                       expert_slots_now(rig->slots[r], layer),
-                                       expert_slots_now(&cold->of[has].weights[r].experts, layer));
+            bool is_right = is_int4 ? slice_is_reference(rig, layer, r)
+                                    : slice_is_cold(rig, &cold->of[has], layer, r);
             cr_assert_eq(rig->slots[r]->layers[layer].is_int4, is_int4);
             cr_assert(!is_int4 || has == PHASE_DECODE, "%s: layer %lld", label, (long long)layer);
             cr_assert(is_right, "%s: layer %lld of rank %d is not as a cold start has it%s", label,
