@@ -60,10 +60,6 @@ void simt_device_count_set(int count);
  * 10 x major + minor, with the shared memory that such a one has. False: it is none of these. */
 bool simt_capability_set(int capability);
 
-/* Whether the host may use managed memory while a kernel runs, on a device that is opened from here
- * on; at the start it may. */
-void simt_managed_access_set(bool concurrent);
-
 /* Whether what frees memory or an event waits until the GPU has nothing to do, as at the start, and
  * as CUDA does but does not promise. If not, what is queued finds 0xff in memory that was freed. */
 void simt_free_waits_set(bool waits);

@@ -64,7 +64,7 @@ std::map<const void *, size_t> shared_allowed;
 uint64_t stream_seed, random_state = simt::random_start(0);
 int device_count = 1;
 gpu_kind gpu = gpu_kinds[0];
-bool managed_access = true, free_waits = true;
+bool free_waits = true;
 struct piece {
     size_t bytes;
     int device; /* NO_DEVICE: of the host */
@@ -311,7 +311,6 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device)
     out->minor = gpu.capability % 10;
     out->multiProcessorCount = MULTIPROCESSORS;
     out->totalGlobalMem = GLOBAL_BYTES;
-    out->concurrentManagedAccess = managed_access;
     out->sharedMemPerBlockOptin = (size_t)gpu.shared_optin_bytes;
     return cudaSuccess;
 }
@@ -328,12 +327,6 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute
 
 cudaError_t cudaMalloc(void **out, size_t bytes)
 {
-    return memory_get(out, bytes, current_device);
-}
-
-cudaError_t cudaMallocManaged(void **out, size_t bytes, unsigned flags)
-{
-    (void)flags;
     return memory_get(out, bytes, current_device);
 }
 
@@ -617,12 +610,6 @@ bool simt_capability_set(int capability)
         }
     }
     return false;
-}
-
-void simt_managed_access_set(bool concurrent)
-{
-    std::lock_guard<std::mutex> guard(lock);
-    managed_access = concurrent;
 }
 
 void simt_free_waits_set(bool waits)

@@ -188,11 +188,6 @@ static enum status gpu_describe(struct cuda_device *cuda, const struct gpu_share
     int ordinal = share->ordinal, sharer_count = share->sharer_count > 1 ? share->sharer_count : 1;
     struct cudaDeviceProp properties;
     CUDA_TRY(ordinal, cudaGetDeviceProperties(&properties, ordinal), err);
-    if (!properties.concurrentManagedAccess)
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "cuda:%d (%s) cannot be used: host and GPU cannot use its memory at the "
-                         "same time there (Linux, and not under Windows, is where they can)",
-                         ordinal, properties.name);
     cuda->pool.limit_bytes = properties.totalGlobalMem / (size_t)sharer_count;
     cuda->common.launch = (struct cuda_launch){
         .multiprocessors = properties.multiProcessorCount,

@@ -38,9 +38,9 @@ static enum status piece_get(struct cuda_pool *pool, void **out, size_t bytes, c
             bytes, what, pool->ordinal, pool->limit_bytes, (size_t)pool->list.use.bytes);
     TRY(memory_list_reserve(&pool->list, err));
     CUDA_TRY(pool->ordinal, cudaSetDevice(pool->ordinal), err);
-    cudaError_t error = cudaMallocManaged(out, bytes_to_ask(bytes), cudaMemAttachGlobal);
+    cudaError_t error = cudaMalloc(out, bytes_to_ask(bytes));
     if (error != cudaSuccess)
-        return refused(err, pool->ordinal, "cudaMallocManaged", error, bytes, what);
+        return refused(err, pool->ordinal, "cudaMalloc", error, bytes, what);
     memory_list_add(&pool->list, *out, bytes);
     return STATUS_OK;
 }

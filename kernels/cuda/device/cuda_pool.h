@@ -16,11 +16,8 @@ struct cuda_pool {
 void cuda_pool_init(struct cuda_pool *pool, int ordinal, size_t limit_bytes);
 void cuda_pool_deinit(struct cuda_pool *pool); /* everything was freed before */
 
-/* As memory_get and host_memory_get of device_ops; what is freed first waits for the GPU.
- *
- * The GPU's memory is managed: it lies where it was touched last, so that the host's threads can
- * write weights into it, and collectives read it, as they do on the CPU. It stays within the GPU,
- * and there it is as fast as other memory. When both go by copies it can be the GPU's alone. */
+/* As memory_get and host_memory_get of device_ops; what is freed first waits for the GPU. The host
+ * does not reach the one, kernels reach both. */
 enum status cuda_pool_get(struct cuda_pool *pool, void **out, size_t bytes, const char *what,
                           struct error *err) MUST_CHECK;
 void cuda_pool_free(struct cuda_pool *pool, void *memory); /* NULL is allowed */
