@@ -3,7 +3,8 @@
  * simt.h gives a .cu source a host meaning, simt_engine.cpp runs each thread of a block as a fiber,
  * blocks one after another, and simt_runtime.cpp stands in for the CUDA runtime: a stream is a
  * queue that runs when somebody waits, so that a missing event becomes a wrong result for some
- * seed. Device memory is the host's, filled with 0xff.
+ * seed. Memory of cudaMalloc is filled with 0xff, and closed but while GPUs work: a host that
+ * touches it ends the process, with a sentence and where it was. Pinned memory is both's.
  *
  * Of several GPUs (simt_device_count_set) each stream and event belongs to that which was its
  * thread's, and is refused where CUDA refuses it; but a kernel reaches the memory of all.

@@ -1,7 +1,8 @@
-/* A stand-in for the CUDA runtime: those calls that kernels/cuda makes, with the host's memory. A
- * call that is missing does not link. */
+/* A stand-in for the CUDA runtime: those calls that kernels/cuda makes. A call that is missing does
+ * not link. */
 #include "simt_control.h"
 #include "simt_engine.h"
+#include "simt_memory.h"
 
 #include <algorithm>
 #include <chrono>
@@ -57,8 +58,18 @@ const gpu_kind gpu_kinds[] = {
 #define BLOCK_THREADS_MAX 1024
 #define GLOBAL_BYTES      ((size_t)16 << 30)
 
-std::mutex lock;               /* of all below, and of the engine */
+std::mutex lock;               /* of all below, of the engine, and of the GPUs' memory */
 std::condition_variable moved; /* what is held may be ready */
+
+/* Who has the lock may let the GPUs work; behind it their memory is closed. */
+struct locked {
+    std::lock_guard<std::mutex> guard{lock};
+    ~locked()
+    {
+        simt::device_memory_close();
+    }
+};
+
 std::vector<CUstream_st *> streams;
 std::map<const void *, size_t> shared_allowed;
 uint64_t stream_seed, random_state = simt::random_start(0);
@@ -75,7 +86,7 @@ std::map<const void *, piece> allocated;
 /* What was freed while queues may name it, until they are empty: memory, or an event. */
 struct buried {
     void *memory;
-    size_t bytes;
+    piece of_memory;
     CUevent_st *event;
 };
 std::vector<buried> graves;
@@ -135,9 +146,12 @@ bool step()
         ready[stream_seed == 0 ? 0 : simt::random_next(random_state) % ready.size()];
     item next = std::move(stream->queue.front());
     stream->queue.pop_front();
+    bool touches_memory = next.work && !next.always; /* the others are of events */
+    if (touches_memory)
+        simt::device_memory_open();
     for (const buried &of : graves) {
-        if (of.memory != nullptr)
-            std::memset(of.memory, 0xFF, of.bytes);
+        if (touches_memory && of.memory != nullptr)
+            std::memset(of.memory, 0xFF, of.of_memory.bytes);
     }
     if (next.work && (next.always || broken == cudaSuccess))
         next.work();
@@ -169,6 +183,7 @@ template <class Done> cudaError_t run_until(Done done)
             std::fprintf(stderr, "simt: streams wait for each other for ever\n");
             std::abort();
         }
+        simt::device_memory_close(); /* for others, who may have the lock meanwhile */
         std::unique_lock<std::mutex> within(lock, std::adopt_lock);
         moved.wait(within);
         within.release();
@@ -184,16 +199,23 @@ bool all_are_empty()
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
+void *host_memory_get(size_t bytes)
+{
+    void *memory;
+    if (bytes > (size_t)1 << 40 || posix_memalign(&memory, 256, std::max<size_t>(bytes, 1)) != 0)
+        return nullptr;
+    return std::memset(memory, 0xFF, bytes);
+}
+
 cudaError_t memory_get(void **out, size_t bytes, int device)
 {
-    std::lock_guard<std::mutex> guard(lock);
+    locked guard;
     cudaError_t error = call_begin();
     if (error != cudaSuccess)
         return answer(error);
-    void *memory;
-    if (bytes > (size_t)1 << 40 || posix_memalign(&memory, 256, std::max<size_t>(bytes, 1)) != 0)
+    void *memory = device == NO_DEVICE ? host_memory_get(bytes) : simt::device_memory_get(bytes);
+    if (memory == nullptr)
         return answer(cudaErrorMemoryAllocation);
-    std::memset(memory, 0xFF, bytes);
     allocated[memory] = {bytes, device};
     live_count++;
     *out = memory;
@@ -218,7 +240,10 @@ void bury(const buried &of)
     if (!all_are_empty())
         return;
     for (const buried &grave : graves) {
-        std::free(grave.memory);
+        if (grave.memory != nullptr && grave.of_memory.device != NO_DEVICE)
+            simt::device_memory_free(grave.memory);
+        else
+            std::free(grave.memory);
         delete grave.event;
     }
     graves.clear();
@@ -227,11 +252,11 @@ void bury(const buried &of)
 /* Of either kind. */
 cudaError_t memory_free(void *memory)
 {
-    std::lock_guard<std::mutex> guard(lock);
+    locked guard;
     if (memory == nullptr)
         return cudaSuccess;
     cudaError_t error = call_begin();
-    bury({memory, allocated[memory].bytes, nullptr});
+    bury({memory, allocated[memory], nullptr});
     allocated.erase(memory);
     live_count--;
     return answer(error);
@@ -257,7 +282,7 @@ static cudaError_t launch_check(const void *kernel, dim3 grid, dim3 block, size_
 void launch_grid(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes,
                  cudaStream_t stream, std::function<void()> thread)
 {
-    std::lock_guard<std::mutex> guard(lock);
+    locked guard;
     cudaError_t error = call_begin();
     if (error == cudaSuccess && stream->device != current_device)
         error = cudaErrorInvalidResourceHandle;
@@ -279,7 +304,7 @@ void launch_grid(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes,
 /* ---- The runtime's calls --------------------------------------------------------------------- */
 
 #define GUARDED()                                                                                  \
-    std::lock_guard<std::mutex> guard(lock);                                                       \
+    locked guard;                                                                                  \
     cudaError_t begun = call_begin();                                                              \
     if (begun != cudaSuccess)                                                                      \
         return answer(begun);
@@ -426,7 +451,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 /* What is on it runs before it goes; that of a broken device is dropped. */
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
-    std::lock_guard<std::mutex> guard(lock);
+    locked guard;
     cudaError_t error = call_begin();
     run_until([=] { return stream->queue.empty(); });
     streams.erase(std::find(streams.begin(), streams.end(), stream));
@@ -446,9 +471,9 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
-    std::lock_guard<std::mutex> guard(lock);
+    locked guard;
     cudaError_t error = call_begin();
-    bury({nullptr, 0, event});
+    bury({nullptr, {0, NO_DEVICE}, event});
     live_count--;
     return answer(error);
 }
@@ -524,7 +549,7 @@ const char *cudaGetErrorString(cudaError_t error)
 
 void simt_stream_seed_set(uint64_t seed)
 {
-    std::lock_guard<std::mutex> guard(lock);
+    locked guard;
     stream_seed = seed;
     random_state = simt::random_start(seed);
 }
@@ -537,6 +562,7 @@ void simt_lock(void)
 void simt_unlock(void)
 {
     moved.notify_all();
+    simt::device_memory_close();
     lock.unlock();
 }
 
@@ -568,26 +594,26 @@ int simt_current_device(void)
 
 void simt_fail_at(uint64_t n, cudaError_t error)
 {
-    std::lock_guard<std::mutex> guard(lock);
+    locked guard;
     fail_in = n;
     failure = error;
 }
 
 bool simt_fail_is_ahead(void)
 {
-    std::lock_guard<std::mutex> guard(lock);
+    locked guard;
     return fail_in > 0;
 }
 
 bool simt_fail_kernel_is_ahead(void)
 {
-    std::lock_guard<std::mutex> guard(lock);
+    locked guard;
     return fail_kernel_in > 0;
 }
 
 void simt_fail_kernel_at(uint64_t n, cudaError_t error)
 {
-    std::lock_guard<std::mutex> guard(lock);
+    locked guard;
     fail_kernel_in = n;
     kernel_failure = error;
     if (n == 0)
@@ -596,13 +622,13 @@ void simt_fail_kernel_at(uint64_t n, cudaError_t error)
 
 void simt_device_count_set(int count)
 {
-    std::lock_guard<std::mutex> guard(lock);
+    locked guard;
     device_count = count;
 }
 
 bool simt_capability_set(int capability)
 {
-    std::lock_guard<std::mutex> guard(lock);
+    locked guard;
     for (const gpu_kind &kind : gpu_kinds) {
         if (kind.capability == capability) {
             gpu = kind;
@@ -614,36 +640,36 @@ bool simt_capability_set(int capability)
 
 void simt_free_waits_set(bool waits)
 {
-    std::lock_guard<std::mutex> guard(lock);
+    locked guard;
     free_waits = waits;
 }
 
 uint64_t simt_kernel_count()
 {
-    std::lock_guard<std::mutex> guard(lock);
+    locked guard;
     return kernel_count;
 }
 
 uint64_t simt_peer_bytes()
 {
-    std::lock_guard<std::mutex> guard(lock);
+    locked guard;
     return peer_bytes;
 }
 
 uint64_t simt_direct_bytes()
 {
-    std::lock_guard<std::mutex> guard(lock);
+    locked guard;
     return direct_bytes;
 }
 
 void simt_peer_access_set(bool can)
 {
-    std::lock_guard<std::mutex> guard(lock);
+    locked guard;
     peers_reach = can;
 }
 
 uint64_t simt_live_count()
 {
-    std::lock_guard<std::mutex> guard(lock);
+    locked guard;
     return live_count;
 }

@@ -24,16 +24,30 @@ static int *memory_open(void)
     return memory;
 }
 
+/* Which the host looks at, too. */
+static int *pinned_open(void)
+{
+    void *memory;
+    cr_assert_eq(cudaMallocHost(&memory, COUNT * sizeof(int)), cudaSuccess);
+    return memory;
+}
+
 Test(simt_runtime, memory_holds_what_nobody_takes_for_a_value)
 {
+    cudaStream_t stream = stream_open();
     void *kinds[2];
     cr_assert_eq(cudaMalloc(&kinds[0], 100), cudaSuccess);
     cr_assert_eq(cudaMallocHost(&kinds[1], 100), cudaSuccess);
     for (int i = 0; i < 2; i++) {
+        unsigned char values[100] = {0};
         cr_assert_eq((uintptr_t)kinds[i] % 256, 0);
+        cr_assert_eq(cudaMemcpyAsync(values, kinds[i], 100, cudaMemcpyDefault, stream),
+                     cudaSuccess);
+        cr_assert_eq(cudaStreamSynchronize(stream), cudaSuccess);
         for (int n = 0; n < 100; n++)
-            cr_assert_eq(((unsigned char *)kinds[i])[n], 0xFF);
+            cr_assert_eq(values[n], 0xFF);
     }
+    cr_assert_eq(cudaStreamDestroy(stream), cudaSuccess);
     cr_assert_eq(simt_live_count(), 2);
     cr_assert_eq(cudaFree(kinds[0]), cudaSuccess);
     cr_assert_eq(cudaFreeHost(kinds[1]), cudaSuccess);
@@ -84,7 +98,7 @@ Test(simt_runtime, of_several_gpus)
 Test(simt_runtime, a_stream_is_a_queue)
 {
     cudaStream_t stream = stream_open();
-    int *a = memory_open(), *b = memory_open();
+    int *a = pinned_open(), *b = pinned_open();
     for (uint64_t seed = 0; seed < 6; seed++) {
         simt_stream_seed_set(seed);
         int values[COUNT] = {0};
@@ -98,8 +112,8 @@ Test(simt_runtime, a_stream_is_a_queue)
         cr_assert_eq(cudaStreamSynchronize(stream), cudaSuccess);
         cr_assert_eq(values[COUNT - 1], 55);
     }
-    cr_assert_eq(cudaFree(a), cudaSuccess);
-    cr_assert_eq(cudaFree(b), cudaSuccess);
+    cr_assert_eq(cudaFreeHost(a), cudaSuccess);
+    cr_assert_eq(cudaFreeHost(b), cudaSuccess);
     cr_assert_eq(cudaStreamDestroy(stream), cudaSuccess);
 }
 
@@ -130,7 +144,7 @@ Test(simt_runtime, a_launch_that_cannot_be_is_refused)
 {
     cudaStream_t stream = stream_open();
     void *memory;
-    cr_assert_eq(cudaMalloc(&memory, 60 << 10), cudaSuccess);
+    cr_assert_eq(cudaMallocHost(&memory, 60 << 10), cudaSuccess);
     planted_big(memory, 1025, 1024, false, stream);
     cr_assert_eq(cudaGetLastError(), cudaErrorInvalidConfiguration);
     planted_big(memory, 0, 1024, false, stream);
@@ -144,7 +158,7 @@ Test(simt_runtime, a_launch_that_cannot_be_is_refused)
     cr_assert_eq(cudaStreamSynchronize(stream), cudaSuccess);
     cr_assert_eq(((int *)memory)[0], (60 << 10) / 4 - 1);
     cr_assert_eq(simt_kernel_count(), 1);
-    cudaFree(memory);
+    cudaFreeHost(memory);
     cudaStreamDestroy(stream);
 }
 
@@ -189,7 +203,7 @@ Test(simt_runtime, a_kernel_may_break_the_device)
 {
     cudaStream_t one = stream_open(), other = stream_open();
     cudaEvent_t event;
-    int *memory = memory_open();
+    int *memory = pinned_open();
     memset(memory, 0, COUNT * sizeof(int));
     cr_assert_eq(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
     simt_fail_kernel_at(1, cudaErrorIllegalAddress);
@@ -204,7 +218,7 @@ Test(simt_runtime, a_kernel_may_break_the_device)
     cr_assert_eq(cudaGetLastError(), cudaErrorIllegalAddress);
     cr_assert_eq(cudaStreamSynchronize(one), cudaErrorIllegalAddress);
     cr_assert_eq(cudaEventDestroy(event), cudaErrorIllegalAddress);
-    cr_assert_eq(cudaFree(memory), cudaErrorIllegalAddress);
+    cr_assert_eq(cudaFreeHost(memory), cudaErrorIllegalAddress);
     cr_assert_eq(cudaStreamDestroy(one), cudaErrorIllegalAddress);
     cr_assert_eq(cudaStreamDestroy(other), cudaErrorIllegalAddress);
     cr_assert_eq(simt_live_count(), 0);
@@ -220,7 +234,8 @@ Test(simt_runtime, frees_need_not_wait)
         cudaStream_t stream = stream_open();
         cudaEvent_t event;
         int *a = memory_open(), values[COUNT] = {0};
-        memset(a, 0, COUNT * sizeof(int));
+        cr_assert_eq(cudaMemsetAsync(a, 0, COUNT * sizeof(int), stream), cudaSuccess);
+        cr_assert_eq(cudaStreamSynchronize(stream), cudaSuccess);
         simt_free_waits_set(waits);
         cr_assert_eq(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
         cr_assert_eq(cudaEventRecord(event, stream), cudaSuccess);
