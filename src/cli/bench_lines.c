@@ -190,6 +190,18 @@ static const struct run_number {
 };
 #define RUN_NUMBERS (sizeof run_numbers / sizeof *run_numbers)
 
+/* By kind, those that sent anything. */
+static json_t *collectives_json(const struct bench_run *run)
+{
+    json_t *object = json_object();
+    for (int i = 0; i < PHASOR_COLLECTIVE_COUNT; i++) {
+        if (run->bytes_of[i] > 0)
+            json_object_set_new(object, phasor_collective_name(i),
+                                json_integer((json_int_t)run->bytes_of[i]));
+    }
+    return object;
+}
+
 json_t *bench_run_json(const struct bench_results *results, const struct bench_run *run)
 {
     const struct bench_cell *cell = &results->cells[run->cell];
@@ -206,6 +218,8 @@ json_t *bench_run_json(const struct bench_results *results, const struct bench_r
                                                 : json_real(*(const double *)at);
         is_whole = json_object_set_new(object, run_numbers[i].key, value) == 0;
     }
+    if (is_whole && run->collective_bytes > 0)
+        is_whole = json_object_set_new(object, "collectives", collectives_json(run)) == 0;
     if (!is_whole) {
         json_decref(object);
         return NULL;

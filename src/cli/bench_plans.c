@@ -1,6 +1,7 @@
 #include "bench_plans.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -76,6 +77,35 @@ static const json_t *named(const json_t *root, const char *key)
     return json_array_get(json_object_get(root, "plans"), (size_t)json_integer_value(index));
 }
 
+/* Of "tp2dp4|ep8" the number behind `name`, in the part that begins at `part`; 1 where it is left
+ * out. */
+static int degree_of(const char *part, const char *name)
+{
+    size_t length = strcspn(part, "|");
+    const char *at = strstr(part, name);
+    return at == NULL || at >= part + length ? 1 : atoi(at + strlen(name));
+}
+
+/* The largest legal expert parallelism, and beside it the largest legal data parallelism. */
+static const json_t *static_ep_dp(const json_t *root)
+{
+    const json_t *plans = json_object_get(root, "plans"), *best = NULL;
+    int experts_most = 0, groups_most = 0;
+    for (size_t i = 0; i < json_array_size(plans); i++) {
+        const json_t *row = json_array_get(plans, i);
+        const char *plan = table_text(row, "plan"), *bar = strchr(plan, '|');
+        if (!is_possible(row) || !is_static(row) || bar == NULL)
+            continue;
+        int experts = degree_of(bar + 1, "ep"), groups = degree_of(plan, "dp");
+        if (experts < experts_most || (experts == experts_most && groups <= groups_most))
+            continue;
+        experts_most = experts;
+        groups_most = groups;
+        best = row;
+    }
+    return best;
+}
+
 /* Static TP's experts, and the attention that is the fastest with them. */
 static const json_t *best_attention(const json_t *root)
 {
@@ -117,6 +147,8 @@ static const json_t *row_of(const json_t *root, enum bench_mode mode)
         return named(root, "static_tp");
     case BENCH_STATIC_EP:
         return named(root, "static_ep");
+    case BENCH_STATIC_EP_DP:
+        return static_ep_dp(root);
     case BENCH_BEST_ATTENTION:
         return best_attention(root);
     case BENCH_BEST_STATIC:

@@ -10,7 +10,7 @@
 #define COUNT_TOP INT64_C(2147483647)
 
 const char *const bench_mode_names[BENCH_MODE_COUNT] = {
-    "static-tp",      "static-ep", "best-attention", "best-static",
+    "static-tp",      "static-ep", "static-ep-dp",   "best-attention", "best-static",
     "static-tp-int4", "hap",       "adaptive-exact", "adaptive",
 };
 

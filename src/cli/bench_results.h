@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "bench_question.h"
+#include "phasor.h"
 
 #define BENCH_PLAN_BYTES    96
 #define BENCH_WHY_BYTES     1024
@@ -49,8 +50,9 @@ struct bench_run {
     double total;   /* from the first row to the last; planning is not in it */
     double ttft, ttft_p99, tpot, tpot_p99; /* median, 99th percentile */
     uint64_t prompt_tokens, completion_tokens;
-    uint64_t collective_bytes, peak_bytes; /* of all ranks together; of their devices,
-                                            * since the model was loaded */
+    uint64_t bytes_of[PHASOR_COLLECTIVE_COUNT]; /* by kind; not read back */
+    uint64_t collective_bytes, peak_bytes;      /* of all ranks together; of their devices,
+                                                 * since the model was loaded */
 };
 
 struct bench_results {

@@ -160,7 +160,7 @@ static void result_keep(struct bench_run *out, const struct phasor_batch_result 
         out->peak_bytes += result->rank_peak_bytes[rank];
     out->collective_bytes = 0;
     for (int i = 0; i < PHASOR_COLLECTIVE_COUNT; i++)
-        out->collective_bytes += result->collective_bytes[i];
+        out->collective_bytes += out->bytes_of[i] = result->collective_bytes[i];
 }
 
 enum phasor_status bench_runner_run(struct bench_runner *runner, struct bench_run *out,

@@ -7,7 +7,7 @@
 
 struct bench_runner {
     const struct bench_results *results; /* borrowed: question and cells */
-    char folder[768];                   /* of rows and answers; removed at the end */
+    char folder[768];                    /* of rows and answers; removed at the end */
     struct bench_models models;
     /* As of phasor_batch_params: asked while a run is under way. */
     int (*progress)(void *context, const struct phasor_batch_progress *progress);

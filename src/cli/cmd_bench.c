@@ -26,7 +26,8 @@ struct bench_values {
 static struct bench_values values = {
     .scenarios = "256/64,256/2048,4096/64,4096/2048",
     .batch_sizes = "8,16,32,64",
-    .modes = "static-tp,static-ep,best-attention,best-static,static-tp-int4,hap,adaptive-exact,"
+    .modes = "static-tp,static-ep,static-ep-dp,best-attention,best-static,static-tp-int4,hap,"
+             "adaptive-exact,"
              "adaptive",
     .repeats = 3,
 };
@@ -49,8 +50,7 @@ static const struct cli_option options[] = {
      0, 0, NULL},
     {"replay", 0, OPTION_FILE, AT(replay), "BOX",
      "times of a box that is not here, modelled: prefill by replay of recorded passes over its "
-     "links, "
-     "decode by its figures, which the plans are chosen by, too",
+     "links, decode by its figures, which the plans are chosen by, too",
      0, 0, NULL},
     {"recordings", 0, OPTION_FILE, AT(recordings), "DIR",
      "with --replay: the folder of recorded passes, made if need be; what is there is not recorded "
@@ -61,9 +61,8 @@ static const struct cli_option options[] = {
     {"batch-sizes", 0, OPTION_TEXT, AT(batch_sizes), "LIST", "sequences in all (8,16,32,64)", 0, 0,
      NULL},
     {"modes", 0, OPTION_TEXT, AT(modes), "LIST",
-     "of static-tp, static-ep, best-attention, best-static, static-tp-int4, hap, adaptive-exact "
-     "and "
-     "adaptive (all)",
+     "of static-tp, static-ep, static-ep-dp, best-attention, best-static, static-tp-int4, hap, "
+     "adaptive-exact and adaptive (all)",
      0, 0, NULL},
     {"repeats", 'r', OPTION_COUNT, AT(repeats), "COUNT",
      "rounds: each runs every plan of every load once (3)", 1, BENCH_ROUNDS_MAX, NULL},

@@ -47,7 +47,7 @@ done
 # ---- plans
 expect 0 "plans" "${small[@]}" --plans-only --results plans.jsonl -o jsonl
 silent err "plans"
-lines out 32 "plans" # 4 loads, 8 modes
+lines out 36 "plans" # 4 loads, 9 modes
 lines plans.jsonl 6 "plans"
 jq -es 'map(.plan != null and .rounds == 0) | all' out >/dev/null || fail "plans: not all have one"
 # Of a mode's definition what the planner's own table says.
@@ -58,6 +58,7 @@ jq -es --slurpfile t table.json '
     def of_hap: (.plan | contains(":int4") or contains(":rep") | not) and .way != "keep" and .way != "reload";
     def alone: .prefill_s + .transition_s + .decode_s;
     {"static-tp": $t.plans[$t.static_tp].total_s, "static-ep": $t.plans[$t.static_ep].total_s,
+     "static-ep-dp": ([$rows[] | select(.plan == "dp2|ep2").total_s] | min),
      "best-attention": ([$rows[] | select(.plan == "tp2|tp2" or .plan == "tp2:rep|tp2" or .plan == "dp2|tp2").total_s] | min),
      "best-static": $t.plans[$t.best_static].total_s, "adaptive": $t.plans[$t.best].total_s,
      "adaptive-exact": ([$rows[] | select(exact).total_s] | min),
@@ -70,7 +71,7 @@ jq -es --slurpfile t table.json '
         ($mode == "hap" and ($row | of_hap | not) | not) and
         ($mode == "adaptive-exact" and ($row | exact | not) | not) and
         (if $mode == "hap" then $row | alone else $row.total_s end) == $least[$mode]] |
-    length == 8 and all' plans.jsonl >/dev/null || fail "plans: a mode has another plan than it should"
+    length == 9 and all' plans.jsonl >/dev/null || fail "plans: a mode has another plan than it should"
 expect 0 "too long" "$phasor" bench "$model" --devices cpu:2 --box two.json --scenarios 100000/4 \
     --batch-sizes 2 --plans-only -o json
 jq -e 'map(.plan == null and (.why | contains("context"))) | all' out >/dev/null || fail "too long: no reason"
@@ -80,7 +81,8 @@ expect 0 "runs" "${small[@]}" --results runs.jsonl -o json
 jq -es 'def runs: map(select(.kind == "run")); def cells: map(select(.kind == "cell"));
     (runs | length) == 2 * (cells | map(.plans | length) | add) and
     (runs | map(.total_s > 0 and .total_input_tokens == .batch_size * .prompt_tokens and
-                .total_output_tokens == .batch_size * .output_tokens and .clock == "wall") | all) and
+                .total_output_tokens == .batch_size * .output_tokens and .clock == "wall" and
+                .collective_bytes > 0 and ([.collectives[]] | add) == .collective_bytes) | all) and
     (runs | group_by([.plan, .way, .prompt_tokens, .batch_size, .round]) | map(length == 1) | all)' \
     runs.jsonl >/dev/null || fail "runs: not every plan of every load in every round"
 # The table again, from the runs.
@@ -98,7 +100,7 @@ jq -e --slurpfile lines runs.jsonl '
         (.total_s.median | near(($own | add) / 2 + $more)) and
         (.against_static_tp | near($tp[0] / ($own[0] + $more) * $tp[1] / ($own[1] + $more) | sqrt)) and
         .against_static_tp_low <= .against_static_tp and .against_static_tp <= .against_static_tp_high) |
-    length == 32 and all' out >/dev/null || fail "runs: the table is not that of the runs"
+    length == 36 and all' out >/dev/null || fail "runs: the table is not that of the runs"
 [ -z "$(ls -A temporary)" ] || fail "runs: something stays in TMPDIR"
 # Memory is counted for each model, also while others are open; with a limit none is.
 jq -es 'map(select(.kind == "run")) | group_by(.plan) | map(map(.peak_bytes) | max) | unique | length > 2' \
@@ -160,10 +162,10 @@ chmod u+w runs.jsonl
 # ---- the table's other forms
 cp whole.jsonl runs.jsonl
 expect 0 "csv" "${small[@]}" --results runs.jsonl --resume -o csv
-python3 - out <<'PY' || fail "csv: not 32 rows of as many columns as the head"
+python3 - out <<'PY' || fail "csv: not 36 rows of as many columns as the head"
 import csv, sys
 rows = list(csv.DictReader(open(sys.argv[1], newline="")))
-assert len(rows) == 32 and all(None not in row and None not in row.values() for row in rows)
+assert len(rows) == 36 and all(None not in row and None not in row.values() for row in rows)
 assert all(float(row["total_s"]) > 0 and float(row["total_s_spread"]) >= 0 for row in rows)
 PY
 
@@ -221,8 +223,8 @@ assert len(pictures) == 3  # two scenarios, and the errors
 for picture in pictures:
     xml.dom.minidom.parseString(picture)
 bars = sum(picture.count('class="tiny"') for picture in pictures)
-assert bars == 2 * 2 * 8, bars
-assert page.count("<tr>") == 1 + 32 + 1 + 4 and "http" not in page
+assert bars == 2 * 2 * 9, bars
+assert page.count("<tr>") == 1 + 36 + 1 + 4 and "http" not in page
 for mode in ("static-tp-int4", "adaptive-exact"):
     assert mode in page
 # The rungs of the ladder: each cell's product is the last against the first.
