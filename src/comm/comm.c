@@ -11,19 +11,18 @@
 /* The unit of an all-reduce's parts: a line of the cache. */
 #define PART_VALUES 16
 
-static const struct comm_backend *backend_of(const struct comm_domain *domain, const int *ranks,
-                                             int member_count)
+static const struct comm_backend *backend_of(const struct comm_domain *domain, int member_count)
 {
     if (domain->devices[0]->ops->peers == NULL)
         return domain->links != NULL ? &comm_backend_slow : &comm_backend_local;
-    return gpus_have_nccl(domain, ranks, member_count) ? &comm_backend_nccl : &comm_backend_virtual;
+    return gpus_have_nccl(domain, member_count) ? &comm_backend_nccl : &comm_backend_virtual;
 }
 
 static void group_init(struct comm_group *group, struct comm_domain *domain, const int *ranks,
                        int member_count)
 {
     group->domain = domain;
-    group->backend = backend_of(domain, ranks, member_count);
+    group->backend = backend_of(domain, member_count);
     group->size = member_count;
     atomic_init(&group->ends_left, member_count);
     for (int m = 0; m < member_count; m++) {

@@ -21,13 +21,35 @@ static bool are_several(const struct comm_domain *domain)
     return false;
 }
 
-/* The level was a number once. */
+/* Where two ranks share a GPU the order of launches would have to be that of GPUs, not of ranks. */
+static bool has_each_its_own(const struct comm_domain *domain)
+{
+    for (int r = 1; r < domain->rank_count; r++) {
+        for (int before = 0; before < r; before++) {
+            if (gpu_of(domain, r) == gpu_of(domain, before))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* How far apart GPUs are is not known here: only "anywhere" allows all. The level was a number
+ * once, of which 5 is SYS. */
 static bool is_direct_forbidden(void)
 {
     const char *disable = getenv("NCCL_P2P_DISABLE"), *level = getenv("NCCL_P2P_LEVEL");
     if (disable != NULL && strtol(disable, NULL, 10) != 0)
         return true;
-    return level != NULL && (strcmp(level, "LOC") == 0 || strcmp(level, "0") == 0);
+    if (level == NULL || *level == 0)
+        return false;
+    return strcmp(level, "SYS") != 0 && strtol(level, NULL, 10) < 5;
+}
+
+/* Calls that wait for other ranks would do so within locks of ours. */
+static bool is_made_to_block(void)
+{
+    const char *blocking = getenv("NCCL_COMM_BLOCKING");
+    return blocking != NULL && strtol(blocking, NULL, 10) != 0;
 }
 
 static enum status reach_each_other(struct comm_domain *domain, struct error *err)
@@ -48,6 +70,12 @@ static enum status nccl_open(struct comm_domain *domain, const struct log_sink *
 {
     const struct nccl_library *library;
     struct error why;
+    if (is_made_to_block()) {
+        log_write(log, LOG_WARNING,
+                  "the GPUs are joined by copies: NCCL_COMM_BLOCKING makes NCCL's calls wait for "
+                  "other ranks; leave it unset");
+        return STATUS_OK;
+    }
     enum status status = nccl_library_get(&library, &why);
     if (status != STATUS_OK) {
         log_write(log, status == STATUS_NOT_FOUND ? LOG_INFO : LOG_WARNING,
@@ -68,7 +96,7 @@ enum status gpus_join(struct comm_domain *domain, const struct log_sink *log, st
                   "says so");
     else
         TRY(reach_each_other(domain, err));
-    return nccl_open(domain, log, err);
+    return has_each_its_own(domain) ? nccl_open(domain, log, err) : STATUS_OK;
 }
 
 void gpus_part(struct comm_domain *domain)
@@ -76,15 +104,7 @@ void gpus_part(struct comm_domain *domain)
     nccl_domain_destroy(domain->nccl);
 }
 
-bool gpus_have_nccl(const struct comm_domain *domain, const int *ranks, int member_count)
+bool gpus_have_nccl(const struct comm_domain *domain, int member_count)
 {
-    if (domain->nccl == NULL || member_count < 2)
-        return false;
-    for (int m = 0; m < member_count; m++) {
-        for (int before = 0; before < m; before++) {
-            if (gpu_of(domain, ranks[m]) == gpu_of(domain, ranks[before]))
-                return false;
-        }
-    }
-    return true;
+    return domain->nccl != NULL && member_count > 1;
 }

@@ -196,25 +196,47 @@ static enum status init(struct comm_group *group, struct error *err)
     return STATUS_OK;
 }
 
+static bool is_begun(int result)
+{
+    return result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS;
+}
+
+/* In one group, as they were begun: by itself each would be a job behind the call, of which a
+ * thread can have one. */
+static bool ends_finalize(struct comm_group *group)
+{
+    const struct nccl_library *library = nccl_of(group)->library;
+    bool is_well = is_begun(library->group_start());
+    if (!is_well)
+        return false;
+    for (int m = 0; is_well && m < group->size; m++)
+        is_well = is_begun(library->finalize(group->ends[m].nccl->handle));
+    return is_begun(library->group_end()) && is_well;
+}
+
 /* Lets what runs come to its end; aborts those that do not. */
 static void ends_close(struct comm_group *group)
 {
-    const struct nccl_library *library = nccl_of(group)->library;
+    struct nccl_domain *nccl = nccl_of(group);
     double until = system_seconds() + group->domain->patience_seconds;
-    bool is_well = group->is_joined && comm_domain_failure(group->domain, NULL) == STATUS_OK;
-    for (int m = 0; is_well && m < group->size; m++) {
-        int result = library->finalize(group->ends[m].nccl->handle);
-        is_well = result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS;
-    }
+    bool is_well = group->is_joined && comm_domain_failure(group->domain, NULL) == STATUS_OK &&
+                   ends_finalize(group);
+    struct nccl_abort *aborts = NULL;
     for (int m = 0; is_well && m < group->size; m++) {
         struct error unsaid; /* what was asked of it has been done */
         is_well = end_await(&group->ends[m], until, &unsaid) == STATUS_OK;
     }
     for (int m = 0; m < group->size; m++) {
         struct nccl_comm *handle = nccl_end_take(group->ends[m].nccl);
-        if (handle != NULL)
-            (void)(is_well ? library->destroy(handle) : library->abort(handle));
+        if (handle == NULL)
+            continue;
+        if (is_well) {
+            (void)nccl->library->destroy(handle);
+            continue;
+        }
+        nccl_abort(&aborts, nccl->library, handle);
     }
+    nccl_aborts_await(&aborts);
 }
 
 static void deinit(struct comm_group *group)

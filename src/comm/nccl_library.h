@@ -10,9 +10,10 @@
 
 #include "base/status.h"
 
-/* As ncclGetVersion counts: 2.18.0. It is the first that Python wheels brought for CUDA 12, and
- * knows all that is used here: communicators that do not block are of 2.14. */
-#define NCCL_OLDEST 21800
+/* As ncclGetVersion counts: 2.27.3. Before, jobs behind calls that do not block were kept in memory
+ * of the calling thread, which several communicators of one process, used by other threads than
+ * made them, trod on. */
+#define NCCL_OLDEST 22703
 
 /* ncclResult_t, of which other values are errors. */
 #define NCCL_SUCCESS     0

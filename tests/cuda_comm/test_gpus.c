@@ -87,14 +87,17 @@ Test(gpus, direct_copies_may_be_forbidden)
 
 Test(gpus, direct_copies_may_be_forbidden_by_level)
 {
-    setenv("NCCL_P2P_LEVEL", "LOC", 1);
-    check_copies(false, true);
+    static const char *const levels[] = {"LOC", "0", "NVL", "PHB", "4"};
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
+        setenv("NCCL_P2P_LEVEL", levels[i], 1);
+        check_copies(false, true);
+    }
 }
 
 Test(gpus, direct_copies_that_are_not_forbidden)
 {
     setenv("NCCL_P2P_DISABLE", "0", 1);
-    setenv("NCCL_P2P_LEVEL", "NVL", 1);
+    setenv("NCCL_P2P_LEVEL", "SYS", 1);
     check_copies(true, false);
 }
 

@@ -145,16 +145,21 @@ Test(cuda_nccl, joins_ranks_that_have_a_gpu_each)
 {
     struct box *box;
     struct error err;
-    simt_device_count_set(2);
-    cr_assert_eq(
-        box_open(&box, &(struct box_params){.rank_count = 3, .gpus = (int[]){0, 1, 0}}, &err),
-        STATUS_OK, "%s", err.message);
-    cr_assert_eq(launches_of(box, (int[]){0, 1}, 2), 2);
-    cr_assert_eq(launches_of(box, (int[]){2, 1}, 2), 2);
-    cr_assert_eq(launches_of(box, (int[]){0, 2}, 2), 0); /* on one */
-    cr_assert_eq(launches_of(box, (int[]){0, 1, 2}, 3), 0);
-    cr_assert_eq(launches_of(box, (int[]){1}, 1), 0);
-    box_close(box);
+    for (int shares = 0; shares < 2; shares++) {
+        int uses = shares ? 0 : 1; /* of ranks that share a GPU none is joined by it */
+        simt_device_count_set(3);
+        cr_assert_eq(
+            box_open(&box,
+                     &(struct box_params){.rank_count = 3,
+                                          .gpus = shares ? (int[]){0, 1, 0} : (int[]){0, 1, 2}},
+                     &err),
+            STATUS_OK, "%s", err.message);
+        cr_assert_eq(launches_of(box, (int[]){0, 1}, 2), 2 * uses);
+        cr_assert_eq(launches_of(box, (int[]){2, 1}, 2), 2 * uses);
+        cr_assert_eq(launches_of(box, (int[]){0, 1, 2}, 3), 3 * uses);
+        cr_assert_eq(launches_of(box, (int[]){1}, 1), 0);
+        box_close(box);
+    }
 }
 
 /* ---- Calls that fail ------------------------------------------------------------------------- */

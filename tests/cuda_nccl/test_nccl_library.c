@@ -97,20 +97,20 @@ Test(nccl_library, may_be_switched_off)
 Test(nccl_library, that_is_too_old)
 {
     setenv(NCCL_STUB_VERSION, "21705", 1);
-    check_copies(LOG_WARNING, NCCL_STUB ": expected NCCL 2.18.0 or newer, found 2.17.5; " CURE);
+    check_copies(LOG_WARNING, NCCL_STUB ": expected NCCL 2.27.3 or newer, found 2.17.5; " CURE);
 }
 
 /* Its version was counted otherwise. */
 Test(nccl_library, that_is_very_old)
 {
     setenv(NCCL_STUB_VERSION, "2708", 1);
-    check_copies(LOG_WARNING, NCCL_STUB ": expected NCCL 2.18.0 or newer, found 2.7.8; " CURE);
+    check_copies(LOG_WARNING, NCCL_STUB ": expected NCCL 2.27.3 or newer, found 2.7.8; " CURE);
 }
 
 Test(nccl_library, that_lacks_a_function)
 {
     setenv("PHASOR_NCCL", NCCL_PARTIAL, 1);
-    check_copies(LOG_WARNING, NCCL_PARTIAL ": expected NCCL 2.18.0 or newer, found no "
+    check_copies(LOG_WARNING, NCCL_PARTIAL ": expected NCCL 2.27.3 or newer, found no "
                                            "ncclGetUniqueId in it; " CURE);
 }
 

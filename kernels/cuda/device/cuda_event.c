@@ -34,6 +34,7 @@ enum status cuda_event_follow(struct stream *stream, struct event *event, struct
 
 enum status cuda_event_reached(struct event *event, bool *out, struct error *err)
 {
+    CUDA_TRY(cuda_of(event)->ordinal, cudaSetDevice(cuda_of(event)->ordinal), err);
     cudaError_t error = cudaEventQuery(cuda_of(event)->event);
     *out = error == cudaSuccess;
     if (error != cudaSuccess && error != cudaErrorNotReady)
