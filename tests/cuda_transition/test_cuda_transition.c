@@ -11,6 +11,12 @@
 #include "simt_control.h"
 #include "sweep.h"
 
+/* Of all tests of this program. */
+__attribute__((constructor)) static void close_seldom(void)
+{
+    simt_close_every(16);
+}
+
 TestSuite(cuda_transition, .fini = scenario_checkpoints_remove, .timeout = 1200);
 
 static const struct rig_params base = {.model = "qwen2moe",

@@ -71,6 +71,11 @@ uint64_t simt_kernel_count(void);
 /* Brought by copies from the memory of one GPU to that of another, likewise. */
 uint64_t simt_peer_bytes(void);
 
+/* Memory is closed behind every n-th call of the runtime that had opened it, 1 from the beginning.
+ * To close it is dear where a process has many threads, all of whose processors have to hear of it.
+ */
+void simt_close_every(unsigned n);
+
 /* Of these what has gone directly, by cudaDeviceEnablePeerAccess. Whether GPUs can reach each
  * other: they can at the start. */
 uint64_t simt_direct_bytes(void);

@@ -91,6 +91,8 @@ void arena_make()
         refuse("simt: a handler of faults");
 }
 
+unsigned close_every = 1, opened; /* see device_memory_close_every */
+
 void protect(int access)
 {
     if (mprotect(arena, reached_bytes, access) != 0)
@@ -190,10 +192,15 @@ void device_memory_open()
 
 void device_memory_close()
 {
-    if (!is_open)
+    if (!is_open || ++opened % close_every != 0)
         return;
     is_open = false;
     protect(PROT_NONE);
+}
+
+void device_memory_close_every(unsigned n)
+{
+    close_every = n;
 }
 
 } // namespace simt

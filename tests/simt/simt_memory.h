@@ -18,6 +18,9 @@ void device_memory_free(void *memory);
 void device_memory_open();
 void device_memory_close();
 
+/* Behind every n-th call alone, 1 from the beginning. */
+void device_memory_close_every(unsigned n);
+
 } // namespace simt
 
 #endif

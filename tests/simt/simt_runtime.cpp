@@ -662,6 +662,12 @@ uint64_t simt_direct_bytes()
     return direct_bytes;
 }
 
+void simt_close_every(unsigned n)
+{
+    locked guard;
+    simt::device_memory_close_every(n);
+}
+
 void simt_peer_access_set(bool can)
 {
     locked guard;
