@@ -217,26 +217,19 @@ static bool ends_finalize(struct comm_group *group)
 /* Lets what runs come to its end; aborts those that do not. */
 static void ends_close(struct comm_group *group)
 {
-    struct nccl_domain *nccl = nccl_of(group);
+    const struct nccl_library *library = nccl_of(group)->library;
     double until = system_seconds() + group->domain->patience_seconds;
     bool is_well = group->is_joined && comm_domain_failure(group->domain, NULL) == STATUS_OK &&
                    ends_finalize(group);
-    struct nccl_abort *aborts = NULL;
     for (int m = 0; is_well && m < group->size; m++) {
         struct error unsaid; /* what was asked of it has been done */
         is_well = end_await(&group->ends[m], until, &unsaid) == STATUS_OK;
     }
     for (int m = 0; m < group->size; m++) {
         struct nccl_comm *handle = nccl_end_take(group->ends[m].nccl);
-        if (handle == NULL)
-            continue;
-        if (is_well) {
-            (void)nccl->library->destroy(handle);
-            continue;
-        }
-        nccl_abort(&aborts, nccl->library, handle);
+        if (handle != NULL)
+            (void)(is_well ? library->destroy(handle) : library->abort(handle));
     }
-    nccl_aborts_await(&aborts);
 }
 
 static void deinit(struct comm_group *group)

@@ -21,15 +21,6 @@ struct nccl_end {
     struct nccl_end *queued_next, *watched_next;
 };
 
-/* An abort under way: it may take until the GPU has done what stands before the launches that it
- * ends, and that may be another communicator's. */
-struct nccl_abort {
-    const struct nccl_library *library;
-    struct nccl_comm *handle;
-    pthread_t thread;
-    struct nccl_abort *next;
-};
-
 struct nccl_rank {
     struct nccl_domain *nccl;
     struct nccl_end *first, *last; /* launches whose turn comes, in the order of all ranks */
@@ -46,7 +37,6 @@ struct nccl_domain {
     pthread_cond_t turn;    /* a launch has had its turn, or the run has ended */
     pthread_cond_t stirred; /* for the watch: there are ends, the run has ended, or it is to stop */
     struct nccl_end *watched;
-    struct nccl_abort *aborts; /* waited for when the domain goes */
     bool is_stopping, has_thread;
     pthread_t thread;
     struct nccl_rank ranks[]; /* [rank_count] */
@@ -77,15 +67,6 @@ void nccl_queue_leave(const struct collective *call, bool is_launched);
 
 /* Wakes all who wait, and lets the watch abort. */
 void nccl_wake(struct nccl_domain *nccl);
-
-/* Begins to abort it, and returns: all ends of all communicators are to be told before anybody
- * waits for one. `*list` has what is under way. */
-void nccl_abort(struct nccl_abort **list, const struct nccl_library *library,
-                struct nccl_comm *handle);
-
-/* Where a GPU does nothing any more this does not return, as whatever frees its memory would not.
- * So it is called without a lock. */
-void nccl_aborts_await(struct nccl_abort **list);
 
 /* Takes the handle, so that nobody calls into it any more; NULL: it is gone. */
 struct nccl_comm *nccl_end_take(struct nccl_end *end);

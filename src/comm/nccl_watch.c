@@ -126,47 +126,16 @@ static void ranks_mark(struct nccl_domain *nccl)
     }
 }
 
-static void *abort_main(void *context)
-{
-    const struct nccl_abort *abort = context;
-    (void)abort->library->abort(abort->handle);
-    return NULL;
-}
-
-void nccl_abort(struct nccl_abort **list, const struct nccl_library *library,
-                struct nccl_comm *handle)
-{
-    struct nccl_abort *abort = memory_alloc(1, sizeof *abort);
-    if (abort != NULL) {
-        *abort = (struct nccl_abort){library, handle, .next = *list};
-        if (pthread_create(&abort->thread, NULL, abort_main, abort) == 0) {
-            *list = abort;
-            return;
-        }
-        memory_free(abort);
-    }
-    (void)library->abort(handle);
-}
-
-void nccl_aborts_await(struct nccl_abort **list)
-{
-    while (*list != NULL) {
-        struct nccl_abort *abort = *list;
-        *list = abort->next;
-        pthread_join(abort->thread, NULL);
-        memory_free(abort);
-    }
-}
-
-/* All at once: NCCL's abort of a communicator's last end returns when its kernels have left, before
- * which there may be those of another one. */
+/* NCCL's abort of a communicator's last end returns when its kernels have left: where those of
+ * another one, aborted later, stand before them on a stream, that is never. Not so with one
+ * communicator, nor in the stub. */
 static void abort_all(struct nccl_domain *nccl)
 {
     ranks_mark(nccl);
     for (struct nccl_end *end = nccl->watched; end != NULL; end = end->watched_next) {
         struct nccl_comm *handle = nccl_end_take(end);
         if (handle != NULL)
-            nccl_abort(&nccl->aborts, nccl->library, handle);
+            (void)nccl->library->abort(handle);
     }
 }
 
@@ -379,7 +348,6 @@ void nccl_domain_destroy(struct nccl_domain *nccl)
     pthread_mutex_unlock(&nccl->lock);
     if (nccl->has_thread)
         pthread_join(nccl->thread, NULL);
-    nccl_aborts_await(&nccl->aborts);
     for (int r = 0; r < nccl->domain->rank_count; r++) {
         struct device *device = nccl->domain->devices[r];
         device->ops->event_destroy(device, nccl->ranks[r].launched);
