@@ -12,8 +12,8 @@
  * checked against one another.
  *
  * Backends: `local` (ranks of one process), `slow`, the same with links as slow as they are told,
- * by which replay is held against runs; of GPUs `nccl`, where the members have one each and there
- * is an NCCL (nccl_library.h), and `virtual`, where there is none or several are on one. Which it
+ * by which replay is held against runs; of GPUs `nccl`, where every rank has one of its own and
+ * there is an NCCL (nccl_library.h), and `virtual`, where there is none or some share one. Which it
  * is, the devices say, which are all of one kind.
  */
 #ifndef PHASOR_COMM_COMM_H

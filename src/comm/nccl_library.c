@@ -16,7 +16,7 @@ static struct {
     pthread_once_t once;
     enum status status;
     struct error error;
-    struct nccl_library library;
+    struct nccl_library found;
 } the = {.once = PTHREAD_ONCE_INIT};
 
 /* ---- What is in it --------------------------------------------------------------------------- */
@@ -90,8 +90,8 @@ static enum status library_use(void *handle, const char *path, struct error *err
     struct link_map *map = NULL;
     if (dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map->l_name[0] != 0)
         path = map->l_name;
-    snprintf(the.library.path, sizeof the.library.path, "%s", path);
-    enum status status = library_read(&the.library, handle, err);
+    snprintf(the.found.path, sizeof the.found.path, "%s", path);
+    enum status status = library_read(&the.found, handle, err);
     if (status != STATUS_OK)
         dlclose(handle);
     return status;
@@ -167,7 +167,7 @@ enum status nccl_library_get(const struct nccl_library **out, struct error *err)
 {
     pthread_once(&the.once, get_once);
     if (the.status == STATUS_OK)
-        *out = &the.library;
+        *out = &the.found;
     else if (err != NULL)
         *err = the.error;
     return the.status;

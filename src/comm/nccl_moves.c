@@ -21,7 +21,7 @@
 /* Zero but for the first three: nothing was named yet, and nothing is open. */
 struct batch {
     const struct collective *call;
-    const struct nccl_library *library;
+    const struct nccl_library *nccl;
     const struct peer_ops *peers;
     bool is_open; /* the end's lock is held */
 };
@@ -29,7 +29,7 @@ struct batch {
 static struct batch batch_of(const struct collective *call)
 {
     return (struct batch){.call = call,
-                          .library = nccl_of(call->comm->group)->library,
+                          .nccl = nccl_of(call->comm->group)->library,
                           .peers = group_device(call->comm)->ops->peers};
 }
 
@@ -57,7 +57,7 @@ static enum status batch_open(struct batch *batch, struct error *err)
     pthread_mutex_lock(&end->lock);
     enum status status = end->handle == NULL ? aborted(batch, err) : STATUS_OK;
     if (status == STATUS_OK)
-        status = batch_check(batch, "ncclGroupStart", batch->library->group_start(), err);
+        status = batch_check(batch, "ncclGroupStart", batch->nccl->group_start(), err);
     batch->is_open = status == STATUS_OK;
     if (status != STATUS_OK)
         pthread_mutex_unlock(&end->lock);
@@ -71,8 +71,8 @@ static enum status batch_send(struct batch *batch, int to, const void *in, int64
         return STATUS_OK;
     TRY(batch_open(batch, err));
     int result =
-        batch->library->send(in, (size_t)bytes, NCCL_INT8, to, batch->call->comm->nccl->handle,
-                             batch->peers->native(batch->call->stream));
+        batch->nccl->send(in, (size_t)bytes, NCCL_INT8, to, batch->call->comm->nccl->handle,
+                          batch->peers->native(batch->call->stream));
     return batch_check(batch, "ncclSend", result, err);
 }
 
@@ -83,9 +83,9 @@ static enum status batch_receive(struct batch *batch, int from, void *out, int64
         return STATUS_OK;
     TRY(batch_open(batch, err));
     collective_count(batch->call, from, bytes);
-    int result = batch->library->receive(out, (size_t)bytes, NCCL_INT8, from,
-                                         batch->call->comm->nccl->handle,
-                                         batch->peers->native(batch->call->stream));
+    int result =
+        batch->nccl->receive(out, (size_t)bytes, NCCL_INT8, from, batch->call->comm->nccl->handle,
+                             batch->peers->native(batch->call->stream));
     return batch_check(batch, "ncclRecv", result, err);
 }
 
@@ -98,7 +98,7 @@ static enum status await_launch(const struct batch *batch, struct error *err)
         nccl_nap(look);
         pthread_mutex_lock(&end->lock);
         bool is_there = end->handle != NULL;
-        int result = is_there ? batch->library->async_error(end->handle, &state) : NCCL_SUCCESS;
+        int result = is_there ? batch->nccl->async_error(end->handle, &state) : NCCL_SUCCESS;
         enum status status = batch_check(batch, "ncclCommGetAsyncError",
                                          result != NCCL_SUCCESS || !is_there ? result : state, err);
         pthread_mutex_unlock(&end->lock);
@@ -116,7 +116,7 @@ static enum status batch_close(struct batch *batch, enum status named, struct er
     struct error later;
     if (!batch->is_open)
         return named;
-    int result = batch->library->group_end();
+    int result = batch->nccl->group_end();
     enum status status =
         batch_check(batch, "ncclGroupEnd", result, named == STATUS_OK ? err : &later);
     batch->is_open = false;
@@ -184,9 +184,8 @@ static enum status gather_equal(const struct collective *call, char *out, const 
     TRY(batch_open(&batch, err));
     for (int m = 0; m < call->comm->group->size; m++)
         collective_count(call, m, bytes);
-    int result =
-        batch.library->all_gather(in, out, (size_t)bytes, NCCL_INT8, call->comm->nccl->handle,
-                                  batch.peers->native(call->stream));
+    int result = batch.nccl->all_gather(in, out, (size_t)bytes, NCCL_INT8, call->comm->nccl->handle,
+                                        batch.peers->native(call->stream));
     return batch_close(&batch, batch_check(&batch, "ncclAllGather", result, err), err);
 }
 
