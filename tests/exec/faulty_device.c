@@ -73,7 +73,7 @@ static void count_down(struct stream *stream)
     X(attention)                                                                                   \
     X(route)                                                                                       \
     X(dispatch)                                                                                    \
-    X(group) X(ffn_up) X(ffn_down) X(combine) X(shared_add) X(largest) X(gather) X(copy) X(fill)
+    X(group) X(ffn_up) X(ffn_down) X(combine) X(shared_add) X(largest) X(gather) X(copy)
 #define DEFINE_FAULTY(name)                                                                        \
     static void faulty_##name(struct stream *stream, const struct op_##name *op)                   \
     {                                                                                              \
@@ -81,6 +81,14 @@ static void count_down(struct stream *stream)
         fault.real->name(stream, op);                                                              \
     }
 OPERATIONS(DEFINE_FAULTY)
+
+/* Where calls are spared, the fills of freed slots are, too. */
+static void faulty_fill(struct stream *stream, const struct op_fill *op)
+{
+    if (fault.spared_bytes == SIZE_MAX)
+        count_down(stream);
+    fault.real->fill(stream, op);
+}
 
 static void faulty_call(struct stream *stream,
                         enum status (*work)(void *argument, struct error *err),
@@ -114,6 +122,7 @@ void faulty_device_install(struct device *device, enum fault_kind kind)
         fault.ops.synchronize = faulty_synchronize;
     } else {
         OPERATIONS(USE_FAULTY)
+        USE_FAULTY(fill)
     }
     device->ops = &fault.ops;
 }

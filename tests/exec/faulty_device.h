@@ -26,7 +26,7 @@ void faulty_device_remove(struct device *device);
 void faulty_device_hang(struct comm_domain *domain, bool (*do_all_wait)(void *context),
                         void *context);
 
-/* Calls with an argument of so many bytes count for none. */
+/* Calls with an argument of so many bytes count for none, nor do fills. */
 void faulty_device_spare(size_t bytes);
 
 /* The n-th operation from now on, once. */
