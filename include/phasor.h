@@ -389,6 +389,10 @@ struct phasor_plan_params {
                                * relative to the mean */
     const char *input_path;   /* a batch file whose rows are the load, in place of sequences,
                                * prompt_tokens and output_tokens; NULL: none */
+    uint64_t draw;            /* 0: the box as its file has it. Else a seed: every number with a
+                               * range is drawn from it, uniform in its logarithm, to see what a plan
+                               * is worth where the box is not quite what was assumed. Not of a
+                               * profile */
 };
 PHASOR_API struct phasor_plan_params phasor_plan_params_default(void);
 

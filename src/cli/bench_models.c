@@ -62,7 +62,7 @@ static enum phasor_status model_open(struct phasor_model **out, const struct ben
     params.model = question->models[cell->model];
     params.devices = question->devices;
     params.thread_count = (int)question->threads;
-    if (!question->is_modelled) /* else it is the box's */
+    if (question->clock == BENCH_WALL) /* else it is the box's */
         params.memory_bytes = times(question->memory, cell->device_count);
     params.plan = plan->plan;
     params.transition = way_of(plan->way);

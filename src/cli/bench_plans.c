@@ -246,22 +246,40 @@ static void warn_once(const json_t *box)
     has_warned |= json_is_string(warning);
 }
 
-bool bench_plans_find(struct bench_cell *cell, const struct bench_question *question)
+static bool can_be_drawn(const struct bench_question *question, const json_t *box)
+{
+    if (question->clock != BENCH_PREDICTED || strcmp(table_text(box, "times"), "measured") != 0)
+        return true;
+    fprintf(stderr,
+            "phasor: --predict: %s is measured: only the numbers of a box file have ranges to be "
+            "drawn from\n",
+            question->box);
+    return false;
+}
+
+struct phasor_plan_params bench_plan_params(const struct bench_question *question,
+                                            const struct bench_cell *cell)
 {
     const struct bench_scenario *scenario = &question->scenarios[cell->scenario];
     struct phasor_plan_params params = phasor_plan_params_default();
-    struct phasor_error err;
-    char *text;
     params.model = question->models[cell->model];
     params.box = question->box;
     params.memory_bytes = question->memory;
     params.sequences = question->batch_sizes[cell->batch_size];
     params.prompt_tokens = scenario->prompt_tokens;
     params.output_tokens = scenario->output_tokens;
-    if (question->is_modelled) {
+    if (question->clock != BENCH_WALL) {
         params.max_num_seqs = params.sequences;
         params.max_num_batched_tokens = bench_pass_tokens(question, cell);
     }
+    return params;
+}
+
+bool bench_plans_find(struct bench_cell *cell, const struct bench_question *question)
+{
+    struct phasor_plan_params params = bench_plan_params(question, cell);
+    struct phasor_error err;
+    char *text;
     double began = now();
     enum phasor_status status = phasor_plan(&text, &params, &err);
     cell->planning_seconds = now() - began;
@@ -287,9 +305,12 @@ bool bench_plans_find(struct bench_cell *cell, const struct bench_question *ques
              table_text(box, "times"));
     bench_text_keep(cell->box, sizeof cell->box, words);
     cell->device_count = (int)table_int(box, "devices");
-    warn_once(box);
-    bench_plans_choose(cell, question, root);
+    bool is_good = can_be_drawn(question, box);
+    if (is_good) {
+        warn_once(box);
+        bench_plans_choose(cell, question, root);
+    }
     json_decref(root);
     phasor_text_free(text);
-    return true;
+    return is_good;
 }

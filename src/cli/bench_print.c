@@ -20,6 +20,20 @@ static json_t *real_or_null(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
+/* Under `key`, and the interval behind it. */
+static void against_put(json_t *row, const char *key, const struct bench_against *of)
+{
+    char low[48], high[48];
+    if (!of->is_known)
+        return;
+    snprintf(low, sizeof low, "%s_low", key);
+    snprintf(high, sizeof high, "%s_high", key);
+    json_object_set_new(row, key, json_real(of->ratio.middle));
+    json_object_set_new(row, low,
+                        isfinite(of->ratio.high) ? json_real(of->ratio.low) : json_null());
+    json_object_set_new(row, high, real_or_null(of->ratio.high));
+}
+
 /* Times, once there is a round. */
 static void times_put(json_t *row, const struct bench_summary *of)
 {
@@ -37,13 +51,10 @@ static void times_put(json_t *row, const struct bench_summary *of)
                             json_integer((json_int_t)of->collective_bytes));
         json_object_set_new(row, "peak_bytes", json_integer((json_int_t)of->peak_bytes));
     }
-    if (of->has_ratio) {
-        json_object_set_new(row, "against_static_tp", json_real(of->ratio.mean));
-        json_object_set_new(row, "against_static_tp_low",
-                            isfinite(of->ratio.high) ? json_real(of->ratio.low) : json_null());
-        json_object_set_new(row, "against_static_tp_high", real_or_null(of->ratio.high));
-        json_object_set_new(row, "is_static_tp", json_boolean(of->is_static_tp));
-    }
+    against_put(row, "against_static_tp", &of->static_tp);
+    against_put(row, "against_static_tp_int4", &of->static_tp_int4);
+    if (of->static_tp.is_known)
+        json_object_set_new(row, "is_static_tp", json_boolean(of->static_tp.is_same));
 }
 
 static json_t *row_json(const struct bench_results *results, int index, enum bench_mode mode,
@@ -102,25 +113,25 @@ static void markdown_head(const struct bench_results *results)
     print_text(results->cell_count > 0 ? results->cells[0].box : "nobody");
     printf(
         ".\n%s Medians of the rounds; the spread is from the first quartile to the third. Against "
-        "static TP: above 1 is faster, with the interval of 95 %% over pairs of rounds.\n\n",
-        bench_clock_sentence(&results->question));
+        "static TP, and static TP on INT4: above 1 is faster, %s.\n\n",
+        bench_clock_sentence(&results->question), bench_interval_words(&results->question));
     printf(
         "| model | load | mode | plan | predicted | prefill | decode | between | total | spread | "
-        "tokens/s | TTFT | TPOT | against static TP |\n"
+        "tokens/s | TTFT | TPOT | against static TP | against it on INT4 |\n"
         "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: "
-        "| --- |\n");
+        "| --- | --- |\n");
 }
 
-static void markdown_ratio(const struct bench_summary *of)
+static void markdown_against(const struct bench_against *of)
 {
-    if (of->is_static_tp)
-        printf("1, the same plan |\n");
-    else if (!of->has_ratio)
-        printf("- |\n");
+    if (of->is_same)
+        printf(" 1, the same plan |");
+    else if (!of->is_known)
+        printf(" - |");
     else if (isinf(of->ratio.high))
-        printf("%.3f |\n", of->ratio.mean);
+        printf(" %.3f |", of->ratio.middle);
     else
-        printf("%.3f (%.3f to %.3f) |\n", of->ratio.mean, of->ratio.low, of->ratio.high);
+        printf(" %.3f (%.3f to %.3f) |", of->ratio.middle, of->ratio.low, of->ratio.high);
 }
 
 static void markdown_row(const struct bench_results *results, int index, enum bench_mode mode,
@@ -129,14 +140,16 @@ static void markdown_row(const struct bench_results *results, int index, enum be
     const struct bench_question *question = &results->question;
     const struct bench_cell *cell = &results->cells[index];
     const struct bench_scenario *scenario = &question->scenarios[cell->scenario];
+    char name[BENCH_NAME_BYTES];
+    bench_model_name(name, question, cell->model);
     printf("| ");
-    print_text(bench_model_name(question, cell->model));
+    print_text(name);
     printf(" | %lld/%lld x %lld | %s | ", (long long)scenario->prompt_tokens,
            (long long)scenario->output_tokens, (long long)question->batch_sizes[cell->batch_size],
            bench_mode_names[mode]);
     if (of->plan == NULL) {
         print_text(of->why);
-        printf(" | | | | | | | | | | |\n");
+        printf(" | | | | | | | | | | | |\n");
         return;
     }
     print_text(of->plan->plan);
@@ -148,15 +161,17 @@ static void markdown_row(const struct bench_results *results, int index, enum be
            of->plan->predicted_prefill + of->plan->predicted_between + of->plan->predicted_decode);
     if (of->rounds == 0) {
         print_text(of->why == NULL ? "not run" : of->why);
-        printf(" | | | | | | | | |\n");
+        printf(" | | | | | | | | | |\n");
         return;
     }
     printf("%.3g | %.3g | %.3g | %.3g | %.1f %% | %.0f | ", of->prefill.median, of->decode.median,
            of->between.median, of->total.median, 100 * of->total.spread, of->tokens_per_second);
     if (of->ttft > 0)
         printf("%.3g", of->ttft);
-    printf(" | %.3g | ", of->tpot);
-    markdown_ratio(of);
+    printf(" | %.3g |", of->tpot);
+    markdown_against(&of->static_tp);
+    markdown_against(&of->static_tp_int4);
+    putchar('\n');
 }
 
 /* The columns are the keys of a row, spreads with their median and their spread. */
@@ -185,6 +200,9 @@ static const char *const columns[] = {
     "against_static_tp",
     "against_static_tp_low",
     "against_static_tp_high",
+    "against_static_tp_int4",
+    "against_static_tp_int4_low",
+    "against_static_tp_int4_high",
     "why",
 };
 
@@ -262,8 +280,31 @@ static void row_print(const struct bench_results *results, int cell, enum bench_
     json_decref(row);
 }
 
+struct overalls {
+    struct bench_overall static_tp[BENCH_MODE_COUNT], static_tp_int4[BENCH_MODE_COUNT];
+};
+
+static void markdown_overall(const char *mode, const char *other, const struct bench_overall *of)
+{
+    if (of->cells > 0)
+        printf("- %s: %.3f to %.3f times %s, %.3f in the geometric mean of %d loads\n", mode,
+               of->least, of->most, other, of->mean, of->cells);
+}
+
+static void markdown_overalls(const struct overalls *of)
+{
+    putchar('\n');
+    for (int mode = 0; mode < BENCH_MODE_COUNT; mode++) {
+        if (mode != BENCH_STATIC_TP)
+            markdown_overall(bench_mode_names[mode], "static TP", &of->static_tp[mode]);
+    }
+    markdown_overall(bench_mode_names[BENCH_ADAPTIVE], "static TP on INT4",
+                     &of->static_tp_int4[BENCH_ADAPTIVE]);
+}
+
 bool bench_print(const struct bench_results *results, enum bench_format format)
 {
+    struct overalls overalls = {.static_tp = {{.cells = 0}}};
     bool is_first = true;
     if (format == BENCH_MARKDOWN)
         markdown_head(results);
@@ -277,9 +318,13 @@ bool bench_print(const struct bench_results *results, enum bench_format format)
             if (!bench_summarize(&summary, results, cell, mode))
                 return false;
             row_print(results, cell, mode, &summary, format, is_first);
+            bench_overall_add(&overalls.static_tp[mode], &summary.static_tp);
+            bench_overall_add(&overalls.static_tp_int4[mode], &summary.static_tp_int4);
             is_first = false;
         }
     }
+    if (format == BENCH_MARKDOWN)
+        markdown_overalls(&overalls);
     if (format == BENCH_JSON)
         fputs(is_first ? "[]\n" : "\n]\n", stdout);
     return true;

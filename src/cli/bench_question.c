@@ -20,29 +20,60 @@ bool bench_mode_plans(enum bench_mode mode)
            mode == BENCH_ADAPTIVE_EXACT || mode == BENCH_ADAPTIVE;
 }
 
+static const char *const clock_names[BENCH_CLOCK_COUNT] = {"wall", "modelled", "predicted"};
+
 const char *bench_clock_name(const struct bench_question *question)
 {
-    return question->is_modelled ? "modelled" : "wall";
+    return clock_names[question->clock];
 }
 
 const char *bench_clock_sentence(const struct bench_question *question)
 {
-    return question->is_modelled
-               ? "Modelled: prefill by replay of passes that were recorded on this machine's "
-                 "ranks, "
-                 "over links as much slower than the box's as they compute slower; decode by the "
-                 "box's figures; changes of layout as they are predicted."
-               : "Seconds by the clock.";
+    static const char *const sentences[BENCH_CLOCK_COUNT] = {
+        [BENCH_WALL] = "Seconds by the clock.",
+        [BENCH_MODELLED] =
+            "Modelled: prefill by replay of passes that were recorded on this machine's ranks, "
+            "over links as much slower than the box's as they compute slower; decode by the box's "
+            "figures; changes of layout as they are predicted.",
+        [BENCH_PREDICTED] =
+            "Predicted: the plans as they were chosen, each round priced with the box's numbers "
+            "drawn anew, each from its range; nothing ran.",
+    };
+    return sentences[question->clock];
 }
 
-const char *bench_model_name(const struct bench_question *question, int model)
+const char *bench_interval_words(const struct bench_question *question)
 {
-    const char *path = question->models[model], *at = path + strlen(path);
-    while (at > path + 1 && at[-1] == '/')
-        at--;
-    while (at > path && at[-1] != '/')
-        at--;
-    return at;
+    return question->clock == BENCH_PREDICTED
+               ? "in the median of all rounds, with the least and the most of them"
+               : "with the interval of 95 % over pairs of rounds";
+}
+
+static bool clock_parse(struct bench_question *out, const char *name)
+{
+    int clock = 0;
+    while (clock < BENCH_CLOCK_COUNT && strcmp(name, clock_names[clock]) != 0)
+        clock++;
+    out->clock = (enum bench_clock)clock;
+    return clock < BENCH_CLOCK_COUNT;
+}
+
+void bench_model_name(char out[BENCH_NAME_BYTES], const struct bench_question *question, int model)
+{
+    static const char file[] = "/config.json"; /* of a model of which no more is there */
+    const char *path = question->models[model];
+    size_t length = strlen(path), tail = sizeof file - 1;
+    if (length > tail && strcmp(path + length - tail, file) == 0)
+        length -= tail;
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    size_t begin = length;
+    while (begin > 0 && path[begin - 1] != '/')
+        begin--;
+    if (length - begin >= BENCH_NAME_BYTES)
+        length = begin + BENCH_NAME_BYTES - 1;
+    memcpy(out, path + begin, length - begin);
+    out[length - begin] = 0;
 }
 
 /* ---- Lists ----------------------------------------------------------------------------------- */
@@ -202,10 +233,7 @@ bool bench_question_read(struct bench_question *out, const json_t *object)
     const char *box = json_string_value(json_object_get(object, "box"));
     *out = (struct bench_question){.model_count = 0};
     const char *clock = json_string_value(json_object_get(object, "clock"));
-    if (devices == NULL || box == NULL || clock == NULL)
-        return false;
-    out->is_modelled = strcmp(clock, "modelled") == 0;
-    if (strcmp(clock, bench_clock_name(out)) != 0)
+    if (devices == NULL || box == NULL || clock == NULL || !clock_parse(out, clock))
         return false;
     out->devices = strdup(devices);
     out->box = strdup(box);

@@ -31,27 +31,39 @@ struct bench_scenario {
 
 #define BENCH_LIST_MAX 32 /* of models, scenarios, and batch sizes */
 
+/* Where the times of runs come from. */
+enum bench_clock {
+    BENCH_WALL,      /* the clock, on the devices at hand */
+    BENCH_MODELLED,  /* a box's: replay of recorded passes, and its figures */
+    BENCH_PREDICTED, /* the planner's, of a box whose numbers are drawn anew in each round */
+    BENCH_CLOCK_COUNT
+};
+
 struct bench_question {
     char *models[BENCH_LIST_MAX];
     struct bench_scenario scenarios[BENCH_LIST_MAX];
     int64_t batch_sizes[BENCH_LIST_MAX]; /* sequences in all */
     int model_count, scenario_count, batch_size_count;
-    unsigned modes;   /* a bit for each */
-    char *devices;    /* as of phasor run */
-    char *box;        /* whose times the plans are chosen by: a name or a file */
-    bool is_modelled; /* times are the box's, by replay and its figures, and not by the clock */
-    int64_t threads;  /* 0: one for each core */
-    uint64_t seed;    /* of the prompts' token ids */
-    uint64_t memory;  /* of each device, for the planner; 0: what the box says */
+    unsigned modes; /* a bit for each */
+    char *devices;  /* as of phasor run */
+    char *box;      /* whose times the plans are chosen by: a name or a file */
+    enum bench_clock clock;
+    int64_t threads; /* 0: one for each core */
+    uint64_t seed;   /* of the prompts' token ids; predicted: of what is drawn */
+    uint64_t memory; /* of each device, for the planner; 0: what the box says */
 };
 
-/* Of all times: "wall" or "modelled". */
+/* Of all times: "wall", "modelled" or "predicted". */
 const char *bench_clock_name(const struct bench_question *question);
 
 const char *bench_clock_sentence(const struct bench_question *question);
 
-/* The last part of its path, for people. */
-const char *bench_model_name(const struct bench_question *question, int model);
+/* What a ratio's interval is of. */
+const char *bench_interval_words(const struct bench_question *question);
+
+/* The last part of its path, or of DIR of "DIR/config.json", for people. */
+#define BENCH_NAME_BYTES 256
+void bench_model_name(char out[BENCH_NAME_BYTES], const struct bench_question *question, int model);
 
 /* "256/64,4096/64", "8,16,32" and "static-tp,adaptive": false where that is not what `text` is, or
  * something stands in it twice. */

@@ -80,7 +80,8 @@ static bool path_format(char out[PATH_BYTES], const struct bench_replayer *repla
                         int round)
 {
     const struct bench_question *question = &replayer->results->question;
-    char what[96], text[BENCH_PLAN_BYTES];
+    char what[96], text[BENCH_PLAN_BYTES], name[BENCH_NAME_BYTES];
+    bench_model_name(name, question, cell->model);
     snprintf(text, sizeof text, "%s", plan->plan);
     for (char *at = text; *at != 0; at++)
         *at = *at == '|' ? '_' : *at == ':' ? '-' : *at == '>' ? '+' : *at;
@@ -90,9 +91,8 @@ static bool path_format(char out[PATH_BYTES], const struct bench_replayer *repla
     else
         snprintf(what, sizeof what, "prefill-%" PRId64 "-of-%" PRId64 "-%" PRId64,
                  pass->pass_tokens, pass->prompt_tokens, pass->pass_index);
-    int length = snprintf(out, PATH_BYTES, "%s/%s-%s.%s.t%" PRId64 ".%s.%d", replayer->folder,
-                          bench_model_name(question, cell->model), identity, text,
-                          question->threads, what, round);
+    int length = snprintf(out, PATH_BYTES, "%s/%s-%s.%s.t%" PRId64 ".%s.%d", replayer->folder, name,
+                          identity, text, question->threads, what, round);
     return length < PATH_BYTES;
 }
 
@@ -299,8 +299,6 @@ enum phasor_status bench_replayer_run(struct bench_replayer *replayer, struct be
     const struct bench_question *question = &replayer->results->question;
     const struct bench_cell *cell = &replayer->results->cells[out->cell];
     const struct bench_plan *plan = &cell->plans[out->plan];
-    const struct bench_scenario *scenario = &question->scenarios[cell->scenario];
-    int64_t sequences = question->batch_sizes[cell->batch_size];
     enum phasor_status status = prefill_time(&out->prefill, replayer, cell, plan, out->round, err);
     if (status == PHASOR_OK)
         status = decode_time(&out->decode, replayer, cell, plan, err);
@@ -309,10 +307,7 @@ enum phasor_status bench_replayer_run(struct bench_replayer *replayer, struct be
         return status;
     out->between = plan->predicted_between;
     out->total = out->prefill + out->between + out->decode;
-    out->prompt_tokens = (uint64_t)(sequences * scenario->prompt_tokens);
-    out->completion_tokens = (uint64_t)(sequences * scenario->output_tokens);
-    if (scenario->output_tokens > 1)
-        out->tpot = out->tpot_p99 = out->decode / (double)(scenario->output_tokens - 1);
+    bench_run_count(out, question, cell);
     return PHASOR_OK;
 }
 

@@ -43,6 +43,17 @@ const struct bench_run *bench_run_find(const struct bench_results *results, int 
     return place == 0 ? NULL : &results->runs[place - 1];
 }
 
+void bench_run_count(struct bench_run *run, const struct bench_question *question,
+                     const struct bench_cell *cell)
+{
+    const struct bench_scenario *scenario = &question->scenarios[cell->scenario];
+    int64_t sequences = question->batch_sizes[cell->batch_size];
+    run->prompt_tokens = (uint64_t)(sequences * scenario->prompt_tokens);
+    run->completion_tokens = (uint64_t)(sequences * scenario->output_tokens);
+    if (scenario->output_tokens > 1)
+        run->tpot = run->tpot_p99 = run->decode / (double)(scenario->output_tokens - 1);
+}
+
 void bench_text_keep(char *out, size_t capacity, const char *text)
 {
     snprintf(out, capacity, "%s", text);

@@ -80,6 +80,10 @@ const struct bench_plan *bench_plan_of(const struct bench_cell *cell, enum bench
 const struct bench_run *bench_run_find(const struct bench_results *results, int cell, int plan,
                                        int round);
 
+/* The tokens of a run that nobody ran, and what each of its steps of decode took. */
+void bench_run_count(struct bench_run *run, const struct bench_question *question,
+                     const struct bench_cell *cell);
+
 /* Keeps the beginning of a text, whole characters of UTF-8. */
 void bench_text_keep(char *out, size_t capacity, const char *text);
 

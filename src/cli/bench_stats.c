@@ -51,3 +51,11 @@ struct bench_ratio bench_ratio_of(const double *first, const double *second, int
     double half = student(count - 1) * sqrt(squares / (count - 1) / count);
     return (struct bench_ratio){exp(mean), exp(mean - half), exp(mean + half)};
 }
+
+struct bench_ratio bench_ratio_range(double *first, const double *second, int count)
+{
+    for (int i = 0; i < count; i++)
+        first[i] /= second[i];
+    double median = bench_spread_of(first, count).median;
+    return (struct bench_ratio){median, first[0], first[count - 1]};
+}

@@ -13,8 +13,11 @@ struct bench_spread bench_spread_of(double *values, int count);
  * second: the geometric mean of the ratios, and its interval of 95 % by Student's t over their
  * logarithms. With one pair there is no interval: low is 0 and high infinite. */
 struct bench_ratio {
-    double mean, low, high;
+    double middle, low, high;
 };
 struct bench_ratio bench_ratio_of(const double *first, const double *second, int count);
+
+/* Of the same the median, the least and the most; count > 0. `first` is written over. */
+struct bench_ratio bench_ratio_range(double *first, const double *second, int count);
 
 #endif

@@ -1,22 +1,23 @@
 #include "bench_summary.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
-/* Values of all rounds, and those of static TP in the same. */
+/* Values of all rounds. */
 struct rounds {
     double *prefill, *decode, *between, *total, *ttft, *tpot;
-    double *own, *tp; /* [paired] */
-    int count, paired;
+    double *own, *other; /* of those that another mode has, too */
+    int count;
 };
 
 static bool rounds_init(struct rounds *out, size_t count)
 {
     double *values = calloc(8 * (count + 1), sizeof *values);
     double **at[] = {&out->prefill, &out->decode, &out->between, &out->total,
-                     &out->ttft,    &out->tpot,   &out->own,     &out->tp};
+                     &out->ttft,    &out->tpot,   &out->own,     &out->other};
     *out = (struct rounds){.count = 0};
     for (size_t i = 0; i < 8 && values != NULL; i++)
         *at[i] = values + i * (count + 1);
@@ -39,15 +40,6 @@ static void round_add(struct rounds *to, const struct bench_run *run, double pla
     to->total[i] = run->total + planning;
     to->ttft[i] = run->ttft;
     to->tpot[i] = run->tpot;
-}
-
-static void pair_add(struct rounds *to, const struct bench_run *run, const struct bench_run *tp,
-                     double planning)
-{
-    if (tp == NULL || tp->has_failed)
-        return;
-    to->own[to->paired] = run->total + planning;
-    to->tp[to->paired++] = tp->total;
 }
 
 static void medians_put(struct bench_summary *out, struct rounds *rounds)
@@ -75,7 +67,6 @@ static void rounds_fill(struct rounds *rounds, struct bench_summary *out,
                         const struct bench_results *results, int index, double planning)
 {
     const struct bench_cell *cell = &results->cells[index];
-    const struct bench_plan *tp = bench_plan_of(cell, BENCH_STATIC_TP);
     for (size_t i = 0; i < results->run_count; i++) {
         const struct bench_run *run = &results->runs[i];
         if (run->cell != index || &cell->plans[run->plan] != out->plan)
@@ -87,9 +78,6 @@ static void rounds_fill(struct rounds *rounds, struct bench_summary *out,
             continue;
         }
         round_add(rounds, run, planning);
-        if (tp != NULL)
-            pair_add(rounds, run,
-                     bench_run_find(results, index, (int)(tp - cell->plans), run->round), planning);
         uint64_t tokens = run->prompt_tokens + run->completion_tokens;
         out->tokens_per_second = (double)tokens; /* the same in each round */
         if (run->peak_bytes > out->peak_bytes)
@@ -97,6 +85,54 @@ static void rounds_fill(struct rounds *rounds, struct bench_summary *out,
         if (run->collective_bytes > out->collective_bytes)
             out->collective_bytes = run->collective_bytes;
     }
+}
+
+/* ---- Beside another mode --------------------------------------------------------------------- */
+
+static bool is_of(const struct bench_results *results, const struct bench_run *run, int index,
+                  const struct bench_plan *plan)
+{
+    return run->cell == index && &results->cells[index].plans[run->plan] == plan &&
+           !run->has_failed;
+}
+
+/* `planning` is in the plan's own time alone: modes that are compared with have none to do. */
+static struct bench_against against(struct rounds *rounds, const struct bench_results *results,
+                                    int index, const struct bench_plan *plan, enum bench_mode mode,
+                                    double planning)
+{
+    const struct bench_cell *cell = &results->cells[index];
+    const struct bench_plan *other = bench_plan_of(cell, mode);
+    int count = 0;
+    for (size_t i = 0; i < results->run_count && other != NULL; i++) {
+        const struct bench_run *run = &results->runs[i];
+        if (!is_of(results, run, index, plan))
+            continue;
+        const struct bench_run *beside =
+            bench_run_find(results, index, (int)(other - cell->plans), run->round);
+        if (beside == NULL || beside->has_failed)
+            continue;
+        rounds->own[count] = run->total + planning;
+        rounds->other[count++] = beside->total;
+    }
+    if (plan == other)
+        return (struct bench_against){true, true, {1, 1, 1}};
+    if (count == 0)
+        return (struct bench_against){.is_known = false};
+    return (struct bench_against){true, false,
+                                  results->question.clock == BENCH_PREDICTED
+                                      ? bench_ratio_range(rounds->other, rounds->own, count)
+                                      : bench_ratio_of(rounds->other, rounds->own, count)};
+}
+
+/* What has a plan of those that need no planner takes no more than that does; and the planner's
+ * time is this machine's: where others are a box's it is left out. */
+static double planning_of(const struct bench_results *results, int index, enum bench_mode mode,
+                          const struct bench_plan *plan)
+{
+    bool plans = bench_mode_plans(mode) && results->question.clock == BENCH_WALL &&
+                 plan != bench_plan_of(&results->cells[index], BENCH_STATIC_TP);
+    return plans ? results->cells[index].planning_seconds : 0;
 }
 
 bool bench_summarize(struct bench_summary *out, const struct bench_results *results, int index,
@@ -111,20 +147,29 @@ bool bench_summarize(struct bench_summary *out, const struct bench_results *resu
     }
     if (!rounds_init(&rounds, results->run_count))
         return false;
-    /* What has static TP's plan is static TP: it takes no more than that does. */
-    out->is_static_tp = out->plan == bench_plan_of(cell, BENCH_STATIC_TP);
-    /* The planner's time is this machine's: where others are a box's it is left out. */
-    bool plans = bench_mode_plans(mode) && !out->is_static_tp && !results->question.is_modelled;
-    rounds_fill(&rounds, out, results, index, plans ? cell->planning_seconds : 0);
+    double planning = planning_of(results, index, mode, out->plan);
+    rounds_fill(&rounds, out, results, index, planning);
     if (rounds.count > 0) {
         medians_put(out, &rounds);
         out->tokens_per_second /= out->total.median;
     }
-    out->has_ratio = rounds.paired > 0;
-    if (out->is_static_tp)
-        out->ratio = (struct bench_ratio){1, 1, 1};
-    else if (out->has_ratio)
-        out->ratio = bench_ratio_of(rounds.tp, rounds.own, rounds.paired);
+    out->static_tp = against(&rounds, results, index, out->plan, BENCH_STATIC_TP, planning);
+    out->static_tp_int4 =
+        against(&rounds, results, index, out->plan, BENCH_STATIC_TP_INT4, planning);
     rounds_free(&rounds);
     return true;
+}
+
+/* ---- Over cells ------------------------------------------------------------------------------ */
+
+void bench_overall_add(struct bench_overall *to, const struct bench_against *cell)
+{
+    double ratio = cell->ratio.middle;
+    if (!cell->is_known)
+        return;
+    double logs = to->cells > 0 ? to->cells * log(to->mean) : 0;
+    to->least = to->cells > 0 ? fmin(to->least, ratio) : ratio;
+    to->most = to->cells > 0 ? fmax(to->most, ratio) : ratio;
+    to->cells++;
+    to->mean = exp((logs + log(ratio)) / to->cells);
 }

@@ -5,6 +5,14 @@
 #include "bench_results.h"
 #include "bench_stats.h"
 
+/* Beside another mode, over the rounds that both have. By the clock and modelled the interval is of
+ * 95 %; predicted, it is that of all draws. */
+struct bench_against {
+    bool is_known;
+    bool is_same;             /* the plan is the same: the ratio is 1, and was not measured */
+    struct bench_ratio ratio; /* above 1: faster than the other */
+};
+
 struct bench_summary {
     const struct bench_plan *plan; /* NULL: the mode has none */
     const char *why;               /* then, or why a run has failed; NULL: none has */
@@ -14,10 +22,16 @@ struct bench_summary {
     double ttft, tpot;                                   /* medians of the rounds' medians */
     double tokens_per_second;                            /* prompts and answers, by `total` */
     uint64_t collective_bytes, peak_bytes;               /* the most of a round */
-    bool has_ratio;           /* to static TP, over the rounds that both have */
-    bool is_static_tp;        /* the plan is the same: the ratio is 1, and was not measured */
-    struct bench_ratio ratio; /* above 1: faster than static TP */
+    struct bench_against static_tp, static_tp_int4;
 };
+
+/* The same over cells: the least and the most of the ratios, and their geometric mean. */
+struct bench_overall {
+    int cells; /* 0: nothing else is known */
+    double least, most, mean;
+};
+
+void bench_overall_add(struct bench_overall *to, const struct bench_against *cell);
 
 /* False where memory is short. */
 bool bench_summarize(struct bench_summary *out, const struct bench_results *results, int cell,

@@ -1,12 +1,15 @@
-/* phasor bench: adaptive plans against static ones, side by side, by the clock. */
+/* phasor bench: adaptive plans against static ones, side by side: by the clock, modelled of a box
+ * that is not here, or predicted of one that is not quite known. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bench_plans.h"
+#include "bench_predict.h"
 #include "bench_print.h"
 #include "bench_replay.h"
 #include "bench_run.h"
@@ -15,7 +18,7 @@
 #include "stop_signal.h"
 
 struct bench_values {
-    const char *devices, *box, *replay, *recordings, *results;
+    const char *devices, *box, *replay, *recordings, *predict, *results;
     const char *scenarios, *batch_sizes, *modes;
     int64_t threads, repeats;
     uint64_t seed, memory;
@@ -56,6 +59,10 @@ static const struct cli_option options[] = {
      "with --replay: the folder of recorded passes, made if need be; what is there is not recorded "
      "again",
      0, 0, NULL},
+    {"predict", 0, OPTION_FILE, AT(predict), "BOX",
+     "run nothing: choose plans for the box, and predict them in each round with its numbers drawn "
+     "anew from their ranges",
+     0, 0, NULL},
     {"scenarios", 0, OPTION_TEXT, AT(scenarios), "LIST",
      "tokens of a prompt and of its answer (256/64,256/2048,4096/64,4096/2048)", 0, 0, NULL},
     {"batch-sizes", 0, OPTION_TEXT, AT(batch_sizes), "LIST", "sequences in all (8,16,32,64)", 0, 0,
@@ -90,12 +97,14 @@ struct bench {
     struct bench_results results;
     struct bench_runner runner;     /* by the clock */
     struct bench_replayer replayer; /* modelled */
+    struct bench_predictor predictor;
     struct progress progress;
     char what[192]; /* is run, for the bar */
     uint64_t done, total;
-    /* Of the runs that were made: seconds, and what was predicted for them. */
-    double spent, predicted_spent;
-    double predicted_left;
+    /* Of the runs that were made: seconds of this machine's clock, and what stands for them: what
+     * was predicted where runs are by the clock, else one for each. */
+    double spent, weight_spent;
+    double weight_left;
 };
 
 /* ---- The question ---------------------------------------------------------------------------- */
@@ -160,11 +169,14 @@ static bool question_get(struct bench_question *out, char **models, int model_co
     out->threads = values.threads;
     out->seed = values.seed;
     out->memory = values.memory;
-    out->devices = strdup(values.devices);
+    out->devices = strdup(values.predict != NULL ? values.predict : values.devices);
     for (int i = 0; i < model_count; i++)
         out->models[out->model_count++] = model_copy(models[i]);
-    out->is_modelled = values.replay != NULL;
-    const char *box = out->is_modelled ? values.replay : values.box;
+    out->clock = values.predict != NULL  ? BENCH_PREDICTED
+                 : values.replay != NULL ? BENCH_MODELLED
+                                         : BENCH_WALL;
+    const char *const boxes[BENCH_CLOCK_COUNT] = {values.box, values.replay, values.predict};
+    const char *box = boxes[out->clock];
     if (box == NULL && (path = profile_find()) == NULL)
         return false;
     out->box = strdup(box == NULL ? path : box);
@@ -191,9 +203,24 @@ static int lists_get(const struct cli_command *command, struct bench_question *o
     return -1;
 }
 
+/* What is predicted takes neither devices nor another box. */
+static int predict_check(const struct cli_command *command)
+{
+    if (values.replay != NULL || values.recordings != NULL)
+        return options_mistake(command, "--predict runs nothing; leave --replay and --recordings");
+    if (values.box != NULL)
+        return options_mistake(command, "--predict has the box; leave --box");
+    if (values.devices != NULL)
+        return options_mistake(command, "--predict is of the box's devices; leave --devices");
+    return -1;
+}
+
 static int values_check(const struct cli_command *command, int model_count)
 {
-    if (values.devices == NULL)
+    int code = values.predict != NULL ? predict_check(command) : -1;
+    if (code >= 0)
+        return code;
+    if (values.devices == NULL && values.predict == NULL)
         return options_mistake(command, "--devices is missing: plans are for the ranks that it "
                                         "names, such as cpu:4");
     if (model_count > BENCH_LIST_MAX)
@@ -216,11 +243,12 @@ static bool devices_fit(const struct bench_question *question, const struct benc
     char wanted[16];
     snprintf(wanted, sizeof wanted, "cpu:%d", cell->device_count);
     bool is_one = cell->device_count == 1 && strcmp(devices, "cpu") == 0;
-    bool is_gpu = strncmp(devices, "cuda:", 5) == 0 && !question->is_modelled;
+    bool is_gpu = strncmp(devices, "cuda:", 5) == 0 && question->clock == BENCH_WALL;
     bool has_plan = false; /* without one the box was not looked at */
     for (int i = 0; i < cell->plan_count; i++)
         has_plan |= *cell->plans[i].plan != 0;
-    if (strcmp(devices, wanted) == 0 || is_one || is_gpu || !has_plan)
+    if (strcmp(devices, wanted) == 0 || is_one || is_gpu || !has_plan ||
+        question->clock == BENCH_PREDICTED)
         return true;
     fprintf(stderr, "phasor: --devices: %s has %d devices, for which plans run with %s; found %s\n",
             question->box, cell->device_count, wanted, devices);
@@ -242,21 +270,31 @@ static bool plans_find(struct bench_results *results)
     return true;
 }
 
-static double predicted_of(const struct bench_plan *plan)
+/* For how much of the time it stands. */
+static double weight_of(const struct bench *bench, const struct bench_plan *plan)
 {
+    if (bench->results.question.clock != BENCH_WALL)
+        return 1;
     return plan->predicted_prefill + plan->predicted_between + plan->predicted_decode;
+}
+
+static double now(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
 }
 
 /* ---- Runs ------------------------------------------------------------------------------------ */
 
-/* By what runs took so far for each predicted second. */
+/* By what runs took so far. */
 static void left_format(char *out, size_t capacity, const struct bench *bench)
 {
-    if (bench->predicted_spent <= 0) {
+    if (bench->weight_spent <= 0) {
         *out = 0;
         return;
     }
-    double left = bench->predicted_left * bench->spent / bench->predicted_spent;
+    double left = bench->weight_left * bench->spent / bench->weight_spent;
     snprintf(out, capacity, left < 90 ? ", %.0f s left" : ", %.0f min left",
              left < 90 ? left : left / 60);
 }
@@ -301,26 +339,37 @@ static void what_format(struct bench *bench, const struct bench_run *run)
              cell->plans[run->plan].plan);
 }
 
+static enum phasor_status run_as_asked(struct bench *bench, struct bench_run *run,
+                                       struct phasor_error *err)
+{
+    switch (bench->results.question.clock) {
+    case BENCH_MODELLED:
+        return bench_replayer_run(&bench->replayer, run, err);
+    case BENCH_PREDICTED:
+        return bench_predictor_run(&bench->predictor, run, err);
+    default:
+        return bench_runner_run(&bench->runner, run, err);
+    }
+}
+
 /* False: the bench ends. A run that fails is told, and is one that is missing. */
 static bool run_make(struct bench *bench, int cell, int plan, int round)
 {
     struct bench_run run = {.cell = cell, .plan = plan, .round = round};
     struct phasor_error err;
-    double predicted = predicted_of(&bench->results.cells[cell].plans[plan]);
+    double weight = weight_of(bench, &bench->results.cells[cell].plans[plan]), began = now();
     what_format(bench, &run);
     bar_draw(bench);
-    enum phasor_status status = bench->results.question.is_modelled
-                                    ? bench_replayer_run(&bench->replayer, &run, &err)
-                                    : bench_runner_run(&bench->runner, &run, &err);
+    enum phasor_status status = run_as_asked(bench, &run, &err);
     progress_erase(&bench->progress);
     if (stop_signal_get() != 0)
         return false;
     if (status != PHASOR_OK && !bench->progress.is_quiet)
         fprintf(stderr, "warning: %s failed: %s\n", bench->what, err.message);
     bench->done++;
-    bench->predicted_left -= predicted;
-    bench->predicted_spent += run.has_failed ? 0 : predicted;
-    bench->spent += run.has_failed ? 0 : run.total;
+    bench->weight_left -= weight;
+    bench->weight_spent += run.has_failed ? 0 : weight;
+    bench->spent += run.has_failed ? 0 : now() - began;
     if (run.has_failed)
         bench_text_keep(run.message, sizeof run.message, err.message);
     return bench_results_add_run(&bench->results, &run);
@@ -352,7 +401,7 @@ static bool run_count(struct bench *bench, int cell, int plan, int round)
 {
     (void)round;
     bench->total++;
-    bench->predicted_left += predicted_of(&bench->results.cells[cell].plans[plan]);
+    bench->weight_left += weight_of(bench, &bench->results.cells[cell].plans[plan]);
     return true;
 }
 
@@ -391,16 +440,30 @@ static bool runner_init(struct bench *bench)
     return true;
 }
 
+static bool runs_init(struct bench *bench)
+{
+    switch (bench->results.question.clock) {
+    case BENCH_MODELLED:
+        return replayer_init(bench);
+    case BENCH_PREDICTED:
+        bench->predictor = (struct bench_predictor){.results = &bench->results};
+        return true;
+    default:
+        return runner_init(bench);
+    }
+}
+
 static int runs_make(struct bench *bench)
 {
     runs_each(bench, run_count);
-    if (!(bench->results.question.is_modelled ? replayer_init(bench) : runner_init(bench)))
+    if (!runs_init(bench))
         return EXIT_FATAL;
     stop_signal_catch(values.quiet ? NULL : stop_sentence());
     progress_begin(&bench->progress);
     bool is_whole = runs_each(bench, run_make);
     bench_runner_deinit(&bench->runner);
     bench_replayer_deinit(&bench->replayer);
+    bench_predictor_deinit(&bench->predictor);
     if (stop_signal_get() != 0)
         return 128 + stop_signal_get();
     return is_whole ? EXIT_DONE : EXIT_FATAL;

@@ -49,8 +49,10 @@ static void put_rung_row(FILE *file, const struct shown *shown, int cell)
 {
     const struct bench_scenario *scenario = scenario_of(shown->results, cell);
     double before = summary_of(shown, cell, BENCH_STATIC_TP)->total.median, first = before;
+    char name[BENCH_NAME_BYTES];
+    bench_model_name(name, &shown->results->question, shown->results->cells[cell].model);
     fputs("<tr><td>", file);
-    page_text(file, bench_model_name(&shown->results->question, shown->results->cells[cell].model));
+    page_text(file, name);
     fprintf(file, "</td><td>%lld/%lld x %lld</td>", (long long)scenario->prompt_tokens,
             (long long)scenario->output_tokens, batch_of(shown->results, cell));
     for (size_t i = 0; i < RUNGS; i++) {
@@ -91,17 +93,17 @@ static void put_seconds(FILE *file, double value)
     fprintf(file, "<td class=\"n\">%.4g</td>", value);
 }
 
-static void put_ratio(FILE *file, const struct bench_summary *of)
+static void put_against(FILE *file, const struct bench_against *of)
 {
     fputs("<td class=\"n\">", file);
-    if (of->is_static_tp)
+    if (of->is_same)
         fputs("1", file);
-    else if (of->has_ratio)
-        fprintf(file, "%.3f", of->ratio.mean);
+    else if (of->is_known)
+        fprintf(file, "%.3f", of->ratio.middle);
     fputs("</td><td>", file);
-    if (of->is_static_tp)
+    if (of->is_same)
         fputs("the same plan", file);
-    else if (of->has_ratio && isfinite(of->ratio.high))
+    else if (of->is_known && isfinite(of->ratio.high))
         fprintf(file, "%.3f to %.3f", of->ratio.low, of->ratio.high);
     fputs("</td>", file);
 }
@@ -110,8 +112,10 @@ static void put_row(FILE *file, const struct shown *shown, int cell, enum bench_
 {
     const struct bench_summary *of = summary_of(shown, cell, mode);
     const struct bench_scenario *scenario = scenario_of(shown->results, cell);
+    char name[BENCH_NAME_BYTES];
+    bench_model_name(name, &shown->results->question, shown->results->cells[cell].model);
     fputs("<tr><td>", file);
-    page_text(file, bench_model_name(&shown->results->question, shown->results->cells[cell].model));
+    page_text(file, name);
     fprintf(file, "</td><td>%lld/%lld x %lld</td><td>%s</td><td>",
             (long long)scenario->prompt_tokens, (long long)scenario->output_tokens,
             batch_of(shown->results, cell), bench_mode_names[mode]);
@@ -130,7 +134,7 @@ static void put_row(FILE *file, const struct shown *shown, int cell, enum bench_
     fprintf(file, "</td><td class=\"n\">%d%s</td>", of->rounds,
             of->failures > 0 ? " <small>and failures</small>" : "");
     if (of->rounds == 0 && of->why != NULL) {
-        fputs("<td colspan=\"7\">", file);
+        fputs("<td colspan=\"9\">", file);
         page_text(file, of->why);
         fputs("</td>", file);
     }
@@ -140,19 +144,37 @@ static void put_row(FILE *file, const struct shown *shown, int cell, enum bench_
         put_seconds(file, of->total.median);
         fprintf(file, "<td class=\"n\">%.1f %%</td><td class=\"n\">%.0f</td>",
                 100 * of->total.spread, of->tokens_per_second);
-        put_ratio(file, of);
+        put_against(file, &of->static_tp);
+        put_against(file, &of->static_tp_int4);
     }
     fputs("</tr>\n", file);
+}
+
+/* What a mode comes to over all loads. */
+static void put_overall(FILE *file, const struct shown *shown, enum bench_mode mode)
+{
+    struct bench_overall overall = {.cells = 0};
+    for (int cell = 0; cell < shown->results->cell_count; cell++)
+        bench_overall_add(&overall, &summary_of(shown, cell, mode)->static_tp);
+    if (overall.cells > 0)
+        fprintf(file,
+                "<li>%s: %.3f to %.3f times static TP, %.3f in the geometric mean of %d "
+                "loads</li>\n",
+                bench_mode_names[mode], overall.least, overall.most, overall.mean, overall.cells);
 }
 
 static void put_table(FILE *file, const struct shown *shown)
 {
     fputs("<h2>Plans and numbers</h2>\n<p>Medians in seconds; the spread is from the first "
-          "quartile to the third.</p>\n<div "
+          "quartile to the third. Against static TP, and static TP on INT4: above 1 is faster, ",
+          file);
+    fputs(bench_interval_words(&shown->results->question), file);
+    fputs(".</p>\n<div "
           "class=\"picture\"><table><tr><th>model</th><th>load</th><th>mode</th>"
           "<th>plan</th><th class=\"n\">rounds</th><th class=\"n\">prefill</th><th "
           "class=\"n\">decode</th><th class=\"n\">total</th><th class=\"n\">spread</th><th "
-          "class=\"n\">tokens/s</th><th class=\"n\">against static TP</th><th>95 %</th></tr>\n",
+          "class=\"n\">tokens/s</th><th class=\"n\">against static TP</th><th></th><th "
+          "class=\"n\">against it on INT4</th><th></th></tr>\n",
           file);
     for (int i = 0; i < shown->results->cell_count * BENCH_MODE_COUNT; i++) {
         if ((shown->results->question.modes & 1u << i % BENCH_MODE_COUNT) != 0)
@@ -167,7 +189,7 @@ static void put_table(FILE *file, const struct shown *shown)
 static void put_devices(FILE *file, const struct bench_results *results)
 {
     char name[64];
-    if (!results->question.is_modelled || results->cell_count == 0) {
+    if (results->question.clock == BENCH_WALL || results->cell_count == 0) {
         page_text(file, results->question.devices);
         return;
     }
@@ -187,7 +209,9 @@ static void put_head(FILE *file, const struct bench_results *results, const char
             "ones, on ",
             page_style);
     put_devices(file, results);
-    fputs(results->question.is_modelled ? ", modelled</h1>\n<p>" : "</h1>\n<p>", file);
+    if (results->question.clock != BENCH_WALL)
+        fprintf(file, ", %s", bench_clock_name(&results->question));
+    fputs("</h1>\n<p>", file);
     if (results->cell_count > 0) {
         fputs("Plans by the times of ", file);
         page_text(file, results->cells[0].box);
@@ -212,9 +236,14 @@ bool report_page_write(FILE *file, const struct bench_results *results, const ch
     bool is_good = shown_make(&shown, results);
     if (is_good) {
         put_head(file, results, path);
+        fputs("<ul>\n", file);
+        for (int mode = BENCH_STATIC_TP + 1; mode < BENCH_MODE_COUNT; mode++)
+            put_overall(file, &shown, mode);
+        fputs("</ul>\n", file);
         report_put_times(file, &shown);
         put_rungs(file, &shown);
-        report_put_errors(file, &shown);
+        if (results->question.clock != BENCH_PREDICTED)
+            report_put_errors(file, &shown);
         put_table(file, &shown);
         fputs("</body></html>\n", file);
     }

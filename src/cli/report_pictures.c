@@ -64,10 +64,11 @@ static void title_format(char *out, size_t capacity, const struct bench_summary 
 /* The interval of the ratio, as times of static TP's. */
 static void put_whisker(FILE *file, const struct bench_summary *of, double x, double scale)
 {
-    if (!of->has_ratio || of->is_static_tp || isinf(of->ratio.high) || of->ratio.low <= 0)
+    const struct bench_against *tp = &of->static_tp;
+    if (!tp->is_known || tp->is_same || isinf(tp->ratio.high) || tp->ratio.low <= 0)
         return;
     double bottom = BARS_TOP + BARS_HEIGHT;
-    double y1 = fmax(bottom - scale / of->ratio.low, 2), y2 = bottom - scale / of->ratio.high;
+    double y1 = fmax(bottom - scale / tp->ratio.low, 2), y2 = bottom - scale / tp->ratio.high;
     page_line(file, x, y1, x, y2, "mark");
     page_line(file, x - 3, y1, x + 3, y1, "mark");
     page_line(file, x - 3, y2, x + 3, y2, "mark");
@@ -75,9 +76,9 @@ static void put_whisker(FILE *file, const struct bench_summary *of, double x, do
 
 static void put_times_as_fast(FILE *file, const struct bench_summary *of, double x)
 {
-    if (of->is_static_tp || of->has_ratio)
+    if (of->static_tp.is_known)
         fprintf(file, "<text class=\"below\" x=\"%.1f\" y=\"%.1f\">%.3gx</text>\n", x,
-                BARS_TOP + BARS_HEIGHT + 13.0, of->ratio.mean);
+                BARS_TOP + BARS_HEIGHT + 13.0, of->static_tp.ratio.middle);
 }
 
 static void put_bar(FILE *file, const struct bench_summary *of, enum bench_mode mode, double unit,
@@ -174,19 +175,21 @@ void report_put_times(FILE *file, const struct shown *shown)
     const struct bench_results *results = shown->results;
     int sizes = results->question.batch_size_count, model = -1;
     fputs("<h2>Times beside static tensor parallelism</h2>\n<p>Lower is faster; 1 is static TP's "
-          "median of the same load, where it ran. The mark across a bar is the interval of 95 % of "
-          "its ratio, over pairs of rounds; below each bar how many times as fast as static TP it "
-          "is. "
-          "<span class=\"label\">",
+          "median of the same load, where it ran. Below each bar how many times as fast as static "
+          "TP it is, ",
           file);
+    fputs(bench_interval_words(&results->question), file);
+    fputs(" as the mark across it. <span class=\"label\">", file);
     page_text(file, bench_clock_sentence(&results->question));
     fputs("</span></p>\n", file);
     put_patches(file);
     for (int cell = 0; cell + sizes <= results->cell_count; cell += sizes) {
         if (results->cells[cell].model != model) {
             model = results->cells[cell].model;
+            char name[BENCH_NAME_BYTES];
+            bench_model_name(name, &results->question, model);
             fputs("<h3>", file);
-            page_text(file, bench_model_name(&results->question, model));
+            page_text(file, name);
             fputs("</h3>\n", file);
         }
         put_bars(file, shown, cell, sizes);
@@ -298,7 +301,7 @@ void report_put_errors(FILE *file, const struct shown *shown)
 {
     struct dots dots = {.file = file, .range = {INFINITY, -INFINITY}};
     static const char *const phases[] = {"prefill", "decode"};
-    const char *measured = shown->results->question.is_modelled ? "modelled" : "measured";
+    const char *measured = shown->results->question.clock == BENCH_WALL ? "measured" : "modelled";
     pairs_each(shown, dot_measure, &dots);
     if (!(dots.range.low < dots.range.high))
         return;

@@ -282,7 +282,7 @@ static enum status plan_read(char **out, const struct plan_params *params,
     if (status == STATUS_OK && axes == NULL)
         status = load_check(&whole, &inputs->config, err);
     if (status == STATUS_OK)
-        status = plan_source_read(&inputs->source, params->box, err);
+        status = plan_source_read(&inputs->source, params->box, params->draw, err);
     if (status == STATUS_OK)
         status =
             axes == NULL ? answer(out, &whole, inputs, err) : map(out, &whole, axes, inputs, err);

@@ -10,6 +10,7 @@ struct plan_params {
     const char *model;
     const char *revision; /* or NULL */
     const char *box;      /* see plan_source_read */
+    uint64_t draw;
     const char *input;    /* rows in place of `load`; NULL: none */
     bool dtype_is_auto;
     enum dtype dtype;

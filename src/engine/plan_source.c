@@ -25,11 +25,12 @@ static enum status box_take(struct plan_source *out, const struct box_model *mod
     return STATUS_OK;
 }
 
-static enum status box_read(struct plan_source *out, const char *path, struct error *err)
+static enum status box_read(struct plan_source *out, const char *path, uint64_t draw,
+                            struct error *err)
 {
     struct box_model *model;
     TRY(memory_get((void **)&model, 1, sizeof *model, "the box", err));
-    enum status status = box_model_read(model, path, err);
+    enum status status = box_model_read_drawn(model, path, draw, err);
     if (status == STATUS_OK)
         status = box_take(out, model, err);
     memory_free(model);
@@ -83,7 +84,8 @@ static enum status kind_find(enum kind *out, const char *path, struct error *err
     return STATUS_OK;
 }
 
-static enum status file_read(struct plan_source *out, const char *path, struct error *err)
+static enum status file_read(struct plan_source *out, const char *path, uint64_t draw,
+                             struct error *err)
 {
     enum kind kind;
     TRY(kind_find(&kind, path, err));
@@ -92,16 +94,24 @@ static enum status file_read(struct plan_source *out, const char *path, struct e
                          "--box: %s is neither a box file, which says \"format\": \"phasor box\", "
                          "nor a profile of phasor calibrate, which says \"phasor_profile\"",
                          path);
-    return kind == IS_BOX ? box_read(out, path, err) : profile_read(out, path, err);
+    if (kind == IS_BOX)
+        return box_read(out, path, draw, err);
+    if (draw != 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "%s is measured: only the numbers of a box file have ranges to be drawn "
+                         "from",
+                         path);
+    return profile_read(out, path, err);
 }
 
-enum status plan_source_read(struct plan_source *out, const char *box, struct error *err)
+enum status plan_source_read(struct plan_source *out, const char *box, uint64_t draw,
+                             struct error *err)
 {
     struct text path = {0};
     *out = (struct plan_source){.profile = NULL};
     enum status status = box_files_find(&path, box, err);
     if (status == STATUS_OK)
-        status = file_read(out, path.bytes, err);
+        status = file_read(out, path.bytes, draw, err);
     text_deinit(&path);
     if (status != STATUS_OK)
         plan_source_deinit(out);

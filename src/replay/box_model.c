@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "replay/box_draw.h"
 #include "replay/box_place.h"
 
 #define FILE_BYTES_MAX ((size_t)1 << 20)
@@ -302,16 +303,27 @@ static enum status read_file(struct box_model *box, struct place *file)
     return read_memories(box, file);
 }
 
-static enum status read_json(struct box_model *out, json_t *json, const char *path,
-                             struct error *err)
+static enum status read_whole(struct box_model *out, const json_t *json, const char *path,
+                              struct error *err)
 {
     struct box_model box = {.host = -1, .disk = -1};
     struct place file = {.object = json, .err = err};
     snprintf(file.name, sizeof file.name, "%s", path);
-    enum status status = read_file(&box, &file);
+    TRY(read_file(&box, &file));
+    *out = box;
+    return STATUS_OK;
+}
+
+/* Drawn from once it is known to be right. */
+static enum status read_json(struct box_model *out, json_t *json, const char *path, uint64_t draw,
+                             struct error *err)
+{
+    enum status status = read_whole(out, json, path, err);
+    if (status == STATUS_OK && draw != 0) {
+        box_draw(json, draw);
+        status = read_whole(out, json, path, err);
+    }
     json_decref(json);
-    if (status == STATUS_OK)
-        *out = box;
     return status;
 }
 
@@ -320,12 +332,18 @@ enum status box_model_parse(struct box_model *out, const char *text, int64_t len
 {
     json_t *json;
     TRY(json_parse_object(&json, text, (size_t)length, path, err));
-    return read_json(out, json, path, err);
+    return read_json(out, json, path, 0, err);
 }
 
 enum status box_model_read(struct box_model *out, const char *path, struct error *err)
 {
+    return box_model_read_drawn(out, path, 0, err);
+}
+
+enum status box_model_read_drawn(struct box_model *out, const char *path, uint64_t draw,
+                                 struct error *err)
+{
     json_t *json;
     TRY(json_load_object(&json, path, FILE_BYTES_MAX, err));
-    return read_json(out, json, path, err);
+    return read_json(out, json, path, draw, err);
 }

@@ -86,6 +86,9 @@ struct box_model {
 enum status box_model_parse(struct box_model *out, const char *text, int64_t length,
                             const char *path, struct error *err) MUST_CHECK;
 enum status box_model_read(struct box_model *out, const char *path, struct error *err) MUST_CHECK;
+/* The same with its numbers drawn by a seed (box_draw.h); 0: as they stand. */
+enum status box_model_read_drawn(struct box_model *out, const char *path, uint64_t draw,
+                                 struct error *err) MUST_CHECK;
 
 /* Between any two ends; STATUS_INVALID_ARGUMENT where no links join them, or too many. */
 enum status box_model_route(struct box_route *out, const struct box_model *box, int from, int to,

@@ -186,7 +186,23 @@ static enum status check_origin(const struct place *place)
                      place->name);
 }
 
-#define NUMBER_KEYS "value unit source assumed reason "
+/* Between which values it may lie; those two and the value itself keep to `max`. */
+static enum status check_range(const struct place *place, double max)
+{
+    const json_t *range = json_object_get(place->object, "range");
+    if (range == NULL)
+        return STATUS_OK;
+    double value = json_number_value(json_object_get(place->object, "value"));
+    double low = json_number_value(json_array_get(range, 0));
+    double high = json_number_value(json_array_get(range, 1));
+    if (json_array_size(range) != 2 || !(low > 0) || !(low <= value && value <= high) || high > max)
+        return place_refuse(place, "range",
+                            "expected two numbers above 0, the value between them and both what "
+                            "the value may be");
+    return STATUS_OK;
+}
+
+#define NUMBER_KEYS "value range unit source assumed reason "
 
 static enum status enter_number(struct place *out, const struct place *place, const char *key)
 {
@@ -211,8 +227,9 @@ enum status place_get_number(double *out, const struct place *place, const char 
     TRY(enter_number(&number, place, key));
     TRY(check_origin(&number));
     TRY(get_factor(&factor, &number, quantity));
-    TRY(json_get_real(&value, number.object, number.name, "value", 0,
-                      quantity == SHARE ? 1 : NUMBER_MAX, place->err));
+    double max = quantity == SHARE ? 1 : NUMBER_MAX;
+    TRY(json_get_real(&value, number.object, number.name, "value", 0, max, place->err));
+    TRY(check_range(&number, max));
     value *= factor;
     if (quantity != SECONDS && !(value >= 1e-6))
         return place_refuse(&number, "value", "is to be above 0");
@@ -234,6 +251,7 @@ enum status place_take_numbers(struct place *file)
     {
         TRY(place_enter(&number, &numbers, key, value, NUMBER_KEYS));
         TRY(check_origin(&number));
+        TRY(check_range(&number, NUMBER_MAX));
     }
     file->numbers = numbers.object;
     return STATUS_OK;

@@ -114,7 +114,7 @@ has err "resume goes on with it" "results that are there"
 cp runs.jsonl whole.jsonl
 expect 0 "nothing to do" "${small[@]}" --results runs.jsonl --resume
 cmp -s runs.jsonl whole.jsonl || fail "nothing to do: the file is another"
-has out "^| kjv-moe | 24/8 x 4 | static-tp | tp2\\\\|tp2 | .* | 1, the same plan |$" "nothing to do"
+has out "^| kjv-moe | 24/8 x 4 | static-tp | tp2\\\\|tp2 | .* | 1, the same plan | [0-9.]* ([^|]*) |$" "nothing to do"
 head -c -40 whole.jsonl >runs.jsonl # in the midst of the last run
 expect 0 "a torn line" "${small[@]}" --results runs.jsonl --resume
 head -n -1 whole.jsonl | cmp -s - <(head -n -1 runs.jsonl) || fail "a torn line: others are not what they were"
@@ -319,6 +319,52 @@ expect 0 "another model of this name" "$phasor" bench kjv-moe --devices cpu:2 --
 for file in passes/*.prefill-*; do echo torn >"$file"; done
 expect 3 "a torn recording" "${replay[@]}" --scenarios 16/12 -r 1
 has err "failed: passes/" "a torn recording"
+
+# ---- what a prediction is worth
+predict=("$phasor" bench "$model/config.json" --predict "$box" --scenarios 16/12,24/8 --batch-sizes 4)
+for wrong in "--box two.json" "--devices cpu:2" "--recordings passes" "--replay h200x2"; do
+    # shellcheck disable=SC2086 # two words
+    expect 2 "--predict and $wrong" "${predict[@]}" $wrong
+    has err "leave ${wrong%% *}\|leave --replay and --recordings" "--predict and $wrong"
+done
+expect 1 "draws of a profile" "$phasor" bench "$model" --predict two.json -r 1
+has err "two.json is measured: only the numbers of a box file have ranges" "draws of a profile"
+expect 0 "draws" "${predict[@]}" -r 40 --results draws.jsonl -o json
+cp out draws.json
+python3 - draws.jsonl draws.json "$phasor" "$model" "$box" <<'PY' || fail "draws: not what the planner says"
+import json, statistics, subprocess, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+rows = json.load(open(sys.argv[2]))
+cells = [line for line in lines if line["kind"] == "cell"]
+runs = [line for line in lines if line["kind"] == "run"]
+assert all(run["clock"] == "predicted" for run in runs)
+assert len(runs) == 40 * sum(len(cell["plans"]) for cell in cells)
+def total(cell, mode, round):
+    plan = next(p for p in cell["plans"] if mode in p["modes"])
+    return next(r["total_s"] for r in runs if r["round"] == round and r["plan"] == plan["plan"] and
+                r["way"] == plan["way"] and r["prompt_tokens"] == cell["prompt_tokens"])
+for cell in cells:
+    for row in rows:
+        if row["prompt_tokens"] != cell["prompt_tokens"]:
+            continue
+        for key, other in (("against_static_tp", "static-tp"), ("against_static_tp_int4", "static-tp-int4")):
+            ratios = [total(cell, other, i) / total(cell, row["mode"], i) for i in range(1, 41)]
+            for value, name in ((statistics.median(ratios), key), (min(ratios), key + "_low"), (max(ratios), key + "_high")):
+                assert abs(row[name] / value - 1) < 1e-9, (row, name, value)
+    # Draws lie around what the box's own numbers say, and are not those.
+    plan = next(p for p in cell["plans"] if "static-tp" in p["modes"])
+    own = plan["predicted_prefill_s"] + plan["predicted_between_s"] + plan["predicted_decode_s"]
+    seconds = [total(cell, "static-tp", i) for i in range(1, 41)]
+    assert min(seconds) < own < max(seconds) and len(set(seconds)) == 40, (own, seconds)
+PY
+expect 0 "draws again" "${predict[@]}" -r 40 --results draws-again.jsonl
+cmp -s <(grep '"run"' draws.jsonl) <(grep '"run"' draws-again.jsonl) || fail "draws again: others"
+expect 0 "draws of another seed" "${predict[@]}" -r 40 --seed 1 --results draws-other.jsonl
+! cmp -s <(grep '"run"' draws.jsonl) <(grep '"run"' draws-other.jsonl) || fail "draws of another seed: the same"
+expect 0 "draws, the page" "$phasor" report draws.jsonl -o draws.html
+has draws.html "with the least and the most of them" "draws, the page"
+expect 0 "draws, the table" "$phasor" report draws.jsonl
+has out "^- adaptive: .* times static TP on INT4, .* of 2 loads$" "draws, the table"
 
 # ---- two files
 expect 0 "the same twice" python3 "$changes" whole.jsonl whole.jsonl

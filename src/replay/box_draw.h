@@ -1,0 +1,13 @@
+/* A box whose uncertain numbers are drawn anew, for what a prediction is worth. */
+#ifndef PHASOR_REPLAY_BOX_DRAW_H
+#define PHASOR_REPLAY_BOX_DRAW_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+/* Gives every number of a box file that has a "range" a value of it, uniform in its logarithm: each
+ * number once, however often it is used, and by itself; the same for the same file and seed. What
+ * has no range stays. */
+void box_draw(json_t *file, uint64_t seed);
+
+#endif
