@@ -7,6 +7,7 @@ model=$2
 example=$(realpath "$3")
 boxes=$(realpath "$(dirname "$0")/../../boxes")
 changes=$(realpath "$(dirname "$0")/../../bench/changes.py")
+control=$(realpath "$(dirname "$0")/../../bench/control.py")
 source "$(dirname "$0")/tools.sh"
 mkdir temporary
 export TMPDIR=$dir/temporary
@@ -311,6 +312,28 @@ expect 0 "modelled again" "${replay[@]}" --scenarios 16/12,24/1 -r 2 --results a
 [ -z "$(find passes -newer then)" ] || fail "modelled again: something was recorded"
 cmp -s <(grep '"run"' modelled.jsonl) <(grep '"run"' again.jsonl) || fail "modelled again: other times"
 jq -e 'map(.clock == "modelled" and (has("peak_bytes") | not)) | all' out >/dev/null || fail "modelled again: not said"
+# Whole batches beside what was composed.
+expect 0 "a control" python3 "$control" modelled.jsonl --phasor "$phasor" --load 16/12x4
+lines out 3 "a control"
+python3 - modelled.jsonl out <<'PY' || fail "a control: not beside what was composed"
+import json, re, statistics, sys
+runs = [line for line in map(json.loads, open(sys.argv[1])) if line["kind"] == "run" and
+        line["plan"] == "tp2|tp2" and line["prompt_tokens"] == 16]
+for line, phase in zip(open(sys.argv[2]).read().splitlines()[1:], ("prefill", "decode")):
+    found = re.fullmatch(r".*/kjv-moe tp2\|tp2 16/12x4 (\w+): ([0-9.e-]+), ([0-9.e-]+), ([-+][0-9.]+) %", line)
+    assert found and found[1] == phase, line
+    composed, whole, off = float(found[2]), float(found[3]), float(found[4])
+    assert abs(composed / statistics.median(run[phase + "_s"] for run in runs) - 1) < 1e-4, line
+    assert abs(100 * (composed / whole - 1) - off) < 0.01, line
+PY
+expect 1 "a control by the clock" python3 "$control" whole.jsonl --phasor "$phasor"
+has err "whole.jsonl: not of phasor bench --replay" "a control by the clock"
+expect 1 "a control of another load" python3 "$control" modelled.jsonl --phasor "$phasor"
+has err "no run of static-tp at 4096/64x8; --load and --mode choose another" "a control of another load"
+expect 1 "a control of two layouts" python3 "$control" modelled.jsonl --phasor "$phasor" --load 16/12x4 --mode static-tp-int4
+has err "choose a static --mode" "a control of two layouts"
+expect 1 "a control of no load" python3 "$control" modelled.jsonl --load 16
+has err "is no load such as" "a control of no load"
 "$phasor" synth mixtral-8x7b --layers 1 --scale 64 -o kjv-moe >/dev/null 2>&1
 expect 0 "another model of this name" "$phasor" bench kjv-moe --devices cpu:2 --replay "$box" --recordings passes \
     --batch-sizes 4 --scenarios 16/12 -r 1 --modes static-tp -o json
