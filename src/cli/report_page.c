@@ -204,7 +204,7 @@ static void put_head(FILE *file, const struct bench_results *results, const char
     put_devices(file, results);
     fprintf(file,
             "</title><style>%s.tiny{font-size:10px;fill:#fff!important;paint-order:stroke;"
-            "stroke:#0009;stroke-width:2px}.below{font-size:10px;text-anchor:middle}</style></"
+            "stroke:#0009;stroke-width:2px}.below{font-size:11px;text-anchor:end}</style></"
             "head><body>\n<h1>Adaptive plans beside static "
             "ones, on ",
             page_style);

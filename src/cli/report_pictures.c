@@ -10,7 +10,7 @@
 #define RIGHT       16
 #define BARS_HEIGHT 260 /* of a picture of bars, from the axis to the top */
 #define BARS_TOP    18
-#define BARS_BELOW  58 /* ratios, and names of groups */
+#define BARS_BELOW  76 /* ratios, and names of groups */
 
 /* ---- Bars: a group for each batch, a bar for each mode --------------------------------------- */
 
@@ -77,8 +77,10 @@ static void put_whisker(FILE *file, const struct bench_summary *of, double x, do
 static void put_times_as_fast(FILE *file, const struct bench_summary *of, double x)
 {
     if (of->static_tp.is_known)
-        fprintf(file, "<text class=\"below\" x=\"%.1f\" y=\"%.1f\">%.3gx</text>\n", x,
-                BARS_TOP + BARS_HEIGHT + 13.0, of->static_tp.ratio.middle);
+        fprintf(file,
+                "<text class=\"below\" transform=\"translate(%.1f %.1f) "
+                "rotate(-90)\">%.2fx</text>\n",
+                x + 3.5, BARS_TOP + BARS_HEIGHT + 5.0, of->static_tp.ratio.middle);
 }
 
 static void put_bar(FILE *file, const struct bench_summary *of, enum bench_mode mode, double unit,
@@ -122,10 +124,10 @@ static void put_group(FILE *file, const struct shown *shown, int cell, double x,
         at++;
     }
     snprintf(text, sizeof text, "batch of %lld", batch_of(shown->results, cell));
-    page_label(file, x + width * 0.46, BARS_TOP + BARS_HEIGHT + 31, "middle", text);
+    page_label(file, x + width * 0.46, BARS_TOP + BARS_HEIGHT + 50, "middle", text);
     if (unit > 0) {
         snprintf(text, sizeof text, "1 = %.3g s", unit);
-        page_label(file, x + width * 0.46, BARS_TOP + BARS_HEIGHT + 48, "middle", text);
+        page_label(file, x + width * 0.46, BARS_TOP + BARS_HEIGHT + 67, "middle", text);
     }
 }
 
