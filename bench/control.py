@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """What phasor bench --replay composes of passes, beside whole batches that were recorded in full.
 
-    bench/control.py RESULTS [--phasor PROGRAM] [--load 4096/64x8] [--mode static-tp]
+    bench/control.py RESULTS [--phasor PROGRAM] [--load 4096/64x8] [--repeats 3]
 
-RESULTS are lines of a modelled bench, on the machine that made them. For each of its models one batch
-runs under --record as a whole, once to the end of prefill and once to the end of decode, and is
-replayed over the box: the one as `phasor replay --scale` has it, the other as --modelled. A line for
-each model and phase tells how far the sum of passes was off."""
+RESULTS are lines of a modelled bench, on the machine that made them. For each of its models static TP's
+batch runs under --record as a whole, to the end of prefill and again to the end of decode, and is
+replayed over the box: the one as `phasor replay --scale` has it, the other as --modelled. Static TP, as
+its own speed is what --replay scales all others by. A line for each model and phase: what was composed,
+the median of the whole batches, their spread (most less least, relative to the median), and how far the
+first is off the second. Exit status 1 where a file, program or load is not there."""
 
 import argparse
 import json
@@ -23,13 +25,15 @@ def fail(sentence):
 
 
 def lines_of(path):
+    """Whole lines: a bench that was stopped leaves the last cut off."""
     try:
         with open(path, encoding="utf-8") as file:
-            lines = [json.loads(line) for line in file]
-        if lines[0]["kind"] != "bench" or lines[0]["question"]["clock"] != "modelled":
-            fail(f"{path}: not of phasor bench --replay")
+            lines = [json.loads(line) for line in file if line.endswith("\n")]
+        is_modelled = lines[0]["kind"] == "bench" and lines[0]["question"]["clock"] == "modelled"
     except (OSError, ValueError, LookupError, TypeError) as error:
         fail(f"{path}: no results of phasor bench: {error}")
+    if not is_modelled:
+        fail(f"{path}: not of phasor bench --replay")
     return lines
 
 
@@ -37,45 +41,50 @@ def load_of(text):
     try:
         prompt, rest = text.split("/")
         output, batch = rest.split("x")
-        return int(prompt), int(output), int(batch)
+        load = int(prompt), int(output), int(batch)
     except ValueError:
-        fail(f'--load: "{text}" is no load such as 4096/64x8')
+        load = (0, 0, 0)
+    if min(load) < 1 or load[1] < 2:
+        fail(f'--load: "{text}" is no load with steps of decode, such as 4096/64x8')
+    return load
 
 
-def composed_of(lines, model, load, mode):
-    """The plan of the mode, and the medians of its rounds."""
-    prompt, output, batch = load
-    for cell in lines:
-        if cell["kind"] != "cell" or (cell["model"], cell["prompt_tokens"], cell["output_tokens"],
-                                      cell["batch_size"]) != (model, prompt, output, batch):
-            continue
-        for plan in cell["plans"]:
-            if mode not in plan["modes"] or plan["plan"] is None:
-                continue
-            runs = [line for line in lines if line["kind"] == "run" and "failed" not in line and
-                    all(line[key] == cell[key] for key in ("model", "prompt_tokens", "output_tokens", "batch_size")) and
-                    (line["plan"], line["way"]) == (plan["plan"], plan["way"])]
-            if runs:
-                return plan, {phase: statistics.median(run[phase] for run in runs) for phase in ("prefill_s", "decode_s")}
-    fail(f"{model}: no run of {mode} at {prompt}/{output}x{batch}; --load and --mode choose another")
+def composed_of(lines, model, load):
+    """Static TP's plan of the load, and the medians of its rounds."""
+    names = ("model", "prompt_tokens", "output_tokens", "batch_size")
+    of_load = [line for line in lines if tuple(line.get(name) for name in names) == (model, *load)]
+    for cell in of_load:
+        for plan in cell.get("plans", []):
+            runs = [line for line in of_load if line["kind"] == "run" and "failed" not in line and
+                    (line["plan"], line["way"]) == (plan["plan"], plan.get("way"))]
+            if "static-tp" in plan["modes"] and runs:
+                return plan, {phase: statistics.median(run[phase + "_s"] for run in runs)
+                              for phase in ("prefill", "decode")}
+    fail(f"{model}: no run of static-tp at {load[0]}/{load[1]}x{load[2]}; --load chooses another")
 
 
 def call(arguments):
-    done = subprocess.run(arguments, capture_output=True, text=True)
+    try:
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    except OSError as error:
+        fail(f"{arguments[0]}: {error.strerror}; --phasor names the program")
     if done.returncode != 0:
-        fail(f"{' '.join(arguments)}: {done.stderr.strip().splitlines()[-1:]}")
+        fail(f"{' '.join(arguments)}: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}")
     return done.stdout
 
 
 def vocabulary(model):
-    with open(os.path.join(model, "config.json"), encoding="utf-8") as file:
-        return json.load(file)["vocab_size"]
+    try:
+        with open(os.path.join(model, "config.json"), encoding="utf-8") as file:
+            return json.load(file)["vocab_size"]
+    except (OSError, ValueError, LookupError) as error:
+        fail(f"{model}: {error}; the models of the results have to be where they were")
 
 
 def whole(program, question, model, plan, load, output, how, folder):
     """A batch to its end: the replay's answer."""
     prompt, _, batch = load
-    rows, recording = os.path.join(folder, "rows.jsonl"), os.path.join(folder, "run.bin")
+    rows, answers, recording = (os.path.join(folder, name) for name in ("rows.jsonl", "out.jsonl", "run.bin"))
     ids, top = random.Random(question["seed"]), vocabulary(model)
     with open(rows, "w", encoding="utf-8") as file:
         for row in range(batch):
@@ -83,36 +92,39 @@ def whole(program, question, model, plan, load, output, how, folder):
                     "ignore_eos": True, "temperature": 0}
             file.write(json.dumps({"custom_id": str(row), "method": "POST", "url": "/v1/completions",
                                    "body": body}) + "\n")
-    call([program, "run", model, "-i", rows, "-o", os.path.join(folder, f"{output}.jsonl"), "--devices",
-          question["devices"], "--plan", plan["plan"], "--max-num-seqs", str(batch), "--max-num-batched-tokens",
-          str(plan["pass_tokens"]), "--threads", str(question["threads"]), "--record", recording, "-q"])
-    answer = json.loads(call([program, "replay", recording, "--box", question["box"], how, "--json"]))
-    os.remove(recording)
-    return answer
+    call([program, "run", model, "-i", rows, "-o", answers, "--devices", question["devices"], "--plan",
+          plan["plan"], "--max-num-seqs", str(batch), "--max-num-batched-tokens", str(plan["pass_tokens"]),
+          "--threads", str(question["threads"]), "--record", recording, "-q"])
+    return json.loads(call([program, "replay", recording, "--box", question["box"], how, "--json"]))
+
+
+def seconds_of(program, question, model, plan, load, phase):
+    with tempfile.TemporaryDirectory() as folder:
+        if phase == "prefill":
+            answer = whole(program, question, model, plan, load, 1, "--scale", folder)
+            return answer["phases"]["prefill"]["wall_seconds"] * answer["link_scale"]
+        answer = whole(program, question, model, plan, load, load[1], "--modelled", folder)
+        return answer["phases"]["decode"]["wall_seconds"]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results")
-    parser.add_argument("--phasor", default="phasor")
-    parser.add_argument("--load", default="4096/64x8")
-    parser.add_argument("--mode", default="static-tp")
+    parser.add_argument("--phasor", default="phasor", help="the program (phasor)")
+    parser.add_argument("--load", default="4096/64x8", help="of the results' loads (4096/64x8)")
+    parser.add_argument("--repeats", type=int, default=3, help="whole batches of each kind (3)")
     args = parser.parse_args()
     lines, load = lines_of(args.results), load_of(args.load)
     question = lines[0]["question"]
-    print("# model plan load phase: composed s, in full s, composed is off by")
+    print("# model plan load phase: composed s, in full s, spread %, composed is off by %")
     for model in question["models"]:
-        plan, composed = composed_of(lines, model, load, args.mode)
-        if ">" in plan["plan"]:
-            fail(f"{model}: {plan['plan']} changes its layout, and a control has one; choose a static --mode")
-        with tempfile.TemporaryDirectory() as folder:
-            prefill = whole(args.phasor, question, model, plan, load, 1, "--scale", folder)
-            decode = whole(args.phasor, question, model, plan, load, load[1], "--modelled", folder)
-        in_full = {"prefill_s": prefill["phases"]["prefill"]["wall_seconds"] * prefill["link_scale"],
-                   "decode_s": decode["phases"]["decode"]["wall_seconds"]}
-        for phase, seconds in in_full.items():
-            print(f"{model} {plan['plan']} {args.load} {phase[:-2]}: {composed[phase]:.6g}, {seconds:.6g}, "
-                  f"{100 * (composed[phase] / seconds - 1):+.2f} %", flush=True)
+        plan, composed = composed_of(lines, model, load)
+        for phase, seconds in composed.items():
+            all_of = [seconds_of(args.phasor, question, model, plan, load, phase)
+                      for _ in range(max(args.repeats, 1))]
+            middle = statistics.median(all_of)
+            print(f"{model} {plan['plan']} {args.load} {phase}: {seconds:.6g}, {middle:.6g}, "
+                  f"{100 * (max(all_of) - min(all_of)) / middle:.2f} %, {100 * (seconds / middle - 1):+.2f} %", flush=True)
 
 
 if __name__ == "__main__":

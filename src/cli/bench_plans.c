@@ -246,15 +246,22 @@ static void warn_once(const json_t *box)
     has_warned |= json_is_string(warning);
 }
 
-static bool can_be_drawn(const struct bench_question *question, const json_t *box)
+/* Where its numbers are to be drawn: that they can be, before any plan is kept. */
+static bool can_be_drawn(const struct bench_question *question,
+                         const struct phasor_plan_params *params)
 {
-    if (question->clock != BENCH_PREDICTED || strcmp(table_text(box, "times"), "measured") != 0)
+    struct phasor_plan_params drawn = *params;
+    struct phasor_error err;
+    char *text;
+    if (question->clock != BENCH_PREDICTED)
         return true;
-    fprintf(stderr,
-            "phasor: --predict: %s is measured: only the numbers of a box file have ranges to be "
-            "drawn from\n",
-            question->box);
-    return false;
+    drawn.draw = 1;
+    if (phasor_plan(&text, &drawn, &err) != PHASOR_OK) {
+        fprintf(stderr, "phasor: %s\n", err.message);
+        return false;
+    }
+    phasor_text_free(text);
+    return true;
 }
 
 struct phasor_plan_params bench_plan_params(const struct bench_question *question,
@@ -268,11 +275,19 @@ struct phasor_plan_params bench_plan_params(const struct bench_question *questio
     params.sequences = question->batch_sizes[cell->batch_size];
     params.prompt_tokens = scenario->prompt_tokens;
     params.output_tokens = scenario->output_tokens;
-    if (question->clock != BENCH_WALL) {
+    if (question->clock == BENCH_MODELLED) {
         params.max_num_seqs = params.sequences;
         params.max_num_batched_tokens = bench_pass_tokens(question, cell);
     }
     return params;
+}
+
+void bench_box_words(struct bench_cell *cell, const json_t *box)
+{
+    char words[2 * sizeof cell->box];
+    snprintf(words, sizeof words, "%s: %s, %s (file %s)", table_text(box, "name"),
+             table_text(box, "title"), table_text(box, "times"), table_text(box, "hash"));
+    bench_text_keep(cell->box, sizeof cell->box, words);
 }
 
 bool bench_plans_find(struct bench_cell *cell, const struct bench_question *question)
@@ -300,12 +315,9 @@ bool bench_plans_find(struct bench_cell *cell, const struct bench_question *ques
     }
     json_t *root = json_loads(text, 0, NULL);
     const json_t *box = json_object_get(root, "box");
-    char words[2 * sizeof cell->box];
-    snprintf(words, sizeof words, "%s: %s, %s", table_text(box, "name"), table_text(box, "title"),
-             table_text(box, "times"));
-    bench_text_keep(cell->box, sizeof cell->box, words);
+    bench_box_words(cell, box);
     cell->device_count = (int)table_int(box, "devices");
-    bool is_good = can_be_drawn(question, box);
+    bool is_good = can_be_drawn(question, &params);
     if (is_good) {
         warn_once(box);
         bench_plans_choose(cell, question, root);

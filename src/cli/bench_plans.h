@@ -9,7 +9,7 @@
 void bench_plans_choose(struct bench_cell *cell, const struct bench_question *question,
                         const json_t *root);
 
-/* But by the clock all sequences of a batch are one wave, and a pass of prefill has so many
+/* Where times are modelled all sequences of a batch are one wave, and a pass of prefill has so many
  * tokens: what is composed of passes is composed of these. */
 #define BENCH_PASS_TOKENS_MAX 16384
 int64_t bench_pass_tokens(const struct bench_question *question, const struct bench_cell *cell);
@@ -17,6 +17,9 @@ int64_t bench_pass_tokens(const struct bench_question *question, const struct be
 /* What the planner is asked of a cell. */
 struct phasor_plan_params bench_plan_params(const struct bench_question *question,
                                             const struct bench_cell *cell);
+
+/* Of the "box" of phasor_plan: its name, what it is, and the hash of its file. */
+void bench_box_words(struct bench_cell *cell, const json_t *box);
 
 /* Asks the planner, in whose time is all that it does: a file of the box is read, too. `cell` has
  * model and load. A load that no plan can have leaves modes without one; false, and told on

@@ -157,6 +157,8 @@ static void markdown_row(const struct bench_results *results, int index, enum be
         printf(" by ");
         print_text(of->plan->way);
     }
+    if (of->failures > 0)
+        printf(" (%d of %d rounds failed)", of->failures, of->failures + of->rounds);
     printf(" | %.3g | ",
            of->plan->predicted_prefill + of->plan->predicted_between + of->plan->predicted_decode);
     if (of->rounds == 0) {
@@ -280,31 +282,9 @@ static void row_print(const struct bench_results *results, int cell, enum bench_
     json_decref(row);
 }
 
-struct overalls {
-    struct bench_overall static_tp[BENCH_MODE_COUNT], static_tp_int4[BENCH_MODE_COUNT];
-};
-
-static void markdown_overall(const char *mode, const char *other, const struct bench_overall *of)
-{
-    if (of->cells > 0)
-        printf("- %s: %.3f to %.3f times %s, %.3f in the geometric mean of %d loads\n", mode,
-               of->least, of->most, other, of->mean, of->cells);
-}
-
-static void markdown_overalls(const struct overalls *of)
-{
-    putchar('\n');
-    for (int mode = 0; mode < BENCH_MODE_COUNT; mode++) {
-        if (mode != BENCH_STATIC_TP)
-            markdown_overall(bench_mode_names[mode], "static TP", &of->static_tp[mode]);
-    }
-    markdown_overall(bench_mode_names[BENCH_ADAPTIVE], "static TP on INT4",
-                     &of->static_tp_int4[BENCH_ADAPTIVE]);
-}
-
 bool bench_print(const struct bench_results *results, enum bench_format format)
 {
-    struct overalls overalls = {.static_tp = {{.cells = 0}}};
+    struct bench_overalls overalls = {.static_tp = {{.cells = 0}}};
     bool is_first = true;
     if (format == BENCH_MARKDOWN)
         markdown_head(results);
@@ -318,13 +298,14 @@ bool bench_print(const struct bench_results *results, enum bench_format format)
             if (!bench_summarize(&summary, results, cell, mode))
                 return false;
             row_print(results, cell, mode, &summary, format, is_first);
-            bench_overall_add(&overalls.static_tp[mode], &summary.static_tp);
-            bench_overall_add(&overalls.static_tp_int4[mode], &summary.static_tp_int4);
+            bench_overalls_add(&overalls, mode, &summary);
             is_first = false;
         }
     }
-    if (format == BENCH_MARKDOWN)
-        markdown_overalls(&overalls);
+    if (format == BENCH_MARKDOWN) {
+        putchar('\n');
+        bench_overalls_tell(&overalls, stdout, "- ", "");
+    }
     if (format == BENCH_JSON)
         fputs(is_first ? "[]\n" : "\n]\n", stdout);
     return true;

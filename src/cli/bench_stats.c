@@ -57,5 +57,7 @@ struct bench_ratio bench_ratio_range(double *first, const double *second, int co
     for (int i = 0; i < count; i++)
         first[i] /= second[i];
     double median = bench_spread_of(first, count).median;
+    if (count < 2)
+        return (struct bench_ratio){median, 0, INFINITY};
     return (struct bench_ratio){median, first[0], first[count - 1]};
 }

@@ -17,7 +17,8 @@ struct bench_ratio {
 };
 struct bench_ratio bench_ratio_of(const double *first, const double *second, int count);
 
-/* Of the same the median, the least and the most; count > 0. `first` is written over. */
+/* Of the same the median, the least and the most (with one pair as above); count > 0. `first` is
+ * written over. */
 struct bench_ratio bench_ratio_range(double *first, const double *second, int count);
 
 #endif

@@ -116,7 +116,7 @@ static struct bench_against against(struct rounds *rounds, const struct bench_re
         rounds->other[count++] = beside->total;
     }
     if (plan == other)
-        return (struct bench_against){true, true, {1, 1, 1}};
+        return (struct bench_against){count > 0, true, {1, 1, 1}};
     if (count == 0)
         return (struct bench_against){.is_known = false};
     return (struct bench_against){true, false,
@@ -125,8 +125,8 @@ static struct bench_against against(struct rounds *rounds, const struct bench_re
                                       : bench_ratio_of(rounds->other, rounds->own, count)};
 }
 
-/* What has a plan of those that need no planner takes no more than that does; and the planner's
- * time is this machine's: where others are a box's it is left out. */
+/* What has static TP's plan is static TP: it takes no more than that does. And the planner's time
+ * is this machine's: where others are a box's it is left out. */
 static double planning_of(const struct bench_results *results, int index, enum bench_mode mode,
                           const struct bench_plan *plan)
 {
@@ -162,7 +162,7 @@ bool bench_summarize(struct bench_summary *out, const struct bench_results *resu
 
 /* ---- Over cells ------------------------------------------------------------------------------ */
 
-void bench_overall_add(struct bench_overall *to, const struct bench_against *cell)
+static void overall_add(struct bench_overall *to, const struct bench_against *cell)
 {
     double ratio = cell->ratio.middle;
     if (!cell->is_known)
@@ -172,4 +172,29 @@ void bench_overall_add(struct bench_overall *to, const struct bench_against *cel
     to->most = to->cells > 0 ? fmax(to->most, ratio) : ratio;
     to->cells++;
     to->mean = exp((logs + log(ratio)) / to->cells);
+}
+
+void bench_overalls_add(struct bench_overalls *to, enum bench_mode mode,
+                        const struct bench_summary *cell)
+{
+    overall_add(&to->static_tp[mode], &cell->static_tp);
+    overall_add(&to->static_tp_int4[mode], &cell->static_tp_int4);
+}
+
+static void overall_tell(FILE *file, const char *before, enum bench_mode mode, const char *other,
+                         const struct bench_overall *of, const char *behind)
+{
+    if (of->cells > 0)
+        fprintf(file, "%s%s: %.3f to %.3f times %s, %.3f in the geometric mean of %d loads%s\n",
+                before, bench_mode_names[mode], of->least, of->most, other, of->mean, of->cells,
+                behind);
+}
+
+void bench_overalls_tell(const struct bench_overalls *of, FILE *file, const char *before,
+                         const char *behind)
+{
+    for (int mode = BENCH_STATIC_TP + 1; mode < BENCH_MODE_COUNT; mode++)
+        overall_tell(file, before, mode, "static TP", &of->static_tp[mode], behind);
+    overall_tell(file, before, BENCH_ADAPTIVE, "static TP on INT4",
+                 &of->static_tp_int4[BENCH_ADAPTIVE], behind);
 }

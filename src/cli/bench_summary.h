@@ -2,6 +2,8 @@
 #ifndef PHASOR_CLI_BENCH_SUMMARY_H
 #define PHASOR_CLI_BENCH_SUMMARY_H
 
+#include <stdio.h>
+
 #include "bench_results.h"
 #include "bench_stats.h"
 
@@ -31,7 +33,17 @@ struct bench_overall {
     double least, most, mean;
 };
 
-void bench_overall_add(struct bench_overall *to, const struct bench_against *cell);
+struct bench_overalls {
+    struct bench_overall static_tp[BENCH_MODE_COUNT], static_tp_int4[BENCH_MODE_COUNT];
+};
+
+/* Cells of which the ratio is not known are left out. */
+void bench_overalls_add(struct bench_overalls *to, enum bench_mode mode,
+                        const struct bench_summary *cell);
+
+/* A line for each mode, between `before` and `behind`. */
+void bench_overalls_tell(const struct bench_overalls *of, FILE *file, const char *before,
+                         const char *behind);
 
 /* False where memory is short. */
 bool bench_summarize(struct bench_summary *out, const struct bench_results *results, int cell,

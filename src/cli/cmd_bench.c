@@ -17,6 +17,9 @@
 #include "progress.h"
 #include "stop_signal.h"
 
+#define ROUNDS_DEFAULT 3
+#define DRAWS_DEFAULT  200
+
 struct bench_values {
     const char *devices, *box, *replay, *recordings, *predict, *results;
     const char *scenarios, *batch_sizes, *modes;
@@ -32,7 +35,6 @@ static struct bench_values values = {
     .modes = "static-tp,static-ep,static-ep-dp,best-attention,best-static,static-tp-int4,hap,"
              "adaptive-exact,"
              "adaptive",
-    .repeats = 3,
 };
 
 #define AT(member) offsetof(struct bench_values, member)
@@ -72,7 +74,8 @@ static const struct cli_option options[] = {
      "adaptive-exact and adaptive (all)",
      0, 0, NULL},
     {"repeats", 'r', OPTION_COUNT, AT(repeats), "COUNT",
-     "rounds: each runs every plan of every load once (3)", 1, BENCH_ROUNDS_MAX, NULL},
+     "rounds: each runs every plan of every load once (3; with --predict 200)", 1, BENCH_ROUNDS_MAX,
+     NULL},
     {"output", 'o', OPTION_WORD, AT(format), "FORMAT",
      "of the table on standard output: md, json, jsonl, csv (md)", 0, 0, format_words},
     {"results", 0, OPTION_FILE, AT(results), "FILE",
@@ -86,7 +89,8 @@ static const struct cli_option options[] = {
      "compute threads (0: one for each core that the process may use)", 0, 4096, NULL},
     {"memory", 0, OPTION_BYTES, AT(memory), "BYTES",
      "memory of each device (what the box says, or this machine has)", 0, 0x1p62, NULL},
-    {"seed", 0, OPTION_SEED, AT(seed), "NUMBER", "of the prompts' token ids (0)", 0, 0, NULL},
+    {"seed", 0, OPTION_SEED, AT(seed), "NUMBER",
+     "of the prompts' token ids, or of what --predict draws (0)", 0, 0, NULL},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no progress or warnings", 0, 0, NULL},
     {"verbose", 'v', OPTION_FLAG, AT(verbose), NULL, "more notices", 0, 0, NULL},
     {.name = NULL},
@@ -440,14 +444,25 @@ static bool runner_init(struct bench *bench)
     return true;
 }
 
+static bool predictor_init(struct bench *bench)
+{
+    bench->predictor = (struct bench_predictor){.results = &bench->results};
+    if (bench_predictor_agrees(&bench->predictor))
+        return true;
+    fprintf(stderr,
+            "phasor: --results: what %s holds was predicted by other numbers of %s, or another "
+            "version of phasor; begin another file\n",
+            values.results, values.predict);
+    return false;
+}
+
 static bool runs_init(struct bench *bench)
 {
     switch (bench->results.question.clock) {
     case BENCH_MODELLED:
         return replayer_init(bench);
     case BENCH_PREDICTED:
-        bench->predictor = (struct bench_predictor){.results = &bench->results};
-        return true;
+        return predictor_init(bench);
     default:
         return runner_init(bench);
     }
@@ -519,6 +534,8 @@ static int run(const struct cli_command *command, char **operands, int operand_c
         code = lists_get(command, &question);
     if (code >= 0)
         return code;
+    if (values.repeats == 0)
+        values.repeats = values.predict != NULL ? DRAWS_DEFAULT : ROUNDS_DEFAULT;
     progress_init(&bench.progress, values.quiet, values.verbose);
     code = question_get(&question, operands, operand_count) ? -1 : EXIT_FATAL;
     if (code < 0)

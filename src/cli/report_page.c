@@ -150,19 +150,6 @@ static void put_row(FILE *file, const struct shown *shown, int cell, enum bench_
     fputs("</tr>\n", file);
 }
 
-/* What a mode comes to over all loads. */
-static void put_overall(FILE *file, const struct shown *shown, enum bench_mode mode)
-{
-    struct bench_overall overall = {.cells = 0};
-    for (int cell = 0; cell < shown->results->cell_count; cell++)
-        bench_overall_add(&overall, &summary_of(shown, cell, mode)->static_tp);
-    if (overall.cells > 0)
-        fprintf(file,
-                "<li>%s: %.3f to %.3f times static TP, %.3f in the geometric mean of %d "
-                "loads</li>\n",
-                bench_mode_names[mode], overall.least, overall.most, overall.mean, overall.cells);
-}
-
 static void put_table(FILE *file, const struct shown *shown)
 {
     fputs("<h2>Plans and numbers</h2>\n<p>Medians in seconds; the spread is from the first "
@@ -232,13 +219,15 @@ static void put_head(FILE *file, const struct bench_results *results, const char
 
 bool report_page_write(FILE *file, const struct bench_results *results, const char *path)
 {
+    struct bench_overalls overalls = {.static_tp = {{.cells = 0}}};
     struct shown shown;
     bool is_good = shown_make(&shown, results);
     if (is_good) {
         put_head(file, results, path);
         fputs("<ul>\n", file);
-        for (int mode = BENCH_STATIC_TP + 1; mode < BENCH_MODE_COUNT; mode++)
-            put_overall(file, &shown, mode);
+        for (int i = 0; i < results->cell_count * BENCH_MODE_COUNT; i++)
+            bench_overalls_add(&overalls, i % BENCH_MODE_COUNT, &shown.of[i]);
+        bench_overalls_tell(&overalls, file, "<li>", "</li>");
         fputs("</ul>\n", file);
         report_put_times(file, &shown);
         put_rungs(file, &shown);

@@ -11,8 +11,9 @@
 #define POINT_LEAST 256.0
 
 /* A core of a host of these boxes; ranges are wide, and uploads are rarely bound by them. */
-#define CHECK_RATE  20e9 /* XXH3 of granules, bytes per second: 10e9 to 30e9 */
-#define REPACK_RATE 4e9  /* native weights into tiles: 2e9 to 8e9 */
+#define CHECK_RATE   20e9  /* XXH3 of granules, bytes per second: 10e9 to 30e9 */
+#define BACKUP_SHARE 0.875 /* of the host's memory that a backup may have (read_tier.h) */
+#define REPACK_RATE  4e9   /* native weights into tiles: 2e9 to 8e9 */
 
 /* Of the host, between passes: sampling, and what the next pass needs; 1e-4 to 1e-3. */
 #define HOST_STEP 3e-4
@@ -217,6 +218,7 @@ static enum status profile_fill(struct plan_box *out, struct one_call *call,
     profile->collectives = tables->collectives;
     profile->host_to_device = host_rate(box);
     profile->disk_read = disk_rate(box);
+    profile->host_bytes = (double)box->host_bytes * BACKUP_SHARE;
     profile->check = CHECK_RATE;
     profile->repack = REPACK_RATE;
     profile->host_step = HOST_STEP;

@@ -1,8 +1,11 @@
 #include "engine/plan_source.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <xxhash.h>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/memory.h"
 #include "base/system.h"
@@ -84,11 +87,22 @@ static enum status kind_find(enum kind *out, const char *path, struct error *err
     return STATUS_OK;
 }
 
+static enum status hash_find(struct plan_source *out, const char *path, struct error *err)
+{
+    char *bytes;
+    size_t length;
+    TRY(file_read_whole(&bytes, &length, path, PROFILE_FILE_BYTES_MAX, err));
+    snprintf(out->hash, sizeof out->hash, "%016" PRIx64, (uint64_t)XXH3_64bits(bytes, length));
+    memory_free(bytes);
+    return STATUS_OK;
+}
+
 static enum status file_read(struct plan_source *out, const char *path, uint64_t draw,
                              struct error *err)
 {
     enum kind kind;
     TRY(kind_find(&kind, path, err));
+    TRY(hash_find(out, path, err));
     if (kind == IS_NEITHER)
         return error_set(err, STATUS_FORMAT,
                          "--box: %s is neither a box file, which says \"format\": \"phasor box\", "

@@ -17,6 +17,7 @@ struct plan_source {
     uint64_t memory_bytes; /* of each device: what of it can be used; of a profile's box, which does
                             * not say, this machine's over the ranks */
     char name[256], title[PLAN_TITLE_BYTES];
+    char hash[17]; /* XXH3 of the file, hexadecimal */
     bool is_measured;
     /* Of a profile, against this machine; the sentence where it does not fit. */
     enum profile_fit fit;

@@ -36,7 +36,7 @@ double hiding_exposed(const struct hiding *hiding)
         now = later(now, swapped[layer % spares]) + hiding->decode_layer;
     }
     double exposed = now - hiding->prefill - (double)hiding->layers * hiding->decode_layer;
-    return fmax(0, exposed); /* sums do not come out even */
+    return exposed > 1e-12 * now ? exposed : 0; /* sums do not come out even */
 }
 
 /* ---- Bytes ----------------------------------------------------------------------------------- */
@@ -102,6 +102,7 @@ struct change change_by_upload(const struct model_shape *shape, const struct lay
         change.taken = fmax(change.taken, taken);
         change.values = fmax(change.values, slice_values(shape, to, rank));
     }
+    change.file = change.read * (double)shape->moe_layer_count;
     return change;
 }
 
@@ -121,7 +122,8 @@ double change_reload_seconds(const struct profile *profile, const struct change 
                     profile_rate_seconds(change->taken, profile->host_to_device));
 }
 
-/* Reading goes on beside the rest. */
+/* Reading goes on beside the rest; and is no more than that from the host's memory, where upload
+ * has a backup that fits (granule_reader.h). */
 double change_upload_seconds(const struct profile *profile, const struct change *change,
                              bool is_packed)
 {
@@ -131,5 +133,7 @@ double change_upload_seconds(const struct profile *profile, const struct change 
                     profile_rate_seconds(change->taken, profile->host_to_device);
     if (!is_packed)
         device += profile_work_seconds(profile, &dequantize);
-    return fmax(profile_rate_seconds(change->read, profile->disk_read), device);
+    bool is_in_memory = profile->host_bytes > 0 && change->file <= profile->host_bytes;
+    return is_in_memory ? device
+                        : fmax(profile_rate_seconds(change->read, profile->disk_read), device);
 }

@@ -30,6 +30,7 @@ double hiding_exposed(const struct hiding *hiding);
 struct change {
     double received; /* of the rank to which most are sent */
     double read;     /* of a file, by all ranks together */
+    double file;     /* in it for all layers, where it is read again and again; 0: it is not */
     double taken;    /* of it, by the rank that takes most */
     double values;   /* weights that it has to dequantize or to pack */
 };

@@ -29,20 +29,26 @@ static enum status get_efficiencies(double out[WORK_KIND_COUNT], const struct pl
     return STATUS_OK;
 }
 
+static enum status read_size(uint64_t *out, const struct place *place, const char *key)
+{
+    double size;
+    TRY(place_get_number(&size, place, key, SIZE));
+    if (size >= 0x1p60)
+        return place_refuse(place, key, "is more than a machine can have");
+    *out = (uint64_t)size;
+    return STATUS_OK;
+}
+
 static enum status read_device(struct box_model *box, const struct place *file)
 {
     struct box_device *device = &box->device;
     struct place place;
-    double size;
     TRY(place_enter_key(&place, file, "device",
                         "peak_compute memory_bandwidth memory_size launch compute_efficiency "
                         "memory_efficiency "));
     TRY(place_get_number(&device->peak_flops, &place, "peak_compute", COMPUTE));
     TRY(place_get_number(&device->memory_bytes_per_second, &place, "memory_bandwidth", BANDWIDTH));
-    TRY(place_get_number(&size, &place, "memory_size", SIZE));
-    if (size >= 0x1p60)
-        return place_refuse(&place, "memory_size", "is more than a device can have");
-    device->memory_bytes = (uint64_t)size;
+    TRY(read_size(&device->memory_bytes, &place, "memory_size"));
     TRY(place_get_number(&device->launch, &place, "launch", SECONDS));
     TRY(get_efficiencies(device->flops_efficiency, &place, "compute_efficiency"));
     return get_efficiencies(device->bytes_efficiency, &place, "memory_efficiency");
@@ -268,6 +274,8 @@ static enum status read_memories(struct box_model *box, const struct place *file
     if (json_object_get(file->object, "compute_slots") != NULL)
         TRY(place_get_word(&slot, file, "compute_slots", slots, 2));
     box->has_one_slot = slot == 1;
+    if (json_object_get(file->object, "host_memory") != NULL)
+        TRY(read_size(&box->host_bytes, file, "host_memory"));
     return STATUS_OK;
 }
 
@@ -278,7 +286,7 @@ static enum status read_head(struct box_model *box, const struct place *file)
     const char *format;
     int64_t number;
     TRY(place_check_keys(file, "format version name title ranks numbers device links protocols "
-                               "collectives memories compute_slots "));
+                               "collectives memories compute_slots host_memory "));
     TRY(place_get_text(&format, file, "format"));
     if (strcmp(format, "phasor box") != 0)
         return place_refuse(file, "format", "expected \"phasor box\"");
@@ -314,25 +322,35 @@ static enum status read_whole(struct box_model *out, const json_t *json, const c
     return STATUS_OK;
 }
 
-/* Drawn from once it is known to be right. */
+static enum status read_drawn(struct box_model *out, json_t *json, const char *path, uint64_t draw,
+                              struct error *err)
+{
+    int count = box_draw(json, draw);
+    if (count < 0)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory for the numbers of a box");
+    if (count == 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "%s: no number has a \"range\" to be drawn from", path);
+    return read_whole(out, json, path, err);
+}
+
+/* Drawn once it is known to be right as it stands. */
 static enum status read_json(struct box_model *out, json_t *json, const char *path, uint64_t draw,
                              struct error *err)
 {
     enum status status = read_whole(out, json, path, err);
-    if (status == STATUS_OK && draw != 0) {
-        box_draw(json, draw);
-        status = read_whole(out, json, path, err);
-    }
+    if (status == STATUS_OK && draw != 0)
+        status = read_drawn(out, json, path, draw, err);
     json_decref(json);
     return status;
 }
 
 enum status box_model_parse(struct box_model *out, const char *text, int64_t length,
-                            const char *path, struct error *err)
+                            const char *path, uint64_t draw, struct error *err)
 {
     json_t *json;
     TRY(json_parse_object(&json, text, (size_t)length, path, err));
-    return read_json(out, json, path, 0, err);
+    return read_json(out, json, path, draw, err);
 }
 
 enum status box_model_read(struct box_model *out, const char *path, struct error *err)

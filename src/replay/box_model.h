@@ -79,14 +79,16 @@ struct box_model {
     int memory_of[RECORDING_RANKS_MAX]; /* which shared memory a rank computes from; -1: its own */
     int memory_count;
     double memory_bytes_per_second[RECORDING_RANKS_MAX];
-    bool has_one_slot; /* all ranks compute on one */
+    bool has_one_slot;   /* all ranks compute on one */
+    uint64_t host_bytes; /* of the host's memory; 0: not said */
 };
 
 /* `text` is the whole file, `path` for sentences. */
 enum status box_model_parse(struct box_model *out, const char *text, int64_t length,
-                            const char *path, struct error *err) MUST_CHECK;
+                            const char *path, uint64_t draw, struct error *err) MUST_CHECK;
 enum status box_model_read(struct box_model *out, const char *path, struct error *err) MUST_CHECK;
-/* The same with its numbers drawn by a seed (box_draw.h); 0: as they stand. */
+/* With its numbers drawn by a seed (box_draw.h); 0: as they stand. STATUS_INVALID_ARGUMENT where
+ * none has a range. */
 enum status box_model_read_drawn(struct box_model *out, const char *path, uint64_t draw,
                                  struct error *err) MUST_CHECK;
 

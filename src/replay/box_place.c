@@ -186,16 +186,32 @@ static enum status check_origin(const struct place *place)
                      place->name);
 }
 
-/* Between which values it may lie; those two and the value itself keep to `max`. */
-static enum status check_range(const struct place *place, double max)
+/* What a number may be, in its unit of `factor`. */
+struct limits {
+    double low, high;
+};
+
+static struct limits limits_of(enum quantity quantity, double factor)
+{
+    if (quantity == SHARE)
+        return (struct limits){1e-6, 1};
+    if (quantity == SECONDS)
+        return (struct limits){0, 1e6 / factor};
+    return (struct limits){1e-6 / factor, NUMBER_MAX / factor};
+}
+
+/* Between which values it may lie, the value itself among them. */
+static enum status check_range(const struct place *place, const struct limits *limits)
 {
     const json_t *range = json_object_get(place->object, "range");
-    if (range == NULL)
+    const json_t *value = json_object_get(place->object, "value");
+    if (range == NULL || !json_is_number(value))
         return STATUS_OK;
-    double value = json_number_value(json_object_get(place->object, "value"));
+    double of = json_number_value(value);
     double low = json_number_value(json_array_get(range, 0));
     double high = json_number_value(json_array_get(range, 1));
-    if (json_array_size(range) != 2 || !(low > 0) || !(low <= value && value <= high) || high > max)
+    if (json_array_size(range) != 2 || !(low > 0) || !(low >= limits->low) || !(low <= of) ||
+        !(of <= high) || !(high <= limits->high))
         return place_refuse(place, "range",
                             "expected two numbers above 0, the value between them and both what "
                             "the value may be");
@@ -227,9 +243,10 @@ enum status place_get_number(double *out, const struct place *place, const char 
     TRY(enter_number(&number, place, key));
     TRY(check_origin(&number));
     TRY(get_factor(&factor, &number, quantity));
-    double max = quantity == SHARE ? 1 : NUMBER_MAX;
-    TRY(json_get_real(&value, number.object, number.name, "value", 0, max, place->err));
-    TRY(check_range(&number, max));
+    struct limits limits = limits_of(quantity, factor);
+    TRY(json_get_real(&value, number.object, number.name, "value", 0,
+                      quantity == SHARE ? 1 : NUMBER_MAX, place->err));
+    TRY(check_range(&number, &limits));
     value *= factor;
     if (quantity != SECONDS && !(value >= 1e-6))
         return place_refuse(&number, "value", "is to be above 0");
@@ -244,6 +261,7 @@ enum status place_take_numbers(struct place *file)
     const char *key;
     json_t *value;
     struct place numbers, number;
+    static const struct limits any = {0, NUMBER_MAX};
     if (json_object_get(file->object, "numbers") == NULL)
         return STATUS_OK;
     TRY(place_enter_key(&numbers, file, "numbers", NULL));
@@ -251,7 +269,7 @@ enum status place_take_numbers(struct place *file)
     {
         TRY(place_enter(&number, &numbers, key, value, NUMBER_KEYS));
         TRY(check_origin(&number));
-        TRY(check_range(&number, NUMBER_MAX));
+        TRY(check_range(&number, &any));
     }
     file->numbers = numbers.object;
     return STATUS_OK;

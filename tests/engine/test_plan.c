@@ -174,6 +174,36 @@ Test(plan, params_are_checked)
     cr_assert_eq(phasor_plan(&text, &params, &err), PHASOR_INVALID_ARGUMENT);
 }
 
+/* Other times, the same for the same seed, for all plans; a measured box has nothing to draw from.
+ */
+Test(plan, a_box_may_be_drawn)
+{
+    struct phasor_error err;
+    struct phasor_plan_params params = phasor_plan_params_default();
+    double seconds[4];
+    params.model = MODEL;
+    params.box = "a6000x4";
+    params.prompt_tokens = 100;
+    params.output_tokens = 28;
+    for (int i = 0; i < 4; i++) {
+        static const uint64_t draws[] = {0, 5, 5, 6};
+        char *text;
+        params.draw = draws[i];
+        cr_assert_eq(phasor_plan(&text, &params, &err), PHASOR_OK, "%s", err.message);
+        json_t *root = json_loads(text, 0, NULL);
+        json_t *plans = json_object_get(root, "plans");
+        json_t *row =
+            json_array_get(plans, (size_t)json_integer_value(json_object_get(root, "static_tp")));
+        seconds[i] = json_real_value(json_object_get(row, "total_s"));
+        json_decref(root);
+        phasor_text_free(text);
+    }
+    cr_assert_gt(seconds[0], 0);
+    cr_assert_neq(seconds[1], seconds[0]);
+    cr_assert_eq(seconds[2], seconds[1]);
+    cr_assert_neq(seconds[3], seconds[1]);
+}
+
 /* ---- Many loads ------------------------------------------------------------------------------ */
 
 /* Each cell is the answer to its own question; a prompt beyond the context has none. */

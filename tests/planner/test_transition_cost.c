@@ -112,6 +112,29 @@ Test(transition_cost, bytes_of_each_way)
     cr_assert_eq(change_by_reshard(shape, &ep, &ep, bf16).received, 0);
 }
 
+/* Read from the disk, or from the host's memory where all of the backup fits there, which waits for
+ * neither but checksums, the link and dequantizing. */
+Test(transition_cost, a_backup_in_memory_is_not_read_from_the_disk)
+{
+    const struct model_shape *shape = &model_shapes[MIXTRAL_8X7B].shape;
+    struct layout tp = layout_of("tp4|tp4");
+    struct expert_type int4 = {.dtype = DTYPE_INT4, .group = 128};
+    struct change upload = change_by_upload(shape, &tp, int4);
+    struct profile profile = {.disk_read = 7e9, .check = 20e9, .host_to_device = 25e9};
+    double device = upload.taken / 20e9 + upload.taken / 25e9;
+    cr_assert_eq(upload.file, upload.read * (double)shape->moe_layer_count);
+    cr_assert_eq(change_upload_seconds(&profile, &upload, true), upload.read / 7e9);
+    profile.host_bytes = upload.file - 1;
+    cr_assert_eq(change_upload_seconds(&profile, &upload, true), upload.read / 7e9);
+    profile.host_bytes = upload.file;
+    cr_assert_eq(change_upload_seconds(&profile, &upload, true), device);
+    /* What is read once is on the disk all the same. */
+    struct layout ep = layout_of("tp4|ep4");
+    struct change reload = change_by_reload(shape, &ep, &tp, int4);
+    profile.repack = 4e9;
+    cr_assert_eq(change_reload_seconds(&profile, &reload), reload.read / 7e9);
+}
+
 /* A layer that takes no number of seconds is not there in no time. */
 Test(transition_cost, what_is_unknown_is_never_there)
 {

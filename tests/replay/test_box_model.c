@@ -38,7 +38,7 @@ TestSuite(box_file, .init = begin, .fini = end);
 
 static enum status parse(struct error *err)
 {
-    return box_model_parse(&box, text, (int64_t)strlen(text), "box.json", err);
+    return box_model_parse(&box, text, (int64_t)strlen(text), "box.json", 0, err);
 }
 
 /* Puts `with` in the place of the first `what`. */
@@ -96,6 +96,17 @@ Test(box_file, memories_and_one_slot)
     cr_assert_eq(box.memory_of[2], 0);
     cr_assert_eq(box.memory_bytes_per_second[0], 2097152);
     cr_assert_eq(box.links[1].ends[0], 1);
+    cr_assert_eq(box.host_bytes, 0);
+}
+
+Test(box_file, the_host_may_have_memory)
+{
+    struct error err;
+    change("\"numbers\"",
+           "\"host_memory\": {\"value\": 256, \"unit\": \"GiB\", \"source\": \"s\"}, "
+           "\"numbers\"");
+    cr_assert_eq(parse(&err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(box.host_bytes, 256ULL << 30);
 }
 
 Test(box_file, messages_may_have_latency)
@@ -167,7 +178,7 @@ Test(box_file, refuses_what_it_does_not_mean)
          "expected either a \"source\""},
         {"\"source\": \"p2p", "\"sauce\": \"p2p", "\"sauce\" is no key"},
         {"\"ffn_up\": \"dense\",", "", "\"ffn_up\""},
-        {"\"value\": 48,", "\"value\": 1e12,", "more than a device"},
+        {"\"value\": 48,", "\"value\": 1e12,", "more than a machine"},
         {"\"efficiency\": {\"value\": 0.95,",
          "\"message_latency\": 1, \"efficiency\": {\"value\": 0.95,", "expected an object"},
         {"\"algorithm\": \"ring\"", "\"algorithm\": \"tree\"",
