@@ -5,7 +5,8 @@
 
 RESULTS are lines of a modelled bench, on the machine that made them. For each of its models static TP's
 batch runs under --record as a whole, to the end of prefill and again to the end of decode, and is
-replayed over the box: the one as `phasor replay --scale` has it, the other as --modelled. Static TP, as
+replayed over the box: the one as `phasor replay --scale` has it, the other as --modelled --without-host,
+with the host's part that the bench counts. Static TP, as
 its own speed is what --replay scales all others by. A line for each model and phase: what was composed,
 the median of the whole batches, their spread (most less least, relative to the median), and how far the
 first is off the second. Exit status 1 where a file, program or load is not there."""
@@ -50,7 +51,7 @@ def load_of(text):
 
 
 def composed_of(lines, model, load):
-    """Static TP's plan of the load, and the medians of its rounds."""
+    """The host's part of a step, static TP's plan of the load, and the medians of its rounds."""
     names = ("model", "prompt_tokens", "output_tokens", "batch_size")
     of_load = [line for line in lines if tuple(line.get(name) for name in names) == (model, *load)]
     for cell in of_load:
@@ -58,7 +59,7 @@ def composed_of(lines, model, load):
             runs = [line for line in of_load if line["kind"] == "run" and "failed" not in line and
                     (line["plan"], line["way"]) == (plan["plan"], plan.get("way"))]
             if "static-tp" in plan["modes"] and runs:
-                return plan, {phase: statistics.median(run[phase + "_s"] for run in runs)
+                return cell["host_step_s"], plan, {phase: statistics.median(run[phase + "_s"] for run in runs)
                               for phase in ("prefill", "decode")}
     fail(f"{model}: no run of static-tp at {load[0]}/{load[1]}x{load[2]}; --load chooses another")
 
@@ -95,16 +96,17 @@ def whole(program, question, model, plan, load, output, how, folder):
     call([program, "run", model, "-i", rows, "-o", answers, "--devices", question["devices"], "--plan",
           plan["plan"], "--max-num-seqs", str(batch), "--max-num-batched-tokens", str(plan["pass_tokens"]),
           "--threads", str(question["threads"]), "--record", recording, "-q"])
-    return json.loads(call([program, "replay", recording, "--box", question["box"], how, "--json"]))
+    return json.loads(call([program, "replay", recording, "--box", question["box"], *how, "--json"]))
 
 
-def seconds_of(program, question, model, plan, load, phase):
+def seconds_of(program, question, model, plan, load, phase, host_step):
+    """The host of decode's steps as the bench counts it."""
     with tempfile.TemporaryDirectory() as folder:
         if phase == "prefill":
-            answer = whole(program, question, model, plan, load, 1, "--scale", folder)
+            answer = whole(program, question, model, plan, load, 1, ["--scale"], folder)
             return answer["phases"]["prefill"]["wall_seconds"] * answer["link_scale"]
-        answer = whole(program, question, model, plan, load, load[1], "--modelled", folder)
-        return answer["phases"]["decode"]["wall_seconds"]
+        answer = whole(program, question, model, plan, load, load[1], ["--modelled", "--without-host"], folder)
+        return answer["phases"]["decode"]["wall_seconds"] + (load[1] - 1) * host_step
 
 
 def main():
@@ -118,9 +120,9 @@ def main():
     question = lines[0]["question"]
     print("# model plan load phase: composed s, in full s, spread %, composed is off by %")
     for model in question["models"]:
-        plan, composed = composed_of(lines, model, load)
+        host_step, plan, composed = composed_of(lines, model, load)
         for phase, seconds in composed.items():
-            all_of = [seconds_of(args.phasor, question, model, plan, load, phase)
+            all_of = [seconds_of(args.phasor, question, model, plan, load, phase, host_step)
                       for _ in range(max(args.repeats, 1))]
             middle = statistics.median(all_of)
             print(f"{model} {plan['plan']} {args.load} {phase}: {seconds:.6g}, {middle:.6g}, "

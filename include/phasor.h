@@ -483,6 +483,7 @@ struct phasor_replay_params {
     const char *trace_path; /* what ran when, in Chrome's trace format; NULL: none */
     double link_scale;      /* with `scale`: in place of what this recording says of the device, that of
                              * another; 0: this one's */
+    bool leaves_out_host;   /* with `modelled`: what the host that was recorded did takes no time */
 };
 PHASOR_API struct phasor_replay_params phasor_replay_params_default(void);
 

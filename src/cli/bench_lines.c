@@ -100,9 +100,9 @@ json_t *bench_cell_json(const struct bench_question *question, const struct benc
     json_t *plans = json_array();
     for (int i = 0; i < cell->plan_count; i++)
         json_array_append_new(plans, plan_json(&cell->plans[i]));
-    json_t *object =
-        json_pack("{s:s, s:s, s:i, s:f, s:o}", "kind", "cell", "box", cell->box, "devices",
-                  cell->device_count, "planning_s", cell->planning_seconds, "plans", plans);
+    json_t *object = json_pack("{s:s, s:s, s:i, s:f, s:f, s:o}", "kind", "cell", "box", cell->box,
+                               "devices", cell->device_count, "host_step_s", cell->host_step,
+                               "planning_s", cell->planning_seconds, "plans", plans);
     if (object != NULL && !put_subject(object, question, cell)) {
         json_decref(object);
         return NULL;
@@ -157,6 +157,7 @@ bool bench_cell_read(struct bench_cell *out, const struct bench_question *questi
     if (devices < 1 || devices > PHASOR_RANKS_MAX || !subject_read(out, question, object) ||
         !text_read(out->box, sizeof out->box, object, "box") ||
         !number_read(&out->planning_seconds, object, "planning_s") ||
+        !number_read(&out->host_step, object, "host_step_s") ||
         json_array_size(plans) > BENCH_MODE_COUNT)
         return false;
     for (size_t i = 0; i < json_array_size(plans); i++) {

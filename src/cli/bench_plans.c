@@ -315,6 +315,7 @@ bool bench_plans_find(struct bench_cell *cell, const struct bench_question *ques
     }
     json_t *root = json_loads(text, 0, NULL);
     const json_t *box = json_object_get(root, "box");
+    cell->host_step = seconds_of(box, "host_step_s");
     bench_box_words(cell, box);
     cell->device_count = (int)table_int(box, "devices");
     bool is_good = can_be_drawn(question, &params);

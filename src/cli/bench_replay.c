@@ -146,7 +146,7 @@ static enum phasor_status replay(struct replayed *out, const struct bench_replay
     char *text;
     params.recording_path = path;
     params.box = replayer->results->question.box;
-    params.modelled = scale == 0;
+    params.modelled = params.leaves_out_host = scale == 0;
     params.scale = scale != 0;
     params.link_scale = scale > 0 ? scale : 0;
     enum phasor_status status = phasor_replay(&text, &params, err);
@@ -256,7 +256,9 @@ static enum phasor_status prefill_time(double *out, struct bench_replayer *repla
     return status;
 }
 
-/* Of all steps: those between two contexts that were replayed are on the line between them. */
+/* Of all steps, the host's part as the planner has it: this machine's is not the box's, and noise
+ * where a step takes a millisecond. Those between two contexts that were replayed are on the line
+ * between them. */
 static enum phasor_status decode_time(double *out, struct bench_replayer *replayer,
                                       const struct bench_cell *cell, const struct bench_plan *plan,
                                       struct phasor_error *err)
@@ -282,7 +284,7 @@ static enum phasor_status decode_time(double *out, struct bench_replayer *replay
             status = replay(&replayed, replayer, path, 0, err);
         if (status != PHASOR_OK)
             return status;
-        double seconds = replayed.seconds;
+        double seconds = replayed.seconds + cell->host_step;
         /* The steps behind `before` up to this one; of the first, itself. */
         double count = (double)(step - before);
         *out +=

@@ -33,6 +33,7 @@ struct bench_cell {
     char box[BENCH_WHY_BYTES];       /* whose times the plans are chosen by, in words */
     int device_count;                /* of that box */
     double planning_seconds;
+    double host_step; /* seconds of that box's host for each pass */
     struct bench_plan plans[BENCH_MODE_COUNT];
     int plan_count;
     size_t

@@ -8,7 +8,7 @@
 
 struct replay_values {
     const char *box, *trace;
-    bool modelled, scale, json;
+    bool modelled, without_host, scale, json;
 };
 
 static struct replay_values values;
@@ -22,6 +22,10 @@ static const struct cli_option options[] = {
      0, 0, NULL},
     {"modelled", 0, OPTION_FLAG, AT(modelled), NULL,
      "computation lasts as long as the box's devices would take, not as recorded", 0, 0, NULL},
+    {"without-host", 0, OPTION_FLAG, AT(without_host), NULL,
+     "with --modelled: what the host did takes no time; it is the recording machine's, not the "
+     "box's",
+     0, 0, NULL},
     {"scale", 0, OPTION_FLAG, AT(scale), NULL,
      "links as much slower as the device that was recorded computes than the box's; times of "
      "decode are not valid then",
@@ -41,6 +45,7 @@ static int run(const struct cli_command *command, char **operands, int operand_c
     params.recording_path = operands[0];
     params.box = values.box;
     params.modelled = values.modelled;
+    params.leaves_out_host = values.without_host;
     params.scale = values.scale;
     params.trace_path = values.trace;
     enum phasor_status status = phasor_replay(&text, &params, &err);

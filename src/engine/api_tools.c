@@ -116,6 +116,7 @@ enum phasor_status phasor_replay(char **out_json, const struct phasor_replay_par
         .recording_path = whole.recording_path,
         .box = whole.box,
         .is_modelled = whole.modelled,
+        .leaves_out_host = whole.leaves_out_host,
         .is_scaled = whole.scale,
         .trace_path = whole.trace_path,
         .link_scale = whole.link_scale,

@@ -110,6 +110,7 @@ static void put_box(struct description *to, const struct plan_source *source, ui
     description_put_int(to, box, "devices", (uint64_t)source->rank_count);
     description_put_int(to, box, "memory_of_device", memory_bytes);
     description_put(to, box, "hash", json_string(source->hash));
+    description_put(to, box, "host_step_s", json_real(source->profile->host_step));
     description_put(to, box, "times", json_string(source->is_measured ? "measured" : "assumed"));
     description_put(to, box, "warning", warning_of(source));
 }

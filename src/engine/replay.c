@@ -36,6 +36,9 @@ static enum status check_params(const struct replay_params *params, struct error
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "link_scale: expected a number above 0, with scale; found %g",
                          params->link_scale);
+    if (params->leaves_out_host && !params->is_modelled)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--without-host goes with --modelled: what is measured has its host");
     if (params->is_modelled && params->is_scaled)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--scale makes links as slow as the device that was recorded, whose times "
@@ -90,7 +93,9 @@ static enum status simulate_all(struct replay *replay, const struct replay_param
         .recording = &replay->recording,
         .box = replay->box,
         .simulation = &replay->simulation,
-        .durations = params->is_modelled ? DURATIONS_MODELLED : DURATIONS_MEASURED,
+        .durations = !params->is_modelled      ? DURATIONS_MEASURED
+                     : params->leaves_out_host ? DURATIONS_DEVICES
+                                               : DURATIONS_MODELLED,
         .link_scale = scale,
     };
     struct simulation_params simulation = {

@@ -10,6 +10,7 @@ struct replay_params {
     const char *recording_path;
     const char *box; /* a name of box_files.h or a file's; NULL: as recorded */
     bool is_modelled, is_scaled;
+    bool leaves_out_host;   /* with is_modelled */
     const char *trace_path; /* NULL: none is written */
     double link_scale;      /* with is_scaled: that of another recording; 0: this one's */
 };

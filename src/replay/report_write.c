@@ -48,7 +48,7 @@ const char *report_label(const struct report_subject *subject)
 {
     if (subject->box == NULL)
         return "as recorded";
-    return subject->durations == DURATIONS_MODELLED ? "modelled" : "replay";
+    return subject->durations == DURATIONS_MEASURED ? "replay" : "modelled";
 }
 
 static void put_part(struct json_writer *json, const struct report *report)
@@ -70,6 +70,8 @@ static void put_notes(struct json_writer *json, const struct report *report,
 {
     open_under(json, "notes", '[');
     put_part(json, report);
+    if (subject->durations == DURATIONS_DEVICES)
+        json_write_string(json, "what the host did takes no time");
     if (subject->link_scale > 0)
         json_write_string(json, "links are scaled to the speed of the device that was recorded: "
                                 "times of prefill keep their proportions, those of decode are not "

@@ -85,8 +85,11 @@ static double seconds_of(const struct sim *sim, uint32_t node)
 {
     const struct recording_node *about = &sim->recording->nodes[node];
     enum lane_kind kind = lane_of(sim, node)->kind;
-    if (sim->params->durations == DURATIONS_MODELLED && (kind == LANE_STREAM || kind == LANE_LOW))
+    enum durations durations = sim->params->durations;
+    if (durations != DURATIONS_MEASURED && (kind == LANE_STREAM || kind == LANE_LOW))
         return modelled_seconds(&sim->box->device, about);
+    if (durations == DURATIONS_DEVICES && kind == LANE_HOST)
+        return 0;
     return (double)about->duration_ns * 1e-9;
 }
 
@@ -472,7 +475,7 @@ enum status simulate(struct simulation *out, const struct simulation_params *par
     struct simulation result = {0};
     struct sim sim = {
         .params = params, .recording = params->recording, .box = params->box, .out = &result};
-    if (params->box == NULL && params->durations == DURATIONS_MODELLED)
+    if (params->box == NULL && params->durations != DURATIONS_MEASURED)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "modelled durations are those of a box, and none is given");
     TRY(graph_init(&sim.graph, params->recording, "the recording", err));

@@ -40,7 +40,8 @@
 
 enum durations {
     DURATIONS_MEASURED, /* label "replay" */
-    DURATIONS_MODELLED  /* of the box's roofline, for lanes of streams; label "modelled" */
+    DURATIONS_MODELLED, /* of the box's roofline, for lanes of streams; label "modelled" */
+    DURATIONS_DEVICES   /* the same, and lanes of the host take no time */
 };
 
 struct simulation_params {

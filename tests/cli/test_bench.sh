@@ -276,7 +276,8 @@ def replay(path, *how):
 def name(plan):
     return plan.translate(str.maketrans("|:>", "_-+"))
 runs = [line for line in lines if line["kind"] == "run"]
-assert runs and all(run["clock"] == "modelled" for run in runs)
+host_step = next(line["host_step_s"] for line in lines if line["kind"] == "cell")
+assert runs and all(run["clock"] == "modelled" for run in runs) and host_step > 0
 for run in runs:
     attention, experts = run["plan"].split("|")
     first, _, last = experts.partition(">")
@@ -297,7 +298,7 @@ for run in runs:
     known = {}
     for step in range(output - 1):
         for path in glob.glob(f"passes/kjv-moe-*.{name(decode)}.t0.decode-4x{prompt + 1 + step}.0"):
-            known[step] = replay(path, "--modelled")["seconds"]
+            known[step] = replay(path, "--modelled", "--without-host")["seconds"] + host_step
     assert output == 1 or (len(known) == 8 and 0 in known and output - 2 in known), known
     total, places = 0, sorted(known)
     for step in range(output - 1):

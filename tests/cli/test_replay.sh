@@ -81,6 +81,10 @@ expect 1 "a file that is no recording" "$phasor" replay mine.json
 expect 2 "--modelled without a box" "$phasor" replay r.bin --modelled
 has err "needs a --box" "--modelled without a box"
 expect 2 "--scale without a box" "$phasor" replay r.bin --scale
+expect 2 "--without-host alone" "$phasor" replay r.bin --box h200x2 --without-host
+has err "goes with --modelled" "--without-host alone"
+expect 0 "--without-host" "$phasor" replay r.bin --box h200x2 --modelled --without-host
+has out "what the host did takes no time" "--without-host"
 expect 2 "--scale with --modelled" "$phasor" replay r.bin --box h200x2 --scale --modelled
 expect 2 "two recordings" "$phasor" replay r.bin r.bin
 

@@ -532,6 +532,29 @@ Test(modelled, the_longer_of_flops_and_bytes_and_the_launch)
     end();
 }
 
+/* Of the host that was recorded nothing but its order stays. */
+Test(modelled, the_host_may_be_left_out)
+{
+    box_plain(&box, 1);
+    box.device =
+        (struct box_device){.peak_flops = 1000, .memory_bytes_per_second = 100, .launch = 0.5};
+    for (int work = 0; work < WORK_KIND_COUNT; work++)
+        box.device.flops_efficiency[work] = box.device.bytes_efficiency[work] = 1;
+    build_begin(&builder, 1);
+    uint32_t stream = build_lane(&builder, LANE_STREAM, 0),
+             host = build_lane(&builder, LANE_HOST, 0);
+    uint32_t before = build_compute(&builder, host, 9, 0);
+    uint32_t work = build_compute(&builder, stream, 9, 100);
+    build_need(&builder, work, before);
+    build_finish(&builder);
+    run_as(DURATIONS_MODELLED);
+    expect(work, 9, 10.5);
+    run_as(DURATIONS_DEVICES);
+    expect(before, 0, 0);
+    expect(work, 0, 1.5);
+    end();
+}
+
 /* ---- Refusals -------------------------------------------------------------------------------- */
 
 static void expect_refused(const struct box_model *of, enum durations durations, const char *word)
