@@ -549,6 +549,7 @@ Test(modelled, the_host_may_be_left_out)
     build_finish(&builder);
     run_as(DURATIONS_MODELLED);
     expect(work, 9, 10.5);
+    simulation_deinit(&simulation);
     run_as(DURATIONS_DEVICES);
     expect(before, 0, 0);
     expect(work, 0, 1.5);
