@@ -6,13 +6,21 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/system.h"
 #include "device/cpu_places.h"
 #include "device/sleepers.h"
+#include "device/thread_delay.h"
+
+/* How often the caller looks whether another process is on its CPU, and how much of the time it has
+ * to have waited for that. */
+#define LOOK_SECONDS  0.25
+#define DELAY_TO_MOVE 0.25
 
 struct worker {
     pthread_t thread;
     struct thread_team *team;
     int index;
+    int cpu;             /* as the system numbers it; -1: it is not pinned */
     unsigned generation; /* of the last run it took part in */
 };
 
@@ -34,7 +42,12 @@ struct thread_team {
     struct sleepers workers_waiting;
     _Alignas(64) struct sleepers caller_waiting;
     atomic_bool stopping;
-    struct worker workers[];
+
+    /* Of the caller, when it looked last. */
+    double looked;
+    double delay;
+    int next;                /* worker to change CPUs with */
+    struct worker workers[]; /* [0] is the caller's, without a thread */
 };
 
 static unsigned run_generation(uint64_t run)
@@ -100,17 +113,28 @@ static void *worker_main(void *argument)
     }
 }
 
-void thread_pin(pthread_t thread, int cpu)
+/* The system's number of a CPU that the calling thread may use; -1: there is none. */
+static int cpu_find(int index)
 {
-    cpu_set_t allowed, one;
-    if (cpu < 0 || sched_getaffinity(0, sizeof allowed, &allowed) != 0)
-        return;
-    int chosen = cpu_of_set(&allowed, cpu);
-    if (chosen < 0)
+    cpu_set_t allowed;
+    if (index < 0 || sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+        return -1;
+    return cpu_of_set(&allowed, index);
+}
+
+static void pin(pthread_t thread, int cpu)
+{
+    cpu_set_t one;
+    if (cpu < 0)
         return;
     CPU_ZERO(&one);
-    CPU_SET(chosen, &one);
+    CPU_SET(cpu, &one);
     pthread_setaffinity_np(thread, sizeof one, &one);
+}
+
+void thread_pin(pthread_t thread, int cpu)
+{
+    pin(thread, cpu_find(cpu));
 }
 
 enum status thread_team_create(struct thread_team **out, int thread_count, int first_cpu,
@@ -122,9 +146,14 @@ enum status thread_team_create(struct thread_team **out, int thread_count, int f
                    "a thread team", err));
     team->thread_count = 1;
     team->spin = first_cpu >= 0;
-    for (int i = 1; i < thread_count; i++) {
+    team->next = 1;
+    for (int i = 0; i < thread_count; i++) {
         struct worker *worker = &team->workers[i];
-        *worker = (struct worker){.team = team, .index = i};
+        *worker = (struct worker){.team = team, .index = i, .cpu = -1};
+        if (first_cpu >= 0)
+            worker->cpu = cpu_find(first_cpu + i);
+        if (i == 0)
+            continue;
         int failure = pthread_create(&worker->thread, NULL, worker_main, worker);
         if (failure != 0) {
             thread_team_destroy(team);
@@ -132,8 +161,7 @@ enum status thread_team_create(struct thread_team **out, int thread_count, int f
                                    thread_count);
         }
         team->thread_count++;
-        if (first_cpu >= 0)
-            thread_pin(worker->thread, first_cpu + i);
+        pin(worker->thread, worker->cpu);
     }
     *out = team;
     return STATUS_OK;
@@ -162,6 +190,37 @@ int thread_team_size(const struct thread_team *team)
     return team->thread_count;
 }
 
+/* ---- Moving away ----------------------------------------------------------------------------- */
+
+static void caller_move(struct thread_team *team)
+{
+    struct worker *caller = &team->workers[0], *other = &team->workers[team->next];
+    int cpu = caller->cpu;
+    if (cpu < 0 || other->cpu < 0)
+        return;
+    caller->cpu = other->cpu;
+    other->cpu = cpu;
+    pin(other->thread, other->cpu);
+    pin(pthread_self(), caller->cpu);
+    team->next = team->next % (team->thread_count - 1) + 1;
+}
+
+/* Where another process wants the CPU of a worker, that one takes fewer pieces. Where it wants the
+ * caller's, nothing goes on for half of the time: so the caller moves, and goes on moving as long
+ * as it meets somebody. */
+static void caller_look(struct thread_team *team)
+{
+    double now = system_seconds();
+    if (!team->spin || now - team->looked < LOOK_SECONDS)
+        return;
+    double delay = thread_delay();
+    bool meets = delay - team->delay > DELAY_TO_MOVE * (now - team->looked);
+    if (team->looked > 0 && meets)
+        caller_move(team);
+    team->looked = now;
+    team->delay = delay;
+}
+
 static void team_run(struct thread_team *team, void (*work)(void *context, int worker),
                      void *context, bool with_all)
 {
@@ -169,6 +228,7 @@ static void team_run(struct thread_team *team, void (*work)(void *context, int w
         work(context, 0);
         return;
     }
+    caller_look(team);
     team->work = work;
     team->context = context;
     run_begin(team);

@@ -1,12 +1,16 @@
+#define _GNU_SOURCE
 #include <criterion/criterion.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/memory.h"
+#include "device/thread_delay.h"
 #include "device/thread_team.h"
 
 #define SIZE_MAX_OF_TEAM 9
@@ -183,6 +187,61 @@ Test(thread_team, waits_for_the_slow_and_wakes_the_sleeping)
     }
     thread_team_destroy(team);
 }
+
+/* ---- Another process on the caller's CPU -------------------------------------------------------
+ */
+
+static atomic_bool neighbour_ends;
+
+static void *neighbour_main(void *context)
+{
+    (void)context;
+    thread_pin(pthread_self(), 0);
+    while (!atomic_load(&neighbour_ends))
+        continue;
+    return NULL;
+}
+
+struct places {
+    cpu_set_t of[2];
+    atomic_int sum;
+};
+
+static void places_work(void *context, int worker)
+{
+    struct places *places = context;
+    for (int i = 0; i < 10000; i++)
+        atomic_fetch_add(&places->sum, 1);
+    cr_assert_eq(sched_getaffinity(0, sizeof places->of[worker], &places->of[worker]), 0);
+}
+
+/* Ends only when it has moved: the time that takes is the system's. */
+Test(thread_team, a_caller_whose_cpu_is_wanted_changes_places_with_a_worker, .timeout = 120)
+{
+    if (thread_team_cpu_count() < 2 || access("/proc/thread-self/schedstat", R_OK) != 0)
+        cr_skip_test("needs two CPUs, and the system's word of who waits");
+    pthread_t neighbour;
+    struct thread_team *team;
+    struct places first = {.sum = 0}, now;
+    struct error err;
+    cr_assert_eq(thread_team_create(&team, 2, 0, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(pthread_create(&neighbour, NULL, neighbour_main, NULL), 0);
+    thread_pin(pthread_self(), 0);
+    thread_team_run(team, places_work, &first);
+    cr_assert(!CPU_EQUAL(&first.of[0], &first.of[1]));
+    do {
+        now.sum = 0;
+        thread_team_run(team, places_work, &now);
+    } while (CPU_EQUAL(&now.of[0], &first.of[0]));
+    cr_assert_gt(thread_delay(), 0);
+    cr_assert(CPU_EQUAL(&now.of[0], &first.of[1]));
+    cr_assert(CPU_EQUAL(&now.of[1], &first.of[0]));
+    atomic_store(&neighbour_ends, true);
+    pthread_join(neighbour, NULL);
+    thread_team_destroy(team);
+}
+
+/* ---- Idle ------------------------------------------------------------------------------------ */
 
 /* Time of a CPU that the workers have had so far. */
 static int64_t workers_ns(const struct job *job, int size)
