@@ -396,8 +396,7 @@ struct phasor_plan_params {
 };
 PHASOR_API struct phasor_plan_params phasor_plan_params_default(void);
 
-/* Prices every plan for the box and finds the one with the least time, without loading anything: a
- * JSON object, documented in phasor(1), in memory that phasor_text_free releases. PHASOR_OK also
+/* Prices every plan for the box and finds the one to take, without loading anything: a JSON object, documented in phasor(1), in memory that phasor_text_free releases. PHASOR_OK also
  * where nothing fits: "best" is null then, and "why" says what would. */
 PHASOR_API enum phasor_status phasor_plan(char **out_json, const struct phasor_plan_params *params,
                                           struct phasor_error *err) PHASOR_MUST_CHECK;

@@ -22,13 +22,6 @@ static double seconds_of(const json_t *row, const char *key)
     return json_real_value(json_object_get(row, key));
 }
 
-/* Decode's weights are the checkpoint's own. */
-static bool is_exact(const json_t *row)
-{
-    return strstr(table_text(row, "plan"), INT4_SUFFIX) == NULL &&
-           strcmp(table_text(row, "way"), "upload") != 0;
-}
-
 /* One layout for both phases. */
 static bool is_static(const json_t *row)
 {
@@ -51,19 +44,14 @@ static double hap_seconds(const json_t *row)
            seconds_of(row, "decode_s");
 }
 
-static double all_seconds(const json_t *row)
-{
-    return seconds_of(row, "total_s");
-}
-
 /* Of equal ones the first, as the planner has it. */
-static const json_t *least(const json_t *plans, bool (*may)(const json_t *row),
-                           double (*seconds)(const json_t *row))
+static const json_t *best_of_hap(const json_t *plans)
 {
     const json_t *best = NULL;
     for (size_t i = 0; i < json_array_size(plans); i++) {
         const json_t *row = json_array_get(plans, i);
-        if (is_possible(row) && may(row) && (best == NULL || seconds(row) < seconds(best)))
+        if (is_possible(row) && is_of_hap(row) &&
+            (best == NULL || hap_seconds(row) < hap_seconds(best)))
             best = row;
     }
     return best;
@@ -115,7 +103,7 @@ static const json_t *best_attention(const json_t *root)
         const json_t *row = json_array_get(plans, i);
         const char *own = strchr(table_text(row, "plan"), '|');
         if (is_possible(row) && is_static(row) && own != NULL && strcmp(own, experts) == 0 &&
-            (best == NULL || all_seconds(row) < all_seconds(best)))
+            (best == NULL || seconds_of(row, "total_s") < seconds_of(best, "total_s")))
             best = row;
     }
     return best;
@@ -139,9 +127,14 @@ static const json_t *static_tp_int4(const json_t *root)
     return NULL;
 }
 
-static const json_t *row_of(const json_t *root, enum bench_mode mode)
+/* What the planner says under each policy: objects of phasor_plan. */
+struct answers {
+    json_t *int4, *exact;
+};
+
+static const json_t *row_of(const struct answers *answers, enum bench_mode mode)
 {
-    const json_t *plans = json_object_get(root, "plans");
+    const json_t *root = answers->int4;
     switch (mode) {
     case BENCH_STATIC_TP:
         return named(root, "static_tp");
@@ -156,9 +149,9 @@ static const json_t *row_of(const json_t *root, enum bench_mode mode)
     case BENCH_STATIC_TP_INT4:
         return static_tp_int4(root);
     case BENCH_HAP:
-        return least(plans, is_of_hap, hap_seconds);
+        return best_of_hap(json_object_get(root, "plans"));
     case BENCH_ADAPTIVE_EXACT:
-        return least(plans, is_exact, all_seconds);
+        return named(answers->exact, "best");
     case BENCH_ADAPTIVE:
         return named(root, "best");
     case BENCH_MODE_COUNT:
@@ -207,16 +200,16 @@ static const char *reason_of(const json_t *root)
                                        : "no plan of this mode fits the memory, or is legal";
 }
 
-void bench_plans_choose(struct bench_cell *cell, const struct bench_question *question,
-                        const json_t *root)
+static void plans_choose(struct bench_cell *cell, const struct bench_question *question,
+                         const struct answers *answers)
 {
     cell->plan_count = 0;
     for (int mode = 0; mode < BENCH_MODE_COUNT; mode++) {
         if ((question->modes & 1u << mode) == 0)
             continue;
-        const json_t *row = row_of(root, mode);
+        const json_t *row = row_of(answers, mode);
         bool is_there = row != NULL && is_possible(row);
-        struct bench_plan plan = is_there ? plan_of(row) : no_plan(reason_of(root));
+        struct bench_plan plan = is_there ? plan_of(row) : no_plan(reason_of(answers->int4));
         plan_add(cell, mode, &plan);
     }
 }
@@ -290,40 +283,70 @@ void bench_box_words(struct bench_cell *cell, const json_t *box)
     bench_text_keep(cell->box, sizeof cell->box, words);
 }
 
-bool bench_plans_find(struct bench_cell *cell, const struct bench_question *question)
+static enum phasor_status ask(json_t **out, struct phasor_plan_params params,
+                              enum phasor_policy policy, struct phasor_error *err)
 {
-    struct phasor_plan_params params = bench_plan_params(question, cell);
-    struct phasor_error err;
     char *text;
+    params.policy = policy;
+    enum phasor_status status = phasor_plan(&text, &params, err);
+    if (status != PHASOR_OK)
+        return status;
+    *out = json_loads(text, 0, NULL);
+    phasor_text_free(text);
+    return PHASOR_OK;
+}
+
+/* The time of one question is the cell's planning time: a run asks one. */
+static enum phasor_status ask_both(struct answers *out, struct bench_cell *cell,
+                                   const struct phasor_plan_params *params,
+                                   struct phasor_error *err)
+{
     double began = now();
-    enum phasor_status status = phasor_plan(&text, &params, &err);
+    enum phasor_status status = ask(&out->int4, *params, PHASOR_POLICY_INT4_DECODE, err);
     cell->planning_seconds = now() - began;
-    bench_text_keep(cell->box, sizeof cell->box, question->box);
-    cell->device_count = 1;
-    if (status == PHASOR_INVALID_ARGUMENT) { /* longer than the context: this cell's alone */
-        struct bench_plan none = no_plan(err.message);
-        cell->plan_count = 0;
-        for (int mode = 0; mode < BENCH_MODE_COUNT; mode++) {
-            if ((question->modes & 1u << mode) != 0)
-                plan_add(cell, mode, &none);
-        }
-        return true;
+    return status == PHASOR_OK ? ask(&out->exact, *params, PHASOR_POLICY_EXACT, err) : status;
+}
+
+static void no_plans_fill(struct bench_cell *cell, const struct bench_question *question,
+                          const char *why)
+{
+    struct bench_plan none = no_plan(why);
+    cell->plan_count = 0;
+    for (int mode = 0; mode < BENCH_MODE_COUNT; mode++) {
+        if ((question->modes & 1u << mode) != 0)
+            plan_add(cell, mode, &none);
     }
-    if (status != PHASOR_OK) {
-        fprintf(stderr, "phasor: %s\n", err.message);
-        return false;
-    }
-    json_t *root = json_loads(text, 0, NULL);
-    const json_t *box = json_object_get(root, "box");
+}
+
+static void answers_take(struct bench_cell *cell, const struct bench_question *question,
+                         const struct answers *answers)
+{
+    const json_t *box = json_object_get(answers->int4, "box");
     cell->host_step = seconds_of(box, "host_step_s");
     bench_box_words(cell, box);
     cell->device_count = (int)table_int(box, "devices");
-    bool is_good = can_be_drawn(question, &params);
-    if (is_good) {
-        warn_once(box);
-        bench_plans_choose(cell, question, root);
+    warn_once(box);
+    plans_choose(cell, question, answers);
+}
+
+bool bench_plans_find(struct bench_cell *cell, const struct bench_question *question)
+{
+    struct phasor_plan_params params = bench_plan_params(question, cell);
+    struct answers answers = {.int4 = NULL, .exact = NULL};
+    struct phasor_error err;
+    bench_text_keep(cell->box, sizeof cell->box, question->box);
+    cell->device_count = 1;
+    enum phasor_status status = ask_both(&answers, cell, &params, &err);
+    bool is_good = true;
+    if (status == PHASOR_INVALID_ARGUMENT) { /* longer than the context: this cell's alone */
+        no_plans_fill(cell, question, err.message);
+    } else if (status != PHASOR_OK) {
+        fprintf(stderr, "phasor: %s\n", err.message);
+        is_good = false;
+    } else if ((is_good = can_be_drawn(question, &params))) {
+        answers_take(cell, question, &answers);
     }
-    json_decref(root);
-    phasor_text_free(text);
+    json_decref(answers.int4);
+    json_decref(answers.exact);
     return is_good;
 }

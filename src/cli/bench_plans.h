@@ -4,11 +4,6 @@
 
 #include "bench_results.h"
 
-/* The cell's plans, from the object of phasor_plan; modes that have the same share one. Which a
- * mode takes: docs/bench.md. */
-void bench_plans_choose(struct bench_cell *cell, const struct bench_question *question,
-                        const json_t *root);
-
 /* Where times are modelled all sequences of a batch are one wave, and a pass of prefill has so many
  * tokens: what is composed of passes is composed of these. */
 #define BENCH_PASS_TOKENS_MAX 16384

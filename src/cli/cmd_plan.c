@@ -94,6 +94,7 @@ static void add_names(struct table_line *line, const json_t *root, size_t index)
     static const struct {
         const char *key, *name;
     } names[] = {{"best", "best"},
+                 {"fastest", "fastest"},
                  {"static_tp", "static TP"},
                  {"static_ep", "static EP"},
                  {"best_static", "best static"}};
@@ -101,6 +102,8 @@ static void add_names(struct table_line *line, const json_t *root, size_t index)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const json_t *value = json_object_get(root, names[i].key);
         if (!json_is_integer(value) || (size_t)json_integer_value(value) != index)
+            continue;
+        if (i == 1 && before[0] != 0) /* as nearly always */
             continue;
         table_add(line, 0, "%s%s", before, names[i].name);
         before = ", ";

@@ -7,7 +7,7 @@
 #include "report_page.h"
 
 struct report_values {
-    const char *output;
+    const char *output, *trace;
 };
 
 static struct report_values values;
@@ -15,26 +15,39 @@ static struct report_values values;
 static const struct cli_option options[] = {
     {"output", 'o', OPTION_FILE, offsetof(struct report_values, output), "FILE",
      "the page (HTML); without it the table is printed, in Markdown", 0, 0, NULL},
+    {"trace", 0, OPTION_FILE, offsetof(struct report_values, trace), "FILE",
+     "of phasor run --trace: the page shows that run from prefill to decode", 0, 0, NULL},
     {.name = NULL},
 };
 
-static int page_write(const struct bench_results *results, const char *path)
+static int page_write_with(const struct bench_results *results, const char *path,
+                           const struct report_trace *trace)
 {
     FILE *file = page_file_check(values.output, REPORT_PAGE_HEAD, "--output")
                      ? page_file_open(values.output)
                      : NULL;
     if (file == NULL)
         return EXIT_FATAL;
-    bool is_good = report_page_write(file, results, path);
+    bool is_good = report_page_write(file, results, path, trace);
     return page_file_close(file, values.output) && is_good ? EXIT_DONE : EXIT_FATAL;
+}
+
+static int page_write(const struct bench_results *results, const char *path)
+{
+    struct report_trace *trace = NULL;
+    bool is_good = values.trace == NULL || report_trace_open(&trace, values.trace);
+    int code = is_good ? page_write_with(results, path, trace) : EXIT_FATAL;
+    report_trace_close(trace);
+    return code;
 }
 
 static int run(const struct cli_command *command, char **operands, int operand_count)
 {
     struct bench_results results;
     int code = EXIT_FATAL;
-    (void)command;
     (void)operand_count;
+    if (values.trace != NULL && values.output == NULL)
+        return options_mistake(command, "--trace: the page shows it: name one with --output");
     if (bench_results_read(&results, operands[0])) {
         if (values.output != NULL)
             code = page_write(&results, operands[0]);

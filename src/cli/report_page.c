@@ -217,7 +217,8 @@ static void put_head(FILE *file, const struct bench_results *results, const char
           file);
 }
 
-bool report_page_write(FILE *file, const struct bench_results *results, const char *path)
+bool report_page_write(FILE *file, const struct bench_results *results, const char *path,
+                       const struct report_trace *trace)
 {
     struct bench_overalls overalls = {.static_tp = {{.cells = 0}}};
     struct shown shown;
@@ -233,6 +234,8 @@ bool report_page_write(FILE *file, const struct bench_results *results, const ch
         put_rungs(file, &shown);
         if (results->question.clock != BENCH_PREDICTED)
             report_put_errors(file, &shown);
+        if (trace != NULL)
+            report_put_trace(file, trace);
         put_table(file, &shown);
         fputs("</body></html>\n", file);
     }

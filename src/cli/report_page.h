@@ -7,13 +7,15 @@
 #include <stdio.h>
 
 #include "bench_results.h"
+#include "report_trace.h"
 
 /* What every page begins with. */
 #define REPORT_PAGE_HEAD                                                                           \
     "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>phasor bench: "
 
 /* False where memory is short: told on standard error. Other failures are those of `file`. `path`
- * is of the results, for the commands that the page names. */
-bool report_page_write(FILE *file, const struct bench_results *results, const char *path);
+ * is of the results, for the commands that the page names. `trace`: of a run beside them; NULL. */
+bool report_page_write(FILE *file, const struct bench_results *results, const char *path,
+                       const struct report_trace *trace);
 
 #endif

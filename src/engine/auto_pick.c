@@ -1,7 +1,5 @@
 #include "engine/auto_pick.h"
 
-#include <math.h>
-
 static const enum way ways_of_plans[PLAN_WAY_COUNT] = {
     [PLAN_KEEP] = WAY_KEEP,
     [PLAN_RESHARD] = WAY_RESHARD,
@@ -32,19 +30,14 @@ static bool is_by_way(const struct plan_candidate *candidate, const struct engin
            ways_of_plans[candidate->way] == asked;
 }
 
-int auto_pick(const void *context, const struct plan_table *table)
+static bool can_run(const void *context, const struct plan_candidate *candidate)
 {
     const struct auto_limits *limits = context;
-    int best = -1;
-    double least = INFINITY;
-    for (int i = 0; i < table->count; i++) {
-        const struct plan_candidate *candidate = &table->candidates[i];
-        if (candidate->verdict != PLAN_POSSIBLE ||
-            (auto_takes_int4(candidate) && !limits->has_backup) ||
-            !is_by_way(candidate, limits->engine) || plan_candidate_total(candidate) >= least)
-            continue;
-        best = i;
-        least = plan_candidate_total(candidate);
-    }
-    return best;
+    return (limits->has_backup || !auto_takes_int4(candidate)) &&
+           is_by_way(candidate, limits->engine);
+}
+
+int auto_pick(const void *context, const struct plan_table *table)
+{
+    return plan_table_pick(table, can_run, context);
 }

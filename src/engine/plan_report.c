@@ -172,6 +172,23 @@ static void tell_transition(struct text *out, const struct plan_candidate *best)
                            plan_way_names[best->way], best->transition, best->way_back);
 }
 
+static void tell_fastest(struct text *out, const struct plan_candidate *best,
+                         const struct plan_candidate *fastest)
+{
+    char text[LAYOUT_TEXT_BYTES];
+    if (best == fastest) {
+        text_append_string(out, " Nothing that fits is faster.");
+        return;
+    }
+    plan_layouts_format(text, &fastest->layouts);
+    text_append_format(
+        out,
+        " %s would be %.2g %% faster: less than %.2g %% are not worth another layout "
+        "than static TP's.",
+        text, 100 * (plan_candidate_total(best) / plan_candidate_total(fastest) - 1),
+        100 * (PLAN_GAIN_WORTH_A_LAYOUT - 1));
+}
+
 static void tell_best(struct text *out, const struct plan_candidate *best,
                       const struct plan_candidate *other, const char *other_name)
 {
@@ -179,8 +196,7 @@ static void tell_best(struct text *out, const struct plan_candidate *best,
     double total = plan_candidate_total(best), less = plan_candidate_total(other);
     plan_layouts_format(text, &best->layouts);
     if (best == other) {
-        text_append_format(out, "%s is %s itself, in %.3g s: nothing that fits is faster.", text,
-                           other_name, total);
+        text_append_format(out, "%s is %s itself, in %.3g s.", text, other_name, total);
         return;
     }
     text_append_format(out, "%s takes %.3g s, %.2f times as fast as %s (%.3g s).", text, total,
@@ -294,6 +310,8 @@ static void put_why(struct description *to, const struct plan_problem *problem,
     else
         tell_best(&why, &table->candidates[table->best], &table->candidates[other],
                   has_tp ? "static TP" : "the best plan with one layout");
+    if (table->best >= 0)
+        tell_fastest(&why, &table->candidates[table->best], &table->candidates[table->fastest]);
     to->has_failed |= why.failed;
     description_put(to, to->root, "why", description_text(why.bytes));
     text_deinit(&why);
@@ -312,6 +330,7 @@ void plan_report_put(struct description *to, const struct plan_problem *problem,
     for (int i = 0; i < table->count; i++)
         put_candidate(to, list, problem, &table->candidates[i]);
     put_index(to, "best", table->best);
+    put_index(to, "fastest", table->fastest);
     put_index(to, "static_tp", table->static_tp);
     put_index(to, "static_ep", table->static_ep);
     put_index(to, "best_static", table->best_static);

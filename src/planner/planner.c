@@ -349,21 +349,60 @@ static int find_static(const struct plan_table *table, const struct layout *layo
     return -1;
 }
 
-void plan_table_choose(struct plan_table *table)
+static double seconds_of(const struct plan_table *table, int index)
 {
-    table->best = table->best_static = -1;
+    return index < 0 ? INFINITY : plan_candidate_total(&table->candidates[index]);
+}
+
+/* Of equal ones the first of the two. */
+static int faster_of(const struct plan_table *table, int one, int other)
+{
+    return seconds_of(table, other) < seconds_of(table, one) ? other : one;
+}
+
+static bool is_in_layout(const struct plan_candidate *candidate, const struct layout *layout)
+{
+    const struct layout *own = candidate->layouts.of;
+    return is_same_attention(&own[PHASE_PREFILL], layout) &&
+           own[PHASE_PREFILL].experts.tp == layout->experts.tp &&
+           own[PHASE_DECODE].experts.tp == layout->experts.tp;
+}
+
+int plan_table_pick(const struct plan_table *table,
+                    bool (*may)(const void *context, const struct plan_candidate *candidate),
+                    const void *context)
+{
+    const struct plan_candidate *tp =
+        table->static_tp < 0 ? NULL : &table->candidates[table->static_tp];
+    int fastest = -1, native = -1, in_layout = -1;
     for (int i = 0; i < table->count; i++) {
         const struct plan_candidate *candidate = &table->candidates[i];
-        double total = plan_candidate_total(candidate);
+        if (candidate->verdict != PLAN_POSSIBLE || (may != NULL && !may(context, candidate)))
+            continue;
+        fastest = faster_of(table, fastest, i);
+        if (tp != NULL && is_in_layout(candidate, &tp->layouts.of[PHASE_PREFILL]))
+            in_layout = faster_of(table, in_layout, i);
+        if (i == table->static_tp)
+            native = i;
+    }
+    double enough = seconds_of(table, fastest) * PLAN_GAIN_WORTH_A_LAYOUT;
+    if (native >= 0 && seconds_of(table, native) < enough)
+        return native;
+    return in_layout >= 0 && seconds_of(table, in_layout) < enough ? in_layout : fastest;
+}
+
+void plan_table_choose(struct plan_table *table)
+{
+    table->fastest = table->best_static = -1;
+    for (int i = 0; i < table->count; i++) {
+        const struct plan_candidate *candidate = &table->candidates[i];
         if (candidate->verdict != PLAN_POSSIBLE)
             continue;
-        if (table->best < 0 || total < plan_candidate_total(&table->candidates[table->best]))
-            table->best = i;
-        if (is_static(candidate) &&
-            (table->best_static < 0 ||
-             total < plan_candidate_total(&table->candidates[table->best_static])))
-            table->best_static = i;
+        table->fastest = faster_of(table, table->fastest, i);
+        if (is_static(candidate))
+            table->best_static = faster_of(table, table->best_static, i);
     }
+    table->best = plan_table_pick(table, NULL, NULL);
 }
 
 static void statics_find(struct plan_table *table, const struct plan_problem *problem)
@@ -394,14 +433,17 @@ static enum status search_run(struct search *search, struct error *err)
     TRY(memory_get((void **)&search->table->candidates, (size_t)search->capacity,
                    sizeof *search->table->candidates, "the plans", err));
     candidates_add(search);
-    plan_table_choose(search->table);
     statics_find(search->table, search->problem);
+    plan_table_choose(search->table);
     return STATUS_OK;
 }
 
+static const struct plan_table no_table = {
+    .fastest = -1, .best = -1, .static_tp = -1, .static_ep = -1, .best_static = -1};
+
 enum status plan_find(struct plan_table *out, const struct plan_problem *problem, struct error *err)
 {
-    *out = (struct plan_table){.best = -1, .static_tp = -1, .static_ep = -1, .best_static = -1};
+    *out = no_table;
     struct search search = {.problem = problem, .table = out};
     enum status status = search_run(&search, err);
     phases_free(&search.phases);
@@ -413,7 +455,7 @@ enum status plan_find(struct plan_table *out, const struct plan_problem *problem
 void plan_table_deinit(struct plan_table *table)
 {
     memory_free(table->candidates);
-    *table = (struct plan_table){.best = -1, .static_tp = -1, .static_ep = -1, .best_static = -1};
+    *table = no_table;
 }
 
 static void candidate_join(struct plan_candidate *to, const struct plan_candidate *more, int part)
@@ -446,9 +488,9 @@ void plan_table_add(struct plan_table *table, const struct plan_table *more, int
     ASSERT(table->count == more->count);
     for (int i = 0; i < table->count; i++)
         candidate_join(&table->candidates[i], &more->candidates[i], part);
-    plan_table_choose(table);
     table->static_tp = still_possible(table, table->static_tp);
     table->static_ep = still_possible(table, table->static_ep);
+    plan_table_choose(table);
 }
 
 void plan_illegal_reason(struct error *reason, const struct plan_problem *problem,

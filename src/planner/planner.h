@@ -1,5 +1,6 @@
 /* Which layout for which phase: every legal plan is priced, and the one with the least time for the
- * batch is chosen, or told why none is possible. HAP, section III-C, equations 4 and 5; by exact
+ * batch is found, or told why none is possible; static TP's layout is kept where it would gain next
+ * to nothing over it. HAP, section III-C, equations 4 and 5; by exact
  * enumeration instead of an integer program, for the space is small.
  *
  * Pure functions: no file, no clock, no state. In four steps that can each be printed: the problem,
@@ -100,11 +101,12 @@ static inline double plan_candidate_total(const struct plan_candidate *candidate
 struct plan_table {
     struct plan_candidate *candidates;
     int count;
-    int best;
+    int fastest; /* of the possible ones */
+    int best;    /* the one to take: plan_table_pick */
     int static_tp, static_ep, best_static; /* docs/plans.md */
 };
 
-/* STATUS_OK also where no candidate is possible: best is -1. Equal times go to the one that comes
+/* STATUS_OK also where no candidate is possible: fastest and best are -1. Equal times go to the one that comes
  * first, which changes less. */
 enum status plan_find(struct plan_table *out, const struct plan_problem *problem,
                       struct error *err) MUST_CHECK;
@@ -115,8 +117,20 @@ void plan_table_deinit(struct plan_table *table); /* a zero one is allowed */
  * where it is in both; of what is the worse one, memory, pass and wave. */
 void plan_table_add(struct plan_table *table, const struct plan_table *more, int part);
 
-/* Finds `best` and `best_static` anew, for who has changed candidates. */
+/* Finds `fastest`, `best` and `best_static` anew, for who has changed candidates. */
 void plan_table_choose(struct plan_table *table);
+
+/* By how much a plan has to be faster to leave static TP's layout. That one loads ranks evenly
+ * whatever is routed where; others do on the mean, and what few tokens draw may take this much from
+ * them. */
+#define PLAN_GAIN_WORTH_A_LAYOUT 1.01
+
+/* Of the possible candidates that may(context, candidate) allows, all of them for NULL, the one to
+ * take; -1: there is none. The fastest, but for that gain static TP; and but for that gain the
+ * fastest that has static TP's layout in both phases, so that decode alone is on packed weights. */
+int plan_table_pick(const struct plan_table *table,
+                    bool (*may)(const void *context, const struct plan_candidate *candidate),
+                    const void *context);
 
 /* Why a layout pair is illegal: the rule with its numbers (layout_check). */
 void plan_illegal_reason(struct error *reason, const struct plan_problem *problem,

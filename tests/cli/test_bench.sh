@@ -54,8 +54,9 @@ lines plans.jsonl 6 "plans"
 jq -es 'map(.plan != null and .rounds == 0) | all' out >/dev/null || fail "plans: not all have one"
 # Of a mode's definition what the planner's own table says.
 "$phasor" plan "$model" --box two.json --batch-size 4 --prompt-len 24 --output-len 8 --json >table.json
-jq -es --slurpfile t table.json '
-    $t[0] as $t | [$t.plans[] | select(.verdict == "possible")] as $rows |
+"$phasor" plan "$model" --box two.json --batch-size 4 --prompt-len 24 --output-len 8 --policy exact --json >exact.json
+jq -es --slurpfile t table.json --slurpfile e exact.json '
+    $t[0] as $t | $e[0] as $e | [$t.plans[] | select(.verdict == "possible")] as $rows |
     def exact: (.plan | contains(":int4") | not) and .way != "upload";
     def of_hap: (.plan | contains(":int4") or contains(":rep") | not) and .way != "keep" and .way != "reload";
     def alone: .prefill_s + .transition_s + .decode_s;
@@ -63,7 +64,7 @@ jq -es --slurpfile t table.json '
      "static-ep-dp": ([$rows[] | select(.plan == "dp2|ep2").total_s] | min),
      "best-attention": ([$rows[] | select(.plan == "tp2|tp2" or .plan == "tp2:rep|tp2" or .plan == "dp2|tp2").total_s] | min),
      "best-static": $t.plans[$t.best_static].total_s, "adaptive": $t.plans[$t.best].total_s,
-     "adaptive-exact": ([$rows[] | select(exact).total_s] | min),
+     "adaptive-exact": $e.plans[$e.best].total_s,
      "hap": ([$rows[] | select(of_hap) | alone] | min),
      "static-tp-int4": ([$rows[] | select(.plan == "tp2|tp2>tp2:int4" and .way == "keep").total_s] | min)} as $least |
     [.[] | select(.kind == "cell" and .batch_size == 4 and .prompt_tokens == 24) | .plans[] as $plan |
@@ -240,6 +241,42 @@ scales = [float(height) / float(part) for height, part in re.findall(
 assert len(scales) >= 7 and max(scales) / min(scales) < 1.01, scales
 PY
 has page.html "phasor report whole.jsonl</code>" "a page"
+
+# ---- a run from prefill to decode
+printf '{"custom_id":"a","method":"POST","url":"/v1/completions","body":{"prompt":[5,6,7,8,9,10,11,12],"max_tokens":6}}\n' >rows.jsonl
+expect 0 "a trace" "$phasor" run "$model" -i rows.jsonl -o answers.jsonl --devices cpu:2 --plan "dp2|ep2>tp2" \
+    --transition reshard --trace trace.json --quiet
+expect 0 "a page with a trace" "$phasor" report whole.jsonl -o traced.html --trace trace.json
+python3 - traced.html trace.json page.html <<'PY' || fail "a page with a trace: not what was run"
+import json, re, sys, xml.dom.minidom
+page, before = (open(path, encoding="utf-8").read() for path in (sys.argv[1], sys.argv[3]))
+events = json.load(open(sys.argv[2]))["traceEvents"]
+pictures = re.findall(r"<svg.*?</svg>", page, re.S)
+assert len(pictures) == 4 and page.replace(page[page.index("<h2>From prefill"):page.index("<h2>Plans and")], "") == before
+picture = xml.dom.minidom.parseString(pictures[3])
+words = {node.firstChild.data for node in picture.getElementsByTagName("text")}
+lanes = {event["args"]["name"] for event in events if event["ph"] == "M" and event["name"] == "thread_name"}
+assert {"run", "rank 0 passes", "rank 1 passes"} <= words, words
+assert {"run", "passes"} <= lanes
+# The pass of prefill is as long as the trace says, to the dots of the picture.
+passes = [event for event in events if event.get("name") == "prefill pass"]
+first = min(event["ts"] for event in events if event.get("name") == "decode pass" and event["ts"] > passes[-1]["ts"])
+titles = [node.firstChild.data for node in picture.getElementsByTagName("title")]
+told = [float(title.split(": ")[1].split(" ms")[0]) for title in titles if title.startswith("prefill pass: ")]
+assert len(told) == 1 and abs(told[0] * 1e3 / passes[-1]["dur"] - 1) < 1e-2, (told, passes[-1])
+mark = [line for line in picture.getElementsByTagName("line") if line.getAttribute("class") == "mark"]
+bars = {rect.getElementsByTagName("title")[0].firstChild.data: rect for rect in picture.getElementsByTagName("rect")}
+width = float(next(bar for name, bar in bars.items() if name.startswith("prefill pass")).getAttribute("width"))
+dots = (float(mark[0].getAttribute("x1")) - 150) / (first - passes[-1]["ts"])
+assert abs(width - dots * passes[-1]["dur"]) < 1, (width, dots * passes[-1]["dur"])
+PY
+expect 2 "a trace without a page" "$phasor" report whole.jsonl --trace trace.json
+expect 1 "a trace that is none" "$phasor" report whole.jsonl -o none.html --trace whole.jsonl
+expect 1 "a trace of nothing" "$phasor" report whole.jsonl -o none.html --trace /dev/null
+printf '{"traceEvents":[{"ph":"X"},7,{"ph":"M","name":"thread_name"},{"ph":"X","ts":1e308,"dur":-1,"name":3}]}' >odd.json
+expect 1 "a trace without a change" "$phasor" report whole.jsonl -o none.html --trace odd.json
+has err "no pass of decode behind" "a trace without a change"
+[ ! -e none.html ] || fail "a trace that is none: there is a page"
 expect 0 "a page again" "$phasor" report whole.jsonl -o page.html
 cp "$model/config.json" config.json
 expect 1 "a page in place of something else" "$phasor" report whole.jsonl -o config.json

@@ -335,7 +335,7 @@ Test(plan_mix, tables_are_added)
         if (best < 0 || plan_candidate_total(both) < plan_candidate_total(&sum.candidates[best]))
             best = i;
     }
-    cr_assert_eq(sum.best, best);
+    cr_assert_eq(sum.fastest, best);
     cr_assert_eq(sum.candidates[forbidden].verdict, PLAN_TOO_LARGE);
     plan_table_deinit(&one);
     plan_table_deinit(&two);
