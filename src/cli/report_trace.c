@@ -21,6 +21,7 @@
 #define BAR_HEIGHT 13
 #define AXIS       30
 #define LEAST_DOTS 0.4 /* that a bar is wide, and what is left out between two of one kind */
+#define WORD_DOTS  70  /* that a bar has for its name */
 #define AFTER      0.4 /* of the time before decode is shown behind its beginning */
 
 /* What a span is, and the colour of page_colours that it has. */
@@ -122,6 +123,7 @@ static int kind_of(const char *name, bool is_stage)
 {
     static const char *const attention[] = {"projection", "attention", "rope", NULL};
     static const char *const experts[] = {"experts", "shared", "router", "combine", NULL};
+    static const char *const ways[] = {"keep", "reshard", "reload", "upload", "mixed", NULL};
     if (is_stage && is_one_of(name, attention))
         return ATTENTION;
     if (is_stage && is_one_of(name, experts))
@@ -132,7 +134,7 @@ static int kind_of(const char *name, bool is_stage)
         return READ;
     if (begins(name, "check") || begins(name, "dequantize"))
         return DEQUANTIZE;
-    if (begins(name, "copy") || begins(name, "transition"))
+    if (begins(name, "copy") || begins(name, "transition") || is_one_of(name, ways))
         return MOVE;
     return OTHER;
 }
@@ -140,7 +142,7 @@ static int kind_of(const char *name, bool is_stage)
 /* Whether the picture has the span: of a rank's stream a stage, of other lanes what lies lowest. */
 static bool is_drawn(const struct lane *lane, const char *category)
 {
-    return lane->rank < 0 || strcmp(category, lane->is_stream ? "stage" : "operation") == 0;
+    return strcmp(category, lane->is_stream ? "stage" : "operation") == 0;
 }
 
 static void span_add(struct report_trace *trace, const json_t *event)
@@ -180,6 +182,9 @@ static bool spans_read(struct report_trace *trace)
 static bool window_find(struct report_trace *trace)
 {
     const struct span *prefill = NULL;
+    double last = 0;
+    for (size_t i = 0; i < trace->span_count; i++)
+        last = fmax(last, trace->spans[i].end);
     for (size_t i = 0; i < trace->span_count; i++) {
         const struct span *span = &trace->spans[i];
         if (strcmp(trace->lanes[span->lane].words, "run") != 0)
@@ -190,7 +195,7 @@ static bool window_find(struct report_trace *trace)
             continue;
         trace->begin = prefill->begin;
         trace->decode = span->begin;
-        trace->end = fmax(span->end, span->begin + AFTER * (span->begin - prefill->begin));
+        trace->end = fmin(last, span->begin + AFTER * (span->begin - prefill->begin));
         return trace->end > trace->begin && isfinite(trace->end - trace->begin);
     }
     return false;
@@ -243,21 +248,10 @@ static bool is_seen(const struct report_trace *trace, const struct span *span)
     return span->end > trace->begin && span->begin < trace->end;
 }
 
-/* Of the lane of the whole run the colours of bars: a pass of prefill, of decode, a change. */
-static int colour_of(const struct report_trace *trace, const struct span *span)
-{
-    if (trace->lanes[span->lane].rank >= 0)
-        return kinds[span->kind].colour;
-    if (begins(span->name, "prefill"))
-        return 0;
-    if (begins(span->name, "decode"))
-        return 1;
-    return span->kind == OTHER && strcmp(trace->lanes[span->lane].words, "run") == 0 ? 7 : 6;
-}
-
 struct bar {
     double from, to;
     int colour, count;
+    bool has_word;
     const char *name;
 };
 
@@ -274,6 +268,11 @@ static void bar_put(FILE *file, const struct report_trace *trace, const struct b
         snprintf(title, sizeof title, "%.60s and %d more: %.4g ms from %.6g s", bar->name,
                  bar->count - 1, 1e3 * (bar->to - bar->from), bar->from);
     page_rect(file, x, y, fmax(wide, LEAST_DOTS), BAR_HEIGHT, page_colours[bar->colour], title);
+    if (bar->has_word && wide > WORD_DOTS) {
+        fprintf(file, "<text class=\"tiny\" x=\"%.1f\" y=\"%.1f\">", x + 4, y + BAR_HEIGHT - 3);
+        page_text(file, bar->name);
+        fputs("</text>\n", file);
+    }
 }
 
 /* Spans of one kind that a page cannot tell apart are one bar. */
@@ -285,7 +284,7 @@ static void lane_put(FILE *file, const struct report_trace *trace, int lane, dou
         const struct span *span = &trace->spans[i];
         if (span->lane != lane || !is_seen(trace, span))
             continue;
-        int colour = colour_of(trace, span);
+        int colour = kinds[span->kind].colour;
         if (bar.count > 0 && colour == bar.colour && span->begin - bar.to < dot &&
             span->begin >= bar.from && bar.to - bar.from + (span->end - span->begin) < 8 * dot) {
             bar.to = fmax(bar.to, span->end);
@@ -293,7 +292,8 @@ static void lane_put(FILE *file, const struct report_trace *trace, int lane, dou
             continue;
         }
         bar_put(file, trace, &bar, y);
-        bar = (struct bar){span->begin, span->end, colour, 1, span->name};
+        bar = (struct bar){span->begin, span->end, colour, 1, trace->lanes[lane].rank < 0,
+                           span->name};
     }
     bar_put(file, trace, &bar, y);
 }
@@ -329,9 +329,9 @@ static void words_put(FILE *file, const struct report_trace *trace)
     page_text(file, table_text(about, "model"));
     fputs(" under <code>", file);
     page_text(file, table_text(about, "plan"));
-    fputs("</code>, its last pass of prefill before the first of decode, which begins at the dark "
-          "line. A "
-          "row is a stream, a thread that reads, or what the run as a whole does; by the clock, "
+    fputs("</code>, its last pass of prefill before the first of decode, which begins at the "
+          "line across all rows. A row is a stream, a thread that reads, or what the run as a "
+          "whole does; by the clock, "
           "from <code>phasor run --trace ",
           file);
     page_text(file, trace->path);
