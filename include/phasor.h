@@ -152,7 +152,7 @@ struct phasor_model_params {
     bool records; /* runs may be recorded (record_path): the ranks work one at a time, and what they
                    * take together is what they would if they had one core for all. Of the CPU */
     /* With plan "auto": the batch that will be run, with all its params. Its rows' lengths are read,
-     * and the plan is taken of which the planner predicts the least time, from the times that
+     * and the plan is taken that the planner finds the best (docs/plans.md), from the times that
      * phasor_calibrate measured on this machine with these devices and threads; where there are none
      * it is static tensor parallelism, and the log has the cure. With `resume`, that of the run that
      * is finished. Read during the call only, but for an input that cannot be read twice: that is
@@ -396,8 +396,9 @@ struct phasor_plan_params {
 };
 PHASOR_API struct phasor_plan_params phasor_plan_params_default(void);
 
-/* Prices every plan for the box and finds the one to take, without loading anything: a JSON object, documented in phasor(1), in memory that phasor_text_free releases. PHASOR_OK also
- * where nothing fits: "best" is null then, and "why" says what would. */
+/* Prices every plan for the box and finds the one to take, without loading anything: a JSON object,
+ * documented in phasor(1), in memory that phasor_text_free releases. PHASOR_OK also where nothing
+ * fits: "best" is null then, and "why" says what would. */
 PHASOR_API enum phasor_status phasor_plan(char **out_json, const struct phasor_plan_params *params,
                                           struct phasor_error *err) PHASOR_MUST_CHECK;
 
@@ -410,7 +411,7 @@ struct phasor_plan_axes {
 
 /* The same question for many loads, with sequences and prompt_tokens of `axes`, not of `params`; the
  * box is priced once. A JSON object, released likewise: "cells" is an array of rows, one for each
- * number of sequences, of a cell for each prompt length: the "plan" with the least time and its
+ * number of sequences, of a cell for each prompt length: the best "plan" and its
  * "against_static_tp" (how many times as fast; null: static TP does not fit), or null where nothing
  * fits or the prompt is beyond the model's context. */
 PHASOR_API enum phasor_status phasor_plan_map(char **out_json,

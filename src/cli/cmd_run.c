@@ -105,7 +105,7 @@ static const struct cli_option options[] = {
     {"plan", 0, OPTION_TEXT, AT(plan), "PLAN",
      "how weights lie over the ranks, such as \"tp4|ep4\", or in prefill and then in decode, such "
      "as \"dp4|ep4>tp4\"; with \":int4\" behind that, decode runs on the INT4 backup's packed "
-     "weights; static: tensor parallelism; auto: the fastest for these rows, by the times that "
+     "weights; static: tensor parallelism; auto: the best for these rows, by the times that "
      "phasor "
      "calibrate measured here (auto)",
      0, 0, NULL},

@@ -70,7 +70,9 @@ static struct shown choose_shown(const json_t *root)
     show(&shown, named_row(root, "best"), "best");
     while (shown.count > 0 && shown.count < ROWS_MAX - 3) {
         const json_t *row = next_fastest(root, &shown);
-        const char *name = row == named_row(root, "best_static") ? "best static" : "";
+        const char *name = row == named_row(root, "fastest")       ? "fastest"
+                           : row == named_row(root, "best_static") ? "best static"
+                                                                   : "";
         if (row == NULL)
             break;
         show(&shown, row, name);

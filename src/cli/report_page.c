@@ -185,7 +185,8 @@ static void put_devices(FILE *file, const struct bench_results *results)
     page_text(file, name);
 }
 
-static void put_head(FILE *file, const struct bench_results *results, const char *path)
+static void put_head(FILE *file, const struct bench_results *results, const char *path,
+                     bool has_trace)
 {
     fputs(REPORT_PAGE_HEAD, file);
     put_devices(file, results);
@@ -212,6 +213,7 @@ static void put_head(FILE *file, const struct bench_results *results, const char
     fputs(results->plans_hash, file);
     fputs(", chosen before the first run. This page: <code>phasor report ", file);
     page_text(file, path);
+    fputs(has_trace ? " --trace FILE" : "", file);
     fputs("</code>; the runs: <code>phasor bench</code>, whose question is the first line of that "
           "file.</p>\n",
           file);
@@ -224,7 +226,7 @@ bool report_page_write(FILE *file, const struct bench_results *results, const ch
     struct shown shown;
     bool is_good = shown_make(&shown, results);
     if (is_good) {
-        put_head(file, results, path);
+        put_head(file, results, path, trace != NULL);
         fputs("<ul>\n", file);
         for (int i = 0; i < results->cell_count * BENCH_MODE_COUNT; i++)
             bench_overalls_add(&overalls, i % BENCH_MODE_COUNT, &shown.of[i]);
@@ -234,8 +236,7 @@ bool report_page_write(FILE *file, const struct bench_results *results, const ch
         put_rungs(file, &shown);
         if (results->question.clock != BENCH_PREDICTED)
             report_put_errors(file, &shown);
-        if (trace != NULL)
-            report_put_trace(file, trace);
+        is_good = trace == NULL || report_put_trace(file, trace);
         put_table(file, &shown);
         fputs("</body></html>\n", file);
     }

@@ -10,18 +10,18 @@
 #include "page.h"
 #include "table.h"
 
-/* A trace has 40 MB at most; a tree of it some twenty times that. */
+/* A trace has 40 MB at most. */
 #define FILE_BYTES_MAX (64 << 20)
-#define LANES_MAX      1024
-#define NAME_BYTES     64
+#define LANES_MAX      512
+#define NAME_BYTES     80
 
 #define WIDTH      940
 #define LEFT       150
 #define ROW_HEIGHT 18
 #define BAR_HEIGHT 13
 #define AXIS       30
-#define LEAST_DOTS 0.4 /* that a bar is wide, and what is left out between two of one kind */
-#define WORD_DOTS  70  /* that a bar has for its name */
+#define COLUMNS    (WIDTH - LEFT)
+#define WORD_DOTS  6   /* of a letter, at most */
 #define AFTER      0.4 /* of the time before decode is shown behind its beginning */
 
 /* What a span is, and the colour of page_colours that it has. */
@@ -38,13 +38,15 @@ enum { ATTENTION, EXPERTS, COLLECTIVE, MOVE, READ, DEQUANTIZE, OTHER, KIND_COUNT
 struct span {
     int lane, kind;
     double begin, end; /* seconds of the run */
-    const char *name;  /* of the tree */
+    bool is_stage;
+    const char *name; /* of the tree */
 };
 
 struct lane {
-    int64_t rank, number;
+    int64_t process, number; /* as the file has them: the run is 0, rank r is r + 1 */
     char words[NAME_BYTES];
-    bool is_stream; /* of a rank's passes: its stages are shown, else its operations */
+    bool is_stream;  /* of passes */
+    bool has_stages; /* they are shown, in place of operations */
 };
 
 struct report_trace {
@@ -82,15 +84,15 @@ static json_t *tree_read(const char *path)
 
 static struct lane *lane_get(struct report_trace *trace, const json_t *event)
 {
-    int64_t rank = table_int(event, "pid") - 1, number = table_int(event, "tid");
+    int64_t process = table_int(event, "pid"), number = table_int(event, "tid");
     for (int i = 0; i < trace->lane_count; i++) {
-        if (trace->lanes[i].rank == rank && trace->lanes[i].number == number)
+        if (trace->lanes[i].process == process && trace->lanes[i].number == number)
             return &trace->lanes[i];
     }
     if (trace->lane_count == LANES_MAX)
         return NULL;
     struct lane *lane = &trace->lanes[trace->lane_count++];
-    *lane = (struct lane){.rank = rank, .number = number};
+    *lane = (struct lane){.process = process, .number = number};
     return lane;
 }
 
@@ -101,10 +103,11 @@ static void lane_name(struct report_trace *trace, const json_t *event)
     if (lane == NULL)
         return;
     lane->is_stream = strcmp(name, "passes") == 0;
-    if (lane->rank < 0)
-        snprintf(lane->words, sizeof lane->words, "%s", name);
+    if (lane->process <= 0)
+        snprintf(lane->words, sizeof lane->words, "%.40s", name);
     else
-        snprintf(lane->words, sizeof lane->words, "rank %lld %s", (long long)lane->rank, name);
+        snprintf(lane->words, sizeof lane->words, "rank %lld %.40s", (long long)(lane->process - 1),
+                 name);
 }
 
 static bool is_one_of(const char *word, const char *const *words)
@@ -139,26 +142,24 @@ static int kind_of(const char *name, bool is_stage)
     return OTHER;
 }
 
-/* Whether the picture has the span: of a rank's stream a stage, of other lanes what lies lowest. */
-static bool is_drawn(const struct lane *lane, const char *category)
-{
-    return strcmp(category, lane->is_stream ? "stage" : "operation") == 0;
-}
-
+/* What lies over others is left out, but for the stages of a stream. */
 static void span_add(struct report_trace *trace, const json_t *event)
 {
     const json_t *from = json_object_get(event, "ts"), *lasts = json_object_get(event, "dur");
     struct lane *lane = lane_get(trace, event);
     const char *name = table_text(event, "name"), *category = table_text(event, "cat");
+    bool is_stage = strcmp(category, "stage") == 0;
     if (lane == NULL || !json_is_number(from) || !json_is_number(lasts) ||
-        !is_drawn(lane, category))
+        (is_stage ? !lane->is_stream : strcmp(category, "operation") != 0))
         return;
     struct span *span = &trace->spans[trace->span_count++];
     *span = (struct span){.lane = (int)(lane - trace->lanes),
                           .kind = kind_of(name, lane->is_stream),
                           .begin = json_number_value(from) / 1e6,
+                          .is_stage = is_stage,
                           .name = name};
     span->end = span->begin + fmax(json_number_value(lasts), 0) / 1e6;
+    lane->has_stages |= is_stage;
 }
 
 static bool spans_read(struct report_trace *trace)
@@ -237,74 +238,79 @@ void report_trace_close(struct report_trace *trace)
 
 /* ---- Drawing --------------------------------------------------------------------------------- */
 
+/* A dot of a row: the span that has most of it. */
+struct column {
+    double seconds;
+    const struct span *span; /* NULL: none */
+};
+
+struct row {
+    struct column columns[COLUMNS];
+    bool is_used;
+};
+
 static double place_of(const struct report_trace *trace, double seconds)
 {
     double share = (seconds - trace->begin) / (trace->end - trace->begin);
-    return LEFT + fmin(fmax(share, 0), 1) * (WIDTH - LEFT);
+    return fmin(fmax(share, 0), 1) * COLUMNS;
 }
 
-static bool is_seen(const struct report_trace *trace, const struct span *span)
+static void column_add(struct column *column, const struct span *span, double dots)
 {
-    return span->end > trace->begin && span->begin < trace->end;
-}
-
-struct bar {
-    double from, to;
-    int colour, count;
-    bool has_word;
-    const char *name;
-};
-
-static void bar_put(FILE *file, const struct report_trace *trace, const struct bar *bar, double y)
-{
-    char title[160];
-    if (bar->count == 0)
+    if (dots <= column->seconds)
         return;
-    double x = place_of(trace, bar->from), wide = place_of(trace, bar->to) - x;
-    if (bar->count == 1)
-        snprintf(title, sizeof title, "%.60s: %.4g ms from %.6g s", bar->name,
-                 1e3 * (bar->to - bar->from), bar->from);
-    else
-        snprintf(title, sizeof title, "%.60s and %d more: %.4g ms from %.6g s", bar->name,
-                 bar->count - 1, 1e3 * (bar->to - bar->from), bar->from);
-    page_rect(file, x, y, fmax(wide, LEAST_DOTS), BAR_HEIGHT, page_colours[bar->colour], title);
-    if (bar->has_word && wide > WORD_DOTS) {
-        fprintf(file, "<text class=\"tiny\" x=\"%.1f\" y=\"%.1f\">", x + 4, y + BAR_HEIGHT - 3);
-        page_text(file, bar->name);
-        fputs("</text>\n", file);
-    }
+    column->seconds = dots;
+    column->span = span;
 }
 
-/* Spans of one kind that a page cannot tell apart are one bar. */
-static void lane_put(FILE *file, const struct report_trace *trace, int lane, double y)
+static void span_place(struct row *rows, const struct report_trace *trace, const struct span *span)
 {
-    double dot = LEAST_DOTS * (trace->end - trace->begin) / (WIDTH - LEFT);
-    struct bar bar = {.count = 0};
-    for (size_t i = 0; i < trace->span_count; i++) {
-        const struct span *span = &trace->spans[i];
-        if (span->lane != lane || !is_seen(trace, span))
-            continue;
-        int colour = kinds[span->kind].colour;
-        if (bar.count > 0 && colour == bar.colour && span->begin - bar.to < dot &&
-            span->begin >= bar.from && bar.to - bar.from + (span->end - span->begin) < 8 * dot) {
-            bar.to = fmax(bar.to, span->end);
-            bar.count++;
-            continue;
-        }
-        bar_put(file, trace, &bar, y);
-        bar = (struct bar){span->begin, span->end, colour, 1, trace->lanes[lane].rank < 0,
-                           span->name};
-    }
-    bar_put(file, trace, &bar, y);
+    if (span->is_stage != trace->lanes[span->lane].has_stages || span->end <= trace->begin ||
+        span->begin >= trace->end)
+        return;
+    struct row *row = &rows[span->lane];
+    double from = place_of(trace, span->begin), to = place_of(trace, span->end);
+    row->is_used = true;
+    for (int i = (int)from; i < COLUMNS && i < to; i++)
+        column_add(&row->columns[i], span, fmin(to, i + 1) - fmax(from, i));
 }
 
-static bool lane_is_seen(const struct report_trace *trace, int lane)
+/* Neighbouring dots of one span, or of short ones of its kind. */
+static bool is_one_bar(const struct span *a, const struct span *b, double dot)
 {
-    for (size_t i = 0; i < trace->span_count; i++) {
-        if (trace->spans[i].lane == lane && is_seen(trace, &trace->spans[i]))
-            return true;
+    return a == b || (a != NULL && b != NULL && a->kind == b->kind && a->end - a->begin < 3 * dot &&
+                      b->end - b->begin < 3 * dot);
+}
+
+static void bar_put(FILE *file, const struct report_trace *trace, const struct span *span, int from,
+                    int to, double y)
+{
+    if (span == NULL)
+        return;
+    fprintf(file, "<rect x=\"%d\" y=\"%.0f\" width=\"%d\" height=\"%d\" fill=\"%s\"><title>",
+            LEFT + from, y, to - from, BAR_HEIGHT, page_colours[kinds[span->kind].colour]);
+    page_text(file, span->name);
+    fprintf(file, ": %.4g ms from %.6g s</title></rect>\n", 1e3 * (span->end - span->begin),
+            span->begin);
+    if (trace->lanes[span->lane].process > 0 ||
+        (double)strlen(span->name) * WORD_DOTS > to - from - 8)
+        return;
+    fprintf(file, "<text class=\"tiny\" x=\"%d\" y=\"%.0f\">", LEFT + from + 4, y + BAR_HEIGHT - 3);
+    page_text(file, span->name);
+    fputs("</text>\n", file);
+}
+
+static void row_put(FILE *file, const struct report_trace *trace, const struct row *row, double y)
+{
+    double dot = (trace->end - trace->begin) / COLUMNS;
+    int from = 0;
+    for (int i = 1; i <= COLUMNS; i++) {
+        const struct span *span = row->columns[from].span;
+        if (i < COLUMNS && is_one_bar(span, row->columns[i].span, dot))
+            continue;
+        bar_put(file, trace, span, from, i, y);
+        from = i;
     }
-    return false;
 }
 
 static void axis_put(FILE *file, const struct report_trace *trace, double y)
@@ -313,12 +319,12 @@ static void axis_put(FILE *file, const struct report_trace *trace, double y)
     double step = pow(10, floor(log10(whole / 2)));
     char text[32];
     for (double at = 0; at <= whole; at += step) {
-        double x = place_of(trace, trace->begin + at / 1e3);
+        double x = LEFT + place_of(trace, trace->begin + at / 1e3);
         page_line(file, x, 8, x, y, "grid");
         snprintf(text, sizeof text, "%g ms", at);
         page_label(file, x, y + 14, at + step > whole ? "end" : "middle", text);
     }
-    double x = place_of(trace, trace->decode);
+    double x = LEFT + place_of(trace, trace->decode);
     page_line(file, x, 2, x, y, "mark");
 }
 
@@ -342,22 +348,30 @@ static void words_put(FILE *file, const struct report_trace *trace)
     fputs("</p>\n", file);
 }
 
-void report_put_trace(FILE *file, const struct report_trace *trace)
+bool report_put_trace(FILE *file, const struct report_trace *trace)
 {
-    int rows = 0;
+    struct row *rows = calloc((size_t)trace->lane_count, sizeof *rows);
+    int used = 0;
+    if (rows == NULL) {
+        fprintf(stderr, "phasor: out of memory for a page\n");
+        return false;
+    }
+    for (size_t i = 0; i < trace->span_count; i++)
+        span_place(rows, trace, &trace->spans[i]);
     for (int i = 0; i < trace->lane_count; i++)
-        rows += lane_is_seen(trace, i);
-    double height = 10 + ROW_HEIGHT * rows;
+        used += rows[i].is_used;
+    double height = 10 + ROW_HEIGHT * used, y = 10;
     words_put(file, trace);
     fprintf(file, "<div class=\"picture\"><svg viewBox=\"0 0 %d %.0f\">\n", WIDTH, height + AXIS);
     axis_put(file, trace, height);
-    double y = 10;
     for (int i = 0; i < trace->lane_count; i++) {
-        if (!lane_is_seen(trace, i))
+        if (!rows[i].is_used)
             continue;
         page_label(file, LEFT - 8, y + BAR_HEIGHT - 2, "end", trace->lanes[i].words);
-        lane_put(file, trace, i, y);
+        row_put(file, trace, &rows[i], y);
         y += ROW_HEIGHT;
     }
     fputs("</svg></div>\n", file);
+    free(rows);
+    return true;
 }

@@ -15,7 +15,7 @@ bool report_trace_open(struct report_trace **out, const char *path);
 void report_trace_close(struct report_trace *trace); /* NULL is allowed */
 
 /* The last pass of prefill before the first of decode, what changes beside it, and the beginning of
- * decode: a row for each lane of the trace. */
-void report_put_trace(FILE *file, const struct report_trace *trace);
+ * decode: a row for each lane of the trace. False where memory is short: told on standard error. */
+bool report_put_trace(FILE *file, const struct report_trace *trace);
 
 #endif

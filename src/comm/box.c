@@ -151,6 +151,32 @@ struct comm_domain *box_domain(const struct box *box)
     return box->domain;
 }
 
+bool box_memory_is_apart(const struct box *box)
+{
+    return !box->devices[0]->ops->host_reaches;
+}
+
+uint64_t box_memory_left(const struct box *box)
+{
+    uint64_t least = UINT64_MAX;
+    for (int r = 0; r < box->rank_count; r++) {
+        uint64_t left = box->devices[r]->ops->memory_left(box->devices[r]);
+        least = left < least ? left : least;
+    }
+    return box_memory_is_apart(box) ? least * (uint64_t)box->rank_count : least;
+}
+
+uint64_t box_memory_held(const struct box *box)
+{
+    uint64_t most = 0;
+    for (int r = 0; r < box->rank_count; r++) {
+        uint64_t bytes = box->devices[r]->ops->memory_use(box->devices[r]).bytes;
+        most = bytes > most ? bytes : most;
+    }
+    return box_memory_is_apart(box) ? most * (uint64_t)box->rank_count
+                                    : memory_counters_get().live_bytes;
+}
+
 struct trace *box_trace(const struct box *box)
 {
     return box->trace;

@@ -35,6 +35,15 @@ struct device *box_device(const struct box *box, int rank);
 struct comm_domain *box_domain(const struct box *box);
 struct trace *box_trace(const struct box *box); /* NULL: none */
 
+/* Whether each rank has memory that is not the host's. */
+bool box_memory_is_apart(const struct box *box);
+
+/* Bytes that all ranks together can still have, and that they have; where memory is apart by the
+ * rank with the least left, and the most: a plan gives them alike. On the host these are the
+ * machine's, and all that the process holds through base/memory.h. */
+uint64_t box_memory_left(const struct box *box);
+uint64_t box_memory_held(const struct box *box);
+
 /* Runs work(context, rank, err) on the host thread of every rank (rank 0: the caller's) and returns
  * when all are done. When one fails, all collectives are aborted, so that the others end as well;
  * the answer is the first cause, and the box is of no more use. One caller at a time. */

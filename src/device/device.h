@@ -120,6 +120,10 @@ struct device_ops {
     void (*memory_free)(struct device *device, void *memory); /* NULL is allowed */
     struct device_memory (*memory_use)(const struct device *device);
 
+    /* Bytes that memory_get may have to give, as of now: of the CPU what the machine has free, for
+     * all its ranks and for others; of a GPU what is left of this rank's share. */
+    uint64_t (*memory_left)(const struct device *device);
+
     /* The pool of the host for copies from and to the device (pinned, where that means something):
      * aligned to 64, not zeroed. */
     enum status (*host_memory_get)(struct device *device, void **out, size_t bytes,

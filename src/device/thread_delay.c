@@ -14,11 +14,11 @@ double thread_delay(void)
     uint64_t ran, delayed;
     int file = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
     if (file < 0)
-        return 0;
+        return -1;
     ssize_t length = read(file, text, sizeof text - 1);
     close(file);
     if (length <= 0)
-        return 0;
+        return -1;
     text[length] = 0;
-    return sscanf(text, "%" SCNu64 " %" SCNu64, &ran, &delayed) == 2 ? (double)delayed / 1e9 : 0;
+    return sscanf(text, "%" SCNu64 " %" SCNu64, &ran, &delayed) == 2 ? (double)delayed / 1e9 : -1;
 }

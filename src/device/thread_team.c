@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "device/thread_team.h"
 
+#include <math.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <unistd.h>
@@ -11,10 +12,11 @@
 #include "device/sleepers.h"
 #include "device/thread_delay.h"
 
-/* How often the caller looks whether another process is on its CPU, and how much of the time it has
- * to have waited for that. */
-#define LOOK_SECONDS  0.25
-#define DELAY_TO_MOVE 0.25
+/* How often the caller looks whether others are on its CPU, and how much of that time it has to
+ * have waited for them. Where that is so wherever it goes it moves less and less often. */
+#define LOOK_SECONDS     0.25
+#define LOOK_SECONDS_MAX 8.0
+#define DELAY_TO_MOVE    0.25
 
 struct worker {
     pthread_t thread;
@@ -43,9 +45,9 @@ struct thread_team {
     _Alignas(64) struct sleepers caller_waiting;
     atomic_bool stopping;
 
-    /* Of the caller, when it looked last. */
-    double looked;
-    double delay;
+    /* Of the caller. */
+    double looked, delay;    /* when it looked last, and what it had waited by then */
+    double look_after;       /* seconds until it looks again */
     int next;                /* worker to change CPUs with */
     struct worker workers[]; /* [0] is the caller's, without a thread */
 };
@@ -122,19 +124,19 @@ static int cpu_find(int index)
     return cpu_of_set(&allowed, index);
 }
 
-static void pin(pthread_t thread, int cpu)
+static bool pin(pthread_t thread, int cpu)
 {
     cpu_set_t one;
     if (cpu < 0)
-        return;
+        return false;
     CPU_ZERO(&one);
     CPU_SET(cpu, &one);
-    pthread_setaffinity_np(thread, sizeof one, &one);
+    return pthread_setaffinity_np(thread, sizeof one, &one) == 0;
 }
 
 void thread_pin(pthread_t thread, int cpu)
 {
-    pin(thread, cpu_find(cpu));
+    (void)pin(thread, cpu_find(cpu));
 }
 
 enum status thread_team_create(struct thread_team **out, int thread_count, int first_cpu,
@@ -161,7 +163,7 @@ enum status thread_team_create(struct thread_team **out, int thread_count, int f
                                    thread_count);
         }
         team->thread_count++;
-        pin(worker->thread, worker->cpu);
+        (void)pin(worker->thread, worker->cpu);
     }
     *out = team;
     return STATUS_OK;
@@ -192,31 +194,49 @@ int thread_team_size(const struct thread_team *team)
 
 /* ---- Moving away ----------------------------------------------------------------------------- */
 
+/* A caller that its owner has not pinned where this has it goes where the system sends it. */
+static bool caller_is_pinned(const struct thread_team *team)
+{
+    cpu_set_t allowed;
+    int cpu = team->workers[0].cpu;
+    return cpu >= 0 && sched_getaffinity(0, sizeof allowed, &allowed) == 0 &&
+           CPU_COUNT(&allowed) == 1 && CPU_ISSET(cpu, &allowed);
+}
+
 static void caller_move(struct thread_team *team)
 {
     struct worker *caller = &team->workers[0], *other = &team->workers[team->next];
-    int cpu = caller->cpu;
-    if (cpu < 0 || other->cpu < 0)
+    team->next = team->next % (team->thread_count - 1) + 1;
+    if (other->cpu < 0 || !pin(pthread_self(), other->cpu))
         return;
+    if (!pin(other->thread, caller->cpu)) {
+        (void)pin(pthread_self(), caller->cpu);
+        return;
+    }
+    int cpu = caller->cpu;
     caller->cpu = other->cpu;
     other->cpu = cpu;
-    pin(other->thread, other->cpu);
-    pin(pthread_self(), caller->cpu);
-    team->next = team->next % (team->thread_count - 1) + 1;
 }
 
-/* Where another process wants the CPU of a worker, that one takes fewer pieces. Where it wants the
- * caller's, nothing goes on for half of the time: so the caller moves, and goes on moving as long
- * as it meets somebody. */
+/* Where others want the CPU of a worker, that one takes fewer pieces. Where they want the caller's,
+ * nothing goes on for half of the time: so the caller moves, and goes on moving as long as it meets
+ * somebody. */
 static void caller_look(struct thread_team *team)
 {
     double now = system_seconds();
-    if (!team->spin || now - team->looked < LOOK_SECONDS)
+    if (!team->spin || now - team->looked < team->look_after)
         return;
     double delay = thread_delay();
+    if (delay < 0)
+        return;
+    bool is_first = team->looked == 0;
     bool meets = delay - team->delay > DELAY_TO_MOVE * (now - team->looked);
-    if (team->looked > 0 && meets)
+    double next = LOOK_SECONDS;
+    if (!is_first && meets && caller_is_pinned(team)) {
         caller_move(team);
+        next = fmin(2 * team->look_after, LOOK_SECONDS_MAX);
+    }
+    team->look_after = next;
     team->looked = now;
     team->delay = delay;
 }

@@ -14,9 +14,9 @@ struct thread_team;
 
 /* `thread_count` >= 1, the thread that calls thread_team_run included. Each of the others, 1 .., is
  * pinned to the CPU first_cpu + its number (see thread_pin); -1: they are not pinned, and do not
- * spin. Where they are, the caller is always the same thread, which its owner has pinned to
- * first_cpu, and a run may have it change CPUs with another, when a process that is none of ours
- * takes much of its own. */
+ * spin. Where they are, the caller is always the same thread; where its
+ * owner has pinned that to first_cpu, a run may have it change CPUs with one of the others, when it
+ * has to wait for its own much of the time. */
 enum status thread_team_create(struct thread_team **out, int thread_count, int first_cpu,
                                struct error *err) MUST_CHECK;
 void thread_team_destroy(struct thread_team *team); /* NULL is allowed */

@@ -187,22 +187,28 @@ static void weights_drop(struct engine *engine)
     engine->box = NULL;
 }
 
-static enum status weights_read(struct engine *engine, struct loading *loading, struct error *err)
+static enum status box_get(struct engine *engine, struct engine_room *room, struct error *err)
 {
-    TRY(engine_room_check(loading->room, err));
     TRY(box_open(&engine->box,
                  &(struct box_params){
                      .rank_count = engine_layout(engine)->rank_count,
-                     .thread_count = loading->params->thread_count,
+                     .thread_count = room->params->thread_count,
                      .tag_names = traffic_names,
                      .tag_count = TRAFFIC_KIND_COUNT,
                      .gpus = engine->devices.cuda ? engine->devices.gpus : NULL,
                      .turn = engine->turn,
                      .trace = engine->trace,
-                     .links = loading->params->links,
-                     .log = loading->params->log,
+                     .links = room->params->links,
+                     .log = room->params->log,
                  },
                  err));
+    room->box = engine->box;
+    return STATUS_OK;
+}
+
+static enum status weights_read(struct engine *engine, struct loading *loading, struct error *err)
+{
+    TRY(engine_room_check(loading->room, err));
     TRY(memory_get((void **)&engine->weights, (size_t)engine_layout(engine)->rank_count,
                    sizeof *engine->weights, "the weights", err));
     return box_run(engine->box, rank_load, loading, err);
@@ -223,6 +229,7 @@ static enum status weights_get(struct engine *engine, struct engine_room *room, 
         TRY(weights_bytes_on_disk(&bytes, engine->checkpoint, engine_layout(engine), r, err));
         loading.total += bytes;
     }
+    TRY(box_get(engine, room, err));
     engine_room_choose(room);
     enum status status = weights_read(engine, &loading, err);
     if (status == STATUS_NO_MEMORY && room->keeps_both && params->transition_is_auto) {
@@ -230,6 +237,7 @@ static enum status weights_get(struct engine *engine, struct engine_room *room, 
                   "there is no memory for both layouts of the experts: they change in place");
         weights_drop(engine);
         room->keeps_both = false;
+        TRY(box_get(engine, room, err));
         status = weights_read(engine, &loading, err);
     }
     engine->keeps_both = room->keeps_both;
@@ -316,6 +324,11 @@ static enum status transition_get(struct engine *engine, const struct engine_roo
         transition_way(engine->transition) == WAY_UPLOAD)
         tell_of_upload(engine, params);
     return STATUS_OK;
+}
+
+const struct box *engine_box(const struct engine *engine)
+{
+    return engine->box;
 }
 
 struct transition *engine_transition(const struct engine *engine)

@@ -95,6 +95,8 @@ const char *engine_kernels(const struct engine *engine);
 #define ENGINE_DECODE_WEIGHTS_BYTES 48
 void engine_decode_weights(char out[ENGINE_DECODE_WEIGHTS_BYTES], const struct engine *engine);
 
+const struct box *engine_box(const struct engine *engine);
+
 /* Between the layouts of the plan; NULL where it has one. */
 struct transition *engine_transition(const struct engine *engine);
 

@@ -27,17 +27,19 @@ struct weights_share engine_room_share(const struct engine_room *room, int rank)
     return share;
 }
 
-/* Of all ranks. */
+/* Of all ranks; where each has its own memory all count as the fullest. */
 static uint64_t weights_total(const struct engine_room *room)
 {
-    uint64_t total = 0;
+    uint64_t total = 0, most = 0;
     for (int r = 0; r < rank_count(room); r++) {
         struct weights_bytes bytes;
         struct weights_share share = engine_room_share(room, r);
         weights_bytes(&bytes, room->config, &share);
-        total += bytes.resident + bytes.experts;
+        uint64_t own = bytes.resident + bytes.experts;
+        total += own;
+        most = own > most ? own : most;
     }
-    return total;
+    return box_memory_is_apart(room->box) ? most * (uint64_t)rank_count(room) : total;
 }
 
 /* What the runs to come are known to take. */
@@ -66,14 +68,14 @@ static uint64_t upload_total(const struct engine_room *room)
         return 0;
     struct upload_bytes bytes = transition_upload_bytes(room->backup, (threads + ranks - 1) / ranks,
                                                         room->layouts->decode_is_packed);
-    return (uint64_t)ranks * (bytes.device + bytes.host);
+    return (uint64_t)ranks * (bytes.device + (box_memory_is_apart(room->box) ? 0 : bytes.host));
 }
 
 /* ---- What is chosen -------------------------------------------------------------------------- */
 
 static bool fits(const struct engine_room *room, uint64_t weights, uint64_t there)
 {
-    uint64_t held = memory_counters_get().live_bytes;
+    uint64_t held = box_memory_held(room->box);
     return weights <= there / 2 && room->params->kv_bytes <= there &&
            held + weights + runs_bytes(room) <= there;
 }
@@ -106,7 +108,7 @@ static int64_t spares_choose(struct engine_room *room, uint64_t there)
 void engine_room_choose(struct engine_room *room)
 {
     const struct engine_params *params = room->params;
-    uint64_t there = system_memory_available();
+    uint64_t there = box_memory_left(room->box);
     if (!plan_layouts_differ(room->layouts))
         return;
     if (params->memory_bytes > 0 && params->memory_bytes < there)
@@ -121,7 +123,7 @@ void engine_room_choose(struct engine_room *room)
 
 uint64_t engine_room_left(const struct engine_room *room)
 {
-    uint64_t there = system_memory_available(), held = memory_counters_get().live_bytes;
+    uint64_t there = box_memory_left(room->box), held = box_memory_held(room->box);
     uint64_t budget = room->params->memory_bytes;
     if (budget == 0)
         return there;
@@ -134,7 +136,9 @@ uint64_t engine_room_left(const struct engine_room *room)
 uint64_t engine_room_for_backup(const struct engine_room *room)
 {
     const struct engine_params *params = room->params;
-    uint64_t there = engine_room_left(room), needed = runs_bytes(room);
+    bool is_apart = box_memory_is_apart(room->box);
+    uint64_t there = is_apart ? system_memory_available() : engine_room_left(room);
+    uint64_t needed = is_apart ? 0 : runs_bytes(room);
     uint64_t left = there > needed ? there - needed : 0;
     return params->kv_bytes > 0 && params->max_num_seqs > 0 ? left : left / 2;
 }
@@ -166,7 +170,7 @@ const char *room_advice(bool keeps_both, bool is_packed)
 enum status engine_room_check(const struct engine_room *room, struct error *err)
 {
     uint64_t total = weights_total(room) + upload_total(room);
-    uint64_t available = system_memory_available(), budget = room->params->memory_bytes;
+    uint64_t available = box_memory_left(room->box), budget = room->params->memory_bytes;
     const char *keep = room_advice(room->keeps_both, room->layouts->decode_is_packed);
     if (budget > 0 && total > budget)
         return error_set(
@@ -176,8 +180,8 @@ enum status engine_room_check(const struct engine_room *room, struct error *err)
     if (total <= available)
         return STATUS_OK;
     return error_set(err, STATUS_NO_MEMORY,
-                     "the weights need %s as %s, and %s of memory are available; use a smaller "
+                     "the weights need %s as %s, and %s of %smemory are available; use a smaller "
                      "model or free memory%s%s",
                      SIZE_TEXT(total), types_name(&room->types), SIZE_TEXT(available),
-                     int4_advice(room), keep);
+                     box_memory_is_apart(room->box) ? "the GPUs' " : "", int4_advice(room), keep);
 }

@@ -3,6 +3,7 @@
 #ifndef PHASOR_ENGINE_ENGINE_ROOM_H
 #define PHASOR_ENGINE_ENGINE_ROOM_H
 
+#include "comm/box.h"
 #include "engine/engine.h"
 #include "quant/backup_file.h"
 
@@ -13,6 +14,7 @@ struct engine_room {
     const struct model_shape *shape;
     const struct plan_layouts *layouts;
     const struct backup *backup; /* NULL: none is used */
+    const struct box *box;       /* whose memory it is */
     struct weight_types types;
 
     /* Chosen: */
@@ -32,10 +34,10 @@ struct weights_share engine_room_share(const struct engine_room *room, int rank)
  * later. */
 enum status engine_room_check(const struct engine_room *room, struct error *err) MUST_CHECK;
 
-/* Bytes that are left, as of now. */
+/* Bytes of the box that are left, as of now. */
 uint64_t engine_room_left(const struct engine_room *room);
 
-/* Bytes that a copy of the backup may take, once the weights are there. */
+/* Bytes of the host that a copy of the backup may take, once the weights are there. */
 uint64_t engine_room_for_backup(const struct engine_room *room);
 
 /* What may be done for want of memory beside what a sentence names already; "" where nothing. */

@@ -176,17 +176,14 @@ static void tell_fastest(struct text *out, const struct plan_candidate *best,
                          const struct plan_candidate *fastest)
 {
     char text[LAYOUT_TEXT_BYTES];
-    if (best == fastest) {
+    double gain = plan_candidate_total(best) / plan_candidate_total(fastest) - 1;
+    if (!(gain > 0)) {
         text_append_string(out, " Nothing that fits is faster.");
         return;
     }
     plan_layouts_format(text, &fastest->layouts);
-    text_append_format(
-        out,
-        " %s would be %.2g %% faster: less than %.2g %% are not worth another layout "
-        "than static TP's.",
-        text, 100 * (plan_candidate_total(best) / plan_candidate_total(fastest) - 1),
-        100 * (PLAN_GAIN_WORTH_A_LAYOUT - 1));
+    text_append_format(out, " %s would be %.2g %% faster: too little to leave static TP for.", text,
+                       100 * gain);
 }
 
 static void tell_best(struct text *out, const struct plan_candidate *best,
@@ -310,7 +307,7 @@ static void put_why(struct description *to, const struct plan_problem *problem,
     else
         tell_best(&why, &table->candidates[table->best], &table->candidates[other],
                   has_tp ? "static TP" : "the best plan with one layout");
-    if (table->best >= 0)
+    if (table->best >= 0 && other >= 0)
         tell_fastest(&why, &table->candidates[table->best], &table->candidates[table->fastest]);
     to->has_failed |= why.failed;
     description_put(to, to->root, "why", description_text(why.bytes));

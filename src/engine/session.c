@@ -32,18 +32,20 @@ static enum status check_memory(const struct session_params *params, const struc
     uint64_t pass = exec_bytes(engine_config(engine), engine_layouts(engine),
                                params->max_num_batched_tokens, params->max_num_seqs) *
                     (uint64_t)layout->rank_count;
-    uint64_t held = memory_counters_get().live_bytes, allowed = engine_memory_bytes(engine);
-    uint64_t available = system_memory_available();
+    const struct box *box = engine_box(engine);
+    uint64_t held = box_memory_held(box), allowed = engine_memory_bytes(engine);
+    uint64_t available = box_memory_left(box);
     bool is_budget = allowed > 0 && (allowed < held || allowed - held < available);
     if (is_budget)
         available = allowed < held ? 0 : allowed - held;
     if (pass <= available && params->kv_bytes <= available - pass)
         return STATUS_OK;
     return error_set(err, STATUS_NO_MEMORY,
-                     "a pass of %lld tokens needs %s and the KV cache %s; %s of memory are %s; "
+                     "a pass of %lld tokens needs %s and the KV cache %s; %s of %smemory are %s; "
                      "lower --max-num-batched-tokens or --kv-memory%s%s",
                      (long long)params->max_num_batched_tokens, SIZE_TEXT(pass),
                      SIZE_TEXT(params->kv_bytes), SIZE_TEXT(available),
+                     box_memory_is_apart(box) ? "the GPUs' " : "",
                      is_budget ? "left of --memory" : "available",
                      is_budget ? ", or raise --memory" : "", engine_room_advice(engine));
 }
@@ -56,7 +58,7 @@ static enum status kv_bytes_left(uint64_t *out, const struct session_params *par
 {
     const struct model_config *config = engine_config(engine);
     const struct layout *layout = engine_layout(engine);
-    uint64_t memory = engine_memory_bytes(engine), held = memory_counters_get().live_bytes;
+    uint64_t memory = engine_memory_bytes(engine), held = box_memory_held(engine_box(engine));
     uint64_t tables =
         run_table_bytes(params->max_num_seqs, params->max_num_batched_tokens, config->vocab_count) +
         params->aside_bytes;
@@ -112,7 +114,7 @@ static enum status generator_open(struct session *session, const struct session_
                              SIZE_TEXT(kv_bytes), SIZE_TEXT(left), engine_room_advice(engine));
         kv_bytes = kv_bytes > 0 ? kv_bytes : left;
     } else if (kv_bytes == 0) {
-        kv_bytes = system_memory_available() / 2;
+        kv_bytes = box_memory_left(engine_box(engine)) / 2;
     }
     generator.kv_bytes_max = kv_bytes > INT64_MAX ? INT64_MAX : (int64_t)kv_bytes;
     return generator_create(&session->generator, session->exec, &generator, err);

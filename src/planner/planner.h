@@ -101,13 +101,13 @@ static inline double plan_candidate_total(const struct plan_candidate *candidate
 struct plan_table {
     struct plan_candidate *candidates;
     int count;
-    int fastest; /* of the possible ones */
-    int best;    /* the one to take: plan_table_pick */
+    int fastest;                           /* of the possible ones */
+    int best;                              /* the one to take: plan_table_pick */
     int static_tp, static_ep, best_static; /* docs/plans.md */
 };
 
-/* STATUS_OK also where no candidate is possible: fastest and best are -1. Equal times go to the one that comes
- * first, which changes less. */
+/* STATUS_OK also where no candidate is possible: fastest and best are -1. Equal times go to the one
+ * that comes first, which changes less. */
 enum status plan_find(struct plan_table *out, const struct plan_problem *problem,
                       struct error *err) MUST_CHECK;
 void plan_table_deinit(struct plan_table *table); /* a zero one is allowed */
@@ -117,7 +117,8 @@ void plan_table_deinit(struct plan_table *table); /* a zero one is allowed */
  * where it is in both; of what is the worse one, memory, pass and wave. */
 void plan_table_add(struct plan_table *table, const struct plan_table *more, int part);
 
-/* Finds `fastest`, `best` and `best_static` anew, for who has changed candidates. */
+/* Finds `fastest`, `best` and `best_static` anew, for who has changed candidates; the best by
+ * `static_tp`, which is there. */
 void plan_table_choose(struct plan_table *table);
 
 /* By how much a plan has to be faster to leave static TP's layout. That one loads ranks evenly

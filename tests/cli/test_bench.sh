@@ -252,7 +252,7 @@ import json, re, sys, xml.dom.minidom
 page, before = (open(path, encoding="utf-8").read() for path in (sys.argv[1], sys.argv[3]))
 events = json.load(open(sys.argv[2]))["traceEvents"]
 pictures = re.findall(r"<svg.*?</svg>", page, re.S)
-assert len(pictures) == 4 and page.replace(page[page.index("<h2>From prefill"):page.index("<h2>Plans and")], "") == before
+assert len(pictures) == 4 and page.replace(page[page.index("<h2>From prefill"):page.index("<h2>Plans and")], "").replace(" --trace FILE", "") == before
 picture = xml.dom.minidom.parseString(pictures[3])
 words = {node.firstChild.data for node in picture.getElementsByTagName("text")}
 lanes = {event["args"]["name"] for event in events if event["ph"] == "M" and event["name"] == "thread_name"}
@@ -263,6 +263,7 @@ passes = [event for event in events if event.get("name") == "prefill pass"]
 first = min(event["ts"] for event in events if event.get("name") == "decode pass" and event["ts"] > passes[-1]["ts"])
 titles = [node.firstChild.data for node in picture.getElementsByTagName("title")]
 told = [float(title.split(": ")[1].split(" ms")[0]) for title in titles if title.startswith("prefill pass: ")]
+assert any(title.startswith("reshard: ") for title in titles)
 assert len(told) == 1 and abs(told[0] * 1e3 / passes[-1]["dur"] - 1) < 1e-2, (told, passes[-1])
 mark = [line for line in picture.getElementsByTagName("line") if line.getAttribute("class") == "mark"]
 bars = {rect.getElementsByTagName("title")[0].firstChild.data: rect for rect in picture.getElementsByTagName("rect")}

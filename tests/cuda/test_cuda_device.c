@@ -95,6 +95,28 @@ Test(cuda_device, memory_is_counted_as_asked_for)
     device_destroy(device);
 }
 
+/* A sixteenth of what is free when a device is opened stays; the rest is for those who share the
+ * GPU, alike. */
+Test(cuda_device, memory_that_is_left)
+{
+    struct device *first, *second;
+    struct gpu_share shared = {.sharer_count = 2};
+    struct error err;
+    void *piece, *none = NULL;
+    simt_global_bytes_set((size_t)1 << 20);
+    cr_assert_eq(device_cuda_create(&first, &gpu, &err), STATUS_OK, "%s", err.message);
+    uint64_t whole = first->ops->memory_left(first);
+    cr_assert_leq(whole, 15 << 16);
+    cr_assert_eq(first->ops->memory_get(first, &piece, 1 << 19, "a test", &err), STATUS_OK);
+    cr_assert_eq(first->ops->memory_left(first), whole - (1 << 19));
+    cr_assert_eq(device_cuda_create(&second, &shared, &err), STATUS_OK, "%s", err.message);
+    cr_assert_leq(second->ops->memory_left(second), 15 << 14);
+    cr_assert_eq(second->ops->memory_get(second, &none, 1 << 18, "a test", &err), STATUS_NO_MEMORY);
+    device_destroy(second);
+    first->ops->memory_free(first, piece);
+    device_destroy(first);
+}
+
 /* A refusal leaves nothing behind: not even the runtime's last error, which a later launch would
  * take for its own. */
 Test(cuda_device, memory_that_cannot_be_had)
@@ -104,7 +126,8 @@ Test(cuda_device, memory_that_cannot_be_had)
     void *out = &err;
     cr_assert_eq(device->ops->memory_get(device, &out, SIZE_MAX, "a test", &err), STATUS_NO_MEMORY);
     cr_assert_str_eq(err.message, "cannot allocate 18446744073709551615 bytes for a test: "
-                                  "cuda:0 has 17179869184 bytes, of which 0 are in use");
+                                  "of cuda:0 this rank has 16106127360 bytes, of which 0 are in "
+                                  "use");
     simt_fail_at(2, cudaErrorMemoryAllocation);
     cr_assert_eq(device->ops->memory_get(device, &out, 100, "a test", &err), STATUS_NO_MEMORY);
     cr_assert_str_eq(err.message,

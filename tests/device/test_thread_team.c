@@ -7,7 +7,6 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/memory.h"
 #include "device/thread_delay.h"
@@ -215,11 +214,16 @@ static void places_work(void *context, int worker)
     cr_assert_eq(sched_getaffinity(0, sizeof places->of[worker], &places->of[worker]), 0);
 }
 
+static void skip_unless_told(void)
+{
+    if (thread_team_cpu_count() < 2 || thread_delay() < 0)
+        cr_skip_test("needs two CPUs, and the system's word of who waits");
+}
+
 /* Ends only when it has moved: the time that takes is the system's. */
 Test(thread_team, a_caller_whose_cpu_is_wanted_changes_places_with_a_worker, .timeout = 120)
 {
-    if (thread_team_cpu_count() < 2 || access("/proc/thread-self/schedstat", R_OK) != 0)
-        cr_skip_test("needs two CPUs, and the system's word of who waits");
+    skip_unless_told();
     pthread_t neighbour;
     struct thread_team *team;
     struct places first = {.sum = 0}, now;
@@ -238,6 +242,70 @@ Test(thread_team, a_caller_whose_cpu_is_wanted_changes_places_with_a_worker, .ti
     cr_assert(CPU_EQUAL(&now.of[1], &first.of[0]));
     atomic_store(&neighbour_ends, true);
     pthread_join(neighbour, NULL);
+    thread_team_destroy(team);
+}
+
+/* For two seconds; whether the caller was anywhere else than at first. */
+static bool moves_in_two_seconds(struct thread_team *team, struct places *first)
+{
+    struct places now;
+    struct timespec began, at;
+    bool has_moved = false;
+    thread_team_run(team, places_work, first);
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    do {
+        now.sum = 0;
+        thread_team_run(team, places_work, &now);
+        has_moved |= !CPU_EQUAL(&now.of[0], &first->of[0]);
+        clock_gettime(CLOCK_MONOTONIC, &at);
+    } while (at.tv_sec - began.tv_sec < 2);
+    return has_moved;
+}
+
+/* One that has waited less than a quarter of one look has no reason to. Where others are about,
+ * that cannot be seen: it is tried again. */
+Test(thread_team, a_caller_that_has_its_cpu_stays, .timeout = 120)
+{
+    skip_unless_told();
+    for (int tries = 0; tries < 10; tries++) {
+        struct thread_team *team;
+        struct places first = {.sum = 0};
+        struct error err;
+        cpu_set_t before;
+        cr_assert_eq(sched_getaffinity(0, sizeof before, &before), 0);
+        cr_assert_eq(thread_team_create(&team, 2, 0, &err), STATUS_OK, "%s", err.message);
+        thread_pin(pthread_self(), 0);
+        double waited = thread_delay();
+        bool has_moved = moves_in_two_seconds(team, &first);
+        waited = thread_delay() - waited;
+        thread_team_destroy(team);
+        cr_assert_eq(sched_setaffinity(0, sizeof before, &before), 0);
+        if (waited < 0.06) {
+            cr_assert(!has_moved);
+            return;
+        }
+    }
+    cr_skip_test("others were on its CPU all the time");
+}
+
+/* Its owner has not pinned it. */
+Test(thread_team, a_caller_that_is_not_pinned_is_left_alone, .timeout = 120)
+{
+    skip_unless_told();
+    pthread_t neighbours[2];
+    struct thread_team *team;
+    struct places first = {.sum = 0};
+    struct error err;
+    cpu_set_t before;
+    cr_assert_eq(sched_getaffinity(0, sizeof before, &before), 0);
+    cr_assert_eq(thread_team_create(&team, 2, 0, &err), STATUS_OK, "%s", err.message);
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(pthread_create(&neighbours[i], NULL, neighbour_main, NULL), 0);
+    bool has_moved = moves_in_two_seconds(team, &first);
+    cr_assert(!has_moved && CPU_EQUAL(&first.of[0], &before));
+    atomic_store(&neighbour_ends, true);
+    for (int i = 0; i < 2; i++)
+        pthread_join(neighbours[i], NULL);
     thread_team_destroy(team);
 }
 

@@ -11,6 +11,7 @@ struct opened {
     struct checkpoint *checkpoint;
     struct model_shape shape;
     struct plan_layouts layouts;
+    struct box *box;
 };
 
 static struct opened open_model(void)
@@ -20,7 +21,15 @@ static struct opened open_model(void)
     cr_assert_eq(checkpoint_open(&out.checkpoint, WAVE_MODEL, &err), STATUS_OK, "%s", err.message);
     out.shape = weights_shape(checkpoint_config(out.checkpoint));
     cr_assert_eq(plan_layouts_parse(&out.layouts, "dp2|ep2>tp2", 2, &err), STATUS_OK);
+    cr_assert_eq(box_open(&out.box, &(struct box_params){.rank_count = 2}, &err), STATUS_OK, "%s",
+                 err.message);
     return out;
+}
+
+static void close_model(struct opened *opened)
+{
+    box_close(opened->box);
+    checkpoint_close(opened->checkpoint);
 }
 
 static struct engine_room choose(const struct opened *opened, const struct engine_params *params)
@@ -29,6 +38,7 @@ static struct engine_room choose(const struct opened *opened, const struct engin
                                .config = checkpoint_config(opened->checkpoint),
                                .shape = &opened->shape,
                                .layouts = &opened->layouts,
+                               .box = opened->box,
                                .types = {DTYPE_F32, DTYPE_F32}};
     engine_room_choose(&room);
     return room;
@@ -87,7 +97,7 @@ Test(engine_room, a_choice_has_the_spares_of_a_way_that_reads)
     }
     cr_assert(was_kept && before == WAVE_LAYERS);
     cr_assert_gt(some, 0);
-    checkpoint_close(opened.checkpoint);
+    close_model(&opened);
 }
 
 /* A cache that is to have what is left has all of it, unless there is room for every layer. */
@@ -103,5 +113,5 @@ Test(engine_room, without_a_word_of_the_cache_there_is_one_spare_or_all)
         had_all |= count == WAVE_LAYERS;
     }
     cr_assert(had_all);
-    checkpoint_close(opened.checkpoint);
+    close_model(&opened);
 }

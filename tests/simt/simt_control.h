@@ -22,6 +22,7 @@
 
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -56,6 +57,9 @@ bool simt_fail_kernel_is_ahead(void);
 
 /* How many GPUs there are, 1 at the start; with 0 every call returns cudaErrorNoDevice. */
 void simt_device_count_set(int count);
+
+/* How much memory each has, 16 GiB at the start; what is there already stays. */
+void simt_global_bytes_set(size_t bytes);
 
 /* What kind of GPU a device that is opened from here on is: 75 (the start), 80, 86, 89 or 90, as
  * 10 x major + minor, with the shared memory that such a one has. False: it is none of these. */

@@ -56,7 +56,7 @@ const gpu_kind gpu_kinds[] = {
 #define MULTIPROCESSORS   4
 #define SHARED_BYTES      (48 << 10)
 #define BLOCK_THREADS_MAX 1024
-#define GLOBAL_BYTES      ((size_t)16 << 30)
+#define GLOBAL_BYTES      ((size_t)16 << 30) /* unless a test says another */
 
 std::mutex lock;               /* of all below, of the engine, and of the GPUs' memory */
 std::condition_variable moved; /* what is held may be ready */
@@ -74,6 +74,7 @@ std::vector<CUstream_st *> streams;
 std::map<const void *, size_t> shared_allowed;
 uint64_t stream_seed, random_state = simt::random_start(0);
 int device_count = 1;
+size_t global_bytes = GLOBAL_BYTES;
 gpu_kind gpu = gpu_kinds[0];
 bool free_waits = true;
 struct piece {
@@ -335,8 +336,17 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device)
     out->major = gpu.capability / 10;
     out->minor = gpu.capability % 10;
     out->multiProcessorCount = MULTIPROCESSORS;
-    out->totalGlobalMem = GLOBAL_BYTES;
+    out->totalGlobalMem = global_bytes;
     out->sharedMemPerBlockOptin = (size_t)gpu.shared_optin_bytes;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
+{
+    GUARDED()
+    *all = *left = global_bytes;
+    for (const auto &[memory, of] : allocated)
+        *left -= of.device == current_device ? std::min(*left, of.bytes) : 0;
     return cudaSuccess;
 }
 
@@ -624,6 +634,12 @@ void simt_device_count_set(int count)
 {
     locked guard;
     device_count = count;
+}
+
+void simt_global_bytes_set(size_t bytes)
+{
+    locked guard;
+    global_bytes = bytes;
 }
 
 bool simt_capability_set(int capability)

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/system.h"
 #include "device/command_event.h"
 #include "device/device.h"
 #include "device/thread_team.h"
@@ -80,6 +81,12 @@ static void cpu_memory_free(struct device *device, void *memory)
 static struct device_memory cpu_memory_use(const struct device *device)
 {
     return cpu_pool_use(&cpu_of(device)->pool);
+}
+
+static uint64_t cpu_memory_left(const struct device *device)
+{
+    (void)device;
+    return system_memory_available();
 }
 
 static enum status cpu_host_memory_get(struct device *device, void **out, size_t bytes,
@@ -161,6 +168,7 @@ static const struct device_ops cpu_ops = {
     .memory_get = cpu_memory_get,
     .memory_free = cpu_memory_free,
     .memory_use = cpu_memory_use,
+    .memory_left = cpu_memory_left,
     .host_memory_get = cpu_host_memory_get,
     .host_memory_free = cpu_host_memory_free,
     .host_reaches = true,

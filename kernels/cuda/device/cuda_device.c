@@ -78,6 +78,12 @@ static struct device_memory pool_use(const struct device *device)
     return cuda_pool_use(&cuda_of(device)->pool);
 }
 
+static uint64_t pool_left(const struct device *device)
+{
+    const struct cuda_pool *pool = &cuda_of(device)->pool;
+    return pool->limit_bytes - pool_use(device).bytes;
+}
+
 static enum status pinned_get(struct device *device, void **out, size_t bytes, const char *what,
                               struct error *err)
 {
@@ -153,6 +159,7 @@ static const struct device_ops cuda_ops = {
     .memory_get = pool_get,
     .memory_free = pool_free,
     .memory_use = pool_use,
+    .memory_left = pool_left,
     .host_memory_get = pinned_get,
     .host_memory_free = pinned_free,
     .upload = upload,
@@ -181,6 +188,17 @@ static enum status gpu_find(int ordinal, struct error *err)
     return STATUS_OK;
 }
 
+/* This rank's share of what is free on the GPU, but for a sixteenth: NCCL, local memory of kernels
+ * and the driver want some of it later. */
+static enum status memory_find(size_t *out, int ordinal, int sharer_count, struct error *err)
+{
+    size_t left, all;
+    CUDA_TRY(ordinal, cudaSetDevice(ordinal), err);
+    CUDA_TRY(ordinal, cudaMemGetInfo(&left, &all), err);
+    *out = (left - left / 16) / (size_t)sharer_count;
+    return STATUS_OK;
+}
+
 /* What launches must know of the GPU, and its name. */
 static enum status gpu_describe(struct cuda_device *cuda, const struct gpu_share *share,
                                 struct error *err)
@@ -188,7 +206,7 @@ static enum status gpu_describe(struct cuda_device *cuda, const struct gpu_share
     int ordinal = share->ordinal, sharer_count = share->sharer_count > 1 ? share->sharer_count : 1;
     struct cudaDeviceProp properties;
     CUDA_TRY(ordinal, cudaGetDeviceProperties(&properties, ordinal), err);
-    cuda->pool.limit_bytes = properties.totalGlobalMem / (size_t)sharer_count;
+    TRY(memory_find(&cuda->pool.limit_bytes, ordinal, sharer_count, err));
     cuda->common.launch = (struct cuda_launch){
         .multiprocessors = properties.multiProcessorCount,
         .capability = 10 * properties.major + properties.minor,

@@ -31,11 +31,12 @@ static enum status piece_get(struct cuda_pool *pool, void **out, size_t bytes, c
                              struct error *err)
 {
     if (bytes > pool->limit_bytes - pool->list.use.bytes)
-        return error_set(
-            err, STATUS_NO_MEMORY,
-            "cannot allocate %zu bytes for %s: cuda:%d has %zu bytes, of which %zu are "
-            "in use",
-            bytes, what, pool->ordinal, pool->limit_bytes, (size_t)pool->list.use.bytes);
+        return error_set(err, STATUS_NO_MEMORY,
+                         "cannot allocate %zu bytes for %s: of cuda:%d this rank has %zu bytes, of "
+                         "which %zu are "
+                         "in use",
+                         bytes, what, pool->ordinal, pool->limit_bytes,
+                         (size_t)pool->list.use.bytes);
     TRY(memory_list_reserve(&pool->list, err));
     CUDA_TRY(pool->ordinal, cudaSetDevice(pool->ordinal), err);
     cudaError_t error = cudaMalloc(out, bytes_to_ask(bytes));

@@ -8,7 +8,7 @@
 
 struct cuda_pool {
     int ordinal;
-    size_t limit_bytes;   /* the memory of the GPU */
+    size_t limit_bytes;   /* that it may take of the GPU */
     pthread_mutex_t lock; /* of the list */
     struct memory_list list;
 };
