@@ -33,8 +33,7 @@ static enum status piece_get(struct cuda_pool *pool, void **out, size_t bytes, c
     if (bytes > pool->limit_bytes - pool->list.use.bytes)
         return error_set(err, STATUS_NO_MEMORY,
                          "cannot allocate %zu bytes for %s: of cuda:%d this rank has %zu bytes, of "
-                         "which %zu are "
-                         "in use",
+                         "which %zu are in use",
                          bytes, what, pool->ordinal, pool->limit_bytes,
                          (size_t)pool->list.use.bytes);
     TRY(memory_list_reserve(&pool->list, err));
