@@ -97,6 +97,7 @@ struct device_ops {
     enum status (*stream_create)(struct device *device, struct stream **out,
                                  enum stream_priority priority, struct error *err) MUST_CHECK;
     void (*stream_destroy)(struct device *device, struct stream *stream); /* NULL is allowed */
+    uint64_t (*stream_bytes)(void); /* of the host's memory, of one */
 
     /* An event is passed once the last `event_record` put on a stream has been reached; an event
      * that was never recorded is passed. `event_wait` holds what comes later on its stream until

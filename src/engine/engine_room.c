@@ -3,9 +3,9 @@
 #include "base/memory.h"
 #include "base/size_text.h"
 #include "base/system.h"
-#include "device/thread_team.h"
 #include "engine/run_limits.h"
 #include "exec/exec.h"
+#include "exec/weight_slices.h"
 
 /* ---- What is taken --------------------------------------------------------------------------- */
 
@@ -42,6 +42,15 @@ static uint64_t weights_total(const struct engine_room *room)
     return box_memory_is_apart(room->box) ? most * (uint64_t)rank_count(room) : total;
 }
 
+/* Those that were asked for, and what comes beside each page of them. */
+static uint64_t cache_bytes(const struct engine_room *room)
+{
+    struct run_page page =
+        run_page_bytes(room->config, &room->layouts->of[PHASE_PREFILL], room->types.matrices);
+    uint64_t kv = room->params->kv_bytes;
+    return kv + (kv / page.kv + 1) * page.beside;
+}
+
 /* What the runs to come are known to take. */
 static uint64_t runs_bytes(const struct engine_room *room)
 {
@@ -52,23 +61,55 @@ static uint64_t runs_bytes(const struct engine_room *room)
     if (run_limits_check(sequences, tokens, room->config, layout->attention.dp, &ignored) !=
         STATUS_OK)
         return params->kv_bytes;
-    return params->kv_bytes + run_table_bytes(sequences, tokens, room->config->vocab_count) +
+    return cache_bytes(room) + run_table_bytes(sequences, tokens, room->config->vocab_count) +
            exec_bytes(room->config, room->layouts, tokens, sequences) *
                (uint64_t)layout->rank_count;
 }
 
-/* What upload has in memory on all ranks, the copy of a backup for which there is room aside. */
-static uint64_t upload_total(const struct engine_room *room)
+/* Beside the slots. */
+static uint64_t rank_way_bytes(const struct engine_room *room, int rank, enum way way)
+{
+    struct weights_share share = engine_room_share(room, rank);
+    const struct device *device = box_device(room->box, rank);
+    struct upload_bytes upload = {0, 0};
+    struct expert_slots_params slots;
+    struct model_shape shape;
+    bool has_experts[MODEL_LAYERS_MAX];
+    weight_slices_slots(&slots, &shape, has_experts, room->config, &share);
+    if (way == WAY_UPLOAD && room->backup != NULL)
+        upload = transition_upload_bytes(room->backup, device->ops->host_workers(device),
+                                         room->layouts->decode_is_packed);
+    if (box_memory_is_apart(room->box))
+        return upload.device;
+    return upload.device + upload.host + transition_way_bytes(way, &slots, device);
+}
+
+static uint64_t way_bytes(const struct engine_room *room, enum way way)
+{
+    uint64_t total = 0;
+    for (int r = 0; r < rank_count(room); r++)
+        total += rank_way_bytes(room, r, way);
+    return total;
+}
+
+/* Of all ranks, what changing layouts takes beside the slots: by the way that is given, or where it
+ * is to be chosen by the one that takes least or most. A copy of a backup is not in it, for which
+ * there is room aside. */
+static uint64_t transition_bytes(const struct engine_room *room, bool is_most)
 {
     const struct engine_params *params = room->params;
-    int ranks = rank_count(room);
-    int threads = params->thread_count > 0 ? params->thread_count : thread_team_cpu_count();
-    bool is_choice = params->transition_is_auto && !room->layouts->decode_is_packed;
-    if (room->backup == NULL || room->keeps_both || is_choice)
+    uint64_t most = 0;
+    if (!plan_layouts_differ(room->layouts))
         return 0;
-    struct upload_bytes bytes = transition_upload_bytes(room->backup, (threads + ranks - 1) / ranks,
-                                                        room->layouts->decode_is_packed);
-    return (uint64_t)ranks * (bytes.device + (box_memory_is_apart(room->box) ? 0 : bytes.host));
+    if (room->keeps_both || !params->transition_is_auto)
+        return way_bytes(room, room->keeps_both ? WAY_KEEP : params->transition);
+    if (room->layouts->decode_is_packed || !is_most)
+        return way_bytes(room, room->layouts->decode_is_packed ? WAY_UPLOAD : WAY_RESHARD);
+    for (enum way way = WAY_RESHARD; way < WAY_COUNT; way++) {
+        uint64_t bytes = way == WAY_UPLOAD && room->backup == NULL ? 0 : way_bytes(room, way);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }
 
 /* ---- What is chosen -------------------------------------------------------------------------- */
@@ -77,7 +118,7 @@ static bool fits(const struct engine_room *room, uint64_t weights, uint64_t ther
 {
     uint64_t held = box_memory_held(room->box);
     return weights <= there / 2 && room->params->kv_bytes <= there &&
-           held + weights + runs_bytes(room) <= there;
+           held + weights + transition_bytes(room, true) + runs_bytes(room) <= there;
 }
 
 /* With so many they add little to what caches and activations are to have, and leave what runs ask
@@ -169,7 +210,7 @@ const char *room_advice(bool keeps_both, bool is_packed)
 
 enum status engine_room_check(const struct engine_room *room, struct error *err)
 {
-    uint64_t total = weights_total(room) + upload_total(room);
+    uint64_t total = weights_total(room) + transition_bytes(room, false);
     uint64_t available = box_memory_left(room->box), budget = room->params->memory_bytes;
     const char *keep = room_advice(room->keeps_both, room->layouts->decode_is_packed);
     if (budget > 0 && total > budget)

@@ -2,8 +2,14 @@
 
 #include "base/checked.h"
 #include "engine/generator.h"
+#include "exec/kv_cache.h"
 
-#define ROW_BYTES 8192 /* of a row of a batch, beside its tokens */
+/* What a row of a batch takes beside its tokens, and for each of them: its ids twice, its text, as
+ * the request and as the answer has it. Log-probabilities that it asks for come on top. As many
+ * rows wait as run. */
+#define ROW_BYTES       8192
+#define ROW_TOKEN_BYTES 32
+#define ROWS_FOR_EACH   2
 
 enum status run_limits_check(int64_t max_num_seqs, int64_t max_num_batched_tokens,
                              const struct model_config *config, int group_count, struct error *err)
@@ -31,4 +37,14 @@ uint64_t run_table_bytes(int64_t max_num_seqs, int64_t max_num_batched_tokens, i
                                                .batch_token_max = max_num_batched_tokens};
     return generator_table_bytes(&generator, vocab_count) +
            (uint64_t)max_num_seqs * ROWS_FOR_EACH * ROW_BYTES;
+}
+
+struct run_page run_page_bytes(const struct model_config *config, const struct layout *layout,
+                               enum dtype kv_dtype)
+{
+    uint64_t rows = KV_PAGE_TOKENS * ROWS_FOR_EACH * ROW_TOKEN_BYTES;
+    return (struct run_page){
+        .kv = kv_page_bytes(config, layout, kv_dtype) * (uint64_t)layout->rank_count,
+        .beside = (uint64_t)layout->attention.dp * (generator_bytes_per_page() + rows),
+    };
 }

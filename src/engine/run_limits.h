@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "layout/layout.h"
 #include "model/config.h"
 
 /* Far above any use. */
@@ -19,14 +20,17 @@ enum status run_limits_check(int64_t max_num_seqs, int64_t max_num_batched_token
                              const struct model_config *config, int group_count,
                              struct error *err) MUST_CHECK;
 
-/* What a row of a batch takes for each of its tokens (its ids twice, its text, as the request and
- * as the answer has it); log-probabilities that it asks for come on top. As many rows wait as run.
- */
-#define ROW_TOKEN_BYTES 32
-#define ROWS_FOR_EACH   2
-
 /* Host memory for the generator's tables and for rows in flight, their tokens aside. An upper
  * estimate; of numbers that run_limits_check passes. */
 uint64_t run_table_bytes(int64_t max_num_seqs, int64_t max_num_batched_tokens, int64_t vocab_count);
+
+/* A page of the KV cache in each of the layout's data-parallel groups: what it takes on all ranks,
+ * and what comes with it in host memory: its part of the generator's tables, and of the rows whose
+ * tokens it holds. */
+struct run_page {
+    uint64_t kv, beside;
+};
+struct run_page run_page_bytes(const struct model_config *config, const struct layout *layout,
+                               enum dtype kv_dtype);
 
 #endif

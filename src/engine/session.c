@@ -6,7 +6,6 @@
 #include "base/text.h"
 #include "engine/run_limits.h"
 #include "exec/exec.h"
-#include "exec/kv_cache.h"
 
 static enum status check_limits(const struct session_params *params, const struct engine *engine,
                                 struct error *err)
@@ -62,21 +61,18 @@ static enum status kv_bytes_left(uint64_t *out, const struct session_params *par
     uint64_t tables =
         run_table_bytes(params->max_num_seqs, params->max_num_batched_tokens, config->vocab_count) +
         params->aside_bytes;
-    uint64_t groups = (uint64_t)layout->attention.dp;
-    uint64_t page = kv_page_bytes(config, layout, exec_kv_dtype(session->exec)) *
-                    (uint64_t)layout->rank_count; /* one of each group */
-    uint64_t beside =
-        groups * (generator_bytes_per_page() + KV_PAGE_TOKENS * ROWS_FOR_EACH * ROW_TOKEN_BYTES);
-    if (held > memory || tables > memory - held || page + beside > memory - held - tables)
+    struct run_page page = run_page_bytes(config, layout, exec_kv_dtype(session->exec));
+    uint64_t each = page.kv + page.beside;
+    if (held > memory || tables > memory - held || each > memory - held - tables)
         return error_set(
             err, STATUS_NO_MEMORY,
             "--memory is %s: weights and activations take %s, tables and rows in flight %s, and "
             "the KV cache needs at least %s; raise --memory, or lower --max-num-batched-tokens "
             "(%lld) or --max-num-seqs (%lld)%s",
-            SIZE_TEXT(memory), SIZE_TEXT(held), SIZE_TEXT(tables), SIZE_TEXT(page + beside),
+            SIZE_TEXT(memory), SIZE_TEXT(held), SIZE_TEXT(tables), SIZE_TEXT(each),
             (long long)params->max_num_batched_tokens, (long long)params->max_num_seqs,
             engine_room_advice(engine));
-    *out = (memory - held - tables) / (page + beside) * page;
+    *out = (memory - held - tables) / each * page.kv;
     return STATUS_OK;
 }
 

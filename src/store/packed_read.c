@@ -66,6 +66,12 @@ void packed_room_add(struct packed_room *room, const struct packed_block *block)
         max_of(room->packed_bytes, scales_offset(block, rows) + scale_bytes(block, rows));
 }
 
+uint64_t packed_staging_bytes(const struct packed_room *room, const struct device *device)
+{
+    int64_t packed = device->ops->host_reaches ? 0 : room->packed_bytes;
+    return (uint64_t)(2 * room->read_bytes + packed);
+}
+
 enum status packed_staging_init(struct packed_staging *staging, struct device *device,
                                 const struct packed_room *room, struct error *err)
 {

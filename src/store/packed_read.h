@@ -41,6 +41,9 @@ struct packed_staging {
     bool device_failed; /* the last packed_read, and it was the upload */
 };
 
+/* Of the host that it takes on the device. */
+uint64_t packed_staging_bytes(const struct packed_room *room, const struct device *device);
+
 /* Zeros; what a failure leaves, deinit frees. */
 enum status packed_staging_init(struct packed_staging *staging, struct device *device,
                                 const struct packed_room *room, struct error *err) MUST_CHECK;

@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "base/trace.h"
+#include "transition/exposed.h"
 #include "transition/granule_reader.h"
 #include "transition/transition_state.h"
 
@@ -169,6 +170,20 @@ void transition_source(char out[TRANSITION_SOURCE_BYTES], const struct transitio
     out[0] = 0;
     if (transition->granules != NULL)
         granule_readers_source(out, transition->granules);
+}
+
+static uint64_t own_bytes(enum way way, const struct expert_slots_params *slots,
+                          const struct device *device)
+{
+    return ways[way]->bytes == NULL ? 0 : ways[way]->bytes(slots, device);
+}
+
+uint64_t transition_way_bytes(enum way way, const struct expert_slots_params *slots,
+                              const struct device *device)
+{
+    enum way back = way_back(way);
+    return device->ops->stream_bytes() + own_bytes(way, slots, device) +
+           (back == way ? 0 : own_bytes(back, slots, device));
 }
 
 struct transition_counters transition_counters_get(const struct transition *transition)

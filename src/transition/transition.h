@@ -132,6 +132,11 @@ struct upload_bytes {
 struct upload_bytes transition_upload_bytes(const struct backup *backup, int worker_count,
                                             bool is_packed);
 
+/* Memory of the host that a rank with such slots takes on the device by a way, there and back,
+ * beside upload_bytes; lists of moves aside, which are small. */
+uint64_t transition_way_bytes(enum way way, const struct expert_slots_params *slots,
+                              const struct device *device);
+
 struct transition_counters {
     int64_t transition_count; /* of which a layer was to move */
     int64_t layer_count;      /* moved */

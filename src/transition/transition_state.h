@@ -67,6 +67,8 @@ struct transition_rank {
  * they are there: on rank->stream, and where that is lent on all workers. What another way may mend
  * it tells by way_refuse, and returns STATUS_OK; what it returns ends the box. */
 struct way_ops {
+    /* NULL: next to nothing; or see transition_way_bytes: its own part of it. */
+    uint64_t (*bytes)(const struct expert_slots_params *slots, const struct device *device);
     enum status (*open)(struct transition_rank *rank, struct error *err); /* all that it needs */
     void (*close)(struct transition_rank *rank); /* also where `open` failed or was not called */
     int64_t (*piece_count)(const struct transition_rank *rank, int64_t layer, enum phase phase);
@@ -81,6 +83,9 @@ struct way_ops {
 extern const struct way_ops *const ways[WAY_COUNT];
 
 extern const struct way_ops way_keep, way_reshard, way_reload, way_upload, way_mixed;
+
+/* way_reload.c: what workers read through. */
+uint64_t reload_bytes(const struct expert_slots_params *slots, const struct device *device);
 
 /* way_reshard.c: puts a round of the rank's messages on rank->stream, which has to be synchronized
  * before the next. */

@@ -114,7 +114,13 @@ static enum status mixed_move(struct transition_rank *rank, int64_t layer, enum 
     return status;
 }
 
+static uint64_t mixed_bytes(const struct expert_slots_params *slots, const struct device *device)
+{
+    return reload_bytes(slots, device) + 2 * device->ops->stream_bytes();
+}
+
 const struct way_ops way_mixed = {
+    .bytes = mixed_bytes,
     .open = mixed_open,
     .close = mixed_close,
     .piece_count = mixed_piece_count,

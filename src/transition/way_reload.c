@@ -31,7 +31,6 @@ struct reload_job {
 
 struct reload_rank {
     struct move_list lists[PHASE_COUNT][2]; /* what is here is of use, or not: it is the backup's */
-    struct packed_room room;                /* of each worker */
     int worker_count;
     struct reload_worker {
         struct packed_staging staging;
@@ -54,28 +53,75 @@ static struct block block_of(const struct move *move, const struct expert_form *
                    : (struct block){first, count, 0, form->hidden_dim};
 }
 
-/* `place` is that of the slice; NULL where only sizes are asked for. */
-static struct packed_block packed_of(const struct transition_rank *rank, const struct move *move,
-                                     enum phase phase, int64_t layer, int matrix, char *place)
+/* From where to where; its place is not known yet. */
+static struct packed_block packed_of(const struct expert_form *form, int64_t expert_dim,
+                                     const struct move *move, int matrix)
 {
-    const struct expert_form *form = &rank->slots->forms[phase];
-    int per_matrix = form->array_count / EXPERT_MATRICES, array = matrix * per_matrix;
     bool is_down = matrix == EXPERT_MATRICES - 1;
-    struct packed_block block = {
+    return (struct packed_block){
         .weight = (enum weight)(WEIGHT_EXPERT_GATE + matrix),
-        .layer = layer,
         .expert = move->expert,
-        .block = block_of(move, form, rank->transition->params.shape->expert_dim, is_down),
+        .block = block_of(move, form, expert_dim, is_down),
         .packing = is_down ? PACK_INPUT : PACK_OUTPUT,
         .dtype = form->type.dtype,
     };
-    if (place == NULL)
-        return block;
-    block.place = place + expert_form_offset(form, array, move->expert, move->blocks.first);
+}
+
+static struct packed_block piece_of(const struct reload_job *job, const struct move *move,
+                                    int matrix)
+{
+    const struct expert_form *form = &job->rank->slots->forms[job->phase];
+    int64_t expert_dim = job->rank->transition->params.shape->expert_dim;
+    int per_matrix = form->array_count / EXPERT_MATRICES, array = matrix * per_matrix;
+    struct packed_block block = packed_of(form, expert_dim, move, matrix);
+    block.layer = job->layer;
+    block.place = job->target + expert_form_offset(form, array, move->expert, move->blocks.first);
     if (per_matrix == 2)
-        block.scales = (uint16_t *)(place + expert_form_offset(form, array + 1, move->expert,
-                                                               move->blocks.first));
+        block.scales = (uint16_t *)(job->target + expert_form_offset(form, array + 1, move->expert,
+                                                                     move->blocks.first));
     return block;
+}
+
+/* ---- What a worker reads through ------------------------------------------------------------- */
+
+static void room_add(struct packed_room *room, const struct expert_form *form, int64_t expert_dim,
+                     struct range blocks)
+{
+    const struct move move = {.blocks = blocks};
+    for (int matrix = 0; matrix < EXPERT_MATRICES; matrix++) {
+        struct packed_block block = packed_of(form, expert_dim, &move, matrix);
+        packed_room_add(room, &block);
+    }
+}
+
+/* For whatever range of its slices a rank may lack; a longer one need not want more, and the last
+ * block of an expert may be filled in part. */
+static struct packed_room room_of(const struct expert_form forms[PHASE_COUNT], int64_t expert_dim,
+                                  bool decode_is_packed)
+{
+    struct packed_room room = {0};
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        struct range slice = forms[phase].slice.blocks;
+        if (phase == PHASE_DECODE && decode_is_packed)
+            continue; /* that is the backup's alone */
+        for (int64_t count = 1; count <= slice.count; count++) {
+            struct range at_end = {slice.first + slice.count - count, count};
+            room_add(&room, &forms[phase], expert_dim, (struct range){slice.first, count});
+            room_add(&room, &forms[phase], expert_dim, at_end);
+        }
+    }
+    return room;
+}
+
+uint64_t reload_bytes(const struct expert_slots_params *slots, const struct device *device)
+{
+    struct expert_form forms[PHASE_COUNT];
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        forms[phase] = expert_form_of(slots->shape, &slots->layouts->of[phase], slots->rank,
+                                      slots->types[phase]);
+    struct packed_room room =
+        room_of(forms, slots->shape->expert_dim, slots->layouts->decode_is_packed);
+    return (uint64_t)device->ops->host_workers(device) * packed_staging_bytes(&room, device);
 }
 
 /* ---- Life ------------------------------------------------------------------------------------ */
@@ -90,17 +136,15 @@ static enum status lists_init(struct transition_rank *rank, struct reload_rank *
         if (phase == PHASE_DECODE && rank->transition->params.layouts->decode_is_packed)
             continue; /* that is the backup's alone */
         TRY(move_list_init(list, rank->transition, phase, rank->index, rules, rank->part, err));
-        for (int64_t p = 0; p < list->count * EXPERT_MATRICES; p++) {
-            struct packed_block block = packed_of(rank, &list->moves[p / EXPERT_MATRICES], phase, 0,
-                                                  (int)(p % EXPERT_MATRICES), NULL);
-            packed_room_add(&reload->room, &block);
-        }
     }
     return STATUS_OK;
 }
 
 static enum status reload_open(struct transition_rank *rank, struct error *err)
 {
+    const struct transition_params *params = &rank->transition->params;
+    struct packed_room room =
+        room_of(rank->slots->forms, params->shape->expert_dim, params->layouts->decode_is_packed);
     struct reload_rank *reload;
     TRY(memory_get((void **)&reload, 1, sizeof *reload, "the transition", err));
     rank->reload = reload;
@@ -109,7 +153,7 @@ static enum status reload_open(struct transition_rank *rank, struct error *err)
     TRY(memory_get((void **)&reload->workers, (size_t)reload->worker_count, sizeof *reload->workers,
                    "the transition", err));
     for (int w = 0; w < reload->worker_count; w++)
-        TRY(packed_staging_init(&reload->workers[w].staging, rank->device, &reload->room, err));
+        TRY(packed_staging_init(&reload->workers[w].staging, rank->device, &room, err));
     return STATUS_OK;
 }
 
@@ -222,8 +266,7 @@ static void reload_work(void *context, int index)
         const struct move *move = move_of(job, piece);
         if (move->source != MOVE_CHECKPOINT)
             continue;
-        struct packed_block block = packed_of(job->rank, move, job->phase, job->layer,
-                                              (int)(piece % EXPERT_MATRICES), job->target);
+        struct packed_block block = piece_of(job, move, (int)(piece % EXPERT_MATRICES));
         worker->status = packed_read(job->rank->transition->params.checkpoint, &block,
                                      &worker->staging, &progress, &worker->error);
         if (worker->status != STATUS_OK)
@@ -320,6 +363,7 @@ static enum status reload_move(struct transition_rank *rank, int64_t layer, enum
 }
 
 const struct way_ops way_reload = {
+    .bytes = reload_bytes,
     .open = reload_open,
     .close = reload_close,
     .piece_count = reload_piece_count,

@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "device_bytes.h"
+#include "exec/weight_slices.h"
 #include "layout/moves.h"
 #include "model/config.h"
 #include "rig_gpus.h"
@@ -419,6 +420,16 @@ static struct upload_bytes upload_said(const struct rig *rig, int rank)
 uint64_t rig_host_memory_said(const struct rig *rig, int rank)
 {
     return upload_said(rig, rank).host;
+}
+
+uint64_t rig_way_memory_said(const struct rig *rig, int rank, enum way way)
+{
+    struct weights_share share = model_runner_share(&rig->runner, rank);
+    struct expert_slots_params slots;
+    struct model_shape shape;
+    bool has_experts[MODEL_LAYERS_MAX];
+    weight_slices_slots(&slots, &shape, has_experts, rig->runner.config, &share);
+    return transition_way_bytes(way, &slots, box_device(rig->runner.box, rank));
 }
 
 uint64_t rig_memory_said(const struct rig *rig, int rank)

@@ -97,6 +97,8 @@ int64_t rig_check(const struct rig *rig, const struct cold *cold, enum phase pha
 uint64_t rig_memory_said(const struct rig *rig, int rank);
 /* And the host for it, where there is a backup. */
 uint64_t rig_host_memory_said(const struct rig *rig, int rank);
+/* And for the way, there and back. */
+uint64_t rig_way_memory_said(const struct rig *rig, int rank, enum way way);
 
 /* Whether that is all that each rank's device has held at most; fails the test. */
 void rig_check_memory(const struct rig *rig, const char *label);

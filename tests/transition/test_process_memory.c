@@ -34,11 +34,12 @@ static void checkpoint_make(const char *dir)
     cr_assert_eq(status, 0);
 }
 
-static uint64_t bytes_said(const struct rig *rig)
+static uint64_t bytes_said(const struct rig *rig, enum way way)
 {
     uint64_t said = 0;
     for (int r = 0; r < rig->runner.layout.rank_count; r++)
-        said += rig_memory_said(rig, r) + rig_host_memory_said(rig, r);
+        said += rig_memory_said(rig, r) + rig_host_memory_said(rig, r) +
+                rig_way_memory_said(rig, r, way);
     return said;
 }
 
@@ -61,7 +62,7 @@ static void check_way(enum way way)
         cr_assert_eq(
             transition_run(rig.transition, step % 2 == 0 ? PHASE_DECODE : PHASE_PREFILL, &err),
             STATUS_OK, "%s", err.message);
-    uint64_t said = bytes_said(&rig), held = memory_counters_get().peak_bytes;
+    uint64_t said = bytes_said(&rig, way), held = memory_counters_get().peak_bytes;
     uint64_t resident = rss_peak() - before;
     uint64_t tolerance = said / 10 > 32 * MIB ? said / 10 : 32 * MIB;
     printf("%s: %.1f MiB were said, the allocator held %.1f MiB, VmHWM rose by %.1f MiB\n",

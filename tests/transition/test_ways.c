@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "base/system.h"
 #include "rig.h"
+#include "rig_gpus.h"
 #include "sweep.h"
 
 /* ---- Every pair ------------------------------------------------------------------------------ */
@@ -178,4 +179,53 @@ Test(ways, packed_decode)
     check_pairs("mixtral", DTYPE_BF16, EXPERTS_PACKED, 4);
     check_pairs("qwen2moe", DTYPE_F32, EXPERTS_PACKED, 4);
     check_pairs("qwen3moe", DTYPE_BF16, EXPERTS_PACKED, 4);
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+/* What nobody counts, of a rank: lists, messages, and a queue of reads. */
+#define LIST_BYTES  ((uint64_t)24 << 10)
+#define QUEUE_BYTES ((uint64_t)40 << 10)
+
+/* Of the transition, and what was said of it. */
+static uint64_t live_by(struct rig_params params, enum way way, uint64_t *said)
+{
+    struct rig rig;
+    params.way = way;
+    params.has_backup = true;
+    rig_open(&rig, &params);
+    uint64_t with = memory_counters_get().live_bytes;
+    *said = 0;
+    for (int r = 0; r < params.rank_count; r++) {
+        *said += rig_way_memory_said(&rig, r, way);
+        if (way == WAY_UPLOAD)
+            *said += rig_host_memory_said(&rig, r);
+    }
+    transition_destroy(rig.transition);
+    rig.transition = NULL;
+    uint64_t without = memory_counters_get().live_bytes;
+    rig_close(&rig);
+    return with - without;
+}
+
+/* What a way takes is counted before a model is loaded. */
+Test(ways, take_the_memory_that_was_said)
+{
+    static const struct rig_params cases[] = {
+        {.model = "qwen2moe", .dtype = DTYPE_BF16, .rank_count = 2, .plan = "dp2|ep2>tp2"},
+        {.model = "qwen3moe", .dtype = DTYPE_F32, .rank_count = 4, .plan = "tp4|tp2ep2>tp4"},
+        {.model = "mixtral", .dtype = DTYPE_BF16, .rank_count = 4, .plan = "tp4|tp4>ep4"},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        for (enum way way = WAY_RESHARD; way < WAY_COUNT; way++) {
+            uint64_t said, live = live_by(cases[c], way, &said);
+            uint64_t small = LIST_BYTES + (way == WAY_UPLOAD ? QUEUE_BYTES : 0);
+            small *= (uint64_t)cases[c].rank_count;
+            printf("case %zu, %s: %llu B, of which %llu were said\n", c, way_names[way],
+                   (unsigned long long)live, (unsigned long long)said);
+            cr_assert_leq(live, said + small, "case %zu, %s", c, way_names[way]);
+            if (rig_gpus(1) == NULL) /* pinned memory is not the allocator's */
+                cr_assert_geq(live, said, "case %zu, %s", c, way_names[way]);
+        }
+    }
 }

@@ -159,6 +159,7 @@ static const struct device_ops cpu_ops = {
     .stage_totals = cpu_stream_stage_totals,
     .stream_create = cpu_stream_create_beside,
     .stream_destroy = cpu_stream_destroy_beside,
+    .stream_bytes = cpu_stream_bytes,
     .event_create = cpu_event_create,
     .event_destroy = cpu_event_destroy,
     .event_record = command_event_record,

@@ -242,6 +242,11 @@ enum status cpu_stream_create(struct stream **out, const struct cpu_stream_param
     return STATUS_OK;
 }
 
+uint64_t cpu_stream_bytes(void)
+{
+    return sizeof(struct cpu_stream);
+}
+
 void cpu_stream_destroy(struct stream *stream)
 {
     if (stream == NULL)

@@ -28,6 +28,7 @@ struct cpu_stream_params {
 enum status cpu_stream_create(struct stream **out, const struct cpu_stream_params *params,
                               struct error *err) MUST_CHECK;
 void cpu_stream_destroy(struct stream *stream); /* runs what is on it; NULL is allowed */
+uint64_t cpu_stream_bytes(void);
 
 uint64_t cpu_stream_progress(const struct stream *stream); /* any thread */
 void cpu_stream_stage(struct stream *stream, int stage, int64_t layer);

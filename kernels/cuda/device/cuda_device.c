@@ -150,6 +150,7 @@ static const struct device_ops cuda_ops = {
     .stage_totals = cuda_stream_stage_totals,
     .stream_create = stream_create_beside,
     .stream_destroy = stream_destroy_beside,
+    .stream_bytes = cuda_stream_bytes,
     .event_create = cuda_event_create,
     .event_destroy = cuda_event_destroy,
     .event_record = command_event_record,

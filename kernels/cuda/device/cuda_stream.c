@@ -169,6 +169,11 @@ failed:
     return status;
 }
 
+uint64_t cuda_stream_bytes(void)
+{
+    return sizeof(struct cuda_stream);
+}
+
 void cuda_stream_destroy(struct stream *stream)
 {
     if (stream == NULL)

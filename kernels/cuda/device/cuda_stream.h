@@ -34,6 +34,7 @@ static inline struct cuda_stream *cuda_stream_of(const struct stream *stream)
 enum status cuda_stream_create(struct stream **out, const struct cuda_common *common,
                                enum stream_priority priority, struct error *err) MUST_CHECK;
 void cuda_stream_destroy(struct stream *stream); /* runs what is on it; NULL is allowed */
+uint64_t cuda_stream_bytes(void);
 
 void cuda_stream_stage(struct stream *stream, int stage, int64_t layer);
 void cuda_stream_stage_totals(const struct stream *stream,
