@@ -234,6 +234,7 @@ bool report_page_write(FILE *file, const struct bench_results *results, const ch
         fputs("</ul>\n", file);
         report_put_times(file, &shown);
         put_rungs(file, &shown);
+        report_put_regret(file, &shown);
         if (results->question.clock != BENCH_PREDICTED)
             report_put_errors(file, &shown);
         is_good = trace == NULL || report_put_trace(file, trace);

@@ -31,4 +31,7 @@ static inline long long batch_of(const struct bench_results *results, int cell)
 void report_put_times(FILE *file, const struct shown *shown);
 void report_put_errors(FILE *file, const struct shown *shown);
 
+/* Each planned run beside the fastest that ran (report_regret.c). */
+void report_put_regret(FILE *file, const struct shown *shown);
+
 #endif

@@ -227,13 +227,37 @@ for picture in pictures:
     xml.dom.minidom.parseString(picture)
 bars = sum(picture.count('class="tiny"') for picture in pictures)
 assert bars == 2 * 2 * 9, bars
-assert page.count("<tr>") == 1 + 36 + 1 + 4 and "http" not in page
+assert page.count("<tr>") == 1 + 36 + 1 + 4 + 1 + 4 and "http" not in page
 for mode in ("static-tp-int4", "adaptive-exact"):
     assert mode in page
 # The rungs of the ladder: each cell's product is the last against the first.
 for row in re.findall(r"<tr>.*?<b>.*?</tr>", page):
     factors = [float(value) for value in re.findall(r">([0-9.]+)</(?:td|b)>", row)]
     assert len(factors) == 5 and abs(factors[0] * factors[1] * factors[2] * factors[3] / factors[4] - 1) < 0.01, row
+# Regret: the plan's total over the least of the load's, of all plans or of the exact ones.
+def rows_behind(title):
+    table = page.split(title)[1].split("</table>")[0]
+    return [[re.sub("<[^>]*>", "", value) for value in re.findall(r"<td[^>]*>(.*?)</td>", row)]
+            for row in re.findall(r"<tr>(.*?)</tr>", table, re.S)[1:]]
+totals = {}
+for row in rows_behind("<h2>Plans and numbers</h2>"):
+    totals.setdefault((row[0], row[1]), {})[row[2]] = (html.unescape(row[3]), float(row[7]))
+regrets = rows_behind("<h2>What the choice cost</h2>")
+assert len(regrets) == len(totals) == 4
+above = 0
+for model, load, *shown in regrets:
+    of = totals[model, load]
+    for mode, regret, fastest in (("adaptive", *shown[:2]), ("adaptive-exact", *shown[2:])):
+        rivals = {}
+        for plan, total in of.values():
+            if mode == "adaptive" or not (":int4" in plan or plan.endswith("by upload")):
+                rivals[plan] = min(total, rivals.get(plan, total))
+        least = min(rivals, key=rivals.get)
+        assert abs(float(regret) / (of[mode][1] / rivals[least]) - 1) < 2e-3, (load, mode, regret)
+        named = of[mode][0] if fastest == "the same plan" else html.unescape(fastest)
+        assert rivals[named] / rivals[least] < 1.001, (load, mode, fastest)
+        above += float(regret) > 1
+assert above > 0, "no choice was beaten: nothing was shown"
 # The parts of a bar are in proportion to their seconds, and all bars of a load to one another.
 of_load = pictures[0].split("batch of")[0]
 scales = [float(height) / float(part) for height, part in re.findall(
