@@ -16,14 +16,27 @@ static void print_line_of(const char *what, const char *command)
     printf("# %s: %s%s", what, line, strchr(line, '\n') == NULL ? "\n" : "");
 }
 
+void bench_commit(char out[64])
+{
+    FILE *pipe = popen("git describe --always --dirty 2>/dev/null", "r");
+    out[0] = 0;
+    if (pipe == NULL)
+        return;
+    if (fgets(out, 64, pipe) == NULL)
+        out[0] = 0;
+    out[strcspn(out, "\n")] = 0;
+    pclose(pipe);
+}
+
 void bench_print_head(int argc, char **argv)
 {
-    char date[32];
+    char date[32], commit[64];
     time_t now = time(NULL);
     struct utsname system;
     strftime(date, sizeof date, "%Y-%m-%d", gmtime(&now));
     printf("# date: %s\n", date);
-    print_line_of("commit", "git describe --always --dirty 2>/dev/null");
+    bench_commit(commit);
+    printf("# commit: %s\n", *commit == 0 ? "unknown" : commit);
     print_line_of("processor", "grep -m1 'model name' /proc/cpuinfo | cut -d: -f2 | sed 's/^ //'");
     if (uname(&system) == 0) /* "6.18": what a vendor puts behind it tells nothing */
         printf("# system: %s %.*s %s, compiler %s\n", system.sysname,

@@ -5,4 +5,7 @@
 /* Date, commit, processor, system and command, a comment line each. */
 void bench_print_head(int argc, char **argv);
 
+/* The tree's, as git describes it; "" where that is not known. */
+void bench_commit(char out[64]);
+
 #endif

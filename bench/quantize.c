@@ -352,9 +352,19 @@ static double backup_make(struct backup_report *report, const struct checkpoint 
     return best;
 }
 
+/* For phasor report --quality. */
+static json_t *row_of(size_t s, double bytes_per_weight, const struct backup_report *report,
+                      const struct difference *difference, double native_nll)
+{
+    return json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f}", "scheme", schemes[s].name,
+                     "bytes_per_weight", bytes_per_weight, "cosine_min", report->cosine_min,
+                     "cosine_mean", report->cosine_mean, "nll_ratio", difference->nll / native_nll,
+                     "kl_mean", difference->divergence, "same_top_1", difference->agreement);
+}
+
 static void print_scheme(size_t s, const char *folder, const struct checkpoint *checkpoint,
                          const struct predictions *native, double native_nll,
-                         const struct windows *windows)
+                         const struct windows *windows, json_t *rows)
 {
     char path[128], model[64];
     struct error err;
@@ -376,6 +386,7 @@ static void print_scheme(size_t s, const char *folder, const struct checkpoint *
                schemes[s].name, bytes / weights, report.cosine_min, report.cosine_mean,
                100 * (difference.nll / native_nll - 1), difference.divergence,
                100 * difference.agreement, made, checked);
+        json_array_append_new(rows, row_of(s, bytes / weights, &report, &difference, native_nll));
         memory_free(other.logprobs);
     } else {
         printf("%-22s %7.4f  %.5f  %.5f  %41s  %6.2f  %6.2f\n", schemes[s].name, bytes / weights,
@@ -383,6 +394,20 @@ static void print_scheme(size_t s, const char *folder, const struct checkpoint *
     }
     fflush(stdout);
     backup_close(backup);
+}
+
+/* Takes the rows. False where the file cannot be written. */
+static bool rows_write(const char *path, const char *model, const struct predictions *native,
+                       double native_nll, json_t *rows)
+{
+    char commit[64];
+    bench_commit(commit);
+    json_t *root = json_pack("{s:s, s:s, s:s, s:I, s:f, s:o}", "kind", "quality", "model", model,
+                             "commit", commit, "positions", (json_int_t)native->row_count,
+                             "native_nll", native_nll, "schemes", rows);
+    bool is_good = json_dump_file(root, path, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) == 0;
+    json_decref(root);
+    return is_good;
 }
 
 int main(int argc, char **argv)
@@ -394,8 +419,8 @@ int main(int argc, char **argv)
     struct error err;
     double native_nll = 0;
     bool is_speed = argc == 3 && strcmp(argv[2], "speed") == 0;
-    if (argc != 2 && !is_speed) {
-        fprintf(stderr, "usage: bench_quantize MODEL [speed]\n");
+    if (argc != 2 && argc != 3) {
+        fprintf(stderr, "usage: bench_quantize MODEL [speed|FILE.json]\n");
         return 2;
     }
     check(checkpoint_open(&checkpoint, argv[1], &err), &err);
@@ -415,9 +440,17 @@ int main(int argc, char **argv)
            REPEATS);
     printf("%-22s %7s  %-7s  %-7s  %10s  %9s  %10s  %6s  %6s\n", "scheme", "bytes/w", "cos min",
            "mean", "NLL", "mean KL", "same top-1", "make", "check");
+    json_t *rows = json_array();
     for (size_t s = 0; s < sizeof schemes / sizeof *schemes; s++)
-        print_scheme(s, folder, checkpoint, &native, native_nll, &windows);
+        print_scheme(s, folder, checkpoint, &native, native_nll, &windows, rows);
     checkpoint_close(checkpoint);
     snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command) != 0;
+    bool is_written = true;
+    if (argc == 3 && !is_speed)
+        is_written = rows_write(argv[2], argv[1], &native, native_nll, rows);
+    else
+        json_decref(rows);
+    if (!is_written)
+        fprintf(stderr, "bench_quantize: %s: cannot be written\n", argv[2]);
+    return system(command) != 0 || !is_written;
 }

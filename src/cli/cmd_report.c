@@ -7,7 +7,7 @@
 #include "report_page.h"
 
 struct report_values {
-    const char *output, *trace;
+    const char *output, *trace, *quality;
 };
 
 static struct report_values values;
@@ -17,26 +17,31 @@ static const struct cli_option options[] = {
      "the page (HTML); without it the table is printed, in Markdown", 0, 0, NULL},
     {"trace", 0, OPTION_FILE, offsetof(struct report_values, trace), "FILE",
      "of phasor run --trace: the page shows that run from prefill to decode", 0, 0, NULL},
+    {"quality", 0, OPTION_FILE, offsetof(struct report_values, quality), "FILE",
+     "of bench_quantize: the page shows what INT4 does to predictions", 0, 0, NULL},
     {.name = NULL},
 };
 
 static int page_write_with(const struct bench_results *results, const char *path,
-                           const struct report_trace *trace)
+                           const struct report_trace *trace, const struct report_quality *quality)
 {
     FILE *file = page_file_check(values.output, REPORT_PAGE_HEAD, "--output")
                      ? page_file_open(values.output)
                      : NULL;
     if (file == NULL)
         return EXIT_FATAL;
-    bool is_good = report_page_write(file, results, path, trace);
+    bool is_good = report_page_write(file, results, path, trace, quality);
     return page_file_close(file, values.output) && is_good ? EXIT_DONE : EXIT_FATAL;
 }
 
 static int page_write(const struct bench_results *results, const char *path)
 {
     struct report_trace *trace = NULL;
-    bool is_good = values.trace == NULL || report_trace_open(&trace, values.trace);
-    int code = is_good ? page_write_with(results, path, trace) : EXIT_FATAL;
+    struct report_quality *quality = NULL;
+    bool is_good = (values.trace == NULL || report_trace_open(&trace, values.trace)) &&
+                   (values.quality == NULL || report_quality_open(&quality, values.quality));
+    int code = is_good ? page_write_with(results, path, trace, quality) : EXIT_FATAL;
+    report_quality_close(quality);
     report_trace_close(trace);
     return code;
 }
@@ -48,6 +53,8 @@ static int run(const struct cli_command *command, char **operands, int operand_c
     (void)operand_count;
     if (values.trace != NULL && values.output == NULL)
         return options_mistake(command, "--trace: the page shows it: name one with --output");
+    if (values.quality != NULL && values.output == NULL)
+        return options_mistake(command, "--quality: the page shows it: name one with --output");
     if (bench_results_read(&results, operands[0])) {
         if (values.output != NULL)
             code = page_write(&results, operands[0]);

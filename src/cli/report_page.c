@@ -186,7 +186,7 @@ static void put_devices(FILE *file, const struct bench_results *results)
 }
 
 static void put_head(FILE *file, const struct bench_results *results, const char *path,
-                     bool has_trace)
+                     bool has_trace, bool has_quality)
 {
     fputs(REPORT_PAGE_HEAD, file);
     put_devices(file, results);
@@ -214,19 +214,20 @@ static void put_head(FILE *file, const struct bench_results *results, const char
     fputs(", chosen before the first run. This page: <code>phasor report ", file);
     page_text(file, path);
     fputs(has_trace ? " --trace FILE" : "", file);
+    fputs(has_quality ? " --quality FILE" : "", file);
     fputs("</code>; the runs: <code>phasor bench</code>, whose question is the first line of that "
           "file.</p>\n",
           file);
 }
 
 bool report_page_write(FILE *file, const struct bench_results *results, const char *path,
-                       const struct report_trace *trace)
+                       const struct report_trace *trace, const struct report_quality *quality)
 {
     struct bench_overalls overalls = {.static_tp = {{.cells = 0}}};
     struct shown shown;
     bool is_good = shown_make(&shown, results);
     if (is_good) {
-        put_head(file, results, path, trace != NULL);
+        put_head(file, results, path, trace != NULL, quality != NULL);
         fputs("<ul>\n", file);
         for (int i = 0; i < results->cell_count * BENCH_MODE_COUNT; i++)
             bench_overalls_add(&overalls, i % BENCH_MODE_COUNT, &shown.of[i]);
@@ -238,6 +239,8 @@ bool report_page_write(FILE *file, const struct bench_results *results, const ch
         if (results->question.clock != BENCH_PREDICTED)
             report_put_errors(file, &shown);
         is_good = trace == NULL || report_put_trace(file, trace);
+        if (quality != NULL)
+            report_put_quality(file, quality);
         put_table(file, &shown);
         fputs("</body></html>\n", file);
     }

@@ -1,19 +1,17 @@
 #include "report_trace.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "json_file.h"
 #include "page.h"
 #include "table.h"
 
-/* A trace has 40 MB at most. */
-#define FILE_BYTES_MAX (64 << 20)
-#define LANES_MAX      512
-#define NAME_BYTES     80
+#define MIB_MAX    64 /* a trace has 40 at most */
+#define LANES_MAX  512
+#define NAME_BYTES 80
 
 #define WIDTH      940
 #define LEFT       150
@@ -60,27 +58,6 @@ struct report_trace {
 };
 
 /* ---- Reading --------------------------------------------------------------------------------- */
-
-static json_t *tree_read(const char *path)
-{
-    struct stat about;
-    json_error_t error;
-    if (stat(path, &about) != 0) {
-        fprintf(stderr, "phasor: --trace: %s: %s\n", path, strerror(errno));
-        return NULL;
-    }
-    if (!S_ISREG(about.st_mode) || about.st_size > FILE_BYTES_MAX) {
-        fprintf(stderr, "phasor: --trace: %s: not a file of at most 64 MiB, which a trace is\n",
-                path);
-        return NULL;
-    }
-    json_t *root = json_load_file(path, 0, &error);
-    if (root == NULL)
-        fprintf(stderr,
-                "phasor: --trace: %s: line %d: %s; it is to be a file of phasor run --trace\n",
-                path, error.line, error.text);
-    return root;
-}
 
 static struct lane *lane_get(struct report_trace *trace, const json_t *event)
 {
@@ -205,7 +182,9 @@ static bool window_find(struct report_trace *trace)
 bool report_trace_open(struct report_trace **out, const char *path)
 {
     struct report_trace *trace = calloc(1, sizeof *trace);
-    json_t *root = trace == NULL ? NULL : tree_read(path);
+    json_t *root = trace == NULL
+                       ? NULL
+                       : json_file_read("--trace", path, "a file of phasor run --trace", MIB_MAX);
     *out = trace;
     if (trace == NULL)
         fprintf(stderr, "phasor: out of memory for a page\n");

@@ -266,6 +266,29 @@ assert len(scales) >= 7 and max(scales) / min(scales) < 1.01, scales
 PY
 has page.html "phasor report whole.jsonl</code>" "a page"
 
+# ---- a table of quality
+cat >quality.json <<'JSON'
+{"kind": "quality", "model": "a <model>", "commit": "abc", "positions": 6090, "native_nll": 2.5,
+ "schemes": [{"scheme": "group 64", "bytes_per_weight": 0.53125, "cosine_min": 0.9955, "cosine_mean": 0.996,
+  "nll_ratio": 1.00241, "kl_mean": 0.0072, "same_top_1": 0.9511}]}
+JSON
+expect 0 "a page with quality" "$phasor" report whole.jsonl -o quality.html --quality quality.json
+for words in "a &lt;model&gt;, 6090 positions, native NLL 2.5000" "<td>group 64</td><td class=\"n\">0.5312</td>" \
+    "<td class=\"n\">+0.241 %</td>" "<td class=\"n\">95.11 %</td>" "--quality FILE</code>"; do
+    has quality.html "$words" "a page with quality"
+done
+expect 2 "quality without a page" "$phasor" report whole.jsonl --quality quality.json
+for key in kind model commit positions native_nll schemes scheme nll_ratio same_top_1; do
+    sed "s/\"$key\": [^,}]*/\"$key\": true/" quality.json >odd.json
+    [ "$key" = schemes ] && echo '{"kind":"quality","model":"m","commit":"c","positions":1,"native_nll":1,"schemes":[]}' >odd.json
+    expect 1 "quality, $key" "$phasor" report whole.jsonl -o odd.html --quality odd.json
+    has err "\"$key\" is missing or not what it should be" "quality, $key"
+done
+for file in whole.jsonl /dev/null . absent.json; do
+    expect 1 "quality, $file" "$phasor" report whole.jsonl -o odd.html --quality "$file"
+done
+[ -e odd.html ] && fail "quality: a page of what cannot be read"
+
 # ---- a run from prefill to decode
 printf '{"custom_id":"a","method":"POST","url":"/v1/completions","body":{"prompt":[5,6,7,8,9,10,11,12],"max_tokens":6}}\n' >rows.jsonl
 expect 0 "a trace" "$phasor" run "$model" -i rows.jsonl -o answers.jsonl --devices cpu:2 --plan "dp2|ep2>tp2" \
