@@ -3,9 +3,9 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "phasor.h"
+#include "progress.h"
 #include "table.h"
 
 #define INT4_SUFFIX ":int4"
@@ -15,11 +15,6 @@
 static bool is_possible(const json_t *row)
 {
     return json_is_real(json_object_get(row, "total_s"));
-}
-
-static double seconds_of(const json_t *row, const char *key)
-{
-    return json_real_value(json_object_get(row, key));
 }
 
 /* One layout for both phases. */
@@ -40,8 +35,8 @@ static bool is_of_hap(const json_t *row)
 /* Its equation 4: a batch alone, without the way back. */
 static double hap_seconds(const json_t *row)
 {
-    return seconds_of(row, "prefill_s") + seconds_of(row, "transition_s") +
-           seconds_of(row, "decode_s");
+    return table_seconds(row, "prefill_s") + table_seconds(row, "transition_s") +
+           table_seconds(row, "decode_s");
 }
 
 /* Of equal ones the first, as the planner has it. */
@@ -103,7 +98,7 @@ static const json_t *best_attention(const json_t *root)
         const json_t *row = json_array_get(plans, i);
         const char *own = strchr(table_text(row, "plan"), '|');
         if (is_possible(row) && is_static(row) && own != NULL && strcmp(own, experts) == 0 &&
-            (best == NULL || seconds_of(row, "total_s") < seconds_of(best, "total_s")))
+            (best == NULL || table_seconds(row, "total_s") < table_seconds(best, "total_s")))
             best = row;
     }
     return best;
@@ -165,9 +160,9 @@ static struct bench_plan plan_of(const json_t *row)
     struct bench_plan plan = {
         .wave = table_int(row, "wave"),
         .pass_tokens = table_int(row, "pass_tokens"),
-        .predicted_prefill = seconds_of(row, "prefill_s"),
-        .predicted_between = seconds_of(row, "transition_s") + seconds_of(row, "way_back_s"),
-        .predicted_decode = seconds_of(row, "decode_s"),
+        .predicted_prefill = table_seconds(row, "prefill_s"),
+        .predicted_between = table_seconds(row, "transition_s") + table_seconds(row, "way_back_s"),
+        .predicted_decode = table_seconds(row, "decode_s"),
         .memory = (uint64_t)table_int(json_object_get(row, "memory"), "total"),
     };
     snprintf(plan.plan, sizeof plan.plan, "%s", table_text(row, "plan"));
@@ -222,13 +217,6 @@ int64_t bench_pass_tokens(const struct bench_question *question, const struct be
 }
 
 /* ---- Asking ---------------------------------------------------------------------------------- */
-
-static double now(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
-}
 
 static void warn_once(const json_t *box)
 {
@@ -301,9 +289,9 @@ static enum phasor_status ask_both(struct answers *out, struct bench_cell *cell,
                                    const struct phasor_plan_params *params,
                                    struct phasor_error *err)
 {
-    double began = now();
+    double began = progress_now();
     enum phasor_status status = ask(&out->int4, *params, PHASOR_POLICY_INT4_DECODE, err);
-    cell->planning_seconds = now() - began;
+    cell->planning_seconds = progress_now() - began;
     return status == PHASOR_OK ? ask(&out->exact, *params, PHASOR_POLICY_EXACT, err) : status;
 }
 
@@ -322,7 +310,7 @@ static void answers_take(struct bench_cell *cell, const struct bench_question *q
                          const struct answers *answers)
 {
     const json_t *box = json_object_get(answers->int4, "box");
-    cell->host_step = seconds_of(box, "host_step_s");
+    cell->host_step = table_seconds(box, "host_step_s");
     bench_box_words(cell, box);
     cell->device_count = (int)table_int(box, "devices");
     warn_once(box);

@@ -50,11 +50,6 @@ static const json_t *row_find(const json_t *root, const struct bench_plan *plan)
     return NULL;
 }
 
-static double seconds_of(const json_t *row, const char *key)
-{
-    return json_real_value(json_object_get(row, key));
-}
-
 static enum phasor_status row_take(struct bench_run *out, const json_t *row,
                                    const struct bench_plan *plan, struct phasor_error *err)
 {
@@ -65,10 +60,10 @@ static enum phasor_status row_take(struct bench_run *out, const json_t *row,
                  table_text(row, "reason"));
         return err->status;
     }
-    out->prefill = seconds_of(row, "prefill_s");
-    out->between = seconds_of(row, "transition_s") + seconds_of(row, "way_back_s");
-    out->decode = seconds_of(row, "decode_s");
-    out->total = seconds_of(row, "total_s");
+    out->prefill = table_seconds(row, "prefill_s");
+    out->between = table_seconds(row, "transition_s") + table_seconds(row, "way_back_s");
+    out->decode = table_seconds(row, "decode_s");
+    out->total = table_seconds(row, "total_s");
     return PHASOR_OK;
 }
 

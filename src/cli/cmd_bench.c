@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bench_plans.h"
@@ -282,13 +281,6 @@ static double weight_of(const struct bench *bench, const struct bench_plan *plan
     return plan->predicted_prefill + plan->predicted_between + plan->predicted_decode;
 }
 
-static double now(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
-}
-
 /* ---- Runs ------------------------------------------------------------------------------------ */
 
 /* By what runs took so far. */
@@ -361,7 +353,8 @@ static bool run_make(struct bench *bench, int cell, int plan, int round)
 {
     struct bench_run run = {.cell = cell, .plan = plan, .round = round};
     struct phasor_error err;
-    double weight = weight_of(bench, &bench->results.cells[cell].plans[plan]), began = now();
+    double weight = weight_of(bench, &bench->results.cells[cell].plans[plan]),
+           began = progress_now();
     what_format(bench, &run);
     bar_draw(bench);
     enum phasor_status status = run_as_asked(bench, &run, &err);
@@ -373,7 +366,7 @@ static bool run_make(struct bench *bench, int cell, int plan, int round)
     bench->done++;
     bench->weight_left -= weight;
     bench->weight_spent += run.has_failed ? 0 : weight;
-    bench->spent += run.has_failed ? 0 : now() - began;
+    bench->spent += run.has_failed ? 0 : progress_now() - began;
     if (run.has_failed)
         bench_text_keep(run.message, sizeof run.message, err.message);
     return bench_results_add_run(&bench->results, &run);

@@ -70,11 +70,6 @@ static const struct cli_option options[] = {
 #define ROWS_SHOWN   12
 #define REASON_WIDTH 0
 
-static double seconds_of(const json_t *row, const char *key)
-{
-    return json_real_value(json_object_get(row, key));
-}
-
 static void add_seconds(struct table_line *line, double seconds)
 {
     if (seconds < 1e7)
@@ -129,17 +124,17 @@ static void print_row(const json_t *root, const json_t *row, size_t index, doubl
         table_print(&line);
         return;
     }
-    add_seconds(&line, seconds_of(row, "prefill_s"));
-    add_seconds(&line, seconds_of(row, "decode_s"));
-    add_seconds(&line, seconds_of(row, "transition_s") + seconds_of(row, "way_back_s"));
-    add_seconds(&line, seconds_of(row, "total_s"));
+    add_seconds(&line, table_seconds(row, "prefill_s"));
+    add_seconds(&line, table_seconds(row, "decode_s"));
+    add_seconds(&line, table_seconds(row, "transition_s") + table_seconds(row, "way_back_s"));
+    add_seconds(&line, table_seconds(row, "total_s"));
     table_format_bytes(bytes, sizeof bytes,
                        (double)table_int(json_object_get(row, "memory"), "total"));
     table_add(&line, TIME_WIDTH, "%s", bytes);
     table_add(&line, 6, "%" PRId64, table_int(row, "wave"));
     table_add(&line, 7, "%" PRId64, table_int(row, "pass_tokens"));
     if (static_tp > 0)
-        table_add(&line, 7, "%.2fx", static_tp / seconds_of(row, "total_s"));
+        table_add(&line, 7, "%.2fx", static_tp / table_seconds(row, "total_s"));
     add_names(&line, root, index);
     table_print(&line);
 }
@@ -182,13 +177,13 @@ static void print_plans(const json_t *root)
     struct ranked *ranked = calloc(count + 1, sizeof *ranked);
     double static_tp =
         json_is_integer(tp)
-            ? seconds_of(json_array_get(plans, (size_t)json_integer_value(tp)), "total_s")
+            ? table_seconds(json_array_get(plans, (size_t)json_integer_value(tp)), "total_s")
             : 0;
     if (ranked == NULL)
         return;
     for (size_t i = 0; i < count; i++) {
         const json_t *row = json_array_get(plans, i);
-        ranked[i] = (struct ranked){i, is_possible(row) ? seconds_of(row, "total_s") : 1e300};
+        ranked[i] = (struct ranked){i, is_possible(row) ? table_seconds(row, "total_s") : 1e300};
     }
     qsort(ranked, count, sizeof *ranked, by_total);
     print_head();
@@ -221,7 +216,7 @@ static void print_classes(const json_t *load)
                  table_int(class, "output_tokens"),
                  json_is_true(json_object_get(class, "stays")) ? ", decoded in prefill's layout"
                                                                : "",
-                 table_text(class, "best_plan"), seconds_of(class, "best_s"));
+                 table_text(class, "best_plan"), table_seconds(class, "best_s"));
         table_row(i == 0 ? "run together" : "", text);
     }
 }
@@ -269,9 +264,9 @@ static void print_paragraph(const char *text)
 static double best_seconds(const json_t *root)
 {
     const json_t *best = json_object_get(root, "best");
-    return json_is_integer(best) ? seconds_of(json_array_get(json_object_get(root, "plans"),
-                                                             (size_t)json_integer_value(best)),
-                                              "total_s")
+    return json_is_integer(best) ? table_seconds(json_array_get(json_object_get(root, "plans"),
+                                                                (size_t)json_integer_value(best)),
+                                                 "total_s")
                                  : 0;
 }
 
@@ -279,11 +274,11 @@ static double best_seconds(const json_t *root)
 static void print_order(const json_t *root)
 {
     const json_t *load = json_object_get(root, "load"), *classes = json_object_get(load, "classes");
-    double best = best_seconds(root), before = seconds_of(load, "in_file_order_s"), own = 0;
+    double best = best_seconds(root), before = table_seconds(load, "in_file_order_s"), own = 0;
     if (json_array_size(classes) < 2 || best == 0 || before == 0)
         return;
     for (size_t i = 0; i < json_array_size(classes); i++)
-        own += seconds_of(json_array_get(classes, i), "best_s");
+        own += table_seconds(json_array_get(classes, i), "best_s");
     printf("\nIn the order of the file the best takes %.3g s, with rows of like lengths together "
            "%.3g s;\neach class under its own best plan would take %.3g s, and the changes of plan "
            "between them.\n",
@@ -331,7 +326,7 @@ static void map_cell(struct plan_map_cell *to, const json_t *cell)
     if (!json_is_object(cell))
         return; /* nothing fits, or the model has no such context */
     snprintf(to->plan, sizeof to->plan, "%s", table_text(cell, "plan"));
-    to->gain = seconds_of(cell, "against_static_tp");
+    to->gain = table_seconds(cell, "against_static_tp");
 }
 
 static int map_fill(struct plan_map *map, const struct phasor_plan_params *params)

@@ -12,7 +12,7 @@
 #define BAR_WIDTH_MAX    40
 #define BAR_WIDTH_MIN    8
 
-static double seconds_now(void)
+double progress_now(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -33,13 +33,13 @@ void progress_init(struct progress *progress, bool is_quiet, bool is_verbose)
 void progress_begin(struct progress *progress)
 {
     progress_erase(progress);
-    progress->started_at = seconds_now();
+    progress->started_at = progress_now();
     progress->drawn_at = progress->started_at;
 }
 
 static bool is_time(struct progress *progress)
 {
-    double now = seconds_now();
+    double now = progress_now();
     double wait = progress->is_terminal ? TERMINAL_SECONDS : PLAIN_SECONDS;
     if (progress->is_quiet || now - progress->drawn_at < wait)
         return false;

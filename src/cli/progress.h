@@ -19,6 +19,9 @@ struct progress {
     uint64_t done;     /* bytes or points in it, as they were told last */
 };
 
+/* Seconds of a clock that nobody sets. */
+double progress_now(void);
+
 void progress_init(struct progress *progress, bool is_quiet, bool is_verbose);
 
 /* A new phase begins: its clock starts. */

@@ -58,6 +58,11 @@ int64_t table_int(const json_t *object, const char *key)
     return json_integer_value(json_object_get(object, key));
 }
 
+double table_seconds(const json_t *object, const char *key)
+{
+    return json_real_value(json_object_get(object, key));
+}
+
 const char *table_text(const json_t *object, const char *key)
 {
     const char *text = json_string_value(json_object_get(object, key));

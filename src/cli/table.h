@@ -27,6 +27,7 @@ void table_print(struct table_line *line);
 
 /* 0 and "none" where there is nothing of the kind. */
 int64_t table_int(const json_t *object, const char *key);
+double table_seconds(const json_t *object, const char *key); /* of a JSON real */
 const char *table_text(const json_t *object, const char *key);
 
 /* 46702792704 as "46.7 billion". */
