@@ -12,11 +12,17 @@
 #include "device/sleepers.h"
 #include "device/thread_delay.h"
 
-/* How often the caller looks whether others are on its CPU, and how much of that time it has to
- * have waited for them. Where that is so wherever it goes it moves less and less often. */
+/* How often a thread looks whether others are on its CPU, and how much of that time it has to have
+ * waited for them. Where that is so wherever the caller goes it moves less and less often. */
 #define LOOK_SECONDS     0.25
 #define LOOK_SECONDS_MAX 8.0
-#define DELAY_TO_MOVE    0.25
+#define DELAY_THAT_TELLS 0.25
+
+/* A thread's view of its CPU. */
+struct look {
+    double at, delay; /* when it looked last, and what it had waited by then */
+    bool met;         /* others, between the last two looks */
+};
 
 struct worker {
     pthread_t thread;
@@ -24,6 +30,7 @@ struct worker {
     int index;
     int cpu;             /* as the system numbers it; -1: it is not pinned */
     unsigned generation; /* of the last run it took part in */
+    struct look look;
 };
 
 /* A run in one word, so that a worker joins the run that it saw begin, while it is open, or none:
@@ -46,7 +53,6 @@ struct thread_team {
     atomic_bool stopping;
 
     /* Of the caller. */
-    double looked, delay;    /* when it looked last, and what it had waited by then */
     double look_after;       /* seconds until it looks again */
     int next;                /* worker to change CPUs with */
     struct worker workers[]; /* [0] is the caller's, without a thread */
@@ -98,6 +104,29 @@ static bool run_join(struct worker *worker)
     return true;
 }
 
+/* False where it is not time to, after so many seconds. */
+static bool look_again(struct look *look, double seconds)
+{
+    double now = system_seconds(), time = now - look->at;
+    if (time < seconds)
+        return false;
+    double delay = thread_delay(); /* below 0 where nobody is told */
+    look->met = look->at > 0 && delay - look->delay > DELAY_THAT_TELLS * time;
+    look->at = now;
+    look->delay = delay;
+    return true;
+}
+
+/* Who shares a CPU is sent off it after some milliseconds, and on it again after as many. That is
+ * to be between runs, where nobody waits for the worker, and not within a piece, for which all
+ * wait: so the turn is offered there. Nobody takes it who has had his share. */
+static void worker_give_way(struct worker *worker)
+{
+    (void)look_again(&worker->look, LOOK_SECONDS);
+    if (worker->look.met)
+        (void)sched_yield();
+}
+
 static void *worker_main(void *argument)
 {
     struct worker *worker = argument;
@@ -112,6 +141,8 @@ static void *worker_main(void *argument)
         team->work(team->context, worker->index);
         atomic_fetch_add(&team->run, RUN_FINISHED);
         sleepers_wake(&team->caller_waiting);
+        if (team->spin)
+            worker_give_way(worker);
     }
 }
 
@@ -223,22 +254,15 @@ static void caller_move(struct thread_team *team)
  * somebody. */
 static void caller_look(struct thread_team *team)
 {
-    double now = system_seconds();
-    if (!team->spin || now - team->looked < team->look_after)
+    struct look *look = &team->workers[0].look;
+    if (!team->spin || !look_again(look, team->look_after))
         return;
-    double delay = thread_delay();
-    if (delay < 0)
-        return;
-    bool is_first = team->looked == 0;
-    bool meets = delay - team->delay > DELAY_TO_MOVE * (now - team->looked);
     double next = LOOK_SECONDS;
-    if (!is_first && meets && caller_is_pinned(team)) {
+    if (look->met && caller_is_pinned(team)) {
         caller_move(team);
         next = fmin(2 * team->look_after, LOOK_SECONDS_MAX);
     }
     team->look_after = next;
-    team->looked = now;
-    team->delay = delay;
 }
 
 static void team_run(struct thread_team *team, void (*work)(void *context, int worker),

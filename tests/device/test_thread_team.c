@@ -6,7 +6,9 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 #include "device/thread_delay.h"
@@ -303,6 +305,63 @@ Test(thread_team, a_caller_that_is_not_pinned_is_left_alone, .timeout = 120)
         cr_assert_eq(pthread_create(&neighbours[i], NULL, neighbour_main, NULL), 0);
     bool has_moved = moves_in_two_seconds(team, &first);
     cr_assert(!has_moved && CPU_EQUAL(&first.of[0], &before));
+    atomic_store(&neighbour_ends, true);
+    for (int i = 0; i < 2; i++)
+        pthread_join(neighbours[i], NULL);
+    thread_team_destroy(team);
+}
+
+/* ---- Another process on a worker's CPU --------------------------------------------------------
+ */
+
+static atomic_int yields;
+
+/* In place of the system's, for the whole program. */
+int sched_yield(void)
+{
+    atomic_fetch_add(&yields, 1);
+    return (int)syscall(SYS_sched_yield);
+}
+
+static void *on_the_last_cpu(void *context)
+{
+    (void)context;
+    thread_pin(pthread_self(), 1);
+    while (!atomic_load(&neighbour_ends))
+        continue;
+    return NULL;
+}
+
+/* Ends only when it did. */
+Test(thread_team, a_worker_whose_cpu_is_wanted_offers_its_turn_between_runs, .timeout = 120)
+{
+    skip_unless_told();
+    pthread_t neighbour;
+    struct thread_team *team;
+    struct places places = {.sum = 0};
+    struct error err;
+    cr_assert_eq(thread_team_create(&team, 2, 0, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(pthread_create(&neighbour, NULL, on_the_last_cpu, NULL), 0);
+    while (atomic_load(&yields) < 3)
+        thread_team_run(team, places_work, &places);
+    atomic_store(&neighbour_ends, true);
+    pthread_join(neighbour, NULL);
+    thread_team_destroy(team);
+}
+
+/* The system sends it elsewhere, and has its own mind about whose turn it is. */
+Test(thread_team, a_worker_that_is_not_pinned_offers_nothing, .timeout = 120)
+{
+    skip_unless_told();
+    pthread_t neighbours[2];
+    struct places places = {.sum = 0};
+    struct thread_team *team = team_open(2);
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(
+            pthread_create(&neighbours[i], NULL, i == 0 ? neighbour_main : on_the_last_cpu, NULL),
+            0);
+    (void)moves_in_two_seconds(team, &places);
+    cr_assert_eq(atomic_load(&yields), 0);
     atomic_store(&neighbour_ends, true);
     for (int i = 0; i < 2; i++)
         pthread_join(neighbours[i], NULL);
