@@ -386,7 +386,11 @@ static void print_scheme(size_t s, const char *folder, const struct checkpoint *
                schemes[s].name, bytes / weights, report.cosine_min, report.cosine_mean,
                100 * (difference.nll / native_nll - 1), difference.divergence,
                100 * difference.agreement, made, checked);
-        json_array_append_new(rows, row_of(s, bytes / weights, &report, &difference, native_nll));
+        json_t *row = row_of(s, bytes / weights, &report, &difference, native_nll);
+        if (json_array_append_new(rows, row) != 0) {
+            fprintf(stderr, "bench_quantize: %s: no finite numbers\n", schemes[s].name);
+            exit(1);
+        }
         memory_free(other.logprobs);
     } else {
         printf("%-22s %7.4f  %.5f  %.5f  %41s  %6.2f  %6.2f\n", schemes[s].name, bytes / weights,
@@ -402,9 +406,10 @@ static bool rows_write(const char *path, const char *model, const struct predict
 {
     char commit[64];
     bench_commit(commit);
-    json_t *root = json_pack("{s:s, s:s, s:s, s:I, s:f, s:o}", "kind", "quality", "model", model,
-                             "commit", commit, "positions", (json_int_t)native->row_count,
-                             "native_nll", native_nll, "schemes", rows);
+    json_t *root =
+        json_pack("{s:s, s:s, s:s, s:I, s:f, s:o}", "kind", "quality", "model", model, "commit",
+                  *commit == 0 ? "unknown" : commit, "positions", (json_int_t)native->row_count,
+                  "native_nll", native_nll, "schemes", rows);
     bool is_good = json_dump_file(root, path, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) == 0;
     json_decref(root);
     return is_good;
@@ -419,7 +424,9 @@ int main(int argc, char **argv)
     struct error err;
     double native_nll = 0;
     bool is_speed = argc == 3 && strcmp(argv[2], "speed") == 0;
-    if (argc != 2 && argc != 3) {
+    const char *end = argc == 3 ? strrchr(argv[2], '.') : NULL;
+    bool is_file = end != NULL && strcmp(end, ".json") == 0;
+    if (argc != 2 && !is_speed && !is_file) {
         fprintf(stderr, "usage: bench_quantize MODEL [speed|FILE.json]\n");
         return 2;
     }
@@ -446,7 +453,7 @@ int main(int argc, char **argv)
     checkpoint_close(checkpoint);
     snprintf(command, sizeof command, "rm -r '%s'", folder);
     bool is_written = true;
-    if (argc == 3 && !is_speed)
+    if (is_file)
         is_written = rows_write(argv[2], argv[1], &native, native_nll, rows);
     else
         json_decref(rows);

@@ -3,7 +3,6 @@
 #define PHASOR_CLI_JSON_FILE_H
 
 #include <jansson.h>
-#include <stddef.h>
 
 /* A whole regular file of at most so many MiB; the caller's. `what` it is to be, such as "a file of
  * phasor run --trace". NULL where it is none or is no JSON: told on standard error. */

@@ -7,9 +7,9 @@
 #include "json_file.h"
 #include "page.h"
 
-#define MIB_MAX  1
-#define IT_IS    "a file of bench_quantize"
-#define NAME_MAX 200
+#define MIB_MAX        1
+#define IT_IS          "a file of bench_quantize"
+#define NAME_BYTES_MAX 200
 
 /* Of a scheme, as the file has them and as they are shown. */
 static const struct column {
@@ -35,7 +35,8 @@ struct report_quality {
 
 static bool is_name(const json_t *value)
 {
-    return json_is_string(value) && json_string_length(value) <= NAME_MAX;
+    return json_is_string(value) && json_string_length(value) > 0 &&
+           json_string_length(value) <= NAME_BYTES_MAX;
 }
 
 static bool is_number(const json_t *value)

@@ -60,8 +60,10 @@ static void put_overall(FILE *file, const struct shown *shown, const struct choo
         count++;
     }
     if (count > 0)
-        fprintf(file, "<li><code>%s</code>: %.3f in the mean, %.3f at worst, of %d loads</li>\n",
-                bench_mode_names[chooser->mode], exp(logs / count), worst, count);
+        fprintf(
+            file,
+            "<li><code>%s</code>: %.3f in the geometric mean, %.3f at worst, of %d loads</li>\n",
+            bench_mode_names[chooser->mode], exp(logs / count), worst, count);
 }
 
 /* ---- Of each ----------------------------------------------------------------------------------
@@ -110,9 +112,13 @@ static void put_load(FILE *file, const struct shown *shown, int cell)
 void report_put_regret(FILE *file, const struct shown *shown)
 {
     unsigned asked = 0;
-    for (int c = 0; c < CHOOSERS; c++)
-        asked |= shown->modes & 1u << choosers[c].mode;
-    if (asked == 0 || (shown->modes & ~asked) == 0)
+    bool have_run = false;
+    for (int i = 0; i < shown->results->cell_count * CHOOSERS; i++) {
+        const struct chooser *chooser = &choosers[i % CHOOSERS];
+        asked |= shown->modes & 1u << chooser->mode;
+        have_run |= ran(summary_of(shown, i / CHOOSERS, chooser->mode));
+    }
+    if (!have_run || (shown->modes & ~asked) == 0)
         return; /* nobody chose, or there was nothing else to choose */
     fputs("<h2>What the choice cost</h2>\n<p>Regret: a planned run's time over the least of all "
           "plans that ran with that load, by medians, with its planning. "

@@ -60,7 +60,7 @@ static uint64_t runs_bytes(const struct engine_room *room)
     int64_t sequences = params->max_num_seqs, tokens = params->max_num_batched_tokens;
     if (run_limits_check(sequences, tokens, room->config, layout->attention.dp, &ignored) !=
         STATUS_OK)
-        return params->kv_bytes;
+        return cache_bytes(room);
     return cache_bytes(room) + run_table_bytes(sequences, tokens, room->config->vocab_count) +
            exec_bytes(room->config, room->layouts, tokens, sequences) *
                (uint64_t)layout->rank_count;
@@ -93,8 +93,8 @@ static uint64_t way_bytes(const struct engine_room *room, enum way way)
 }
 
 /* Of all ranks, what changing layouts takes beside the slots: by the way that is given, or where it
- * is to be chosen by the one that takes least or most. A copy of a backup is not in it, for which
- * there is room aside. */
+ * is to be chosen by the one that takes least or most: what is there when it has been, not all that
+ * is there while it is. A copy of a backup is not in it: that takes what this leaves. */
 static uint64_t transition_bytes(const struct engine_room *room, bool is_most)
 {
     const struct engine_params *params = room->params;
@@ -179,7 +179,7 @@ uint64_t engine_room_for_backup(const struct engine_room *room)
     const struct engine_params *params = room->params;
     bool is_apart = box_memory_is_apart(room->box);
     uint64_t there = is_apart ? system_memory_available() : engine_room_left(room);
-    uint64_t needed = is_apart ? 0 : runs_bytes(room);
+    uint64_t needed = is_apart ? 0 : runs_bytes(room) + way_bytes(room, WAY_UPLOAD);
     uint64_t left = there > needed ? there - needed : 0;
     return params->kv_bytes > 0 && params->max_num_seqs > 0 ? left : left / 2;
 }

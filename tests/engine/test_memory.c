@@ -316,6 +316,7 @@ static void check_room(const struct engine_params *model, bool keeps_both)
         cr_expect_eq(session_open(&session, engine, &params, &err), STATUS_OK, "%s: %s", name,
                      err.message);
     printf(", %.1f MiB with the run's\n", (double)memory_counters_get().live_bytes / MIB);
+    cr_expect_leq(memory_counters_get().live_bytes, model->memory_bytes, "%s", name);
     session_close(&session);
     engine_close(engine);
 }
