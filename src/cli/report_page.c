@@ -22,6 +22,30 @@ static bool shown_make(struct shown *out, const struct bench_results *results)
     return is_good;
 }
 
+/* ---- What tables share ----------------------------------------------------------------------- */
+
+void report_put_load(FILE *file, const struct shown *shown, int cell)
+{
+    const struct bench_scenario *scenario = scenario_of(shown->results, cell);
+    char name[BENCH_NAME_BYTES];
+    bench_model_name(name, &shown->results->question, shown->results->cells[cell].model);
+    fputs("<td>", file);
+    page_text(file, name);
+    fprintf(file, "</td><td>%lld/%lld x %lld</td>", (long long)scenario->prompt_tokens,
+            (long long)scenario->output_tokens, batch_of(shown->results, cell));
+}
+
+void report_put_plan(FILE *file, const struct bench_plan *plan)
+{
+    fputs("<code>", file);
+    page_text(file, plan->plan);
+    fputs("</code>", file);
+    if (strcmp(plan->way, "none") != 0) {
+        fputs(" by ", file);
+        page_text(file, plan->way);
+    }
+}
+
 /* ---- The parts of an adaptive plan ------------------------------------------------------------
  */
 
@@ -47,14 +71,9 @@ static bool has_rungs(const struct shown *shown)
 
 static void put_rung_row(FILE *file, const struct shown *shown, int cell)
 {
-    const struct bench_scenario *scenario = scenario_of(shown->results, cell);
     double before = summary_of(shown, cell, BENCH_STATIC_TP)->total.median, first = before;
-    char name[BENCH_NAME_BYTES];
-    bench_model_name(name, &shown->results->question, shown->results->cells[cell].model);
-    fputs("<tr><td>", file);
-    page_text(file, name);
-    fprintf(file, "</td><td>%lld/%lld x %lld</td>", (long long)scenario->prompt_tokens,
-            (long long)scenario->output_tokens, batch_of(shown->results, cell));
+    fputs("<tr>", file);
+    report_put_load(file, shown, cell);
     for (size_t i = 0; i < RUNGS; i++) {
         double own = summary_of(shown, cell, rungs[i].mode)->total.median;
         if (own > 0 && before > 0)
@@ -111,26 +130,15 @@ static void put_against(FILE *file, const struct bench_against *of)
 static void put_row(FILE *file, const struct shown *shown, int cell, enum bench_mode mode)
 {
     const struct bench_summary *of = summary_of(shown, cell, mode);
-    const struct bench_scenario *scenario = scenario_of(shown->results, cell);
-    char name[BENCH_NAME_BYTES];
-    bench_model_name(name, &shown->results->question, shown->results->cells[cell].model);
-    fputs("<tr><td>", file);
-    page_text(file, name);
-    fprintf(file, "</td><td>%lld/%lld x %lld</td><td>%s</td><td>",
-            (long long)scenario->prompt_tokens, (long long)scenario->output_tokens,
-            batch_of(shown->results, cell), bench_mode_names[mode]);
+    fputs("<tr>", file);
+    report_put_load(file, shown, cell);
+    fprintf(file, "<td>%s</td><td>", bench_mode_names[mode]);
     if (of->plan == NULL) {
         page_text(file, of->why);
         fputs("</td></tr>\n", file);
         return;
     }
-    fputs("<code>", file);
-    page_text(file, of->plan->plan);
-    fputs("</code>", file);
-    if (strcmp(of->plan->way, "none") != 0) {
-        fputs(" by ", file);
-        page_text(file, of->plan->way);
-    }
+    report_put_plan(file, of->plan);
     fprintf(file, "</td><td class=\"n\">%d%s</td>", of->rounds,
             of->failures > 0 ? " <small>and failures</small>" : "");
     if (of->rounds == 0 && of->why != NULL) {

@@ -2,7 +2,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "page.h"
 #include "report_shown.h"
 
 /* Whose plan is held against all of the same policy. */
@@ -79,29 +78,17 @@ static void put_choice(FILE *file, const struct shown *shown, int cell,
         return;
     }
     fprintf(file, "<td class=\"n\">%.3f</td><td>", regret_of(shown, cell, chooser, fastest));
-    if (fastest->plan == own->plan) {
+    if (fastest->plan == own->plan)
         fputs("the same plan", file);
-    } else {
-        fputs("<code>", file);
-        page_text(file, fastest->plan->plan);
-        fputs("</code>", file);
-        if (strcmp(fastest->plan->way, "none") != 0) {
-            fputs(" by ", file);
-            page_text(file, fastest->plan->way);
-        }
-    }
+    else
+        report_put_plan(file, fastest->plan);
     fputs("</td>", file);
 }
 
-static void put_load(FILE *file, const struct shown *shown, int cell)
+static void put_row(FILE *file, const struct shown *shown, int cell)
 {
-    const struct bench_scenario *scenario = scenario_of(shown->results, cell);
-    char name[BENCH_NAME_BYTES];
-    bench_model_name(name, &shown->results->question, shown->results->cells[cell].model);
-    fputs("<tr><td>", file);
-    page_text(file, name);
-    fprintf(file, "</td><td>%lld/%lld x %lld</td>", (long long)scenario->prompt_tokens,
-            (long long)scenario->output_tokens, batch_of(shown->results, cell));
+    fputs("<tr>", file);
+    report_put_load(file, shown, cell);
     for (int c = 0; c < CHOOSERS; c++) {
         if ((shown->modes & 1u << choosers[c].mode) != 0)
             put_choice(file, shown, cell, &choosers[c]);
@@ -135,6 +122,6 @@ void report_put_regret(FILE *file, const struct shown *shown)
     }
     fputs("</tr>\n", file);
     for (int cell = 0; cell < shown->results->cell_count; cell++)
-        put_load(file, shown, cell);
+        put_row(file, shown, cell);
     fputs("</table></div>\n", file);
 }

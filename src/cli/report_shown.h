@@ -27,6 +27,10 @@ static inline long long batch_of(const struct bench_results *results, int cell)
     return results->question.batch_sizes[results->cells[cell].batch_size];
 }
 
+/* The first two columns of a table by loads; and a plan with the way to it. */
+void report_put_load(FILE *file, const struct shown *shown, int cell);
+void report_put_plan(FILE *file, const struct bench_plan *plan);
+
 /* Bars of each scenario's batches, and each plan's phases as they were predicted and came out. */
 void report_put_times(FILE *file, const struct shown *shown);
 void report_put_errors(FILE *file, const struct shown *shown);
