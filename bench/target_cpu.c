@@ -98,7 +98,7 @@ static double measure_gflops(struct thread_team *team, const char *kernels)
     static struct peak peak;
     int chains = 3;
     peak.loop = peak_plain;
-    if (strstr(kernels, "avx512") != NULL) {
+    if (strstr(kernels, "avx512") != NULL || strstr(kernels, "amx") != NULL) {
         peak.loop = peak_avx512;
         chains = 16;
     } else if (strstr(kernels, "avx2") != NULL) {
@@ -177,7 +177,7 @@ int target_open(struct target *out, int argc, char **argv)
     if (threads > 1024 || cpu_kernels_choose(set) == NULL) {
         fprintf(stderr,
                 "usage: bench_kernels [threads, 0: all] [operation or \"\"] "
-                "[plain | avx2 | avx512 | avx512vnni | avx512bf16, where the machine has it]\n");
+                "[plain | avx2 | avx512 | avx512vnni | avx512bf16 | amx, where the machine has it]\n");
         return 2;
     }
     struct thread_team *team;

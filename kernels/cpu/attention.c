@@ -23,19 +23,22 @@ struct block {
     int64_t kv_head;
     int64_t first_row; /* among the rows of this segment and kv head */
     int row_count;
-    bool takes_pairs;   /* queries and weights are bf16, else f32 */
-    int64_t dim_stride; /* of queries and out */
-    float factor;       /* from a score to the exponent of 2 */
+    bool takes_pairs;     /* queries and weights are bf16, else f32 */
+    int64_t dim_stride;   /* of out and of the cache's values */
+    int64_t query_stride; /* of queries; what is behind head_dim is zero */
+    struct amx_shape amx;
+    float factor; /* from a score to the exponent of 2 */
     union {
         _Alignas(64) float wide[BLOCK_ROWS * HEAD_DIM_MAX];
         uint16_t halves[BLOCK_ROWS * HEAD_DIM_MAX];
-    } queries;                                                  /* [row][dim_stride] */
+    } queries;                                                  /* [row][query_stride] */
     _Alignas(64) float out[BLOCK_ROWS * HEAD_DIM_MAX];          /* [row][dim_stride] */
     _Alignas(64) float scores[BLOCK_ROWS * KV_PAGE_TOKENS];     /* then weights, if f32 */
     _Alignas(64) uint16_t weights[BLOCK_ROWS * KV_PAGE_TOKENS]; /* if bf16 */
     _Alignas(64) uint32_t page[KV_PAGE_TOKENS * HEAD_DIM_MAX];  /* keys or values, made ready */
     _Alignas(64) float sum[BLOCK_ROWS * LANES];                 /* of the weights, by lanes */
     float most[BLOCK_ROWS];                                     /* largest score so far */
+    int64_t position[BLOCK_ROWS];
 };
 
 static int64_t heads_per_kv(const struct qkv *qkv)
@@ -49,11 +52,6 @@ static int64_t row_token(const struct block *block, int row)
     return (block->first_row + row) / heads_per_kv(&block->op->qkv);
 }
 
-static int64_t row_position(const struct block *block, int row)
-{
-    return block->segment->first_position + row_token(block, row);
-}
-
 static float *head_of_row(const struct block *block, float *base, int64_t stride, int row)
 {
     const struct qkv *qkv = &block->op->qkv;
@@ -65,17 +63,18 @@ static float *head_of_row(const struct block *block, float *base, int64_t stride
 
 static void query_take(struct block *block, int row, const float *from)
 {
-    float *wide = block->queries.wide + row * block->dim_stride;
-    uint16_t *halves = block->queries.halves + row * block->dim_stride;
+    float *wide = block->queries.wide + row * block->query_stride;
+    uint16_t *halves = block->queries.halves + row * block->query_stride;
     const int64_t dim = block->op->qkv.head_dim;
     if (!block->takes_pairs) {
         memcpy(wide, from, (size_t)dim * sizeof(float));
         return;
     }
-    for (int64_t first = 0; first < dim; first += LANES) {
+    for (int64_t first = 0; first < block->query_stride; first += LANES) {
         float lanes[LANES] = {0};
         int64_t count = dim - first < LANES ? dim - first : LANES;
-        memcpy(lanes, from + first, (size_t)count * sizeof(float));
+        if (count > 0)
+            memcpy(lanes, from + first, (size_t)count * sizeof(float));
         v16_store_pairs(halves + first, v16_load(lanes));
     }
 }
@@ -85,10 +84,12 @@ static void block_start(struct block *block)
     const struct qkv *qkv = &block->op->qkv;
     block->takes_pairs = KERNEL_PAIRS && block->op->kv.dtype == DTYPE_BF16;
     block->dim_stride = round_up(qkv->head_dim, LANES);
+    block->query_stride = KERNEL_AMX ? round_up(qkv->head_dim, CHUNK_COLUMNS) : block->dim_stride;
     block->factor = 1.44269504f / sqrtf((float)qkv->head_dim);
     for (int r = 0; r < block->row_count; r++) {
         query_take(block, r, head_of_row(block, qkv->values, qkv->stride, r));
         block->most[r] = -INFINITY;
+        block->position[r] = block->segment->first_position + row_token(block, r);
     }
     memset(block->sum, 0, (size_t)(block->row_count * LANES) * sizeof(float));
     memset(block->out, 0, (size_t)(block->row_count * block->dim_stride) * sizeof(float));
@@ -104,9 +105,11 @@ struct page {
     int vectors;   /* of their scores */
 };
 
-/* Leaves out what a row does not see. */
-static void row_mask(float *scores, int64_t first, int64_t end, int64_t count)
+/* Leaves out what a row does not see: of most pages, nothing. */
+INLINE void row_mask(float *scores, int64_t first, int64_t end, int64_t count)
 {
+    if (first <= 0 && end >= count)
+        return;
     for (int64_t t = 0; t < first && t < count; t++)
         scores[t] = -INFINITY;
     for (int64_t t = end < 0 ? 0 : end; t < count; t++)
@@ -119,6 +122,13 @@ INLINE void weight_store(struct block *block, int64_t at, v16 weight)
         v16_store_pairs(block->weights + at, weight);
     else
         v16_store(block->scores + at, weight);
+}
+
+/* Weights of the tokens of a page for which scores were not computed, as far as they are read. */
+INLINE void weights_fill(struct block *block, int64_t at, const int vectors)
+{
+    if (KERNEL_AMX && vectors % 2 == 1)
+        weight_store(block, at + vectors * LANES, (v16){0});
 }
 
 /* What was summed with another maximum becomes what it would be with the new one. */
@@ -136,7 +146,7 @@ INLINE void row_softmax(struct block *block, int row, const struct page *page, c
 {
     const int64_t at = (int64_t)row * KV_PAGE_TOKENS;
     float *scores = block->scores + at, *sum = block->sum + row * LANES;
-    int64_t position = row_position(block, row), window = block->op->window;
+    int64_t position = block->position[row], window = block->op->window;
     row_mask(scores, window > 0 ? position - window + 1 - page->first : 0,
              position + 1 - page->first, vectors * LANES);
     v16 most = v16_load(scores);
@@ -145,6 +155,7 @@ INLINE void row_softmax(struct block *block, int row, const struct page *page, c
     float old_most = block->most[row], new_most = v16_max_lane(most);
     if (new_most <= old_most) /* not where it is NaN, which has to be seen in the result */
         new_most = old_most;
+    weights_fill(block, at, vectors);
     if (new_most == -INFINITY) { /* nothing of this page is seen */
         for (int i = 0; i < vectors; i++)
             weight_store(block, at + i * LANES, (v16){0});
@@ -167,8 +178,15 @@ INLINE void row_softmax(struct block *block, int row, const struct page *page, c
 static void products(struct block *block, struct product *product, int64_t vectors)
 {
     product->kind = block->op->kv.dtype == DTYPE_BF16 ? PAGE_BF16 : PAGE_F32;
-    if (product->kind == PAGE_BF16 && block->row_count >= TALL_ROWS)
+    if (product->kind == PAGE_BF16 && (KERNEL_AMX || block->row_count >= TALL_ROWS))
         page_ready(product, block->page, vectors);
+#if KERNEL_AMX
+    if (product->kind == PAGE_PAIRS) {
+        product_run_amx(&block->amx, product, block->row_count, vectors,
+                        block->dim_stride * KV_PAGE_TOKENS * 2 / LINE_BYTES);
+        return;
+    }
+#endif
     product_run(*product, block->row_count, vectors);
 }
 
@@ -184,7 +202,7 @@ static void page_scores(struct block *block, const struct page *page)
         .in = &block->queries,
         .page = page->keys,
         .out_step = KV_PAGE_TOKENS,
-        .in_step = block->dim_stride,
+        .in_step = block->query_stride,
         .page_step = KV_PAGE_TOKENS,
         .count = block->op->kv.head_dim,
         .fetch = of_bf16(block, page->values),
@@ -224,7 +242,7 @@ static void block_page(struct block *block, int64_t page_index, bool is_last)
 {
     const struct kv_layer *kv = &block->op->kv;
     int64_t offset = page_offset(block, page_index), first = page_index * KV_PAGE_TOKENS;
-    int64_t seen = row_position(block, block->row_count - 1) + 1 - first;
+    int64_t seen = block->position[block->row_count - 1] + 1 - first;
     struct page page = {
         .keys = (const char *)kv->keys + offset,
         .values = (const char *)kv->values + offset,
@@ -246,8 +264,8 @@ static void block_page(struct block *block, int64_t page_index, bool is_last)
 static void block_run(struct block *block)
 {
     block_start(block);
-    int64_t last = row_position(block, block->row_count - 1) / KV_PAGE_TOKENS;
-    int64_t first = block->op->window > 0 ? row_position(block, 0) - block->op->window + 1 : 0;
+    int64_t last = block->position[block->row_count - 1] / KV_PAGE_TOKENS;
+    int64_t first = block->op->window > 0 ? block->position[0] - block->op->window + 1 : 0;
     for (int64_t page = first > 0 ? first / KV_PAGE_TOKENS : 0; page <= last; page++)
         block_page(block, page, page == last);
     for (int r = 0; r < block->row_count; r++) {
@@ -288,6 +306,8 @@ void KERNEL(attention)(const struct op_attention *op, struct share *share)
 {
     struct block block;
     ASSERT(op->qkv.head_dim <= HEAD_DIM_MAX);
+    block.amx = amx_begin();
     while (block_find(&block, op, share_take(share)))
         block_run(&block);
+    amx_end(&block.amx);
 }

@@ -3,10 +3,12 @@
  * A page is taken as it lies where a few rows use it, else as page_ready leaves it: widened to f32,
  * or, where products are of pairs (KERNEL_PAIRS), with every two rows of it interleaved. Inputs are
  * f32 beside f32, and bf16 in pairs. All ways that a set of kernels has of one type add in the same
- * order, so that a row's result does not depend on the rows beside it. */
+ * order, so that a row's result does not depend on the rows beside it. AMX (kernels/cpu/amx.h)
+ * takes every page of bf16 made ready, for any number of rows. */
 #ifndef PHASOR_KERNELS_CPU_ATTENTION_PRODUCT_H
 #define PHASOR_KERNELS_CPU_ATTENTION_PRODUCT_H
 
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
 
@@ -152,20 +154,30 @@ typedef void product_fn(const struct product *p);
     {                                                                                              \
         product_tile(rows, vectors, kind, p->in_step, p);                                          \
     }
-#if KERNEL_PAIRS
+#if KERNEL_AMX
+#define DEFINE_KINDS(rows, vectors) DEFINE_PRODUCT(PAGE_F32, rows, vectors)
+#elif KERNEL_PAIRS
 #define DEFINE_KINDS(rows, vectors)                                                                \
     DEFINE_PRODUCT(PAGE_F32, rows, vectors)                                                        \
     DEFINE_PRODUCT(PAGE_BF16, rows, vectors)                                                       \
     DEFINE_PRODUCT(PAGE_PAIRS, rows, vectors)
-#define NAME_PAIRS(rows) NAME_FEW(PAGE_PAIRS, rows)
 #else
 #define DEFINE_KINDS(rows, vectors)                                                                \
     DEFINE_PRODUCT(PAGE_F32, rows, vectors)                                                        \
     DEFINE_PRODUCT(PAGE_BF16, rows, vectors)
-#define NAME_PAIRS(rows)                                                                           \
+#endif
+#define NAME_NONE                                                                                  \
     {                                                                                              \
         NULL, NULL                                                                                 \
     }
+#define NAME_BF16(rows)  NAME_FEW(PAGE_BF16, rows)
+#define NAME_PAIRS(rows) NAME_NONE
+#if KERNEL_AMX
+#undef NAME_BF16
+#define NAME_BF16(rows) NAME_NONE
+#elif KERNEL_PAIRS
+#undef NAME_PAIRS
+#define NAME_PAIRS(rows) NAME_FEW(PAGE_PAIRS, rows)
 #endif
 #define DEFINE_FEW(rows) DEFINE_KINDS(rows, 1) DEFINE_KINDS(rows, 4)
 #define NAME_FEW(kind, rows)                                                                       \
@@ -174,7 +186,7 @@ typedef void product_fn(const struct product *p);
     }
 #define NAME_KINDS(rows)                                                                           \
     {                                                                                              \
-        NAME_FEW(PAGE_F32, rows), NAME_FEW(PAGE_BF16, rows), NAME_PAIRS(rows)                      \
+        NAME_FEW(PAGE_F32, rows), NAME_BF16(rows), NAME_PAIRS(rows)                                \
     }
 
 DEFINE_FEW(1)
@@ -216,7 +228,7 @@ INLINE void product_move(struct product *p, int vectors)
 static void product_tall(struct product p, int64_t vectors)
 {
     for (int64_t i = 0; i < vectors; i++) {
-        if (KERNEL_PAIRS && p.kind == PAGE_PAIRS)
+        if (KERNEL_PAIRS && !KERNEL_AMX && p.kind == PAGE_PAIRS)
             tall_run(PAGE_PAIRS, &p);
         else
             tall_run(PAGE_F32, &p);
@@ -264,6 +276,13 @@ static void product_run(struct product p, int rows, int64_t vectors)
     }
 }
 
+/* Zero, so that rows behind the last do not matter in its chunk. */
+static void ready_fill(uint32_t *to, int64_t page_step, int64_t count, int vectors)
+{
+    for (int64_t pair = (count + 1) / 2; pair < round_up(count, CHUNK_COLUMNS) / 2; pair++)
+        memset(to + pair * page_step, 0, (size_t)vectors * sizeof(v16u));
+}
+
 /* Makes a page of bf16 ready for many rows, `vectors` of its columns: in `to`, of as many words as
  * the page has values. */
 static void page_ready(struct product *p, uint32_t *to, int64_t vectors)
@@ -283,10 +302,50 @@ static void page_ready(struct product *p, uint32_t *to, int64_t vectors)
             for (int w = 0; w < step; w++)
                 row[w] = words[w];
         }
+        if (KERNEL_AMX)
+            ready_fill(to + i * LANES, p->page_step, p->count, step);
         i += step;
     }
     p->page = to;
     p->kind = KERNEL_PAIRS ? PAGE_PAIRS : PAGE_F32;
 }
+
+#if KERNEL_AMX
+/* Of a page of pairs. What fills the last chunk of inputs is zero. A page has `lines`: of the one
+ * that is read next a share is fetched with each chunk. */
+static void product_run_amx(struct amx_shape *shape, const struct product *p, int rows,
+                            int64_t vectors, int64_t lines)
+{
+    struct amx_product product = {
+        .sums_step = p->out_step,
+        .adds = p->adds,
+        .in_step = p->in_step * 2,
+        .pair_step = p->page_step * 4,
+        .chunk_step = CHUNK_PAIRS * p->page_step * 4,
+        .chunk_count = ceil_div(p->count, CHUNK_COLUMNS),
+    };
+    const char *fetch = p->fetch;
+    int64_t tiles = ceil_div(rows, AMX_ROWS) * ceil_div(vectors, 2);
+    if (fetch != NULL)
+        product.fetch_lines = (int)ceil_div(lines, tiles * product.chunk_count * 2);
+    const int64_t fetch_bytes = product.chunk_count * product.fetch_lines * LINE_BYTES;
+    for (int row = 0; row < rows; row += AMX_ROWS) {
+        product.rows = rows - row < AMX_ROWS ? rows - row : AMX_ROWS;
+        product.in = (const uint16_t *)p->in + row * p->in_step;
+        for (int64_t i = 0; i < vectors; i += product.panels) {
+            product.panels = vectors - i >= 2 ? 2 : 1;
+            product.sums = p->out + row * p->out_step + i * LANES;
+            product.weights[0] = (const char *)p->page + i * LANES * 4;
+            product.weights[1] = product.weights[0] + LANES * 4;
+            if (fetch != NULL) {
+                product.fetch[0] = fetch;
+                product.fetch[1] = fetch + fetch_bytes;
+                fetch += 2 * fetch_bytes;
+            }
+            amx_multiply(shape, &product);
+        }
+    }
+}
+#endif
 
 #endif

@@ -9,53 +9,28 @@
  * beyond it once for each piece, and a weight once for ROWS_MAX rows. A few rows
  * (decode) are one strip, each weight is read once, and memory decides: what is packed by input
  * then goes through some blocks of columns at a time, whose panels lie one behind another; one row
- * goes in the order of memory (kernels/cpu/gemm_row.h). How work is cut: kernels/cpu/gemm_cut.h. */
+ * goes in the order of memory (kernels/cpu/gemm_row.h). How work is cut: kernels/cpu/gemm_cut.h; bf16
+ * by AMX: kernels/cpu/gemm_amx.h. */
 #include <string.h>
 
+#include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/gemm_cut.h"
 #include "kernels/cpu/gemm_row.h"
+#include "kernels/cpu/gemm_walk.h"
 #include "kernels/cpu/kernels.h"
 
 struct scratch {
     _Alignas(64) float in[STRIP_WORDS];
     _Alignas(64) struct fixed_strip fixed; /* int4: instead */
+    struct amx_scratch amx;                /* bf16 by AMX: instead */
     _Alignas(64) float sums[SUMS_MAX * LANES];
 };
-
-/* Rows of the inputs: row s is in + row_of[s] x stride, or in + s x stride. */
-struct rows {
-    const float *in;
-    const int32_t *row_of;
-    int64_t stride;
-    int64_t columns;
-};
-
-static const float *row_at(const struct rows *rows, int64_t row)
-{
-    return rows->in + (rows->row_of != NULL ? rows->row_of[row] : row) * rows->stride;
-}
 
 /* The sums of a strip: tiles one after another, those of the second matrix behind the first's; each
  * is [row][panel of the tile][16]. */
 static float *strip_sums(struct scratch *scratch, const struct piece *piece, int64_t row)
 {
     return scratch->sums + row * piece->panels * piece->matrix_count * LANES;
-}
-
-/* Rounds inputs to bf16, `valid` of `count`, which is that rounded up to 16; the others become
- * zero.
- */
-static void row_round(float *to, const float *from, int64_t valid, int64_t count)
-{
-    uint16_t *halves = (uint16_t *)to;
-    int64_t whole = valid / LANES * LANES;
-    for (int64_t c = 0; c < whole; c += LANES)
-        v16_store_pairs(halves + c, v16_load(from + c));
-    if (whole < count) {
-        float last[LANES] = {0};
-        memcpy(last, from + whole, (size_t)(valid - whole) * sizeof(float));
-        v16_store_pairs(halves + whole, v16_load(last));
-    }
 }
 
 /* Copies columns [first, first + count) of a strip, as tiles of the kind take them; what is beyond
@@ -67,90 +42,15 @@ static void strip_load(float *to, const struct rows *rows, enum tile_kind kind, 
     for (int r = 0; r < row_count; r++, to += strip_stride(row_count)) {
         const float *from = row_at(rows, first_row + r) + first;
         if (takes_pairs(kind)) {
-            row_round(to, from, valid, count);
+            row_round((uint16_t *)to, from, valid, count);
             continue;
         }
-        memcpy(to, from, (size_t)valid * sizeof(float));
+        if (takes_amx(kind))
+            row_round_wide(to, from, valid);
+        else
+            memcpy(to, from, (size_t)valid * sizeof(float));
         memset(to + valid, 0, (size_t)(count - valid) * sizeof(float));
     }
-}
-
-/* What the caches are asked for while a strip is computed, a little with each tile: the inputs of
- * the strip that comes next, and this strip's part of the weights of the next depth. The hardware
- * does not see either coming: rows and panels lie apart. */
-struct ahead {
-    const float *rows[STRIP_ROWS]; /* at their next columns */
-    int row_count;
-    int64_t line_count, lines_each; /* of a row; with each tile */
-    int64_t first_block, end_block; /* of weights */
-};
-
-#define LINE_VALUES 16 /* floats of a cache line */
-#define LINE_BYTES  64
-
-static void fetch_rows(const struct ahead *ahead, int64_t tile)
-{
-    int64_t first = tile * ahead->lines_each, end = first + ahead->lines_each;
-    for (int64_t line = first; line < end && line < ahead->line_count; line++) {
-        for (int r = 0; r < ahead->row_count; r++)
-            __builtin_prefetch(ahead->rows[r] + line * LINE_VALUES);
-    }
-}
-
-static void fetch_weights(const struct ahead *ahead, const struct tiles *tiles, int64_t panel,
-                          int panels)
-{
-    int64_t bytes = TILE_VALUES * dtype_bits(tiles->matrix->dtype) / 8;
-    for (int64_t block = ahead->first_block; block < ahead->end_block; block++) {
-        for (int p = 0; p < panels; p++) {
-            const char *tile = tile_at(tiles, panel + p, block);
-            for (int64_t at = 0; at < bytes; at += LINE_BYTES)
-                __builtin_prefetch(tile + at, 0, 2);
-        }
-    }
-}
-
-/* Goes through the panels of a piece, tile by tile; a tile that takes scaled inputs is of one
- * group. */
-struct walk {
-    const struct piece *piece;
-    int rows;
-    int step;           /* panels of this tile; 0: there is none */
-    int64_t panel;      /* its first, of the piece */
-    int64_t group_left; /* int4 by input: panels from there on that are of one group */
-};
-
-static void walk_step(struct walk *walk)
-{
-    const struct tiles *tiles = &walk->piece->tiles[0];
-    int64_t left = walk->piece->panels - walk->panel;
-    if (tiles->kind == TILE_INT4_INPUT && walk->group_left < left)
-        left = walk->group_left;
-    walk->step = left > 0 ? tile_panels(tiles->kind, walk->rows, left) : 0;
-}
-
-static struct walk walk_begin(const struct piece *piece, int rows)
-{
-    const struct tiles *tiles = &piece->tiles[0];
-    struct walk walk = {.piece = piece, .rows = rows};
-    if (tiles->kind == TILE_INT4_INPUT)
-        walk.group_left = tiles->group_blocks - piece->first_panel % tiles->group_blocks;
-    walk_step(&walk);
-    return walk;
-}
-
-/* Whether the tile after this one has another group. */
-static bool walk_ends_group(const struct walk *walk)
-{
-    return walk->group_left == walk->step;
-}
-
-static void walk_on(struct walk *walk)
-{
-    walk->panel += walk->step;
-    walk->group_left =
-        walk_ends_group(walk) ? walk->piece->tiles[0].group_blocks : walk->group_left - walk->step;
-    walk_step(walk);
 }
 
 /* int4: where the tiles find their inputs. By input they are rounded for as many groups of panels
@@ -266,7 +166,8 @@ static struct scales_ahead scales_ahead_of(const struct piece *piece, int row_co
     struct scales_ahead scales = {0};
     if (piece->ahead == NULL || kind != TILE_INT4_INPUT)
         return scales;
-    int64_t tile_count = ceil_div(piece->panels, tile_panels(kind, row_count, piece->panels));
+    int64_t tile_count =
+        ceil_div(piece->panels, tile_panels(&piece->tiles[0], row_count, piece->panels));
     scales.piece = piece->ahead;
     scales.block = block;
     scales.end = block + block_count;
@@ -334,45 +235,6 @@ static void strip_product(const struct piece *piece, float *sums, struct scratch
     }
 }
 
-static int strip_height(const struct piece *piece, int64_t row)
-{
-    int64_t left = piece->row_count - row;
-    return (int)(left < piece->strip_rows ? left : piece->strip_rows);
-}
-
-/* What comes after the strip at `row` in the depth that begins at column `first`. */
-static struct ahead look_ahead(const struct piece *piece, const struct rows *rows, int64_t row,
-                               int64_t first)
-{
-    struct ahead ahead = {0};
-    int64_t block_count = piece->tiles[0].block_count, depth = piece_depth(piece);
-    int64_t depth_blocks = depth / PACK_BLOCK;
-    int64_t next_block = first / PACK_BLOCK + depth_blocks;
-    int64_t blocks =
-        block_count - next_block < depth_blocks ? block_count - next_block : depth_blocks;
-    int64_t strip = row / piece->strip_rows, strips = ceil_div(piece->row_count, piece->strip_rows);
-    int64_t next_row = row + piece->strip_rows, column = first;
-    if (strips == 1)
-        return ahead; /* a depth is short: its own fetches suffice */
-    if (blocks > 0) {
-        ahead.first_block = next_block + blocks * strip / strips;
-        ahead.end_block = next_block + blocks * (strip + 1) / strips;
-    }
-    if (next_row >= piece->row_count) {
-        next_row = 0;
-        column += depth;
-    }
-    if (column >= rows->columns)
-        return ahead;
-    int64_t left = rows->columns - column;
-    ahead.row_count = strip_height(piece, next_row);
-    for (int r = 0; r < ahead.row_count; r++)
-        ahead.rows[r] = row_at(rows, piece->first_row + next_row + r) + column;
-    ahead.line_count = ceil_div(left < depth ? left : depth, LINE_VALUES);
-    ahead.lines_each = ceil_div(ahead.line_count, piece->panels * piece->matrix_count);
-    return ahead;
-}
-
 /* One row in the order of memory. */
 static void piece_run_in_order(struct scratch *scratch, const struct piece *piece,
                                const struct rows *rows)
@@ -392,6 +254,10 @@ static void piece_run_in_order(struct scratch *scratch, const struct piece *piec
 static void piece_run(struct scratch *scratch, const struct piece *piece, const struct rows *rows)
 {
     int64_t padded = piece->tiles[0].block_count * PACK_BLOCK, depth = piece_depth(piece);
+    if (goes_by_amx(&piece->tiles[0], piece->row_count)) {
+        piece_run_amx(scratch->sums, &scratch->amx, piece, rows);
+        return;
+    }
     memset(scratch->sums, 0,
            (size_t)(piece->row_count * piece->panels * piece->matrix_count * LANES) *
                sizeof(float));
@@ -461,16 +327,20 @@ void KERNEL(matmul)(const struct op_matmul *op, struct share *share)
 
 /* ---- Groups of rows: feed-forward networks ------------------------------------------------- */
 
+/* From so many rows of a group on its outputs are more than caches hold until they are read. */
+#define FAR_ROWS STRIP_ROWS_MOST
+
 /* out = silu(gate) x up for a strip; the sums of up stand behind those of gate. */
 static void strip_store_ffn(float *out, int64_t out_stride, const float *sums,
                             const struct piece *piece, int rows)
 {
     const float *up = sums + rows * piece->panels * LANES;
+    const bool is_far = piece->row_count > FAR_ROWS;
     for (struct walk walk = walk_begin(piece, rows); walk.step > 0; walk_on(&walk)) {
         for (int r = 0; r < rows; r++) {
             for (int p = 0; p < walk.step; p++, sums += LANES, up += LANES)
-                v16_store(out + r * out_stride + (walk.panel + p) * LANES,
-                          v16_silu(v16_load(sums)) * v16_load(up));
+                v16_store_past(out + r * out_stride + (walk.panel + p) * LANES,
+                               v16_silu(v16_load(sums)) * v16_load(up), is_far);
         }
     }
 }
@@ -492,6 +362,7 @@ void KERNEL(ffn_up)(const struct op_ffn_up *op, struct share *share)
                             op->out_stride, strip_sums(&scratch, &piece, row), &piece,
                             strip_height(&piece, row));
     }
+    stores_past_end();
 }
 
 void KERNEL(ffn_down)(const struct op_ffn_down *op, struct share *share)

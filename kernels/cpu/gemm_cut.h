@@ -4,18 +4,20 @@
 
 #include "kernels/cpu/gemm_tiles.h"
 
-#define ROWS_MAX      (STRIP_ROWS * 8)
-#define PANELS_MAX    32 /* of a piece, gate's and up's together; more of one strip */
-#define SUMS_MAX      (ROWS_MAX * PANELS_MAX) /* of 16 each: 384 KiB */
-#define DEPTH_BYTES   (256 * 1024)            /* weights of a piece and depth */
-#define PIECES_EACH   4    /* wanted for each worker, so that they end together */
-#define PANELS_WANTED 8    /* of a piece, even where it makes fewer pieces */
-#define SLICE_BLOCKS  8    /* of columns at a time, of one strip packed by input, */
-#define SLICE_BYTES   4096 /* or all, where a panel has no more bytes than these */
-#define SLICE_PANELS  64   /* wanted of each piece then, where that is fair; */
-#define SLICE_RUN     8192 /* bytes of a block, for which pieces may be cut smaller to be many */
-#define PIECES_AHEAD  16   /* for each worker, where each may hold one more than it works on */
-#define AHEAD_BYTES   (768 * 1024) /* of such a piece: it waits in the L2 cache */
+#define ROWS_MAX        (STRIP_ROWS * 8)
+#define AMX_ROWS_MAX    (AMX_ROWS * 12) /* its products are so fast that memory would not keep up */
+#define AMX_STRIP_WORDS 16384           /* of inputs, pairs of bf16: 64 KiB */
+#define PANELS_MAX      32 /* of a piece, gate's and up's together; more of one strip */
+#define SUMS_MAX        ((KERNEL_AMX ? AMX_ROWS_MAX : ROWS_MAX) * PANELS_MAX) /* of 16 each */
+#define DEPTH_BYTES     (256 * 1024) /* weights of a piece and depth */
+#define PIECES_EACH     4            /* wanted for each worker, so that they end together */
+#define PANELS_WANTED   8            /* of a piece, even where it makes fewer pieces */
+#define SLICE_BLOCKS    8            /* of columns at a time, of one strip packed by input, */
+#define SLICE_BYTES     4096         /* or all, where a panel has no more bytes than these */
+#define SLICE_PANELS    64           /* wanted of each piece then, where that is fair; */
+#define SLICE_RUN       8192 /* bytes of a block, for which pieces may be cut smaller to be many */
+#define PIECES_AHEAD    16   /* for each worker, where each may hold one more than it works on */
+#define AHEAD_BYTES     (768 * 1024) /* of such a piece: it waits in the L2 cache */
 
 /* ---- A piece ------------------------------------------------------------------------------- */
 
@@ -29,6 +31,18 @@ struct piece {
     bool in_order;               /* one row, in the order of memory: kernels/cpu/gemm_row.h */
     const struct piece *ahead;   /* that the worker runs next, or NULL: not known */
 };
+
+/* Whether a piece of so many rows has its bf16 weights multiplied by AMX's instruction. For a few
+ * vectors keep up with memory, and read it in longer runs. */
+static bool goes_by_amx(const struct tiles *tiles, int64_t row_count)
+{
+    return takes_amx(tiles->kind) && row_count > AMX_FEW_ROWS;
+}
+
+static int64_t piece_rows_most(enum tile_kind kind)
+{
+    return takes_amx(kind) ? AMX_ROWS_MAX : ROWS_MAX;
+}
 
 /* Whether a piece of so many rows goes through slices. Else each of its tiles would take a little
  * of every block: of no run of memory enough for the processor to look ahead. */
@@ -44,10 +58,30 @@ static bool goes_in_order(const struct tiles *tiles, int64_t row_count)
     return tiles->matrix->packing == PACK_INPUT && row_count == 1 && !is_int4(tiles->kind);
 }
 
+/* Columns in a word of a strip. */
+static int64_t word_columns(const struct tiles *tiles, int64_t row_count)
+{
+    bool has_pairs = takes_pairs(tiles->kind) || is_int4(tiles->kind);
+    return has_pairs || goes_by_amx(tiles, row_count) ? 2 : 1;
+}
+
+/* Words from one of a strip's rows to the next. AMX has up to 16 KiB of inputs in the L1 cache
+ * beside the weights, of a depth that does not depend on how many rows a group has, because its
+ * weights have to have room; one strip, which reads weights at memory's rate, has what makes its
+ * runs longer. */
+static int64_t strip_words(const struct tiles *tiles, int64_t row_count, int strip_rows)
+{
+    if (!goes_by_amx(tiles, row_count))
+        return strip_stride(strip_rows);
+    if (row_count > AMX_ROWS)
+        return AMX_STRIP_WORDS / 4 / AMX_ROWS;
+    return AMX_STRIP_WORDS / strip_rows / STRIP_STEP * STRIP_STEP;
+}
+
 /* Columns at a time, at most. */
 static int64_t columns_most(const struct tiles *tiles, int64_t row_count, int strip_rows)
 {
-    int64_t columns = strip_stride(strip_rows) * word_columns(tiles->kind);
+    int64_t columns = strip_words(tiles, row_count, strip_rows) * word_columns(tiles, row_count);
     int64_t slice = SLICE_BLOCKS * PACK_BLOCK, all = tiles->block_count * PACK_BLOCK;
     if (all * PACK_BLOCK * dtype_bits(tiles->matrix->dtype) / 8 <= SLICE_BYTES)
         slice = all;
@@ -59,10 +93,10 @@ static int64_t piece_depth(const struct piece *piece)
 {
     const struct tiles *tiles = &piece->tiles[0];
     int64_t columns = tiles->block_count * PACK_BLOCK;
-    int64_t most = piece->in_order ? strip_stride(1) * word_columns(tiles->kind)
+    int64_t most = piece->in_order ? strip_stride(1) * word_columns(tiles, piece->row_count)
                                    : columns_most(tiles, piece->row_count, piece->strip_rows);
     return round_up(ceil_div(columns, ceil_div(columns, most)),
-                    STRIP_STEP * word_columns(tiles->kind));
+                    STRIP_STEP * word_columns(tiles, piece->row_count));
 }
 
 /* Strips of one height, so that none is left with a row or two. */
@@ -80,6 +114,8 @@ struct cut {
     int64_t panel_pieces; /* of a group */
     int64_t row_pieces;   /* of the group with most rows */
     int strip_rows;       /* at most */
+    int64_t rows_most;    /* of a piece; */
+    int64_t rows_step;    /* all but a group's last have multiples of these */
     bool in_order;
 };
 
@@ -105,8 +141,8 @@ static int64_t panels_wanted(const struct tiles *tiles, int matrix_count, int64_
                              int64_t rows_most, int worker_count)
 {
     int64_t wanted = takes_slices(tiles, rows_most) ? SLICE_PANELS : PANELS_WANTED;
-    int64_t each =
-        ceil_div(tiles->panel_count * group_count * ceil_div(rows_most, ROWS_MAX), worker_count);
+    int64_t row_pieces = ceil_div(rows_most, piece_rows_most(tiles->kind));
+    int64_t each = ceil_div(tiles->panel_count * group_count * row_pieces, worker_count);
     int64_t run = SLICE_RUN / (TILE_VALUES * dtype_bits(tiles->matrix->dtype) / 8);
     while (wanted > PANELS_WANTED &&
            (!is_fair(tiles->panel_count, group_count, wanted, worker_count) ||
@@ -120,14 +156,18 @@ static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t gr
                          int64_t rows_most, int worker_count)
 {
     int strip_rows = strip_rows_most(tiles->kind);
-    int64_t depth = columns_most(tiles, rows_most, strip_rows);
+    int64_t piece_rows = piece_rows_most(tiles->kind);
+    int64_t depth = takes_slices(tiles, rows_most) ? columns_most(tiles, rows_most, strip_rows)
+                                                   : columns_most(tiles, piece_rows, strip_rows);
     int64_t panel_bytes = depth * PACK_BLOCK * dtype_bits(tiles->matrix->dtype) / 8;
-    int64_t rows = takes_slices(tiles, rows_most) ? strip_rows : ROWS_MAX;
-    int64_t most = SUMS_MAX / (rows * matrix_count);
+    int64_t rows = takes_slices(tiles, rows_most) ? strip_rows : piece_rows;
+    int64_t most = piece_rows * PANELS_MAX / (rows * matrix_count);
     int64_t fitting = DEPTH_BYTES / (panel_bytes * matrix_count);
     struct cut cut = {.panel_count = tiles->panel_count,
-                      .row_pieces = ceil_div(rows_most, ROWS_MAX),
+                      .row_pieces = ceil_div(rows_most, piece_rows),
                       .strip_rows = strip_rows,
+                      .rows_most = piece_rows,
+                      .rows_step = takes_amx(tiles->kind) ? AMX_ROWS : STRIP_ROWS,
                       .in_order = goes_in_order(tiles, rows_most)};
     int64_t spread = ceil_div(tiles->panel_count * group_count * cut.row_pieces,
                               PIECES_EACH * (int64_t)worker_count);
@@ -140,7 +180,7 @@ static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t gr
     /* Equal pieces, of whole tiles. */
     int tile_rows = rows_most < strip_rows ? (int)rows_most : strip_rows;
     cut.panels = round_up(ceil_div(cut.panel_count, cut.panel_pieces),
-                          tile_panels(tiles->kind, tile_rows, cut.panels));
+                          tile_panels(tiles, tile_rows, cut.panels));
     cut.panels = cut.panels < most ? cut.panels : most;
     cut.panel_pieces = ceil_div(cut.panel_count, cut.panels);
     return cut;
@@ -151,11 +191,11 @@ static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t gr
 static bool piece_place(struct piece *piece, const struct cut *cut, int64_t index,
                         int64_t first_row, int64_t row_count)
 {
-    int64_t chunks = ceil_div(row_count, ROWS_MAX);
+    int64_t chunks = ceil_div(row_count, cut->rows_most);
     int64_t chunk = index % cut->row_pieces;
     if (chunk >= chunks)
         return false;
-    int64_t chunk_rows = round_up(ceil_div(row_count, chunks), STRIP_ROWS);
+    int64_t chunk_rows = round_up(ceil_div(row_count, chunks), cut->rows_step);
     int64_t row = chunk * chunk_rows, panel = index / cut->row_pieces * cut->panels;
     piece->first_row = first_row + row;
     piece->row_count = row_count - row < chunk_rows ? row_count - row : chunk_rows;

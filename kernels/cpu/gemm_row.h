@@ -2,9 +2,9 @@
  *
  * A block's panels lie one behind another: a piece reads a run of memory, then the run of its next
  * block. The sums of all its panels are in the L1 cache, from which each block takes them and to
- * which it gives them back; of more rows they would cost more than the weights do. Two blocks are
- * read at a time, because a core that reads in two places reads faster than in one. Each sum grows
- * by rising columns, as in other tiles, so a row's result is the same. */
+ * which it gives them back; of more rows they would cost more than the weights do. Two blocks, a
+ * chunk of AMX's, are read at a time, because a core that reads in two places reads faster than in
+ * one. Each sum grows as in other tiles, so a row's result is the same. */
 #ifndef PHASOR_KERNELS_CPU_GEMM_ROW_H
 #define PHASOR_KERNELS_CPU_GEMM_ROW_H
 
@@ -32,10 +32,14 @@ INLINE void row_tiles(const int panels, const int blocks, const enum tile_kind k
     const int64_t tile_bytes = TILE_VALUES * 4 / unit;
     const char *tile = work->tile, *ahead = work->ahead;
     const float *in = work->in;
-    v16 sum[GO_PANELS];
+    const bool by_chunk =
+        takes_amx(kind); /* sums of its even and of its odd columns, from zero on */
+    v16 sum[GO_PANELS], odd[GO_PANELS];
 #pragma GCC unroll 4
-    for (int p = 0; p < panels; p++)
-        sum[p] = v16_load(work->sums + p * LANES);
+    for (int p = 0; p < panels; p++) {
+        sum[p] = by_chunk ? (v16){0} : v16_load(work->sums + p * LANES);
+        odd[p] = (v16){0};
+    }
 #pragma GCC unroll 2
     for (int b = 0; b < blocks; b++, tile += work->block_step, ahead += work->block_step) {
         for (int u = 0; u < PACK_BLOCK / unit; u++, in += steps) {
@@ -46,15 +50,22 @@ INLINE void row_tiles(const int panels, const int blocks, const enum tile_kind k
 #pragma GCC unroll 2
             for (int k = 0; k < steps; k++) {
 #pragma GCC unroll 4
-                for (int p = 0; p < panels; p++)
-                    sum[p] = tile_add(kind, sum[p], unit_weights(kind, units + p * tile_bytes, k),
-                                      in + k);
+                for (int p = 0; p < panels; p++) {
+                    v16 weights = unit_weights(kind, units + p * tile_bytes, k);
+                    if (by_chunk && k == 1)
+                        odd[p] = tile_add(kind, odd[p], weights, in + k);
+                    else
+                        sum[p] = tile_add(kind, sum[p], weights, in + k);
+                }
             }
         }
     }
 #pragma GCC unroll 4
-    for (int p = 0; p < panels; p++)
+    for (int p = 0; p < panels; p++) {
+        if (by_chunk)
+            sum[p] = v16_load(work->sums + p * LANES) + (sum[p] + odd[p]);
         v16_store(work->sums + p * LANES, sum[p]);
+    }
 }
 
 /* All panels of a piece over some blocks; blocks and kind are constants. */
@@ -86,7 +97,7 @@ INLINE void row_blocks(const int blocks, const enum tile_kind kind, const struct
 INLINE void row_run(const enum tile_kind kind, const struct tiles *tiles, const struct piece *piece,
                     float *sums, const float *in, int64_t first_block, int64_t block_count)
 {
-    const int64_t words = PACK_BLOCK / word_columns(kind);
+    const int64_t words = PACK_BLOCK / (takes_pairs(kind) ? 2 : 1);
     int64_t block = first_block, end = first_block + block_count;
     for (; block + GO_BLOCKS <= end; block += GO_BLOCKS, in += GO_BLOCKS * words)
         row_blocks(GO_BLOCKS, kind, tiles, piece, sums, in, block);

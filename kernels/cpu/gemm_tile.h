@@ -3,6 +3,7 @@
 #ifndef PHASOR_KERNELS_CPU_GEMM_TILE_H
 #define PHASOR_KERNELS_CPU_GEMM_TILE_H
 
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
 #include "layout/packing.h"
@@ -59,20 +60,26 @@ INLINE bool is_int4(enum tile_kind kind)
  * bf16. A kind does so for any number of rows or for none, so that a row's result is its own. */
 INLINE bool takes_pairs(enum tile_kind kind)
 {
-    return KERNEL_PAIRS && kind == TILE_BF16;
+    return KERNEL_PAIRS && !KERNEL_AMX && kind == TILE_BF16;
+}
+
+/* Whether the products are AMX's (kernels/cpu/gemm_amx.h), inputs rounded to bf16, or added in its
+ * order. */
+INLINE bool takes_amx(enum tile_kind kind)
+{
+    return KERNEL_AMX && kind == TILE_BF16;
 }
 
 /* Rows of a strip at most. Products by bytes have two sums for each of others. */
 INLINE int strip_rows_most(enum tile_kind kind)
 {
+    if (takes_amx(kind))
+        return AMX_ROWS;
     return KERNEL_BYTES && is_int4(kind) ? SHORT_ROWS : STRIP_ROWS;
 }
 
-/* Columns in a word. */
-INLINE int64_t word_columns(enum tile_kind kind)
-{
-    return takes_pairs(kind) || is_int4(kind) ? 2 : 1;
-}
+/* Of all kinds. */
+#define STRIP_ROWS_MOST (KERNEL_AMX ? AMX_ROWS : STRIP_ROWS)
 
 /* Where the tiles (16 x 16) of a matrix lie. Both packings have the same inside of a tile; they
  * differ in the order of the tiles, which is two steps here. */
@@ -232,5 +239,53 @@ INLINE void tile_product(const int rows, const int panels, const enum tile_kind 
             v16_store(work->sums + (r * panels + p) * LANES, sum[r][p]);
     }
 }
+
+#if KERNEL_AMX
+/* The same in the order of AMX (kernels/cpu/amx.h), inputs rounded to bf16 but f32: for a few rows
+ * and weights that would have to be put in order for its registers. rows and panels are constants.
+ */
+INLINE void tile_product_chunks(const int rows, const int panels, const struct tile_work *work)
+{
+    const int64_t stride = strip_stride(rows);
+    const int64_t panel_step = work->tiles->panel_step, block_step = work->tiles->block_step;
+    const char *tile = tile_at(work->tiles, work->panel, work->block);
+    struct fetch fetch = fetch_begin(work, tile, TILE_VALUES * 2);
+    const float *in = work->in;
+    for (int64_t block = 0; block < work->block_count;) {
+        v16 sum[AMX_FEW_ROWS][2][2] = {{{{0}}}}; /* of even columns, of odd ones */
+        for (int half = 0; half < 2 && block < work->block_count; half++, block++) {
+            const char *ahead = fetch_block(&fetch, work, block);
+            for (int u = 0; u < BLOCK_PAIRS; u++, in += 2) {
+                v16 weights[2][2];
+#pragma GCC unroll 2
+                for (int p = 0; p < panels; p++) {
+                    fetch_line(ahead + u * LANES * 4 + p * panel_step);
+                    weights[p][0] =
+                        unit_weights(TILE_BF16, tile + u * LANES * 4 + p * panel_step, 0);
+                    weights[p][1] =
+                        unit_weights(TILE_BF16, tile + u * LANES * 4 + p * panel_step, 1);
+                }
+#pragma GCC unroll 4
+                for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 2
+                    for (int p = 0; p < panels; p++) {
+                        sum[r][p][0] += v16_all(in[r * stride]) * weights[p][0];
+                        sum[r][p][1] += v16_all(in[r * stride + 1]) * weights[p][1];
+                    }
+                }
+            }
+            tile += block_step;
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 2
+            for (int p = 0; p < panels; p++) {
+                float *to = work->sums + (r * panels + p) * LANES;
+                v16_store(to, v16_load(to) + (sum[r][p][0] + sum[r][p][1]));
+            }
+        }
+    }
+}
+#endif
 
 #endif

@@ -42,9 +42,16 @@ typedef void tile_fn(const struct tile_work *work);
 #define FOR_INT4_SINGLE_ROWS(X) FOR_SINGLE_ROWS(X)
 #endif
 
-static inline int tile_panels(enum tile_kind kind, int rows, int64_t left)
+static inline int tile_panels(const struct tiles *tiles, int rows, int64_t left)
 {
+    const enum tile_kind kind = tiles->kind;
     int most = is_int4(kind) ? INT4_PAIR_ROWS : PAIR_ROWS;
+    /* AMX: some rows read weights as they lie in one run of memory; more use twice what they load.
+     */
+    if (takes_amx(kind))
+        most = rows <= AMX_FEW_ROWS || rows > AMX_TILE_ROWS || tiles->matrix->packing == PACK_INPUT
+                   ? rows
+                   : 0;
     /* Panels by output lie one behind another in memory, and are read fastest so: where they are
      * short, and where one row's sums are enough of them. */
     if ((KERNEL_BYTES && kind == TILE_INT4_OUTPUT) || (takes_pairs(kind) && rows == 1))
@@ -57,9 +64,29 @@ static inline int tile_panels(enum tile_kind kind, int rows, int64_t left)
     {                                                                                              \
         product(rows, panels, kind, work);                                                         \
     }
+#if KERNEL_AMX
+#define DEFINE_BF16(rows, panels)
+#define NAME_BF16(rows, panels) NULL
+#define DEFINE_CHUNKS(rows, panels)                                                                \
+    static void tile_chunks_##rows##x##panels(const struct tile_work *work)                        \
+    {                                                                                              \
+        tile_product_chunks(rows, panels, work);                                                   \
+    }
+#define DEFINE_FEW(rows) DEFINE_CHUNKS(rows, 1) DEFINE_CHUNKS(rows, 2)
+DEFINE_FEW(1)
+DEFINE_FEW(2)
+DEFINE_FEW(3)
+DEFINE_FEW(4)
+static tile_fn *const chunk_tiles[AMX_FEW_ROWS][2] = {{tile_chunks_1x1, tile_chunks_1x2},
+                                                      {tile_chunks_2x1, tile_chunks_2x2},
+                                                      {tile_chunks_3x1, tile_chunks_3x2},
+                                                      {tile_chunks_4x1, tile_chunks_4x2}};
+#else
+#define DEFINE_BF16(rows, panels) DEFINE_TILE(bf16, tile_product, TILE_BF16, rows, panels)
+#define NAME_BF16(rows, panels)   tile_bf16_##rows##x##panels
+#endif
 #define DEFINE_FLOATS(rows, panels)                                                                \
-    DEFINE_TILE(f32, tile_product, TILE_F32, rows, panels)                                         \
-    DEFINE_TILE(bf16, tile_product, TILE_BF16, rows, panels)
+    DEFINE_TILE(f32, tile_product, TILE_F32, rows, panels) DEFINE_BF16(rows, panels)
 #define DEFINE_INT4(rows, panels)                                                                  \
     DEFINE_TILE(int4_output, tile_product_int4, true, rows, panels)                                \
     DEFINE_TILE(int4_input, tile_product_int4, false, rows, panels)
@@ -72,8 +99,8 @@ FOR_PAIR_ROWS(DEFINE_PAIR)
 FOR_INT4_SINGLE_ROWS(DEFINE_INT4_SINGLE)
 FOR_INT4_PAIR_ROWS(DEFINE_INT4_PAIR)
 
-#define NAME_SINGLE(rows)      {tile_f32_##rows##x1, tile_bf16_##rows##x1},
-#define NAME_PAIR(rows)        {tile_f32_##rows##x2, tile_bf16_##rows##x2},
+#define NAME_SINGLE(rows)      {tile_f32_##rows##x1, NAME_BF16(rows, 1)},
+#define NAME_PAIR(rows)        {tile_f32_##rows##x2, NAME_BF16(rows, 2)},
 #define NAME_INT4_SINGLE(rows) {tile_int4_output_##rows##x1, tile_int4_input_##rows##x1},
 #define NAME_INT4_PAIR(rows)   {tile_int4_output_##rows##x2, tile_int4_input_##rows##x2},
 static tile_fn *const float_tiles[2][STRIP_ROWS][2] = {{FOR_SINGLE_ROWS(NAME_SINGLE)},
@@ -83,6 +110,10 @@ static tile_fn *const int4_tiles[2][STRIP_ROWS][2] = {{FOR_INT4_SINGLE_ROWS(NAME
 
 static inline tile_fn *tile_choose(int rows, int panels, enum tile_kind kind)
 {
+#if KERNEL_AMX
+    if (takes_amx(kind))
+        return chunk_tiles[rows - 1][panels - 1];
+#endif
     return is_int4(kind) ? int4_tiles[panels - 1][rows - 1][kind - TILE_INT4_OUTPUT]
                          : float_tiles[panels - 1][rows - 1][kind];
 }

@@ -11,8 +11,8 @@
 #include "device/ops.h"
 
 /* Work that workers take in pieces: which worker takes which piece never changes a result. A stream
- * has one for its operations and one for those that it holds (cpu_stream.c), and `next` only grows, so that others can read from it that the
- * stream moves. */
+ * has one for its operations and one for those that it holds (cpu_stream.c), and `next` only grows,
+ * so that others can read from it that the stream moves. */
 struct share {
     _Alignas(64) atomic_int_fast64_t next;
     int64_t first; /* what `next` was when the operation began */
@@ -61,9 +61,13 @@ extern const struct cpu_kernels cpu_kernels_avx512vnni;
 #if defined(PHASOR_BF16_KERNELS)
 extern const struct cpu_kernels cpu_kernels_avx512bf16;
 #endif
+#if defined(PHASOR_AMX_KERNELS)
+extern const struct cpu_kernels cpu_kernels_amx;
+#endif
 
-/* The fastest set on this machine, or the one named "plain", "avx2", "avx512", "avx512vnni"
- * or "avx512bf16"; NULL when the machine or the build has it not. */
+/* The fastest set on this machine, or the one named "plain", "avx2", "avx512", "avx512vnni",
+ * "avx512bf16" or "amx"; NULL when the machine or the build has it not. For AMX Linux is asked once
+ * for its registers, which from then on all threads of the process may use. */
 const struct cpu_kernels *cpu_kernels_choose(const char *wanted);
 
 /* device_cpu_create with chosen kernels: for tests and benchmarks of each set. */

@@ -5,6 +5,7 @@
 #ifndef PHASOR_KERNELS_CPU_SIMD_H
 #define PHASOR_KERNELS_CPU_SIMD_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -30,6 +31,28 @@ INLINE v16 v16_load(const float *from)
 INLINE void v16_store(float *to, v16 value)
 {
     *(v16 *)to = value;
+}
+
+/* Past the caches, which then need not read what is overwritten, where `is_far` and where it can
+ * be: with AVX-512, to whole lines. stores_past_end comes before anybody is told that it is there.
+ */
+INLINE void v16_store_past(float *to, v16 value, bool is_far)
+{
+#if defined(__AVX512F__)
+    if (is_far && (uintptr_t)to % sizeof value == 0) {
+        _mm512_stream_ps(to, (__m512)value);
+        return;
+    }
+#endif
+    (void)is_far;
+    v16_store(to, value);
+}
+
+INLINE void stores_past_end(void)
+{
+#if defined(__AVX512F__)
+    _mm_sfence();
+#endif
 }
 
 INLINE v16 v16_all(float value)
@@ -312,22 +335,35 @@ INLINE v16 v16_exp(v16 x)
     return (v16)(((v16i)(sum * power) & in_range) | is_nan);
 }
 
-/* 2^x of each lane that is not above 0, relative error under 2^-22; below -126 0 (also for -inf);
- * NaN stays NaN. The polynomial is that of degree 5 with least largest relative error over
- * [-1/2, 1/2] among those that are 1 at 0: 9.2e-8. */
-INLINE v16 v16_exp2_falling(v16 x)
+/* 2^r for r in [-1/2, 1/2]: the polynomial of degree 5 with least largest relative error there
+ * among those that are 1 at 0, 9.2e-8. */
+INLINE v16 exp2_polynomial(v16 r)
 {
-    v16i is_small = x < v16_all(-126.0f), is_nan = x != x;
-    /* Adding 1.5 x 2^23 rounds to the nearest integer and leaves it in the low bits. */
-    v16 shifted = x + 12582912.0f;
-    v16 r = x - (shifted - 12582912.0f);
     v16 sum = r * 0.00132647274f + 0.00967151281f;
     sum = sum * r + 0.0555073374f;
     sum = sum * r + 0.240222421f;
     sum = sum * r + 0.693146978f;
-    sum = sum * r + 1.0f;
-    v16u power = (v16u)sum + ((v16u)shifted << 23);
+    return sum * r + 1.0f;
+}
+
+/* 2^x of each lane that is not above 0, relative error under 2^-22; below -126 0 (also for -inf);
+ * NaN stays NaN. */
+INLINE v16 v16_exp2_falling(v16 x)
+{
+#if defined(__AVX512F__)
+    /* Not behind the comparison where it is NaN. The mask leaves out what would be denormal. */
+    const int to_nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    __mmask16 counts = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+    v16 n = (v16)_mm512_roundscale_ps((__m512)x, to_nearest);
+    v16 power = exp2_polynomial(x - n);
+    return (v16)_mm512_maskz_scalef_ps(counts, (__m512)power, (__m512)n);
+#else
+    v16i is_small = x < v16_all(-126.0f), is_nan = x != x;
+    /* Adding 1.5 x 2^23 rounds to the nearest integer and leaves it in the low bits. */
+    v16 shifted = x + 12582912.0f;
+    v16u power = (v16u)exp2_polynomial(x - (shifted - 12582912.0f)) + ((v16u)shifted << 23);
     return (v16)(((v16i)power & ~is_small) | is_nan);
+#endif
 }
 
 INLINE v16 v16_silu(v16 x)

@@ -174,7 +174,7 @@ struct cpu_share {
     struct turn *turn; /* NULL: none */
     struct trace *trace; /* has a lane for each stream; borrowed; NULL: none */
     int rank;            /* whose lanes they are */
-    /* "plain", "avx2", "avx512", "avx512vnni", "avx512bf16"; NULL: the fastest on this machine */
+    /* "plain", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"; NULL: the fastest here */
     const char *kernels;
 };
 

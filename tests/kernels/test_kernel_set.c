@@ -53,6 +53,8 @@ Test(kernel_set, the_best_is_the_default)
     __builtin_cpu_init();
     if (cpu_kernels_choose("avx512bf16") != NULL && !__builtin_cpu_is("intel"))
         best = cpu_kernels_choose("avx512bf16");
+    if (cpu_kernels_choose("amx") != NULL)
+        best = cpu_kernels_choose("amx");
 #endif
     cr_assert_eq(cpu_kernels_choose(NULL), best);
     struct device *device;

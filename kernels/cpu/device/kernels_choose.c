@@ -1,6 +1,26 @@
+#define _GNU_SOURCE
 #include <string.h>
 
 #include "kernels/cpu/kernels.h"
+
+#if defined(PHASOR_AMX_KERNELS)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define ARCH_REQ_XCOMP_PERM 0x1023 /* of asm/prctl.h, Linux 5.16 */
+#define XFEATURE_XTILEDATA  18
+
+/* Whether processor and kernel let this process use AMX for bf16. */
+static bool amx_is_there(void)
+{
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & bit_AMX_TILE) == 0 ||
+        (d & bit_AMX_BF16) == 0)
+        return false;
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+#endif
 
 #if defined(PHASOR_BF16_KERNELS)
 /* Whether bf16 pairs are worth their rounding. The instruction for them (vdpbf16ps) does two
@@ -23,6 +43,11 @@ const struct cpu_kernels *cpu_kernels_choose(const char *wanted)
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");
+#if defined(PHASOR_AMX_KERNELS)
+    if (vnni && __builtin_cpu_supports("avx512bf16") &&
+        (wanted == NULL || strcmp(wanted, "amx") == 0) && amx_is_there())
+        return &cpu_kernels_amx;
+#endif
 #if defined(PHASOR_BF16_KERNELS)
     if (vnni && __builtin_cpu_supports("avx512bf16") &&
         (wanted == NULL ? pairs_are_fast() : strcmp(wanted, "avx512bf16") == 0))
