@@ -317,6 +317,20 @@ cudaError_t cudaGetDeviceCount(int *count)
     return cudaSuccess;
 }
 
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    GUARDED()
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    GUARDED()
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
 cudaError_t cudaSetDevice(int device)
 {
     GUARDED()
