@@ -29,8 +29,7 @@ struct engine_basis {
     const struct checkpoint *checkpoint;
     const struct tokenizer *tokenizer; /* NULL: the checkpoint has none */
     struct weight_types types;
-    int rank_count;
-    bool has_gpus; /* the ranks are GPUs */
+    const struct engine_devices *devices;
 };
 
 struct engine_choice {
