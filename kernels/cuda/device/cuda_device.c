@@ -9,6 +9,7 @@
 #include "kernels/cuda/device/cuda_operations.h"
 #include "kernels/cuda/device/cuda_peers.h"
 #include "kernels/cuda/device/cuda_pool.h"
+#include "kernels/cuda/device/cuda_reach.h"
 #include "kernels/cuda/device/cuda_stream.h"
 
 struct cuda_device {
@@ -173,6 +174,10 @@ static const struct device_ops cuda_ops = {
 static enum status gpu_find(int ordinal, struct error *err)
 {
     int count = 0;
+    if (cuda_is_stuck())
+        return error_set(err, STATUS_IO,
+                         "cuda:%d cannot be used: a copy between GPUs hangs in this process",
+                         ordinal);
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
