@@ -108,7 +108,7 @@ static void predict_all(void)
     struct plan_subject subject;
     struct layout layouts[LAYOUT_LIST_MAX];
     struct error err;
-    int ranks = file.identity.ranks;
+    int ranks = file.identity.devices.rank_count;
     check(plan_subject_init(&subject,
                             &(struct plan_subject_params){
                                 .config = &config,
@@ -201,7 +201,7 @@ static void check_identity(const struct engine *engine)
 {
     struct profile_identity here;
     struct error difference;
-    profile_identity_here(&here, engine_kernels(engine), file.identity.ranks,
+    profile_identity_here(&here, engine_kernels(engine), file.identity.devices.rank_count,
                           engine_thread_count(engine));
     if (profile_identity_fit(&file.identity, &here, &difference) != PROFILE_FITS)
         fail(difference.message);
@@ -215,11 +215,12 @@ static double memory_now(void)
     struct error err;
     double rate;
     check(box_open(&box,
-                   &(struct box_params){.rank_count = identity->ranks,
+                   &(struct box_params){.rank_count = identity->devices.rank_count,
                                         .thread_count = identity->threads},
                    &err),
           &err);
-    struct meter_params params = meter_params_default(box, RANK_BYTES * (uint64_t)identity->ranks);
+    struct meter_params params =
+        meter_params_default(box, RANK_BYTES * (uint64_t)identity->devices.rank_count);
     params.shares_cores = identity->threads > identity->cores;
     check(meter_create(&meter, &params, &err), &err);
     check(meter_memory(&rate, meter, &err), &err);
@@ -234,7 +235,7 @@ static void run_layout(struct forecast *forecast, const char *model, int rounds)
     struct engine *engine;
     struct error err;
     char devices[16];
-    snprintf(devices, sizeof devices, "cpu:%d", file.identity.ranks);
+    snprintf(devices, sizeof devices, "cpu:%d", file.identity.devices.rank_count);
     struct engine_params params = {.model = model,
                                    .dtype_is_auto = true,
                                    .thread_count = file.identity.threads,
@@ -354,8 +355,8 @@ int main(int argc, char **argv)
            "threads, %s\n# clock: CLOCK_MONOTONIC; median (least to most) of %d rounds, spread of "
            "the middle half\n",
            config.architecture->model_type, (int)config.layer_count, (long long)load.sequences,
-           (long long)load.prompt_tokens, (long long)load.output_tokens, file.identity.ranks,
-           file.identity.threads, file.identity.kernels, rounds);
+           (long long)load.prompt_tokens, (long long)load.output_tokens,
+           file.identity.devices.rank_count, file.identity.threads, file.identity.kernels, rounds);
     print_predictions();
     paths_make();
     write_input();

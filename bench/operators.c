@@ -328,15 +328,15 @@ static void box_get(const char *path)
     struct profile_identity here;
     check(profile_file_read(&file, path, &err), &err);
     check(box_open(&box,
-                   &(struct box_params){.rank_count = file.identity.ranks,
+                   &(struct box_params){.rank_count = file.identity.devices.rank_count,
                                         .thread_count = file.identity.threads},
                    &err),
           &err);
-    profile_identity_here(&here, box_device(box, 0)->ops->name, file.identity.ranks,
+    profile_identity_here(&here, box_device(box, 0)->ops->name, file.identity.devices.rank_count,
                           file.identity.threads);
     if (profile_identity_fit(&file.identity, &here, &err) != PROFILE_FITS)
         fail(err.message);
-    uint64_t bytes = RANK_BYTES * (uint64_t)file.identity.ranks;
+    uint64_t bytes = RANK_BYTES * (uint64_t)file.identity.devices.rank_count;
     uint64_t most = system_memory_available() / 4;
     struct meter_params params = meter_params_default(box, bytes < most ? bytes : most);
     params.shares_cores = file.identity.threads > file.identity.cores;
@@ -353,8 +353,9 @@ int main(int argc, char **argv)
              "[all: every shape]");
     box_get(argv[1]);
     bench_print_head(argc, argv);
-    printf("# %d devices, %d threads, %s; seed %llu; clock: CLOCK_MONOTONIC\n", file.identity.ranks,
-           file.identity.threads, file.identity.kernels, (unsigned long long)draws.seed);
+    printf("# %d devices, %d threads, %s; seed %llu; clock: CLOCK_MONOTONIC\n",
+           file.identity.devices.rank_count, file.identity.threads, file.identity.kernels,
+           (unsigned long long)draws.seed);
     samples_draw(count);
     for (int round = 0; round < 2; round++)
         samples_measure(round);
@@ -365,7 +366,7 @@ int main(int argc, char **argv)
            "random forest on as many shapes more (HAP)\n");
     printf("%-20s %5s %18s %18s %18s\n", "", "", "profile", "repeat", "forest");
     for (int s = 0; s < SUBJECT_COUNT; s++) {
-        if (s < COLLECTIVE || file.identity.ranks > 1)
+        if (s < COLLECTIVE || file.identity.devices.rank_count > 1)
             report((enum subject)s);
     }
     meter_destroy(meter);

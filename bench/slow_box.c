@@ -84,7 +84,7 @@ void slow_box_get(struct slow_box *out, const char *profile_path, const char *bo
     struct error err;
     const struct profile *links = &out->links.profile;
     check(profile_file_read(&out->file, profile_path, &err), &err);
-    if (out->file.identity.ranks != 1 || out->file.identity.threads != 1)
+    if (out->file.identity.devices.rank_count != 1 || out->file.identity.threads != 1)
         fail("the profile has to be of one device with one thread: phasor calibrate --devices "
              "cpu:1 --threads 1");
     box_get(out, box_name);

@@ -94,9 +94,10 @@ enum phasor_transition {
     PHASOR_TRANSITION_KEEP,    /* both layouts stay in memory */
     PHASOR_TRANSITION_RESHARD, /* ranks send one another what they lack */
     PHASOR_TRANSITION_RELOAD,  /* what a rank lacks is read from the checkpoint again */
-    PHASOR_TRANSITION_UPLOAD,  /* decode gets the weights of the INT4 backup, and prefill its own again
-                                * by reload; answers differ a little */
-    PHASOR_TRANSITION_MIXED    /* some experts as by RESHARD, the others as by RELOAD, at the same time */
+    PHASOR_TRANSITION_UPLOAD,  /* decode gets the weights of the INT4 backup, and prefill its own
+                                * again  by reload; answers differ a little */
+    PHASOR_TRANSITION_MIXED /* some experts as by RESHARD, the others as by RELOAD, at the same time
+                             */
 };
 
 /* Which weights decode may have, where a backup is at hand. */
@@ -114,35 +115,35 @@ struct phasor_load {
 
 struct phasor_model_params {
     size_t size;
-    const char *model;       /* a directory, or "org/name" in the local Hugging Face cache */
-    const char *revision;    /* of a cached model; NULL: main */
-    enum phasor_dtype dtype; /* AUTO: as the checkpoint says (float16 runs as bfloat16) */
+    const char *model;              /* a directory, or "org/name" in the local Hugging Face cache */
+    const char *revision;           /* of a cached model; NULL: main */
+    enum phasor_dtype dtype;        /* AUTO: as the checkpoint says (float16 runs as bfloat16) */
     enum phasor_dtype expert_dtype; /* of routed experts: AUTO (as dtype) or INT4 */
-    bool needs_tokenizer;    /* refuse a checkpoint without tokenizer.json before it is loaded */
-    uint64_t memory_bytes;   /* for all that phasor holds in this process: weights of all ranks,
-                              * activations, tables, rows in flight; runs give the rest to the KV
-                              * cache. 0: as much as there is */
-    int thread_count;        /* of all devices together; 0: one for each core the process may use */
-    const char *devices;     /* "cpu:N": N ranks, each with its share of the cores and its own
-                              * memory; "cuda:0": one rank, the first GPU; "cuda:0-3", "cuda:0,2": one
-                              * on each of them; "cuda:0x4": four on the first; NULL: as many of the
-                              * CPU as the plan has, or one */
-    const char *plan;        /* how weights lie over the ranks, "tp4|ep4", or in prefill and then in
-                              * decode, "dp4|ep4>tp4", perhaps on packed INT4 weights,
-                              * "tp4|tp4>tp4:int4" (docs/plans.md); "auto": see `batch`; NULL or
-                              * "static": static tensor parallelism */
-    phasor_log_fn *log;      /* or NULL */
+    bool needs_tokenizer;  /* refuse a checkpoint without tokenizer.json before it is loaded */
+    uint64_t memory_bytes; /* for all that phasor holds in this process: weights of all ranks,
+                            * activations, tables, rows in flight; runs give the rest to the KV
+                            * cache. 0: as much as there is */
+    int thread_count;      /* of all devices together; 0: one for each core the process may use */
+    const char *devices;   /* "cpu:N": N ranks, each with its share of the cores and its own
+                            * memory; "cuda:0": one rank, the first GPU; "cuda:0-3", "cuda:0,2": one
+                            * on each of them; "cuda:0x4": four on the first; NULL: as many of the
+                            * CPU as the plan has, or one */
+    const char *plan;      /* how weights lie over the ranks, "tp4|ep4", or in prefill and then in
+                            * decode, "dp4|ep4>tp4", perhaps on packed INT4 weights,
+                            * "tp4|tp4>tp4:int4" (docs/plans.md); "auto": see `batch`; NULL or
+                            * "static": static tensor parallelism */
+    phasor_log_fn *log;    /* or NULL */
     void *log_context;
     /* Bytes of weights read so far, of those of all devices together; before that, where an INT4
      * backup is made, of the weights that go into it. Or NULL. Comes from threads of the library,
-     * one call at a time. An answer other than 0 stops (PHASOR_CANCELLED): nothing stays of what was
-     * loaded, and a backup is gone on with by who next makes it. */
+     * one call at a time. An answer other than 0 stops (PHASOR_CANCELLED): nothing stays of what
+     * was loaded, and a backup is gone on with by who next makes it. */
     int (*load_progress)(void *context, uint64_t bytes_done, uint64_t bytes_total);
     void *load_context;
     enum phasor_transition transition; /* between the layouts of a plan that has two */
-    const char *backup_path; /* the INT4 backup for UPLOAD or AUTO, or a plan with ":int4"
-                              * (phasor_quantize); NULL: the one in the cache, which UPLOAD and
-                              * ":int4" make there where it is not yet */
+    const char *backup_path;           /* the INT4 backup for UPLOAD or AUTO, or a plan with ":int4"
+                                        * (phasor_quantize); NULL: the one in the cache, which UPLOAD and
+                                        * ":int4" make there where it is not yet */
     enum phasor_policy policy;
     /* What the runs to come will ask for (phasor_batch_params), for PHASOR_TRANSITION_AUTO to leave
      * them room; 0: not known. */
@@ -151,12 +152,13 @@ struct phasor_model_params {
     int64_t max_num_batched_tokens;
     bool records; /* runs may be recorded (record_path): the ranks work one at a time, and what they
                    * take together is what they would if they had one core for all. Of the CPU */
-    /* With plan "auto": the batch that will be run, with all its params. Its rows' lengths are read,
-     * and the plan is taken that the planner finds the best (docs/plans.md), from the times that
-     * phasor_calibrate measured on this machine with these devices and threads; where there are none
-     * it is static tensor parallelism, and the log has the cure. With `resume`, that of the run that
-     * is finished. Read during the call only, but for an input that cannot be read twice: that is
-     * kept for the first phasor_batch_run. NULL: there is no batch, and `load` is what is run. */
+    /* With plan "auto": the batch that will be run, with all its params. Its rows' lengths are
+     * read, and the plan is taken that the planner finds the best (docs/plans.md), from the times
+     * that phasor_calibrate measured on this machine with these devices and threads; where there
+     * are none it is static tensor parallelism, and the log has the cure. With `resume`, that of
+     * the run that is finished. Read during the call only, but for an input that cannot be read
+     * twice: that is kept for the first phasor_batch_run. NULL: there is no batch, and `load` is
+     * what is run. */
     const struct phasor_batch_params *batch;
     struct phasor_load load;  /* of no sequences: not known, and the plan is static */
     const char *profile_path; /* of phasor_calibrate; NULL: what phasor_profile_path says */
@@ -216,8 +218,8 @@ struct phasor_batch_params {
     bool shares_prefixes; /* default true: prompts that begin alike compute that part once; results
                            * are the same either way */
     /* Called about every 200 ms: between forward passes, and in one that waits for experts which
-     * change their layout; requests_total is 0 while the input is still read. The answer is an enum phasor_answer; a run that it ends before all rows are
-     * done returns PHASOR_CANCELLED. */
+     * change their layout; requests_total is 0 while the input is still read. The answer is an enum
+     * phasor_answer; a run that it ends before all rows are done returns PHASOR_CANCELLED. */
     int (*progress)(void *context, const struct phasor_batch_progress *progress);
     void *progress_context;
     bool resume;          /* finish the run that wrote the output; start anew where there is none */
@@ -229,10 +231,10 @@ struct phasor_batch_params {
      * That one cannot be written is refused before the run begins, and a warning later. */
     const char *metrics_path; /* for Prometheus: every few seconds, and at the end */
     const char *summary_path; /* JSON: at the end, however the run ends, once it has begun */
-    const char *trace_path;   /* what ran when, in Chrome's trace format (docs/trace.md); likewise */
-    const char *record_path;  /* what was computed, sent and read, and what waited for what, for
-                               * replay on other boxes; of a model that was opened with `records`.
-                               * At the end of a run that did all rows: else there is none */
+    const char *trace_path;  /* what ran when, in Chrome's trace format (docs/trace.md); likewise */
+    const char *record_path; /* what was computed, sent and read, and what waited for what, for
+                              * replay on other boxes; of a model that was opened with `records`.
+                              * At the end of a run that did all rows: else there is none */
 };
 PHASOR_API struct phasor_batch_params phasor_batch_params_default(void);
 
@@ -251,8 +253,8 @@ PHASOR_API const char *phasor_collective_name(int index);
 #define PHASOR_STAGE_COUNT 13 /* stages of a forward pass */
 
 /* A word, e.g. "attention"; NULL unless 0 <= index < PHASOR_STAGE_COUNT. The first, "between", is
- * what is left of the passes' time: choosing tokens and preparing the next pass. Up to "head" follow
- * the stages that are matrix products or attention. */
+ * what is left of the passes' time: choosing tokens and preparing the next pass. Up to "head"
+ * follow the stages that are matrix products or attention. */
 PHASOR_API const char *phasor_stage_name(int index);
 
 struct phasor_batch_result {
@@ -265,7 +267,7 @@ struct phasor_batch_result {
     /* Weights that each stage read, all ranks together: each once for a pass that needs it. */
     uint64_t prefill_weight_bytes[PHASOR_STAGE_COUNT], decode_weight_bytes[PHASOR_STAGE_COUNT];
     uint64_t prefill_tokens, decode_tokens; /* processed in them */
-    uint64_t shared_tokens; /* of prompts, found computed: not in prefill_tokens */
+    uint64_t shared_tokens;                 /* of prompts, found computed: not in prefill_tokens */
     /* Rows that were done before a run was resumed; not in the numbers above, but in `total`. */
     uint64_t completed_before, failed_before;
     /* Of choices (a row has `n` for each prompt): time to first token, time per output token after
@@ -381,9 +383,9 @@ struct phasor_plan_params {
     int64_t sequences, prompt_tokens, output_tokens;
     bool is_queue; /* more of the same come behind: the way back to prefill's layout is paid */
     enum phasor_policy policy;
-    uint64_t memory_bytes;          /* of each device; 0: what the box says, or of a profile's what
-                                     * this machine has over the devices */
-    int64_t max_num_seqs;           /* sequences at a time; 0: part of the plan */
+    uint64_t memory_bytes; /* of each device; 0: what the box says, or a profile of GPUs, or
+                            * of a profile's CPU devices what this machine has over them */
+    int64_t max_num_seqs;  /* sequences at a time; 0: part of the plan */
     int64_t max_num_batched_tokens; /* tokens of a pass; 0: part of the plan */
     double routing_deviation; /* how much the experts' shares of tokens differ from one another,
                                * relative to the mean */
@@ -409,9 +411,9 @@ struct phasor_plan_axes {
     size_t sequence_count, prompt_count;
 };
 
-/* The same question for many loads, with sequences and prompt_tokens of `axes`, not of `params`; the
- * box is priced once. A JSON object, released likewise: "cells" is an array of rows, one for each
- * number of sequences, of a cell for each prompt length: the best "plan" and its
+/* The same question for many loads, with sequences and prompt_tokens of `axes`, not of `params`;
+ * the box is priced once. A JSON object, released likewise: "cells" is an array of rows, one for
+ * each number of sequences, of a cell for each prompt length: the best "plan" and its
  * "against_static_tp" (how many times as fast; null: static TP does not fit), or null where nothing
  * fits or the prompt is beyond the model's context. */
 PHASOR_API enum phasor_status phasor_plan_map(char **out_json,
@@ -434,12 +436,12 @@ struct phasor_quantize_params {
     const char *revision;    /* of a cached model; NULL: main */
     const char *output_path; /* NULL: what phasor_backup_path says */
     enum phasor_quant_scheme scheme;
-    int64_t group;     /* PHASOR_QUANT_GROUP: a multiple of 16; 0: 64 */
-    bool asymmetric;   /* groups have a minimum beside the scale */
-    bool zstd;         /* each granule is compressed, for slow disks */
-    bool overwrite;    /* make it anew where there is one */
-    bool verify;       /* write nothing: read the backup that is there, and check all of it */
-    int thread_count;  /* 0: one for each core the process may use */
+    int64_t group;    /* PHASOR_QUANT_GROUP: a multiple of 16; 0: 64 */
+    bool asymmetric;  /* groups have a minimum beside the scale */
+    bool zstd;        /* each granule is compressed, for slow disks */
+    bool overwrite;   /* make it anew where there is one */
+    bool verify;      /* write nothing: read the backup that is there, and check all of it */
+    int thread_count; /* 0: one for each core the process may use */
     /* An answer other than 0 stops (PHASOR_CANCELLED); or NULL. Bytes of weights as bfloat16. */
     int (*progress)(void *context, uint64_t bytes_done, uint64_t bytes_total);
     void *progress_context;
@@ -457,8 +459,8 @@ struct phasor_quantize_result {
 
 /* Writes a backup of all routed experts in INT4 (docs/backup-format.md). It is written beside
  * output_path and renamed; when it is interrupted, even by kill -9, the next call goes on from
- * there. A whole backup of the same checkpoint and settings is left as it is; another one is refused
- * without `overwrite`, any other file always. `*result` may be NULL. */
+ * there. A whole backup of the same checkpoint and settings is left as it is; another one is
+ * refused without `overwrite`, any other file always. `*result` may be NULL. */
 PHASOR_API enum phasor_status phasor_quantize(const struct phasor_quantize_params *params,
                                               struct phasor_quantize_result *result,
                                               struct phasor_error *err) PHASOR_MUST_CHECK;
@@ -475,15 +477,15 @@ PHASOR_API enum phasor_status phasor_backup_path(char **out_path,
 struct phasor_replay_params {
     size_t size;
     const char *recording_path; /* of a run with a record_path */
-    const char *box;        /* the links and devices to replay on: a known name, or a file's, with a
-                             * '/' or a ".json" at its end; NULL: as it was recorded */
-    bool modelled;          /* computation as long as the box's devices would take, not as recorded */
-    bool scale;             /* links as much slower as the device that was recorded computes than the
-                             * box's: for prefill, times of decode are not valid then */
+    const char *box; /* the links and devices to replay on: a known name, or a file's, with a
+                      * '/' or a ".json" at its end; NULL: as it was recorded */
+    bool modelled;   /* computation as long as the box's devices would take, not as recorded */
+    bool scale;      /* links as much slower as the device that was recorded computes than the
+                      * box's: for prefill, times of decode are not valid then */
     const char *trace_path; /* what ran when, in Chrome's trace format; NULL: none */
-    double link_scale;      /* with `scale`: in place of what this recording says of the device, that of
-                             * another; 0: this one's */
-    bool leaves_out_host;   /* with `modelled`: what the host that was recorded did takes no time */
+    double link_scale; /* with `scale`: in place of what this recording says of the device, that of
+                        * another; 0: this one's */
+    bool leaves_out_host; /* with `modelled`: what the host that was recorded did takes no time */
 };
 PHASOR_API struct phasor_replay_params phasor_replay_params_default(void);
 
@@ -503,24 +505,25 @@ struct phasor_pass_params {
     int64_t sequences;      /* of decode: that get a token each; at least the groups */
     int64_t context_tokens; /* of decode: positions that each token sees, its own included */
     int64_t prompt_tokens;  /* of prefill: of each prompt */
-    int64_t pass_tokens;    /* of prefill: of the pass. A group's share of it is some whole prompts, or
-                             * a part of one into which it divides evenly */
-    int64_t pass_index;     /* of prefill: passes that went before through the same prompts; fewer than
-                             * phasor_pass_count */
-    bool is_modelled;       /* for replay with durations of a box alone: memory of keys and values is
-                             * not touched, and the pass may take less time than one of a run */
+    int64_t pass_tokens; /* of prefill: of the pass. A group's share of it is some whole prompts, or
+                          * a part of one into which it divides evenly */
+    int64_t pass_index;  /* of prefill: passes that went before through the same prompts; fewer than
+                          * phasor_pass_count */
+    bool is_modelled;    /* for replay with durations of a box alone: memory of keys and values is
+                          * not touched, and the pass may take less time than one of a run */
     const char *recording_path; /* as of phasor_batch_params */
 };
 PHASOR_API struct phasor_pass_params phasor_pass_params_default(void);
 
-/* Runs and records one pass of a model that was opened with `records`, whose plan has one layout (of
- * decode, perhaps packed, with PHASOR_TRANSITION_KEEP). The recording is whole or not at all. */
+/* Runs and records one pass of a model that was opened with `records`, whose plan has one layout
+ * (of decode, perhaps packed, with PHASOR_TRANSITION_KEEP). The recording is whole or not at all.
+ */
 PHASOR_API enum phasor_status phasor_pass_record(struct phasor_model *model,
                                                  const struct phasor_pass_params *params,
                                                  struct phasor_error *err) PHASOR_MUST_CHECK;
 
-/* Passes of prefill that go through the same prompts, each of them another pass_index; 0: params are
- * of none. */
+/* Passes of prefill that go through the same prompts, each of them another pass_index; 0: params
+ * are of none. */
 PHASOR_API int64_t phasor_pass_count(const struct phasor_model *model,
                                      const struct phasor_pass_params *params);
 
@@ -528,12 +531,13 @@ PHASOR_API int64_t phasor_pass_count(const struct phasor_model *model,
 
 struct phasor_calibrate_params {
     size_t size;
-    const char *devices;     /* "cpu" or "cpu:N": as they will be in a run; NULL: "cpu" */
+    const char *devices;     /* as they will be in a run, see phasor_model_params; NULL: "cpu" */
     const char *output_path; /* the profile; NULL: what phasor_profile_path says */
     int thread_count;        /* of all devices together; 0: one for each core the process may use */
     bool overwrite;          /* measure anew where there is a profile */
-    uint64_t memory_bytes;   /* for what is measured; 0: what is enough (384 MiB a device or four
-                              * times the last cache), at most a quarter of what is free */
+    uint64_t memory_bytes;   /* for what is measured, of GPUs theirs; 0: what is enough (384 MiB a
+                              * device or four times the last cache, 8 GiB a device on GPUs), at most
+                              * a quarter of what is free */
     /* Before each point: how many there are at most, and a few words; or NULL. An answer other than
      * 0 stops (PHASOR_CANCELLED). */
     int (*progress)(void *context, uint64_t points_done, uint64_t points_total, const char *what);
@@ -545,6 +549,7 @@ PHASOR_API struct phasor_calibrate_params phasor_calibrate_params_default(void);
 
 struct phasor_calibrate_result {
     char processor[128], kernels[128];
+    char gpus[512]; /* "4 x NVIDIA A100-SXM4-80GB (sm_80)"; "" where devices are the CPU's */
     int rank_count, thread_count;
     uint64_t points_measured, points_found; /* found: by a call that was stopped */
     double spread_median; /* of all points: from the first quartile of its repeats to the third,
@@ -561,9 +566,9 @@ PHASOR_API enum phasor_status phasor_calibrate(const struct phasor_calibrate_par
                                                struct phasor_calibrate_result *result,
                                                struct phasor_error *err) PHASOR_MUST_CHECK;
 
-/* Where the profile of these devices and threads lies that nobody gave another place, and where plan
- * "auto" looks for it: in the folder of phasor_backup_path, named by the machine, the devices and the
- * threads. Freed by phasor_text_free; nothing is made. */
+/* Where the profile of these devices and threads lies that nobody gave another place, and where
+ * plan "auto" looks for it: in the folder of phasor_backup_path, named by the machine, the devices
+ * and the threads. Freed by phasor_text_free; nothing is made. */
 PHASOR_API enum phasor_status phasor_profile_path(char **out_path,
                                                   const struct phasor_calibrate_params *params,
                                                   struct phasor_error *err) PHASOR_MUST_CHECK;

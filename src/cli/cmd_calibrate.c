@@ -25,12 +25,13 @@ static const struct cli_option options[] = {
      "for it)",
      0, 0, NULL},
     {"devices", 0, OPTION_TEXT, AT(devices), "DEVICES",
-     "cpu, or cpu:N: as they will be in runs (cpu)", 0, 0, NULL},
+     "cpu, cpu:N, or GPUs such as cuda:0-3: as they will be in runs (cpu)", 0, 0, NULL},
     {"threads", 0, OPTION_COUNT, AT(threads), "COUNT",
      "threads of all devices together, as in runs (0: one for each core)", 0, 4096, NULL},
     {"memory", 0, OPTION_BYTES, AT(memory), "SIZE",
-     "memory for what is measured (384 MiB a device, at most a quarter of what is free)", 0, 0x1p62,
-     NULL},
+     "memory for what is measured (384 MiB a device, 8 GiB a GPU, at most a quarter of what is "
+     "free)",
+     0, 0x1p62, NULL},
     {"overwrite", 0, OPTION_FLAG, AT(overwrite), NULL, "measure a profile that is there anew", 0, 0,
      NULL},
     {"quiet", 'q', OPTION_FLAG, AT(quiet), NULL, "no progress, no summary", 0, 0, NULL},
@@ -48,6 +49,8 @@ static void print_result(const struct phasor_calibrate_result *result, const cha
     char text[256];
     table_row("profile", path);
     table_row("processor", result->processor);
+    if (*result->gpus != 0)
+        table_row("GPUs", result->gpus);
     snprintf(text, sizeof text, "%d x %s, %d threads", result->rank_count, result->kernels,
              result->thread_count);
     table_row("devices", text);

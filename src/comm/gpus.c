@@ -6,6 +6,10 @@
 #include "comm/nccl.h"
 #include "device/peers.h"
 
+/* A copy of some KiB takes microseconds; who shares a GPU, or the driver that wakes up, may keep it
+ * waiting. */
+#define COPY_SECONDS 10.0
+
 static int gpu_of(const struct comm_domain *domain, int rank)
 {
     const struct device *device = domain->devices[rank];
@@ -58,7 +62,7 @@ static enum status reach_each_other(struct comm_domain *domain, struct error *er
         const struct device *device = domain->devices[r];
         for (int other = 0; other < domain->rank_count; other++) {
             if (gpu_of(domain, r) != gpu_of(domain, other))
-                TRY(device->ops->peers->reach(device, domain->devices[other], err));
+                TRY(device->ops->peers->reach(device, domain->devices[other], COPY_SECONDS, err));
         }
     }
     return STATUS_OK;

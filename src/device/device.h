@@ -199,6 +199,21 @@ struct gpu_share {
 enum status device_cuda_create(struct device **out, const struct gpu_share *share,
                                struct error *err) MUST_CHECK;
 
+#define GPU_NAME_BYTES 256
+struct gpu_description {
+    char name[GPU_NAME_BYTES]; /* as the driver calls it: "NVIDIA H100 80GB HBM3" */
+    int capability;            /* 10 x major + minor */
+    uint64_t memory_bytes;     /* that it has, used or not */
+    uint64_t memory_left;      /* what a rank of this share would have from memory_get now */
+    int driver, runtime;       /* CUDA's versions as it counts them, 13000 for 13.0: the newest that
+                                * the driver knows, and that of this build */
+};
+
+/* What a GPU is that is not opened; of `share`, ordinal and sharer_count. Fails as
+ * device_cuda_create does. */
+enum status device_cuda_describe(struct gpu_description *out, const struct gpu_share *share,
+                                 struct error *err) MUST_CHECK;
+
 /* Whether this build can have one. */
 bool device_cuda_is_built(void);
 

@@ -71,9 +71,12 @@ struct peer_ops {
     enum status (*reached)(struct event *event, bool *out, struct error *err) MUST_CHECK;
 
     /* Copies from the other device's memory, put on streams of this one, go directly from here on
-     * where the two can reach each other; else through the host, as before. */
+     * where the two can reach each other; else through the host, as before. One is tried:
+     * STATUS_IO, with the cure, where it brings other bytes, or nothing for `patience_seconds`. In
+     * the latter case devices give nothing back when they are destroyed, and none is opened any
+     * more: to free memory would wait for that copy, too. */
     enum status (*reach)(const struct device *device, const struct device *other,
-                         struct error *err) MUST_CHECK;
+                         double patience_seconds, struct error *err) MUST_CHECK;
 
     /* For a library that uses the device itself: the number of the GPU, its stream (cudaStream_t),
      * and that it is the one that the calling thread means from here on. */

@@ -141,15 +141,12 @@ static enum status calibrate_params_make(struct calibrate_params *out,
     if (params->output_path != NULL && *params->output_path == 0)
         return error_set(err, STATUS_INVALID_ARGUMENT, "a name for the profile is needed");
     TRY(engine_devices_parse(&devices, params->devices, err));
-    if (devices.cuda)
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "--devices: GPUs cannot be calibrated yet; give cpu or cpu:N");
     if (params->thread_count < 0 || params->thread_count > CALIBRATE_THREADS_MAX)
         return error_set(err, STATUS_INVALID_ARGUMENT, "--threads: expected 0 to %d, found %d",
                          CALIBRATE_THREADS_MAX, params->thread_count);
     *out = (struct calibrate_params){
         .output_path = params->output_path,
-        .rank_count = devices.rank_count,
+        .devices = devices,
         .thread_count = params->thread_count,
         .overwrites = params->overwrite,
         .memory_bytes = params->memory_bytes,
@@ -164,7 +161,7 @@ static enum status profile_path(char **out, const struct calibrate_params *param
                                 struct error *err)
 {
     struct profile_identity here;
-    profile_identity_here(&here, "", params->rank_count, params->thread_count);
+    TRY(profile_identity_of(&here, &params->devices, params->thread_count, err));
     return profile_path_in_cache(out, &here, err);
 }
 
@@ -204,7 +201,7 @@ static void calibrate_tell(struct phasor_calibrate_result *out,
                            const struct calibrate_report *report)
 {
     *out = (struct phasor_calibrate_result){
-        .rank_count = report->identity.ranks,
+        .rank_count = report->identity.devices.rank_count,
         .thread_count = report->identity.threads,
         .points_measured = report->points_measured,
         .points_found = report->points_found,
@@ -212,8 +209,10 @@ static void calibrate_tell(struct phasor_calibrate_result *out,
     };
     memcpy(out->processor, report->identity.processor, sizeof out->processor);
     memcpy(out->kernels, report->identity.kernels, sizeof out->kernels);
+    memcpy(out->gpus, report->identity.gpus, sizeof out->gpus);
 }
-_Static_assert(sizeof((struct phasor_calibrate_result *)0)->kernels == PROFILE_NAME_BYTES,
+_Static_assert(sizeof((struct phasor_calibrate_result *)0)->kernels == PROFILE_NAME_BYTES &&
+                   sizeof((struct phasor_calibrate_result *)0)->gpus == PROFILE_GPUS_BYTES,
                "names fit the public struct");
 
 enum phasor_status phasor_calibrate(const struct phasor_calibrate_params *params,

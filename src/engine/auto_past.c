@@ -29,7 +29,7 @@ static void tell(const struct engine_choice *choice, const struct engine_basis *
 {
     char layouts[LAYOUT_TEXT_BYTES];
     plan_layouts_format(layouts, &choice->layouts);
-    log_write(&basis->params->log, basis->rank_count > 1 ? LOG_INFO : LOG_DEBUG,
+    log_write(&basis->params->log, basis->devices->rank_count > 1 ? LOG_INFO : LOG_DEBUG,
               "plan: %s%s%s, with which the run was begun", layouts, choice->has_way ? " by " : "",
               choice->has_way ? way_names[choice->way] : "");
 }
@@ -45,7 +45,8 @@ static void take(struct engine_choice *out, struct batch_staying *staying, const
     struct engine_choice choice = {.is_made = true};
     struct error ignored;
     if (text == NULL ||
-        plan_layouts_parse(&choice.layouts, text, basis->rank_count, &ignored) != STATUS_OK ||
+        plan_layouts_parse(&choice.layouts, text, basis->devices->rank_count, &ignored) !=
+            STATUS_OK ||
         plan_layouts_check(&choice.layouts, &shape, &ignored) != STATUS_OK)
         return;
     if (plan_layouts_differ(&choice.layouts)) {

@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "base/size_text.h"
 #include "base/system.h"
+#include "device/device.h"
 #include "engine/auto_past.h"
 #include "engine/auto_pick.h"
 #include "engine/auto_profile.h"
@@ -210,22 +211,43 @@ static void tell_none(const struct log_sink *log, const struct plan_table *table
 
 /* ---- The whole ------------------------------------------------------------------------------- */
 
-/* Less what a run takes beside weights, cache and passes: tables, and what is priced nowhere, such
- * as streams and what a way works with. */
-static uint64_t memory_of_rank(const struct engine_params *params, int rank_count,
-                               uint64_t table_bytes)
+/* Of all ranks together: what the machine has free; of GPUs that of the rank with the least, for
+ * each. */
+static enum status memory_there(uint64_t *out, const struct engine_devices *devices,
+                                struct error *err)
 {
-    uint64_t there = (uint64_t)((double)system_memory_available() * PLAN_USABLE_SHARE);
-    uint64_t budget = params->memory_bytes;
-    uint64_t bytes = budget > 0 && budget < there ? budget : there;
-    uint64_t beside = table_bytes + UNPRICED_BYTES * (uint64_t)rank_count;
-    return (bytes > beside ? bytes - beside : 0) / (uint64_t)rank_count;
+    uint64_t least = UINT64_MAX;
+    for (int r = 0; devices->cuda && r < devices->rank_count; r++) {
+        const struct gpu_share share = {.ordinal = devices->gpus[r],
+                                        .sharer_count = engine_devices_sharers(devices, r)};
+        struct gpu_description gpu;
+        TRY(device_cuda_describe(&gpu, &share, err));
+        least = gpu.memory_left < least ? gpu.memory_left : least;
+    }
+    *out = devices->cuda ? least * (uint64_t)devices->rank_count : system_memory_available();
+    return STATUS_OK;
 }
 
-static struct plan_subject_params subject_of(const struct auto_plan *plan,
-                                             const struct profile *profile,
-                                             const struct engine_basis *basis)
+/* Less what a run takes beside weights, cache and passes: tables, and what is priced nowhere, such
+ * as streams and what a way works with. */
+static enum status memory_of_rank(uint64_t *out, const struct engine_params *params,
+                                  const struct engine_devices *devices, uint64_t table_bytes,
+                                  struct error *err)
 {
+    uint64_t all, ranks = (uint64_t)devices->rank_count, budget = params->memory_bytes;
+    TRY(memory_there(&all, devices, err));
+    uint64_t there = (uint64_t)((double)all * PLAN_USABLE_SHARE);
+    uint64_t bytes = budget > 0 && budget < there ? budget : there;
+    uint64_t beside = table_bytes + UNPRICED_BYTES * ranks;
+    *out = (bytes > beside ? bytes - beside : 0) / ranks;
+    return STATUS_OK;
+}
+
+static enum status subject_make(struct plan_subject_params *out, const struct auto_plan *plan,
+                                const struct profile *profile, const struct engine_basis *basis,
+                                struct error *err)
+{
+    uint64_t memory_bytes;
     const struct engine_params *params = basis->params;
     const struct phasor_batch_params *batch = plan->batch;
     const struct model_config *config = checkpoint_config(basis->checkpoint);
@@ -233,14 +255,15 @@ static struct plan_subject_params subject_of(const struct auto_plan *plan,
     int64_t wave = batch != NULL ? batch->max_num_seqs : params->max_num_seqs;
     pass = pass > 0 ? pass : PASS_TOKENS_DEFAULT;
     wave = wave > 0 ? wave : RUN_SEQUENCES_DEFAULT;
-    return (struct plan_subject_params){
+    TRY(memory_of_rank(&memory_bytes, params, basis->devices,
+                       run_table_bytes(wave, pass, config->vocab_count), err));
+    *out = (struct plan_subject_params){
         .config = config,
         .profile = profile,
-        .rank_count = basis->rank_count,
+        .rank_count = basis->devices->rank_count,
         .dtype = basis->types.matrices,
         .has_int4_experts = params->has_int4_experts,
-        .memory_bytes = memory_of_rank(params, basis->rank_count,
-                                       run_table_bytes(wave, pass, config->vocab_count)),
+        .memory_bytes = memory_bytes,
         .kv_bytes = batch != NULL ? batch->kv_bytes : params->kv_bytes,
         .load = plan->load,
         .allows_int4 = !params->is_exact,
@@ -248,6 +271,7 @@ static struct plan_subject_params subject_of(const struct auto_plan *plan,
         .wave_max = wave,
         .routing_deviation = ROUTING_DEVIATION,
     };
+    return STATUS_OK;
 }
 
 static void choice_take(struct auto_plan *plan, struct engine_choice *out,
@@ -338,13 +362,14 @@ static enum status plan_for(struct auto_plan *plan, struct engine_choice *out,
                             const struct batch_lengths *lengths, const struct profile *profile,
                             const struct engine_basis *basis, struct error *err)
 {
-    const struct plan_subject_params subject = subject_of(plan, profile, basis);
+    struct plan_subject_params subject;
     const struct auto_limits limits = {
         .engine = basis->params,
         .has_backup = engine_backup_is_at_hand(basis->params, basis->checkpoint),
     };
     struct plan_answer answer;
     enum status status = STATUS_OK;
+    TRY(subject_make(&subject, plan, profile, basis, err));
     tell_question(&subject, &basis->params->log);
     TRY(plan_answer_find(&answer,
                          &(struct plan_question){
@@ -379,16 +404,6 @@ static enum status plan_with(struct auto_plan *plan, struct engine_choice *out,
     return status;
 }
 
-/* Why there is nothing that a profile could choose; NULL: there is. */
-static const char *why_static(const struct engine_basis *basis)
-{
-    if (basis->has_gpus)
-        return "plans for GPUs are not chosen by measured times yet";
-    if (checkpoint_config(basis->checkpoint)->expert_count == 0)
-        return "the model has no experts to lay out";
-    return NULL;
-}
-
 enum status auto_plan_choose(void *context, struct engine_choice *out,
                              const struct engine_basis *basis, struct error *err)
 {
@@ -402,13 +417,12 @@ enum status auto_plan_choose(void *context, struct engine_choice *out,
         return order_restore(plan, &staying, basis, err);
     if (out->is_made)
         return STATUS_OK;
-    const char *why = why_static(basis);
-    if (why != NULL) {
+    if (checkpoint_config(basis->checkpoint)->expert_count == 0) {
         if (plan->profile_path != NULL)
             log_write(&basis->params->log, LOG_WARNING,
-                      "--profile %s is not used: %s; the plan is static tensor parallelism, unless "
-                      "--plan names one",
-                      plan->profile_path, why);
+                      "--profile %s is not used: the model has no experts to lay out; the plan is "
+                      "static tensor parallelism, unless --plan names one",
+                      plan->profile_path);
         return STATUS_OK;
     }
     TRY(auto_profile_read(&file, &fits, plan->profile_path, basis, err));

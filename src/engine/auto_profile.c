@@ -5,10 +5,12 @@
 #include "base/memory.h"
 #include "engine/plan_source.h"
 
-/* "phasor calibrate --devices cpu:4 --threads 8 -o FILE": what measures this box. */
+/* "phasor calibrate --devices cuda:0-3 --threads 8 -o FILE": what measures this box. */
 static void cure_append(struct text *out, const char *named, const struct engine_basis *basis)
 {
-    text_append_format(out, "phasor calibrate --devices cpu:%d", basis->rank_count);
+    char devices[ENGINE_DEVICES_BYTES];
+    engine_devices_format(devices, basis->devices);
+    text_append_format(out, "phasor calibrate --devices %s", devices);
     if (basis->params->thread_count > 0)
         text_append_format(out, " --threads %d", (int)basis->params->thread_count);
     if (named != NULL)
@@ -20,7 +22,7 @@ static void tell_missing(const struct engine_basis *basis)
 {
     struct text cure = {0};
     cure_append(&cure, NULL, basis);
-    if (!cure.failed && basis->rank_count > 1)
+    if (!cure.failed && basis->devices->rank_count > 1)
         log_write(&basis->params->log, LOG_INFO,
                   "plan: static tensor parallelism, as this machine's times are not measured; %s, "
                   "once, lets the fastest plan be chosen",
@@ -82,7 +84,7 @@ enum status auto_profile_read(struct profile_file *out, bool *fits, const char *
     struct error no_cache;
     char *found;
     *fits = false;
-    TRY(profile_identity_of_cpu(&here, basis->rank_count, basis->params->thread_count, err));
+    TRY(profile_identity_of(&here, basis->devices, basis->params->thread_count, err));
     if (path != NULL)
         return read_at(out, fits, path, path, &here, basis, err);
     enum status status = profile_path_in_cache(&found, &here, &no_cache);

@@ -19,8 +19,10 @@
 #define SAVE_SECONDS     5.0
 #define READ_FILE_SUFFIX ".partial-read"
 
-/* Of a rank: weights that no cache holds, and shapes as large as a model's. */
+/* Of a rank: weights that no cache holds, and shapes as large as a model's. A GPU has all shapes.
+ */
 #define RANK_BYTES       ((uint64_t)384 << 20)
+#define GPU_BYTES        ((uint64_t)8 << 30)
 #define CACHES_OF_MEMORY 4
 
 /* ---- What the tables ask for ----------------------------------------------------------------- */
@@ -291,35 +293,38 @@ static enum status store_open(struct calibration *now, struct error *err)
 static uint64_t memory_of(const struct calibration *now)
 {
     uint64_t caches = system_cache_bytes() * CACHES_OF_MEMORY;
-    uint64_t ranks = (uint64_t)now->params.rank_count, each = RANK_BYTES;
-    uint64_t most = system_memory_available() / 4;
+    uint64_t ranks = (uint64_t)now->params.devices.rank_count, each = RANK_BYTES;
+    uint64_t most = box_memory_left(now->box) / 4;
     if (now->params.memory_bytes > 0)
         return now->params.memory_bytes;
     each = caches / ranks > each ? caches / ranks : each;
+    if (now->params.devices.cuda)
+        each = GPU_BYTES;
     return each * ranks < most ? each * ranks : most;
 }
 
 static enum status box_get(struct calibration *now, struct error *err)
 {
-    struct box_params box = {.rank_count = now->params.rank_count,
-                             .thread_count = now->params.thread_count};
-    TRY(box_open(&now->box, &box, err));
-    profile_identity_here(&now->store.identity, box_device(now->box, 0)->ops->name, box.rank_count,
-                          box.thread_count);
-    return STATUS_OK;
+    const struct engine_devices *devices = &now->params.devices;
+    struct box_params box = {.rank_count = devices->rank_count,
+                             .thread_count = now->params.thread_count,
+                             .gpus = devices->cuda ? devices->gpus : NULL,
+                             .log = now->params.log};
+    TRY(profile_identity_of(&now->store.identity, devices, box.thread_count, err));
+    return box_open(&now->box, &box, err);
 }
 
 static enum status meter_get(struct calibration *now, struct error *err)
 {
-    uint64_t ranks = (uint64_t)now->params.rank_count;
+    uint64_t ranks = (uint64_t)now->params.devices.rank_count;
     now->params.memory_bytes = memory_of(now);
     if (now->params.memory_bytes < METER_RANK_BYTES_MIN * ranks)
         return error_set(err, STATUS_NO_MEMORY,
                          "%.0f MiB of memory are too little to measure %d devices; free some, or "
                          "use fewer devices",
-                         (double)now->params.memory_bytes / 0x1p20, now->params.rank_count);
+                         (double)now->params.memory_bytes / 0x1p20, now->params.devices.rank_count);
     struct meter_params meter = meter_params_default(now->box, now->params.memory_bytes);
-    meter.shares_cores = now->store.identity.threads > now->store.identity.cores;
+    meter.shares_cores = profile_identity_sharing(&now->store.identity) > 1;
     meter.point_seconds = now->plan->point_seconds;
     meter.sample_seconds = now->plan->sample_seconds;
     return meter_create(&now->meter, &meter, err);
@@ -334,7 +339,7 @@ static int compare_spreads(const void *a, const void *b)
 
 static enum status measure_all(struct calibration *now, struct error *err)
 {
-    now->total = (uint64_t)calibrate_plan_points(now->plan, now->params.rank_count);
+    now->total = (uint64_t)calibrate_plan_points(now->plan, now->params.devices.rank_count);
     TRY(calibration_rates(now, err));
     for (int look = 0; look < 2; look++) {
         now->looked_once = look == 1 ? now->store.count : 0;
@@ -385,7 +390,7 @@ enum status calibrate_run(struct calibrate_report *out, const struct calibrate_p
     struct calibration *now;
     TRY(memory_get((void **)&now, 1, sizeof *now, "the calibration", err));
     now->params = *params;
-    now->plan = params->plan != NULL ? params->plan : &calibrate_plan_default;
+    now->plan = params->plan != NULL ? params->plan : calibrate_plan_of(&params->devices);
     now->out = &file;
     enum status status = paths_make(now, err);
     if (status == STATUS_OK)

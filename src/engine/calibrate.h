@@ -12,11 +12,12 @@
 
 struct calibrate_params {
     const char *output_path;
-    int rank_count;                    /* CPU devices */
+    struct engine_devices devices;
     int thread_count;                  /* see box_params */
     bool overwrites;                   /* a profile that is there */
-    uint64_t memory_bytes;             /* 0: what is enough, at most a quarter of what is free */
-    const struct calibrate_plan *plan; /* NULL: calibrate_plan_default */
+    uint64_t memory_bytes;             /* 0: what is enough, at most a quarter of what is free; of
+                                        * GPUs theirs, of all ranks together */
+    const struct calibrate_plan *plan; /* NULL: calibrate_plan_of the devices */
     struct log_sink log;
     /* An answer other than 0 stops; before each point. `what` is a few words. May be NULL. */
     int (*progress)(void *context, uint64_t done, uint64_t total, const char *what);

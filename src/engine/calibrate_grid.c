@@ -8,9 +8,7 @@
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 
 /* Of attention's shapes: what no axis tells. */
-#define ATTENTION_KV_HEADS     4
-#define ATTENTION_SEGMENTS_MAX 8
-#define ATTENTION_TOKENS       4096 /* of all segments together, where they are short */
+#define ATTENTION_KV_HEADS 4
 
 static int64_t whole(double value)
 {
@@ -28,9 +26,9 @@ static struct work_shape attention_work(const struct grid *grid,
     double scores = values[0], per_row = values[1], half = 0.5 / per_row;
     int64_t rows = whole((scores / values[2] - half) / (1 - half));
     int64_t tokens = whole(per_row * (double)rows);
-    int64_t count = ATTENTION_TOKENS / tokens;
+    int64_t count = grid->tokens_max / tokens;
     tokens = tokens < rows ? rows : tokens;
-    count = count < 1 ? 1 : count > ATTENTION_SEGMENTS_MAX ? ATTENTION_SEGMENTS_MAX : count;
+    count = count < 1 ? 1 : count > grid->segments_max ? grid->segments_max : count;
     int64_t pairs = whole((double)rows * ((double)tokens - (double)(rows - 1) / 2));
     int64_t heads = whole(fmin(scores * (double)tokens / (double)pairs, values[2]));
     return (struct work_shape){.kind = grid->kind,
@@ -88,6 +86,7 @@ struct work_shape grid_work(const struct grid *grid, const double values[PROFILE
 #define ATTENTION(dtype_)                                                                          \
     {                                                                                              \
         .kind = WORK_ATTENTION, .dtype = (dtype_), .axis_count = 4, .points_max = 360,             \
+        .segments_max = 8, .tokens_max = 4096,                                                     \
         .axes = {{WORK_SIZE_SCORE_ROWS,                                                            \
                   -1,                                                                              \
                   1,                                                                               \
@@ -144,6 +143,11 @@ const struct calibrate_plan calibrate_plan_default = {
     .point_seconds = 0.12,
     .sample_seconds = 2e-3,
 };
+
+const struct calibrate_plan *calibrate_plan_of(const struct engine_devices *devices)
+{
+    return devices->cuda ? &calibrate_plan_gpus : &calibrate_plan_default;
+}
 
 /* Rates are measured once, all else twice. */
 int64_t calibrate_plan_points(const struct calibrate_plan *plan, int rank_count)

@@ -21,6 +21,8 @@ struct grid {
     int axis_count;
     struct grid_axis axes[PROFILE_AXES_MAX];
     int points_max; /* with all that are added: no more than so many */
+    /* Of attention: as many segments as have so many tokens together, up to so many. */
+    int64_t segments_max, tokens_max;
     /* The shapes of the roofline: what computes most in a second, what reads most, and what costs
      * least. */
     struct work_shape most_flops, most_bytes, least;
@@ -45,6 +47,11 @@ struct calibrate_plan {
 
 /* Two to five minutes on two cores. */
 extern const struct calibrate_plan calibrate_plan_default;
+
+/* As long, and with larger shapes: a GPU reaches its rate where a pass has thousands of rows. */
+extern const struct calibrate_plan calibrate_plan_gpus;
+
+const struct calibrate_plan *calibrate_plan_of(const struct engine_devices *devices);
 
 /* The points at most, for who shows progress. */
 int64_t calibrate_plan_points(const struct calibrate_plan *plan, int rank_count);

@@ -382,7 +382,7 @@ static enum status collective_keep(struct collective_table *out,
 
 static bool is_group(const struct calibration *now, int size, bool is_strided)
 {
-    int ranks = now->params.rank_count;
+    int ranks = now->params.devices.rank_count;
     return ranks % size == 0 && (!is_strided || size < ranks);
 }
 
@@ -390,7 +390,7 @@ enum status calibration_collectives(struct calibration *now, struct error *err)
 {
     struct collective_table *tables;
     const struct profile_point **points;
-    int count = 0, most = now->params.rank_count * 2 * GROUP_OP_COUNT;
+    int count = 0, most = now->params.devices.rank_count * 2 * GROUP_OP_COUNT;
     TRY(calibration_get(&tables, now, (size_t)most, sizeof *tables, err));
     TRY(calibration_get(&points, now, (size_t)most, sizeof *points, err));
     for (int i = 4 * GROUP_OP_COUNT; i < most + 2 * GROUP_OP_COUNT; i++) {

@@ -95,8 +95,7 @@ static enum status plan_choose(struct engine *engine, struct engine_params *chos
         .checkpoint = engine->checkpoint,
         .tokenizer = engine->tokenizer,
         .types = *types,
-        .rank_count = engine_layout(engine)->rank_count,
-        .has_gpus = engine->devices.cuda,
+        .devices = &engine->devices,
     };
     if (chosen->plan != NULL || chosen->choose == NULL)
         return STATUS_OK;

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "base/watch.h"
 #include "comm/comm.h"
+#include "engine/engine_devices.h"
 #include "engine/generator.h"
 #include "exec/weights.h"
 #include "layout/layout.h"
@@ -28,8 +29,7 @@ struct engine_basis {
     const struct checkpoint *checkpoint;
     const struct tokenizer *tokenizer; /* NULL: the checkpoint has none */
     struct weight_types types;
-    int rank_count;
-    bool has_gpus; /* the ranks are GPUs */
+    const struct engine_devices *devices;
 };
 
 struct engine_choice {
@@ -133,18 +133,6 @@ enum status engine_settle(struct engine *engine, struct error *err) MUST_CHECK;
 
 /* Who is asked between two layers that move, from now on: its failure is engine_enter's. */
 void engine_watch(struct engine *engine, const struct watch *watch);
-
-/* What the ranks of an engine are. */
-struct engine_devices {
-    int rank_count;
-    bool cuda;                /* rank r is the GPU cuda:gpus[r]; else they are shares of the CPU */
-    int gpus[COMM_RANKS_MAX]; /* some may be the same */
-};
-
-/* "cpu", "cpu:N", or GPUs: "cuda:" and, between commas, numbers (3), ranges (0-3) and numbers with
- * how many ranks are on that one (0x4); NULL means "cpu", one rank. */
-enum status engine_devices_parse(struct engine_devices *out, const char *devices,
-                                 struct error *err) MUST_CHECK;
 
 #define ENGINE_PLAN_STATIC "static"
 

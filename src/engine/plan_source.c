@@ -47,11 +47,36 @@ static enum status fit_find(struct plan_source *out, struct error *err)
 {
     const struct profile_identity *file = &out->file.identity;
     struct profile_identity here;
-    TRY(profile_identity_of_cpu(&here, file->ranks, file->threads, err));
-    here.ranks = file->ranks;
+    enum status status = profile_identity_of(&here, &file->devices, file->threads, &out->misfit);
+    if (status == STATUS_UNSUPPORTED) { /* the GPUs are not here */
+        out->fit = PROFILE_FOREIGN;
+        return STATUS_OK;
+    }
+    if (status != STATUS_OK)
+        return error_set(err, status, "%s", out->misfit.message);
     here.threads = file->threads;
     out->fit = profile_identity_fit(file, &here, &out->misfit);
     return STATUS_OK;
+}
+
+/* Of each rank: a GPU's was measured, the CPU's are this machine's. */
+static uint64_t memory_of(const struct profile_identity *identity)
+{
+    uint64_t ranks = (uint64_t)identity->devices.rank_count;
+    uint64_t bytes =
+        identity->devices.cuda ? identity->memory_bytes : system_memory_total() / ranks;
+    return (uint64_t)((double)bytes * PLAN_USABLE_SHARE);
+}
+
+static void title_make(char out[PLAN_TITLE_BYTES], const struct profile_identity *identity)
+{
+    const char *processor = *identity->processor != 0 ? identity->processor : "a processor";
+    if (identity->devices.cuda)
+        snprintf(out, PLAN_TITLE_BYTES, "%d ranks on %s, %s with %d threads",
+                 identity->devices.rank_count, identity->gpus, processor, identity->threads);
+    else
+        snprintf(out, PLAN_TITLE_BYTES, "%d x %s on %s, %d threads", identity->devices.rank_count,
+                 identity->kernels, processor, identity->threads);
 }
 
 static enum status profile_read(struct plan_source *out, const char *path, struct error *err)
@@ -61,14 +86,11 @@ static enum status profile_read(struct plan_source *out, const char *path, struc
     TRY(profile_file_read(&out->file, path, err));
     out->is_measured = true;
     out->profile = &out->file.profile;
-    out->rank_count = identity->ranks;
-    out->memory_bytes =
-        (uint64_t)((double)system_memory_total() * PLAN_USABLE_SHARE / identity->ranks);
+    out->rank_count = identity->devices.rank_count;
+    out->memory_bytes = memory_of(identity);
     snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1,
              slash == NULL ? path : slash + 1);
-    snprintf(out->title, sizeof out->title, "%d x %s on %s, %d threads", identity->ranks,
-             identity->kernels, *identity->processor != 0 ? identity->processor : "a processor",
-             identity->threads);
+    title_make(out->title, identity);
     return fit_find(out, err);
 }
 

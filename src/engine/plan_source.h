@@ -9,13 +9,13 @@
 /* Of a device's memory: the rest is the driver's, the libraries', and what is cut into pieces. */
 #define PLAN_USABLE_SHARE 0.92
 
-#define PLAN_TITLE_BYTES 384
+#define PLAN_TITLE_BYTES 1024
 
 struct plan_source {
     const struct profile *profile;
     int rank_count;
-    uint64_t memory_bytes; /* of each device: what of it can be used; of a profile's box, which does
-                            * not say, this machine's over the ranks */
+    uint64_t memory_bytes; /* of each device: what of it can be used; of a profile of CPU devices,
+                            * which does not say, this machine's over the ranks */
     char name[256], title[PLAN_TITLE_BYTES];
     char hash[17]; /* XXH3 of the file, hexadecimal */
     bool is_measured;

@@ -16,6 +16,7 @@
 #define SPREAD_MAX     1e9
 #define LOG_RATIO_MAX  50.0
 #define AXIS_VALUE_MAX 1e18
+#define MEMORY_MAX     ((int64_t)1 << 50)
 
 /* What a sentence says of where it is: "box.json: work 3". */
 #define PLACE_BYTES 512
@@ -331,17 +332,23 @@ static enum status read_collectives(struct profile_file *out, struct reader *rea
 
 /* ---- What is not a table --------------------------------------------------------------------- */
 
-static enum status get_name_text(char out[PROFILE_NAME_BYTES], const struct reader *reader,
-                                 const json_t *object, const char *key)
+static enum status get_text(char *out, size_t capacity, const struct reader *reader,
+                            const json_t *object, const char *key)
 {
     const char *text;
     TRY(json_get_string(&text, object, reader->place, key, reader->err));
-    if (strlen(text) >= PROFILE_NAME_BYTES)
+    if (strlen(text) >= capacity)
         return error_set(reader->err, STATUS_LIMIT,
-                         "%s: \"%s\": expected at most %d bytes, found %zu", reader->place, key,
-                         PROFILE_NAME_BYTES - 1, strlen(text));
-    snprintf(out, PROFILE_NAME_BYTES, "%s", text);
+                         "%s: \"%s\": expected at most %zu bytes, found %zu", reader->place, key,
+                         capacity - 1, strlen(text));
+    snprintf(out, capacity, "%s", text);
     return STATUS_OK;
+}
+
+static enum status get_name_text(char out[PROFILE_NAME_BYTES], const struct reader *reader,
+                                 const json_t *object, const char *key)
+{
+    return get_text(out, PROFILE_NAME_BYTES, reader, object, key);
 }
 
 static enum status get_count(int *out, const struct reader *reader, const json_t *object,
@@ -361,6 +368,28 @@ static enum status get_object(const json_t **out, struct reader *reader, const j
     return check_object(reader, *out);
 }
 
+/* Where the ranks are GPUs: as many as there are ranks. */
+static enum status get_gpus(struct profile_identity *out, const struct reader *reader,
+                            const json_t *box)
+{
+    struct engine_devices devices;
+    struct error ignored;
+    const char *text;
+    int64_t memory;
+    TRY(json_get_string(&text, box, reader->place, "devices", reader->err));
+    if (engine_devices_parse(&devices, text, &ignored) != STATUS_OK || !devices.cuda ||
+        devices.rank_count != out->devices.rank_count)
+        return error_set(reader->err, STATUS_FORMAT,
+                         "%s: \"devices\": expected %d GPUs such as cuda:0-3, found \"%s\"",
+                         reader->place, out->devices.rank_count, text);
+    TRY(get_text(out->gpus, sizeof out->gpus, reader, box, "gpus"));
+    TRY(get_name_text(out->cuda, reader, box, "cuda"));
+    TRY(json_get_int(&memory, box, reader->place, "memory", 1, MEMORY_MAX, reader->err));
+    out->devices = devices;
+    out->memory_bytes = (uint64_t)memory;
+    return STATUS_OK;
+}
+
 enum status profile_identity_read(struct profile_identity *out, const json_t *root,
                                   const char *file, struct error *err)
 {
@@ -372,8 +401,9 @@ enum status profile_identity_read(struct profile_identity *out, const json_t *ro
     TRY(get_name_text(out->processor, &reader, box, "processor"));
     TRY(get_name_text(out->kernels, &reader, box, "kernels"));
     TRY(get_count(&out->cores, &reader, box, "cores", 1 << 20));
-    TRY(get_count(&out->ranks, &reader, box, "ranks", COMM_RANKS_MAX));
-    return get_count(&out->threads, &reader, box, "threads", 1 << 20);
+    TRY(get_count(&out->devices.rank_count, &reader, box, "ranks", COMM_RANKS_MAX));
+    TRY(get_count(&out->threads, &reader, box, "threads", 1 << 20));
+    return json_object_get(box, "devices") == NULL ? STATUS_OK : get_gpus(out, &reader, box);
 }
 
 static enum status rates_read(struct profile_file *out, const json_t *root, const char *file,
@@ -416,7 +446,7 @@ static enum status read_all(struct profile_file *out, const json_t *root, const 
     TRY(check_format(root, file, err));
     TRY(profile_identity_read(&out->identity, root, file, err));
     TRY(rates_read(out, root, file, err));
-    out->profile.sharing = (double)out->identity.threads / out->identity.cores;
+    out->profile.sharing = profile_identity_sharing(&out->identity);
     TRY(read_works(out, &reader, root));
     return read_collectives(out, &reader, root);
 }

@@ -5,6 +5,7 @@
 
 #include "base/arena.h"
 #include "base/text.h"
+#include "engine/engine_devices.h"
 #include "planner/profile.h"
 
 #define PROFILE_FORMAT 1
@@ -20,12 +21,18 @@
 
 /* Which box it is, and what computes there: the fingerprint of its hardware, and of phasor. */
 #define PROFILE_NAME_BYTES 128
+#define PROFILE_GPUS_BYTES 512
 struct profile_identity {
     char processor[PROFILE_NAME_BYTES]; /* "Intel(R) Xeon(R) ..."; "" where nothing tells */
-    char kernels[PROFILE_NAME_BYTES];   /* "cpu (avx512vnni)" */
+    char kernels[PROFILE_NAME_BYTES];   /* of the first rank: "cpu (avx512vnni)", "cuda (sm_90)" */
     char version[PROFILE_NAME_BYTES];   /* of phasor: PHASOR_VERSION */
     int cores;                          /* that the process may use */
-    int ranks, threads;                 /* threads of all ranks together */
+    int threads;                        /* of the host, of all ranks together */
+    struct engine_devices devices;      /* the ranks */
+    /* Of GPUs; empty where the ranks are the CPU's. */
+    char gpus[PROFILE_GPUS_BYTES]; /* each once: "4 x NVIDIA A100-SXM4-80GB (sm_80)" */
+    char cuda[PROFILE_NAME_BYTES]; /* its versions: "runtime 13.0, driver 13.0" */
+    uint64_t memory_bytes;         /* of the rank with the least: of its GPU, over those on it */
 };
 
 struct profile_point {
@@ -74,7 +81,7 @@ int64_t profile_table_points(const struct work_table *table);
 
 enum profile_fit {
     PROFILE_FITS,
-    PROFILE_STALE,  /* of this box, by another version of phasor, or by other kernels */
+    PROFILE_STALE,  /* of this box, by another version of phasor or CUDA, or by other kernels */
     PROFILE_FOREIGN /* of another box, or of other ranks */
 };
 
@@ -83,19 +90,24 @@ enum profile_fit profile_identity_fit(const struct profile_identity *file,
                                       const struct profile_identity *here,
                                       struct error *difference);
 
-/* This machine with ranks of these kernels (device_ops.name) and so many threads of all of them
- * together; 0: one for each core. A rank has one at least. */
+/* This machine with so many of the CPU's ranks, of these kernels (device_ops.name), and so many
+ * threads of all of them together; 0: one for each core. A rank has one at least. */
 void profile_identity_here(struct profile_identity *out, const char *kernels, int ranks,
                            int thread_count);
 
-/* The same with the kernels that the CPU's ranks would have; a device is opened to ask. */
-enum status profile_identity_of_cpu(struct profile_identity *out, int ranks, int thread_count,
-                                    struct error *err) MUST_CHECK;
+/* The same with any devices and the kernels that they would have: of the CPU one is opened to ask,
+ * GPUs are described. STATUS_UNSUPPORTED for GPUs that are not there. */
+enum status profile_identity_of(struct profile_identity *out, const struct engine_devices *devices,
+                                int thread_count, struct error *err) MUST_CHECK;
+
+/* Ranks for each that computes: threads over cores, or ranks over GPUs. */
+double profile_identity_sharing(const struct profile_identity *identity);
 
 /* Where its profile lies when nobody says: in the cache (base/cache_folder.h),
- * "profile-cpu<ranks>-<hash of processor, cores and threads>.json", so that a stale one is found
- * and a foreign one is not. Kernels and version do not matter. `*out` is freed by memory_free;
- * STATUS_NOT_FOUND when there is no cache. */
+ * "profile-cpu<ranks>-<hash of processor, cores and threads>.json", and "profile-cuda<ranks>-..."
+ * whose hash is of the GPUs, too: so that a stale one is found and a foreign one is not. Kernels
+ * and versions do not matter. `*out` is freed by memory_free; STATUS_NOT_FOUND when there is no
+ * cache. */
 enum status profile_path_in_cache(char **out, const struct profile_identity *here,
                                   struct error *err) MUST_CHECK;
 

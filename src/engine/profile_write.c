@@ -48,6 +48,16 @@ static void put_numbers(struct json_writer *json, const char *key, const double 
 
 /* ---- Parts ----------------------------------------------------------------------------------- */
 
+static void put_gpus(struct json_writer *json, const struct profile_identity *identity)
+{
+    char devices[ENGINE_DEVICES_BYTES];
+    engine_devices_format(devices, &identity->devices);
+    put_string(json, "devices", devices);
+    put_string(json, "gpus", identity->gpus);
+    put_string(json, "cuda", identity->cuda);
+    put_int(json, "memory", (int64_t)identity->memory_bytes);
+}
+
 void profile_identity_write(struct json_writer *json, const struct profile_identity *identity)
 {
     put_string(json, "phasor", identity->version);
@@ -56,8 +66,10 @@ void profile_identity_write(struct json_writer *json, const struct profile_ident
     put_string(json, "processor", identity->processor);
     put_int(json, "cores", identity->cores);
     put_string(json, "kernels", identity->kernels);
-    put_int(json, "ranks", identity->ranks);
+    put_int(json, "ranks", identity->devices.rank_count);
     put_int(json, "threads", identity->threads);
+    if (identity->devices.cuda)
+        put_gpus(json, identity);
     json_write_close(json, '}');
 }
 

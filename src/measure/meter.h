@@ -4,7 +4,8 @@
  *
  * A sample is as many launches in a row as take some milliseconds, behind a collective that lets
  * all ranks begin together; its time is that of the slowest rank, for the others wait for it. Where
- * ranks share cores, it is the time until all ranks are done.
+ * ranks share cores or a GPU, it is the time until all ranks are done. On a GPU it begins when the
+ * collective has run there, and ends when the last launch has.
  * A point is the median of samples.
  */
 #ifndef PHASOR_MEASURE_METER_H
@@ -20,7 +21,7 @@
 struct meter_params {
     struct box *box;       /* borrowed; nobody else uses it meanwhile */
     uint64_t memory_bytes; /* of all ranks together: METER_RANK_BYTES_MIN for each, or more */
-    bool shares_cores;     /* ranks have more threads than there are cores */
+    bool shares_cores;     /* ranks have more threads than there are cores, or one GPU */
     double settled;        /* a point is done when its median is known to about this share ... */
     double point_seconds;  /* ... or after so long, with METER_SAMPLES_MIN samples at least */
     double

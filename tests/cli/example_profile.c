@@ -14,12 +14,9 @@ static bool set(struct example_profile *profile, const char *setting)
     const struct {
         const char *key;
         double *place;
-    } rates[] = {{"flops", &profile->flops_per_second},
-                 {"bytes", &profile->bytes_per_second},
-                 {"call", &profile->call_seconds},
-                 {"gather", &profile->gather_rate},
-                 {"exchange", &profile->exchange_rate},
-                 {"disk", &profile->disk_rate}};
+    } rates[] = {{"flops", &profile->flops_per_second}, {"bytes", &profile->bytes_per_second},
+                 {"call", &profile->call_seconds},      {"gather", &profile->gather_rate},
+                 {"exchange", &profile->exchange_rate}, {"disk", &profile->disk_rate}};
     const struct {
         const char *key;
         char *place;
@@ -43,7 +40,7 @@ static enum status write_in_cache(const struct example_profile *profile, struct 
 {
     struct profile_identity here;
     char *path;
-    TRY(profile_identity_of_cpu(&here, profile->identity.ranks, 0, err));
+    TRY(profile_identity_of(&here, &profile->identity.devices, 0, err));
     TRY(profile_path_in_cache(&path, &here, err));
     enum status status = cache_folder_make_above(path, err);
     if (status == STATUS_OK && !example_profile_write(profile, path, err))

@@ -43,6 +43,54 @@ Test(cuda_device, says_what_it_is)
     device_destroy(device);
 }
 
+/* Before it is opened; `memory_left` is what a rank then has. */
+Test(cuda_device, says_what_it_would_be)
+{
+    const struct gpu_share shared = {.ordinal = 1, .sharer_count = 3};
+    struct gpu_description found;
+    struct device *beside, *device;
+    struct error err;
+    void *held;
+    simt_device_count_set(2);
+    simt_global_bytes_set((size_t)64 << 20);
+    cr_assert(simt_capability_set(86));
+    cr_assert_eq(device_cuda_create(&beside, &gpu_1, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(beside->ops->memory_get(beside, &held, (size_t)16 << 20, "a test", &err),
+                 STATUS_OK);
+    cr_assert_eq(device_cuda_describe(&found, &shared, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(device_cuda_create(&device, &shared, &err), STATUS_OK, "%s", err.message);
+    cr_expect_eq(found.memory_left, device->ops->memory_left(device));
+    cr_expect_lt(found.memory_left, ((uint64_t)15 << 20) + 1);
+    device_destroy(device);
+    beside->ops->memory_free(beside, held);
+    device_destroy(beside);
+    cr_expect_str_eq(found.name, "emulated GPU");
+    cr_expect_eq(found.capability, 86);
+    cr_expect_eq(found.memory_bytes, (uint64_t)64 << 20);
+    cr_expect_eq(found.driver, CUDART_VERSION);
+    cr_expect_eq(found.runtime, CUDART_VERSION);
+    cr_assert_eq(device_cuda_describe(&found, &gpu_none, &err), STATUS_UNSUPPORTED);
+    simt_device_count_set(0);
+    cr_assert_eq(device_cuda_describe(&found, &gpu, &err), STATUS_UNSUPPORTED);
+    cr_assert_not_null(strstr(err.message, "no CUDA-capable device"), "%s", err.message);
+}
+
+Test(cuda_device, each_call_of_a_description_may_fail)
+{
+    uint64_t n = 1;
+    for (bool is_ahead = false; !is_ahead; n++) {
+        struct gpu_description found;
+        struct error err = {.message = ""};
+        simt_fail_at(n, cudaErrorUnknown);
+        enum status status = device_cuda_describe(&found, &gpu, &err);
+        is_ahead = simt_fail_is_ahead();
+        simt_fail_at(0, cudaSuccess);
+        cr_assert_eq(status == STATUS_OK, is_ahead, "call %d: %s", (int)n, err.message);
+        cr_assert(is_ahead || strstr(err.message, "cuda:0") != NULL, "%s", err.message);
+    }
+    cr_assert_gt(n, 5);
+}
+
 Test(cuda_device, that_is_not_there)
 {
     struct device *device = NULL;

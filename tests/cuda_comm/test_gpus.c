@@ -3,7 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "clock.h"
 #include "comm_tools.h"
 #include "device_bytes.h"
 #include "simt_control.h"
@@ -52,11 +54,11 @@ static void check_copies(bool are_direct, bool is_said)
     for (int again = 0; again < 2; again++) {
         struct gather gather = {.text = ""};
         struct error err;
-        uint64_t all = simt_peer_bytes(), direct = simt_direct_bytes();
         struct box_params params = {
             .rank_count = 3, .gpus = (int[]){0, 1, 2}, .log = {.write = tell, .context = &gather}};
         simt_device_count_set(3);
         cr_assert_eq(box_open(&gather.box, &params, &err), STATUS_OK, "%s", err.message);
+        uint64_t all = simt_peer_bytes(), direct = simt_direct_bytes();
         test_comm_create(gather.comms, gather.box, 3);
         test_box_run(gather.box, gather_rank, &gather);
         cr_assert_eq(simt_peer_bytes() - all, 600);
@@ -116,4 +118,107 @@ Test(gpus, each_call_of_opening_may_fail)
         cr_assert(status == STATUS_OK || simt_live_count() == 0, "at %d", n);
     }
     box_close(box);
+}
+
+/* ---- Whether GPUs reach each other that say so ----------------------------------------------- */
+
+static enum status open_box(struct error *err)
+{
+    struct box *box;
+    struct box_params params = {.rank_count = 2, .gpus = (int[]){0, 2}};
+    enum status status = box_open(&box, &params, err);
+    if (status == STATUS_OK)
+        box_close(box);
+    return status;
+}
+
+static void check_sentence(const struct error *err, const char *what)
+{
+    cr_expect_not_null(strstr(err->message, what), "%s", err->message);
+    cr_expect_not_null(strstr(err->message, "IOMMU"), "%s", err->message);
+    cr_expect_not_null(strstr(err->message, "NCCL_P2P_DISABLE=1"), "%s", err->message);
+}
+
+/* A copy each way; what is left of them is nothing. */
+Test(gpus, that_reach_each_other_are_tried)
+{
+    struct error err;
+    simt_device_count_set(3);
+    cr_assert_eq(open_box(&err), STATUS_OK, "%s", err.message);
+    cr_expect_geq(simt_direct_bytes(), 2 << 16);
+    cr_expect_eq(simt_live_count(), 0);
+}
+
+Test(gpus, a_copy_that_comes_wrong_is_told)
+{
+    struct error err;
+    simt_device_count_set(3);
+    simt_peer_copies_set(SIMT_PEER_WRONG);
+    cr_assert_eq(open_box(&err), STATUS_IO);
+    check_sentence(&err, "a copy from cuda:2 to cuda:0 brought other bytes than were sent");
+    cr_expect_eq(simt_live_count(), 0);
+    setenv("NCCL_P2P_DISABLE", "1", 1); /* the cure; what was reached before stays so here */
+    cr_expect_eq(open_box(&err), STATUS_OK, "%s", err.message);
+}
+
+#define TRIAL_PIECES 5 /* two of GPUs, two of the host, a stream */
+
+/* Who copies goes on when it does, and gives back what it has; nobody else does. */
+static void let_go(void)
+{
+    uint64_t held = simt_live_count();
+    simt_peer_copies_set(SIMT_PEER_SOUND);
+    while (simt_live_count() > held - TRIAL_PIECES)
+        usleep(1000);
+}
+
+/* A device beside, with something of each kind that it gives back. */
+struct beside {
+    struct device *device;
+    struct event *event;
+    void *memory, *pinned;
+};
+
+static void beside_open(struct beside *beside)
+{
+    static const struct gpu_share share = {.ordinal = 1};
+    struct error err;
+    cr_assert_eq(device_cuda_create(&beside->device, &share, &err), STATUS_OK, "%s", err.message);
+    const struct device_ops *ops = beside->device->ops;
+    cr_assert_eq(ops->memory_get(beside->device, &beside->memory, 64, "a test", &err), STATUS_OK);
+    cr_assert_eq(ops->host_memory_get(beside->device, &beside->pinned, 64, "a test", &err),
+                 STATUS_OK);
+    cr_assert_eq(ops->event_create(beside->device, &beside->event, &err), STATUS_OK);
+}
+
+static void beside_close(const struct beside *beside)
+{
+    const struct device_ops *ops = beside->device->ops;
+    ops->event_destroy(beside->device, beside->event);
+    ops->host_memory_free(beside->device, beside->pinned);
+    ops->memory_free(beside->device, beside->memory);
+    device_destroy(beside->device);
+}
+
+static void on_wait(void)
+{
+    clock_advance(11);
+}
+
+/* Nothing waits for it, and no GPU is opened behind it. */
+Test(gpus, a_copy_that_hangs_is_told)
+{
+    struct beside beside;
+    struct error err;
+    simt_device_count_set(3);
+    beside_open(&beside);
+    simt_peer_copies_set(SIMT_PEER_HANGING);
+    clock_on_wait(on_wait);
+    cr_assert_eq(open_box(&err), STATUS_IO);
+    check_sentence(&err, "a copy from cuda:2 to cuda:0 does not end");
+    cr_assert_eq(open_box(&err), STATUS_IO);
+    cr_expect_str_eq(err.message,
+                     "cuda:0 cannot be used: a copy between GPUs hangs in this process");
+    beside_close(&beside);
+    let_go();
 }

@@ -2,6 +2,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
+#include "cuda_batch.h"
 #include "gpu.h"
 #include "simt_control.h"
 #include "wave_tools.h"
@@ -20,42 +21,14 @@ static enum phasor_status model_open(struct phasor_model **out, const char *devi
     return phasor_model_open(out, &params, err);
 }
 
-/* The rows of a batch on these devices, freed by the caller. */
-static json_t *rows_of(const char *devices, const char *plan, enum phasor_transition transition)
-{
-    struct phasor_batch_params batch = wave_batch(wave_rows);
-    struct phasor_batch_result result;
-    struct phasor_model *model;
-    struct phasor_error err;
-    batch.max_num_batched_tokens = 32;
-    batch.overwrite = true;
-    cr_assert_eq(model_open(&model, devices, plan, transition, 0, &err), PHASOR_OK, "%s: %s",
-                 devices, err.message);
-    cr_assert_eq(phasor_batch_run(model, &batch, &result, &err), PHASOR_OK, "%s: %s", devices,
-                 err.message);
-    phasor_model_close(model);
-    return tools_read_rows(batch.output_path);
-}
-
-static const char *text_of(const json_t *rows, const char *id)
-{
-    const json_t *body = json_object_get(json_object_get(tools_row(rows, id), "response"), "body");
-    const json_t *choice = json_array_get(json_object_get(body, "choices"), 0);
-    return wave_text(choice, "text");
-}
-
 static void check_answers(const char *devices, const char *on_cpu, const char *plan,
                           enum phasor_transition transition)
 {
-    json_t *expected = rows_of(on_cpu, plan, transition);
-    json_t *found = rows_of(devices, plan, transition);
-    for (const char *id = "abcde"; *id != 0; id++) {
-        const char name[] = {*id, 0};
-        cr_assert_str_eq(text_of(found, name), text_of(expected, name), "%s, %s, row %s", devices,
-                         plan, name);
-    }
-    json_decref(expected);
-    json_decref(found);
+    struct phasor_model_params params = wave_model(WAVE_MODEL, plan, transition);
+    params.devices = on_cpu;
+    json_t *expected = cuda_batch_rows(&params, NULL);
+    params.devices = devices;
+    cuda_batch_compare(cuda_batch_rows(&params, NULL), expected, devices);
 }
 
 Test(cuda_engine, a_batch_has_the_answers_of_the_cpu)

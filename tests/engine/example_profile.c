@@ -14,7 +14,8 @@ void example_profile_init(struct example_profile *out, int ranks)
                                     .gather_rate = 1e11,
                                     .exchange_rate = 1e11,
                                     .disk_rate = 1e9};
-    if (profile_identity_of_cpu(&out->identity, ranks, 0, &err) != STATUS_OK)
+    const struct engine_devices devices = {.rank_count = ranks};
+    if (profile_identity_of(&out->identity, &devices, 0, &err) != STATUS_OK)
         memset(&out->identity, 0, sizeof out->identity);
 }
 
@@ -41,7 +42,7 @@ struct calls {
 
 static int calls_fill(struct calls *calls, const struct example_profile *profile)
 {
-    int count = 0, ranks = profile->identity.ranks;
+    int count = 0, ranks = profile->identity.devices.rank_count;
     for (int p = 0; p < POINTS; p++) {
         calls->bytes[p] = p == 0 ? 64 : 1 << 24;
         calls->seconds[0][p] = profile->call_seconds + calls->bytes[p] / profile->gather_rate;

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
-#include "engine/auto_plan.h"
+#include "engine/profile_file.h"
 #include "engine_tools.h"
 #include "example_profile.h"
 #include "phasor.h"
@@ -37,15 +37,6 @@ static void on_log(void *context, enum phasor_log_level level, const char *messa
     snprintf(told->last, sizeof told->last, "%s", message);
     told->notes += level == PHASOR_LOG_INFO;
     told->warnings += level == PHASOR_LOG_WARNING;
-}
-
-static void on_told(void *context, enum log_level level, const char *message)
-{
-    on_log(context,
-           level == LOG_DEBUG     ? PHASOR_LOG_DEBUG
-           : level == LOG_WARNING ? PHASOR_LOG_WARNING
-                                  : PHASOR_LOG_INFO,
-           message);
 }
 
 struct asked {
@@ -144,30 +135,6 @@ Test(auto_plan, nothing_known_is_static)
     phasor_model_close(opened(&asked));
 }
 
-/* A profile that was named is not passed over in silence. */
-Test(auto_plan, on_gpus_a_named_profile_is_not_used)
-{
-    struct asked asked;
-    struct checkpoint *checkpoint;
-    struct auto_plan plan;
-    struct engine_choice choice;
-    struct error err;
-    asked_init(&asked);
-    cr_assert_eq(checkpoint_open(&checkpoint, MODEL, &err), STATUS_OK, "%s", err.message);
-    const struct engine_params params = {.log = {on_told, &asked.told}};
-    const struct engine_basis basis = {
-        .params = &params, .checkpoint = checkpoint, .rank_count = 2, .has_gpus = true};
-    auto_plan_init(&plan);
-    cr_assert_eq(auto_plan_choose(&plan, &choice, &basis, &err), STATUS_OK);
-    cr_assert(!choice.is_made && asked.told.warnings == 0);
-    plan.profile_path = asked.profile;
-    cr_assert_eq(auto_plan_choose(&plan, &choice, &basis, &err), STATUS_OK);
-    cr_assert(!choice.is_made && asked.told.warnings == 1);
-    cr_assert_not_null(strstr(asked.told.last, asked.profile), "%s", asked.told.last);
-    auto_plan_deinit(&plan);
-    checkpoint_close(checkpoint);
-}
-
 Test(auto_plan, loads_are_checked)
 {
     struct asked asked;
@@ -259,7 +226,7 @@ Test(auto_plan, profiles_are_found_by_machine_and_devices)
     profile_identity_here(&here, "cpu (plain)", 2, 4);
     cr_assert_eq(here.threads, 4);
     other = here;
-    other.ranks = 4;
+    other.devices.rank_count = 4;
     cr_assert(is_elsewhere(&here, &other));
     other = here;
     other.threads = 8;

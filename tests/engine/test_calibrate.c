@@ -48,6 +48,8 @@ static const struct grid small_grids[] = {
         .dtype = DTYPE_BF16,
         .axis_count = 4,
         .points_max = 24,
+        .segments_max = 8,
+        .tokens_max = 4096,
         .axes = {{WORK_SIZE_SCORE_ROWS, -1, 1, 2, {1, 16}},
                  {2, 0, 1, 2, {1, 64}},
                  {3, 4, 1, 2, {1, 2}},
@@ -111,7 +113,7 @@ static int on_progress(void *context, uint64_t done, uint64_t total, const char 
 static struct calibrate_params params_of(const char *path, struct stopper *stopper)
 {
     return (struct calibrate_params){.output_path = path,
-                                     .rank_count = 4,
+                                     .devices = {.rank_count = 4},
                                      .memory_bytes = (uint64_t)32 << 20,
                                      .plan = &small_plan,
                                      .progress = on_progress,
@@ -201,7 +203,7 @@ Test(calibrate, gives_a_profile_that_has_a_time_for_everything)
     struct calibrate_params params = params_of(path, &stopper);
     calibrated(&report, &params);
     cr_expect_eq(report.points_found, 0);
-    cr_expect_eq(report.identity.ranks, 4);
+    cr_expect_eq(report.identity.devices.rank_count, 4);
     cr_expect_not(stopper.goes_back);
     cr_expect_eq(stopper.total, (uint64_t)calibrate_plan_points(&small_plan, 4));
     cr_expect_not(exists(tools_path(tools_folder(), "box.json.partial")));
@@ -233,10 +235,10 @@ static void check_place(const struct grid *grid, const double values[PROFILE_AXE
     }
 }
 
-Test(calibrate, shapes_of_the_grid)
+static void check_shapes(const struct calibrate_plan *plan)
 {
-    for (int g = 0; g < calibrate_plan_default.grid_count; g++) {
-        const struct grid *grid = &calibrate_plan_default.grids[g];
+    for (int g = 0; g < plan->grid_count; g++) {
+        const struct grid *grid = &plan->grids[g];
         int64_t points = 1;
         for (int a = 0; a < grid->axis_count; a++)
             points *= grid->axes[a].count;
@@ -251,6 +253,14 @@ Test(calibrate, shapes_of_the_grid)
             check_place(grid, values);
         }
     }
+}
+
+Test(calibrate, shapes_of_the_grids)
+{
+    static const struct engine_devices cpus = {.rank_count = 2}, gpus = {.cuda = true};
+    cr_assert_neq(calibrate_plan_of(&cpus), calibrate_plan_of(&gpus));
+    check_shapes(calibrate_plan_of(&cpus));
+    check_shapes(calibrate_plan_of(&gpus));
 }
 
 /* At the points of a table the profile says what was measured there. */
@@ -451,14 +461,14 @@ Test(calibrate, what_is_of_another_box_is_not_gone_on_with)
     struct calibrate_report report;
     stopped(path, 20);
     struct calibrate_params params = params_of(path, &stopper);
-    params.rank_count = 2;
+    params.devices.rank_count = 2;
     params.log = (struct log_sink){note, &notes};
     cr_expect_eq(calibrate_run(&report, &params, &err), STATUS_CANCELLED);
     cr_expect_eq(notes, 1);
     struct calibrate_store store;
     cr_assert_eq(calibrate_store_read(&store, tools_path(tools_folder(), "box.json.partial"), &err),
                  STATUS_OK);
-    cr_expect_eq(store.identity.ranks, 2);
+    cr_expect_eq(store.identity.devices.rank_count, 2);
     cr_expect_leq(store.count, 3);
     calibrate_store_deinit(&store);
 }

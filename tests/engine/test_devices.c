@@ -1,8 +1,9 @@
 /* What --devices means. */
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "engine/engine.h"
+#include "engine/engine_devices.h"
 
 static const struct {
     const char *text;
@@ -60,4 +61,56 @@ Test(devices, that_are_not)
         snprintf(found, sizeof found, "found \"%s\"", unsound[i]);
         cr_assert_not_null(strstr(err.message, found), "%s", err.message);
     }
+}
+
+/* The shortest text, of which the same devices are made. */
+static const char *const texts[][2] = {
+    {"cpu", "cpu:1"},
+    {"cpu:64", "cpu:64"},
+    {"cuda:7", "cuda:7"},
+    {"cuda:0,1,2,3", "cuda:0-3"},
+    {"cuda:2-2", "cuda:2"},
+    {"cuda:3,0-1", "cuda:3,0-1"},
+    {"cuda:0x4", "cuda:0x4"},
+    {"cuda:0x2,1x2", "cuda:0x2,1x2"},
+    {"cuda:0,1x2,2,3,5", "cuda:0,1x2,2-3,5"},
+    {"cuda:998,999x3", "cuda:998,999x3"},
+};
+
+Test(devices, have_a_text)
+{
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        struct engine_devices devices, again;
+        struct error err;
+        char text[ENGINE_DEVICES_BYTES];
+        cr_assert_eq(engine_devices_parse(&devices, texts[i][0], &err), STATUS_OK);
+        engine_devices_format(text, &devices);
+        cr_expect_str_eq(text, texts[i][1]);
+        cr_assert_eq(engine_devices_parse(&again, text, &err), STATUS_OK, "%s", err.message);
+        cr_expect_eq(memcmp(&again, &devices, sizeof again), 0, "%s", text);
+    }
+}
+
+/* The longest that there is: each GPU by itself, of three digits. */
+Test(devices, have_room_for_the_longest_text)
+{
+    struct engine_devices devices = {.rank_count = COMM_RANKS_MAX, .cuda = true};
+    char text[ENGINE_DEVICES_BYTES];
+    for (int r = 0; r < COMM_RANKS_MAX; r++)
+        devices.gpus[r] = 999 - 2 * r;
+    engine_devices_format(text, &devices);
+    cr_expect_eq(strlen(text), ENGINE_DEVICES_BYTES - 1);
+}
+
+Test(devices, share_gpus)
+{
+    struct engine_devices devices;
+    struct error err;
+    cr_assert_eq(engine_devices_parse(&devices, "cuda:0x2,1,3-4", &err), STATUS_OK);
+    cr_expect_eq(engine_devices_gpu_count(&devices), 4);
+    cr_expect_eq(engine_devices_sharers(&devices, 1), 2);
+    cr_expect_eq(engine_devices_sharers(&devices, 2), 1);
+    cr_assert_eq(engine_devices_parse(&devices, "cpu:4", &err), STATUS_OK);
+    cr_expect_eq(engine_devices_gpu_count(&devices), 0);
+    cr_expect_eq(engine_devices_sharers(&devices, 3), 1);
 }

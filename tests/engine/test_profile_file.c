@@ -300,7 +300,7 @@ Test(profile_file, stale_and_foreign_are_told_apart)
     cr_expect(strstr(why.message, "processor \"another\"") != NULL);
     for (int i = 0; i < 3; i++) {
         other = here;
-        *(int *[]){&other.cores, &other.ranks, &other.threads}[i] += 1;
+        *(int *[]){&other.cores, &other.devices.rank_count, &other.threads}[i] += 1;
         cr_expect_eq(profile_identity_fit(&other, &here, &why), PROFILE_FOREIGN);
     }
 }

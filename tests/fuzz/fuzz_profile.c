@@ -26,7 +26,7 @@ static void check_work(const struct profile *profile, const struct work_table *t
 static void check_accepted(const struct profile_file *file)
 {
     const struct profile *profile = &file->profile;
-    FUZZ_CHECK(file->identity.ranks >= 1 && file->identity.ranks <= 64);
+    FUZZ_CHECK(file->identity.devices.rank_count >= 1 && file->identity.devices.rank_count <= 64);
     check_rate(profile->disk_read);
     check_rate(profile->host_to_device);
     check_rate(profile->check);

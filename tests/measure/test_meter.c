@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "measure/meter.h"
 #include "measure/rates.h"
+#include "meter_gpus.h"
 
 TestSuite(meter, .timeout = 120);
 
@@ -23,8 +24,8 @@ struct rig {
 static void rig_open(struct rig *rig, int rank_count)
 {
     struct error err;
-    cr_assert_eq(box_open(&rig->box, &(struct box_params){.rank_count = rank_count}, &err),
-                 STATUS_OK, "%s", err.message);
+    const struct box_params box = {.rank_count = rank_count, .gpus = meter_gpus(rank_count)};
+    cr_assert_eq(box_open(&rig->box, &box, &err), STATUS_OK, "%s", err.message);
     struct meter_params params = meter_params_default(rig->box, RANK_BYTES * (uint64_t)rank_count);
     params.point_seconds = 1e-3;
     params.sample_seconds = 1e-4;

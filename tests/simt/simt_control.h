@@ -85,6 +85,11 @@ void simt_close_every(unsigned n);
 uint64_t simt_direct_bytes(void);
 void simt_peer_access_set(bool can);
 
+/* What comes of copies that go directly, as where something between the GPUs is in their way: a
+ * wrong byte, or nothing, until this is said again. Sound at the start. */
+enum simt_peer_copies { SIMT_PEER_SOUND, SIMT_PEER_WRONG, SIMT_PEER_HANGING };
+void simt_peer_copies_set(enum simt_peer_copies copies);
+
 /* Allocations of device and pinned memory, streams and events that are there now. */
 uint64_t simt_live_count(void);
 

@@ -93,6 +93,7 @@ struct buried {
 std::vector<buried> graves;
 uint64_t kernel_count, live_count, peer_bytes, direct_bytes;
 bool peers_reach = true;
+simt_peer_copies peer_copies = SIMT_PEER_SOUND;
 std::set<std::pair<int, int>> peers_reached; /* the second by the first */
 uint64_t fail_in, fail_kernel_in;            /* calls, kernels until then; 0: never */
 cudaError_t failure, kernel_failure, broken;
@@ -317,6 +318,20 @@ cudaError_t cudaGetDeviceCount(int *count)
     return cudaSuccess;
 }
 
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    GUARDED()
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    GUARDED()
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
 cudaError_t cudaSetDevice(int device)
 {
     GUARDED()
@@ -388,9 +403,18 @@ cudaError_t cudaMemcpyAsync(void *out, const void *in, size_t bytes, cudaMemcpyK
     int from = device_of(in), to = device_of(out);
     bool between = from != to && from != NO_DEVICE && to != NO_DEVICE;
     int other = from == stream->device ? to : from;
+    bool is_direct = between && peers_reached.count({stream->device, other}) != 0;
     peer_bytes += between ? bytes : 0;
-    direct_bytes += between && peers_reached.count({stream->device, other}) != 0 ? bytes : 0;
-    enqueue(stream, {[=] { std::memcpy(out, in, bytes); }, nullptr, 0, false});
+    direct_bytes += is_direct ? bytes : 0;
+    auto copy = [=] {
+        std::memcpy(out, in, bytes);
+        if (is_direct && peer_copies == SIMT_PEER_WRONG && bytes > 0)
+            static_cast<char *>(out)[bytes / 2] ^= 1;
+    };
+    if (is_direct && peer_copies == SIMT_PEER_HANGING)
+        enqueue(stream, {copy, nullptr, 0, false, [] { return peer_copies != SIMT_PEER_HANGING; }});
+    else
+        enqueue(stream, {copy, nullptr, 0, false});
     return cudaSuccess;
 }
 
@@ -688,6 +712,13 @@ void simt_peer_access_set(bool can)
 {
     locked guard;
     peers_reach = can;
+}
+
+void simt_peer_copies_set(enum simt_peer_copies copies)
+{
+    locked guard;
+    peer_copies = copies;
+    moved.notify_all();
 }
 
 uint64_t simt_live_count()

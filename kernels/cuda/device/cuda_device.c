@@ -9,6 +9,7 @@
 #include "kernels/cuda/device/cuda_operations.h"
 #include "kernels/cuda/device/cuda_peers.h"
 #include "kernels/cuda/device/cuda_pool.h"
+#include "kernels/cuda/device/cuda_reach.h"
 #include "kernels/cuda/device/cuda_stream.h"
 
 struct cuda_device {
@@ -173,6 +174,10 @@ static const struct device_ops cuda_ops = {
 static enum status gpu_find(int ordinal, struct error *err)
 {
     int count = 0;
+    if (cuda_is_stuck())
+        return error_set(err, STATUS_IO,
+                         "cuda:%d cannot be used: a copy between GPUs hangs in this process",
+                         ordinal);
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
@@ -191,12 +196,12 @@ static enum status gpu_find(int ordinal, struct error *err)
 
 /* This rank's share of what is free on the GPU, but for a sixteenth: NCCL, local memory of kernels
  * and the driver want some of it later. */
-static enum status memory_find(size_t *out, int ordinal, int sharer_count, struct error *err)
+static enum status memory_find(size_t *out, const struct gpu_share *share, struct error *err)
 {
-    size_t left, all;
-    CUDA_TRY(ordinal, cudaSetDevice(ordinal), err);
-    CUDA_TRY(ordinal, cudaMemGetInfo(&left, &all), err);
-    *out = (left - left / 16) / (size_t)sharer_count;
+    size_t left, all, sharer_count = share->sharer_count > 1 ? (size_t)share->sharer_count : 1;
+    CUDA_TRY(share->ordinal, cudaSetDevice(share->ordinal), err);
+    CUDA_TRY(share->ordinal, cudaMemGetInfo(&left, &all), err);
+    *out = (left - left / 16) / sharer_count;
     return STATUS_OK;
 }
 
@@ -204,10 +209,10 @@ static enum status memory_find(size_t *out, int ordinal, int sharer_count, struc
 static enum status gpu_describe(struct cuda_device *cuda, const struct gpu_share *share,
                                 struct error *err)
 {
-    int ordinal = share->ordinal, sharer_count = share->sharer_count > 1 ? share->sharer_count : 1;
+    int ordinal = share->ordinal;
     struct cudaDeviceProp properties;
     CUDA_TRY(ordinal, cudaGetDeviceProperties(&properties, ordinal), err);
-    TRY(memory_find(&cuda->pool.limit_bytes, ordinal, sharer_count, err));
+    TRY(memory_find(&cuda->pool.limit_bytes, share, err));
     cuda->common.launch = (struct cuda_launch){
         .multiprocessors = properties.multiProcessorCount,
         .capability = 10 * properties.major + properties.minor,
@@ -244,6 +249,28 @@ enum status device_cuda_create(struct device **out, const struct gpu_share *shar
 failed:
     cuda_destroy(&cuda->device);
     return status;
+}
+
+enum status device_cuda_describe(struct gpu_description *out, const struct gpu_share *share,
+                                 struct error *err)
+{
+    struct cudaDeviceProp properties;
+    size_t left;
+    int ordinal = share->ordinal, driver, runtime;
+    TRY(gpu_find(ordinal, err));
+    CUDA_TRY(ordinal, cudaGetDeviceProperties(&properties, ordinal), err);
+    CUDA_TRY(ordinal, cudaDriverGetVersion(&driver), err);
+    CUDA_TRY(ordinal, cudaRuntimeGetVersion(&runtime), err);
+    TRY(memory_find(&left, share, err));
+    *out = (struct gpu_description){
+        .capability = 10 * properties.major + properties.minor,
+        .memory_bytes = properties.totalGlobalMem,
+        .memory_left = left,
+        .driver = driver,
+        .runtime = runtime,
+    };
+    snprintf(out->name, sizeof out->name, "%s", properties.name);
+    return STATUS_OK;
 }
 
 bool device_cuda_is_built(void)

@@ -3,6 +3,7 @@
  * when. */
 #include "base/memory.h"
 #include "kernels/cuda/device/cuda_error.h"
+#include "kernels/cuda/device/cuda_reach.h"
 #include "kernels/cuda/device/cuda_stream.h"
 
 struct cuda_event {
@@ -85,7 +86,8 @@ void cuda_event_destroy(struct device *device, struct event *event)
     if (event == NULL)
         return;
     command_event_deinit(event);
-    (void)cudaEventDestroy(cuda_of(event)->event);
+    if (!cuda_is_stuck())
+        (void)cudaEventDestroy(cuda_of(event)->event);
     (void)cudaGetLastError();
     memory_free(event);
 }

@@ -4,6 +4,7 @@
 #include "kernels/cuda/device/cuda_peers.h"
 
 #include "kernels/cuda/device/cuda_error.h"
+#include "kernels/cuda/device/cuda_reach.h"
 #include "kernels/cuda/device/cuda_stream.h"
 
 _Static_assert(CUDA_SUM_MAX >= PEERS_MAX, "a kernel sums all peers");
@@ -90,7 +91,8 @@ static bool is_no_failure(cudaError_t error)
     return error == cudaErrorPeerAccessAlreadyEnabled || error == cudaErrorTooManyPeers;
 }
 
-static enum status reach(const struct device *device, const struct device *other, struct error *err)
+static enum status reach(const struct device *device, const struct device *other,
+                         double patience_seconds, struct error *err)
 {
     int can = 0;
     TRY(use(device, err));
@@ -99,7 +101,7 @@ static enum status reach(const struct device *device, const struct device *other
     if (error != cudaSuccess && !is_no_failure(error))
         return cuda_error_set(err, ordinal(device), "cudaDeviceEnablePeerAccess", error);
     (void)cudaGetLastError();
-    return STATUS_OK;
+    return can ? cuda_reach_try(ordinal(device), ordinal(other), patience_seconds, err) : STATUS_OK;
 }
 
 const struct peer_ops cuda_peers = {

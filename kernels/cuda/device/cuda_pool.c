@@ -1,6 +1,7 @@
 #include "kernels/cuda/device/cuda_pool.h"
 
 #include "kernels/cuda/device/cuda_error.h"
+#include "kernels/cuda/device/cuda_reach.h"
 
 void cuda_pool_init(struct cuda_pool *pool, int ordinal, size_t limit_bytes)
 {
@@ -65,6 +66,8 @@ void cuda_pool_free(struct cuda_pool *pool, void *memory)
     pthread_mutex_lock(&pool->lock);
     memory_list_remove(&pool->list, memory);
     pthread_mutex_unlock(&pool->lock);
+    if (cuda_is_stuck())
+        return;
     (void)cudaSetDevice(pool->ordinal);
     (void)cudaFree(memory);
     (void)cudaGetLastError();
@@ -92,7 +95,7 @@ enum status cuda_pinned_get(int ordinal, void **out, size_t bytes, const char *w
 
 void cuda_pinned_free(int ordinal, void *memory)
 {
-    if (memory == NULL)
+    if (memory == NULL || cuda_is_stuck())
         return;
     (void)cudaSetDevice(ordinal);
     (void)cudaFreeHost(memory);

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "base/trace.h"
 #include "kernels/cuda/device/cuda_error.h"
+#include "kernels/cuda/device/cuda_reach.h"
 
 /* ---- The stream's thread --------------------------------------------------------------------- */
 
@@ -136,6 +137,10 @@ static enum status stream_open(struct cuda_stream *cuda, enum stream_priority pr
 /* Nothing is on it that has not run. */
 static void stream_close(struct cuda_stream *cuda)
 {
+    if (cuda_is_stuck()) {
+        memory_free(cuda);
+        return;
+    }
     (void)cudaSetDevice(cuda->common->ordinal);
     if (cuda->launch.stream != NULL)
         (void)cudaStreamSynchronize(cuda->launch.stream);

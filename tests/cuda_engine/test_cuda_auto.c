@@ -1,0 +1,250 @@
+/* Runs on emulated GPUs whose plan nobody names: by the times that were measured there. What else a
+ * run chooses by: tests/engine/test_auto_plan.c. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cache_folder.h"
+#include "base/memory.h"
+#include "cuda_batch.h"
+#include "cuda_profile.h"
+#include "example_profile.h"
+#include "exec/weights.h"
+#include "gpu.h"
+#include "model/checkpoint.h"
+#include "simt_control.h"
+#include "wave_tools.h"
+
+TestSuite(cuda_auto, .timeout = 250);
+
+#define MIB ((size_t)1 << 20)
+
+/* What was logged, but for details: all notes, and the last warning. */
+struct told {
+    char notes[4096], warning[1024];
+    char plan[LAYOUT_TEXT_BYTES]; /* that was chosen */
+    int warnings;
+};
+
+static void note(struct told *told, const char *message)
+{
+    size_t length = strlen(told->notes);
+    snprintf(told->notes + length, sizeof told->notes - length, "%s\n", message);
+    if (sscanf(message, "plan: %95[^ ]", told->plan) == 1 && *told->plan != 0 &&
+        told->plan[strlen(told->plan) - 1] == ':')
+        told->plan[strlen(told->plan) - 1] = 0;
+}
+
+static void on_log(void *context, enum phasor_log_level level, const char *message)
+{
+    struct told *told = context;
+    if (level == PHASOR_LOG_INFO)
+        note(told, message);
+    if (level != PHASOR_LOG_WARNING)
+        return;
+    snprintf(told->warning, sizeof told->warning, "%s", message);
+    told->warnings++;
+}
+
+/* In f32, so that tokens do not depend on how a sum is cut. */
+static struct phasor_model_params params_of(struct told *told, const char *devices,
+                                            const char *profile)
+{
+    struct phasor_model_params params = wave_model(WAVE_MODEL, "auto", PHASOR_TRANSITION_AUTO);
+    memset(told, 0, sizeof *told);
+    params.devices = devices;
+    params.profile_path = profile;
+    params.log = on_log;
+    params.log_context = told;
+    return params;
+}
+
+/* A profile of these GPUs on which gathering is slow: not static tensor parallelism. */
+static const char *example_of(const char *devices)
+{
+    static char path[512]; /* not of tools_path: it is used for long */
+    struct example_profile profile;
+    struct engine_devices parsed;
+    struct error err;
+    cr_assert_eq(engine_devices_parse(&parsed, devices, &err), STATUS_OK);
+    snprintf(path, sizeof path, "%s/example.json", tools_folder());
+    example_profile_init(&profile, parsed.rank_count);
+    cr_assert_eq(profile_identity_of(&profile.identity, &parsed, 0, &err), STATUS_OK, "%s",
+                 err.message);
+    profile.gather_rate = 1e6;
+    cr_assert(example_profile_write(&profile, path, &err), "%s", err.message);
+    return path;
+}
+
+static json_t *cpu_rows(const char *devices)
+{
+    struct phasor_model_params params = wave_model(WAVE_MODEL, "static", PHASOR_TRANSITION_AUTO);
+    params.devices = devices;
+    return cuda_batch_rows(&params, NULL);
+}
+
+static void check_plan_is_legal(const char *plan, int ranks)
+{
+    struct plan_layouts layouts;
+    struct checkpoint *checkpoint;
+    struct error err;
+    cr_assert_eq(checkpoint_open(&checkpoint, WAVE_MODEL, &err), STATUS_OK, "%s", err.message);
+    struct model_shape shape = weights_shape(checkpoint_config(checkpoint));
+    checkpoint_close(checkpoint);
+    cr_assert_eq(plan_layouts_parse(&layouts, plan, ranks, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(plan_layouts_check(&layouts, &shape, &err), STATUS_OK, "%s", err.message);
+}
+
+/* From devices to tokens: measured, chosen, predicted, run. */
+Test(cuda_auto, a_run_takes_the_plan_of_a_calibration)
+{
+    static const struct {
+        const char *devices, *on_cpu;
+        int ranks;
+    } boxes[] = {{"cuda:0", "cpu:1", 1}, {"cuda:0-1", "cpu:2", 2}, {"cuda:0x4", "cpu:4", 4}};
+    gpu_count_use(2);
+    for (size_t i = 0; i < sizeof boxes / sizeof *boxes; i++) {
+        const char *path = tools_path(tools_folder(), "box.json");
+        struct calibrate_report report;
+        struct phasor_batch_result result;
+        struct told told;
+        cuda_profile_measure(&report, path, boxes[i].devices);
+        struct phasor_model_params params = params_of(&told, boxes[i].devices, path);
+        json_t *rows = cuda_batch_rows(&params, &result);
+        cr_expect_eq(told.warnings, 0, "%s", told.warning);
+        check_plan_is_legal(told.plan, boxes[i].ranks);
+        cr_expect(result.has_prediction);
+        cr_expect(result.predicted_prefill_seconds > 0 && result.predicted_decode_seconds > 0);
+        cuda_batch_compare(rows, cpu_rows(boxes[i].on_cpu), boxes[i].devices);
+        gpu_check_nothing_left();
+    }
+}
+
+Test(cuda_auto, a_plan_that_is_not_static)
+{
+    static const char *const devices[] = {"cuda:0-1", "cuda:0x2"};
+    gpu_count_use(2);
+    for (int i = 0; i < 2; i++) {
+        struct told told;
+        struct phasor_model_params params = params_of(&told, devices[i], example_of(devices[i]));
+        json_t *rows = cuda_batch_rows(&params, NULL);
+        cr_expect_eq(told.warnings, 0, "%s", told.warning);
+        check_plan_is_legal(told.plan, 2);
+        cr_expect_str_neq(told.plan, "tp2|tp2");
+        cuda_batch_compare(rows, cpu_rows("cpu:2"), devices[i]);
+        gpu_check_nothing_left();
+    }
+}
+
+/* What a run on these devices is told, with the profile at `path`; NULL: the one in the cache. */
+static void check_told(const char *devices, const char *path, bool is_warning, const char *sentence)
+{
+    struct told told;
+    struct phasor_model *model;
+    struct phasor_error err;
+    struct phasor_batch_params batch = wave_batch(wave_rows);
+    struct phasor_model_params params = params_of(&told, devices, path);
+    params.batch = &batch;
+    cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_OK, "%s", err.message);
+    phasor_model_close(model);
+    cr_expect_eq(told.warnings, is_warning, "%s", told.warning);
+    cr_expect_not_null(strstr(is_warning ? told.warning : told.notes, sentence), "%s; %s",
+                       told.warning, told.notes);
+}
+
+Test(cuda_auto, a_profile_of_others_is_foreign)
+{
+    gpu_count_use(3);
+    gpu_capability_use(86);
+    const char *path = example_of("cuda:0-1");
+    check_told("cuda:0-1", path, false, "plan: ");
+    check_told("cuda:1-2", path, true,
+               "foreign: it was measured with the devices \"cuda:0-1\", here it is \"cuda:1-2\"");
+    check_told("cpu:2", path, true, "foreign: it was measured with the devices \"cuda:0-1\"");
+    gpu_capability_use(75);
+    check_told("cuda:0-1", path, true,
+               "foreign: it was measured with the GPUs \"2 x emulated GPU (sm_86)\", here it is "
+               "\"2 x emulated GPU (sm_75)\"");
+    check_told("cuda:0-1", path, true, "calibrate --devices cuda:0-1 -o ");
+}
+
+Test(cuda_auto, a_profile_in_the_cache_is_found)
+{
+    struct profile_identity here;
+    struct engine_devices devices;
+    struct error err;
+    char *in_cache;
+    gpu_count_use(2);
+    cr_assert_eq(setenv("PHASOR_CACHE", tools_folder(), 1), 0);
+    check_told("cuda:0-1", NULL, false, "phasor calibrate --devices cuda:0-1, once,");
+    cr_assert_eq(engine_devices_parse(&devices, "cuda:0-1", &err), STATUS_OK);
+    cr_assert_eq(profile_identity_of(&here, &devices, 0, &err), STATUS_OK);
+    cr_assert_eq(profile_path_in_cache(&in_cache, &here, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(rename(example_of("cuda:0-1"), in_cache), 0);
+    memory_free(in_cache);
+    check_told("cuda:0-1", NULL, false, "times as fast as static tensor parallelism");
+    check_told("cuda:0x2", NULL, false, "phasor calibrate --devices cuda:0x2, once,");
+}
+
+/* However much the host has, a plan is for the memory of the GPUs. */
+Test(cuda_auto, a_plan_is_for_the_memory_of_the_gpus)
+{
+    struct told told;
+    struct phasor_model *model;
+    struct phasor_error err;
+    struct phasor_batch_params batch = wave_batch(wave_rows);
+    gpu_count_use(2);
+    struct phasor_model_params params = params_of(&told, "cuda:0-1", example_of("cuda:0-1"));
+    params.batch = &batch;
+    simt_global_bytes_set(8 * MIB);
+    cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_NO_MEMORY);
+    cr_expect_eq(told.warnings, 1);
+    cr_expect_not_null(strstr(told.warning, "no plan that can be run is predicted to fit"), "%s",
+                       told.warning);
+    gpu_check_nothing_left();
+}
+
+/* ---- phasor plan ----------------------------------------------------------------------------- */
+
+static json_t *planned(const char *path)
+{
+    struct phasor_plan_params params = phasor_plan_params_default();
+    struct phasor_error err;
+    json_error_t ignored;
+    char *text;
+    params.model = WAVE_MODEL;
+    params.box = path;
+    params.sequences = 4;
+    params.prompt_tokens = 16;
+    params.output_tokens = 4;
+    params.dtype = PHASOR_DTYPE_FLOAT32;
+    cr_assert_eq(phasor_plan(&text, &params, &err), PHASOR_OK, "%s", err.message);
+    json_t *root = json_loads(text, 0, &ignored);
+    phasor_text_free(text);
+    cr_assert_not_null(root);
+    return root;
+}
+
+/* Also where the GPUs are not: then with a warning. Their memory is in the profile. */
+Test(cuda_auto, plans_are_made_of_a_profile)
+{
+    gpu_count_use(2);
+    simt_global_bytes_set(256 * MIB);
+    const char *path = example_of("cuda:0x4");
+    for (int count = 2; count >= 0; count -= 2) {
+        gpu_count_use(count);
+        json_t *root = planned(path), *box = json_object_get(root, "box");
+        const char *warning = json_string_value(json_object_get(box, "warning"));
+        cr_expect_eq(json_integer_value(json_object_get(box, "devices")), 4);
+        cr_expect_eq(json_integer_value(json_object_get(box, "memory_of_device")),
+                     (json_int_t)(64 * (double)MIB * 0.92));
+        cr_expect_not_null(strstr(json_string_value(json_object_get(box, "title")),
+                                  "4 ranks on emulated GPU (sm_75)"));
+        cr_expect_not(json_is_null(json_object_get(root, "best")));
+        cr_expect(count > 0 ? warning == NULL
+                            : strstr(warning, "foreign: cuda:0 cannot be used") != NULL,
+                  "%s", warning);
+        json_decref(root);
+    }
+}
