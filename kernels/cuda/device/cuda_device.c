@@ -143,6 +143,7 @@ static const struct device_ops cuda_ops = {
     .copy = cuda_put_copy,
     .fill = cuda_put_fill,
     .call = command_stream_call,
+    .repeat = cuda_stream_repeat,
     .peers = &cuda_peers,
     .synchronize = command_stream_synchronize,
     .progress = command_stream_progress,
