@@ -128,6 +128,30 @@ Test(cuda_graph, another_step_is_another_graph)
     rig_close(&rig);
 }
 
+/* Where memory was freed, a graph may know what is something else by now. */
+Test(cuda_graph, not_of_memory_that_may_be_gone)
+{
+    struct rig rig;
+    struct error err;
+    void *memory, *host;
+    rig_open(&rig);
+    const struct device_ops *ops = rig.device->ops;
+    for (int step = 1; step <= 8; step++) {
+        if (step == 4) {
+            cr_assert_eq(ops->memory_get(rig.device, &memory, 8, "a test", &err), STATUS_OK);
+            cr_assert_eq(ops->host_memory_get(rig.device, &host, 8, "a test", &err), STATUS_OK);
+        } else if (step == 5) {
+            ops->memory_free(rig.device, memory);
+        } else if (step == 7) {
+            ops->host_memory_free(rig.device, host);
+        }
+        cr_assert_eq(step_run(rig.device, rig.sum, rig.one, 8), step > 1);
+        cr_assert_eq(rig.sum[0], 8 * step);
+        cr_assert_eq(simt_graph_instances(), (step > 1) + (step > 4) + (step > 6), "%d", step);
+    }
+    rig_close(&rig);
+}
+
 /* More launches than a piece has, in several. */
 Test(cuda_graph, a_long_step_is_several)
 {

@@ -70,6 +70,7 @@ static enum status pool_get(struct device *device, void **out, size_t bytes, con
 
 static void pool_free(struct device *device, void *memory)
 {
+    atomic_fetch_add(&cuda_of(device)->common.freed, 1);
     cuda_pool_free(&cuda_of(device)->pool, memory);
 }
 
@@ -92,6 +93,7 @@ static enum status pinned_get(struct device *device, void **out, size_t bytes, c
 
 static void pinned_free(struct device *device, void *memory)
 {
+    atomic_fetch_add(&cuda_of(device)->common.freed, 1);
     cuda_pinned_free(cuda_of(device)->common.ordinal, memory);
 }
 

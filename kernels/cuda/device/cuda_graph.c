@@ -187,6 +187,7 @@ static enum status graph_make(struct cuda_stream *cuda, struct cuda_piece *piece
     TRY(arrays_place(piece, ordinal, err));
     TRY(part_make(piece, ordinal, err));
     piece->scratch = cuda->launch.scratch;
+    piece->freed = atomic_load(&cuda->common->freed);
     enum status status = graph_capture(&graph, cuda, piece, err);
     if (status == STATUS_OK) {
         cudaError_t error = cudaGraphInstantiateWithFlags(&piece->graph, graph, 0);
@@ -256,6 +257,7 @@ static enum status graph_launch(struct cuda_stream *cuda, struct cuda_piece *pie
 static bool graph_holds(const struct cuda_stream *cuda, const struct cuda_piece *piece)
 {
     return piece->graph != NULL && piece->scratch == cuda->launch.scratch &&
+           piece->freed == atomic_load(&cuda->common->freed) &&
            cuda_stages_part_holds(&cuda->stages, &piece->part);
 }
 

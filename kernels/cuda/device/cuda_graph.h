@@ -30,6 +30,7 @@ struct cuda_piece {
     uint64_t launched;     /* as of cuda_graphs.settled, when its graph was; 0: never */
     cudaGraphExec_t graph; /* NULL: not captured */
     const void *scratch;   /* that its kernels know */
+    unsigned freed;        /* as of cuda_common: another piece of memory may stand there since */
     char *host, *device;   /* its arrays, at array_at */
     size_t *array_at;
     size_t bytes;

@@ -17,6 +17,7 @@ struct cuda_common {
     struct stream_owner owner;
     int ordinal;
     struct cuda_launch launch; /* without stream and scratch */
+    atomic_uint freed;         /* memory of the device or for it, so often: graphs may know it */
 };
 
 struct cuda_stream {

@@ -69,14 +69,14 @@ bool cuda_work_is_same(const struct cuda_work *work, const struct cuda_work *oth
 {
     if (work->launch_count != other->launch_count || work->array_count != other->array_count)
         return false;
-    for (int i = 0; i < work->launch_count; i++) {
-        const struct cuda_launch_once *a = &work->launches[i], *b = &other->launches[i];
-        if (a->kind != b->kind || memcmp(a->op, b->op, a->kind->bytes) != 0)
-            return false;
-    }
     for (int i = 0; i < work->array_count; i++) {
         if (memcmp(&work->arrays[i].facts, &other->arrays[i].facts, sizeof work->arrays[i].facts) !=
             0)
+            return false;
+    }
+    for (int i = 0; i < work->launch_count; i++) {
+        const struct cuda_launch_once *a = &work->launches[i], *b = &other->launches[i];
+        if (a->kind != b->kind || memcmp(a->op, b->op, a->kind->bytes) != 0)
             return false;
     }
     return true;
