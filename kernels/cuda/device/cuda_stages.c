@@ -33,6 +33,24 @@ bool cuda_stages_are_full(const struct cuda_stages *stages, int64_t group_count)
     return stages->part == NULL && !cuda_stages_have_room(stages, 0, 1, group_count + 1);
 }
 
+static void mark_add(struct cuda_stages *stages, cudaEvent_t mark, int stage)
+{
+    ASSERT(stages->mark_count < CUDA_STAGE_MARKS);
+    stages->marks[stages->mark_count] = mark;
+    stages->stage_of[stages->mark_count++] = stage;
+    stages->stage = stage;
+}
+
+/* An event that is to be added. */
+static enum status own_record(cudaEvent_t *out, struct cuda_stages *stages, struct error *err)
+{
+    ASSERT(stages->own_count < CUDA_STAGE_OWN);
+    *out = stages->own[stages->own_count];
+    CUDA_TRY(stages->ordinal, cudaEventRecord(*out, stages->stream), err);
+    stages->own_count++;
+    return STATUS_OK;
+}
+
 /* In a graph, so that each launch records it. */
 static enum status change_capture(struct cuda_stages *stages, int stage, struct error *err)
 {
@@ -50,13 +68,9 @@ enum status cuda_stages_change(struct cuda_stages *stages, int stage, struct err
 {
     if (stages->part != NULL)
         return change_capture(stages, stage, err);
-    ASSERT(stages->mark_count < CUDA_STAGE_MARKS && stages->own_count < CUDA_STAGE_OWN);
-    cudaEvent_t mark = stages->own[stages->own_count];
-    CUDA_TRY(stages->ordinal, cudaEventRecord(mark, stages->stream), err);
-    stages->own_count++;
-    stages->stage = stage;
-    stages->marks[stages->mark_count] = mark;
-    stages->stage_of[stages->mark_count++] = stage;
+    cudaEvent_t mark;
+    TRY(own_record(&mark, stages, err));
+    mark_add(stages, mark, stage);
     return STATUS_OK;
 }
 
@@ -122,21 +136,22 @@ bool cuda_stages_part_holds(const struct cuda_stages *stages, const struct cuda_
 }
 
 /* A mark beside the graph ends it: the graph's own are recorded anew, while the last mark still
- * begins what comes. */
+ * begins what comes. Without it nothing is added. */
 enum status cuda_stages_add(struct cuda_stages *stages, const struct cuda_stages_part *part,
                             struct error *err)
 {
+    cudaEvent_t end;
     ASSERT(cuda_stages_have_room(stages, part->mark_count, part->read_count, part->number_count));
-    for (int i = 0; i < part->mark_count; i++) {
-        stages->marks[stages->mark_count] = part->marks[i];
-        stages->stage_of[stages->mark_count++] = part->stage_of[i];
-    }
+    TRY(own_record(&end, stages, err));
+    for (int i = 0; i < part->mark_count; i++)
+        mark_add(stages, part->marks[i], part->stage_of[i]);
+    mark_add(stages, end, part->stage);
     for (int i = 0; i < part->read_count; i++)
         stages->reads[stages->read_count++] = part->reads[i];
     for (int stage = 0; stage < DEVICE_STAGES; stage++)
         stages->totals[stage].weight_bytes += part->weight_bytes[stage];
     stages->number_count += part->number_count;
-    return cuda_stages_change(stages, part->stage, err);
+    return STATUS_OK;
 }
 
 /* ---- Adding up ------------------------------------------------------------------------------- */
