@@ -368,6 +368,35 @@ Test(cuda_graph, weights_that_move)
     gpu_check_nothing_left();
 }
 
+/* Weights count for the stage that stands, also where a step begins in another than before. */
+Test(cuda_graph, in_the_stage_that_stands)
+{
+    struct workload w;
+    struct stage_total totals[DEVICE_STAGES];
+    size_t first = 0; /* that has rows */
+    for (workload_create(&w, OP_MATMUL, &case_lists[OP_MATMUL]->cases[0]);
+         w.matmul.row_count == 0;) {
+        workload_destroy(&w);
+        workload_create(&w, OP_MATMUL, &case_lists[OP_MATMUL]->cases[++first]);
+    }
+    struct device *device = device_open(1);
+    for (int step = 0; step < 7; step++) {
+        device->ops->stage(device->stream, step < 4 ? 3 : 5, -1);
+        device->ops->repeat(device->stream, true);
+        for (int i = 0; i < 4; i++)
+            workload_put(&w, device);
+        device->ops->repeat(device->stream, false);
+        synchronize_ok(device, device->stream);
+    }
+    device->ops->stage_totals(device->stream, totals);
+    cr_assert_gt(totals[5].weight_bytes, 0);
+    cr_assert_eq(3 * totals[3].weight_bytes, 4 * totals[5].weight_bytes);
+    cr_assert_eq(simt_graph_launches(), 6);
+    cr_assert_eq(simt_graph_instances(), 2);
+    workload_destroy(&w);
+    device_destroy(device);
+}
+
 /* A step of so many reads that the stream settles within it, between two graphs. */
 Test(cuda_graph, more_than_the_stages_hold)
 {
