@@ -14,6 +14,7 @@
 
 #define CHUNK_PAGES  8
 #define CHUNK_TOKENS (CHUNK_PAGES * KV_PAGE_TOKENS)
+static_assert(CUDA_POSITIONS_STEP == CHUNK_TOKENS, "rounded up, there are as many chunks as before");
 
 /* What one row has of some positions: beside the sum of exp(score - most) x value, the largest
  * score and the sum of the exponentials. Where no position is seen that is -infinity and 0; where

@@ -36,12 +36,14 @@ struct cuda_launch {
     size_t scratch_bytes;
 };
 
-/* What the host knows of the segments of an operation (all token_count > 0). */
+/* What the host knows of the segments of an operation (all token_count > 0). Launches depend on
+ * these numbers alone: so they stay the same while contexts grow within a step. */
 struct cuda_segments {
     int64_t token_count;   /* of all */
     int64_t tokens_max;    /* of one */
-    int64_t positions_max; /* first_position + token_count of one */
+    int64_t positions_max; /* first_position + token_count of one, rounded up to the step */
 };
+#define CUDA_POSITIONS_STEP 512
 
 /* Whether products with bf16 weights round their inputs to bf16, on every path (device/ops.h). */
 #define CUDA_TAKES_PAIRS true

@@ -127,6 +127,15 @@ static void command_do(struct stream *stream, const struct command *command)
         trace_add_named(stream->began, command->name);
 }
 
+/* What a command of another kind does or lets others see stands behind all before it. */
+static void command_take(struct stream *stream, const struct command *command)
+{
+    if (command->kind != COMMAND_LAUNCH && stream->kind->catch_up != NULL)
+        stream->kind->catch_up(stream);
+    if (command->kind == COMMAND_KEEP || stream->failure.status == STATUS_OK)
+        command_do(stream, command);
+}
+
 void command_stream_cut(struct stream *stream, const struct command_part *part)
 {
     struct trace_place here = trace_place();
@@ -150,10 +159,11 @@ static void *stream_main(void *context)
         if (kind->resume != NULL)
             kind->resume(stream);
         perturb();
-        if (command->kind == COMMAND_KEEP || stream->failure.status == STATUS_OK)
-            command_do(stream, command);
+        command_take(stream, command);
         command_finish(stream);
     }
+    if (kind->catch_up != NULL)
+        kind->catch_up(stream);
     stream_pause(stream);
     return NULL;
 }

@@ -25,6 +25,10 @@ struct stream_kind {
     void (*resume)(struct stream *stream); /* before each command */
     void (*pause)(struct stream *stream);  /* before the thread may sleep, and at its end */
 
+    /* Does what commands of COMMAND_LAUNCH have put off: before every command of another kind, and
+     * at the thread's end. A failure is the stream's, and drops what is left. */
+    void (*catch_up)(struct stream *stream);
+
     /* Waits for what earlier commands have launched: before the work of `call`, and for
      * `synchronize`. */
     enum status (*settle)(struct stream *stream, struct error *err);
@@ -45,8 +49,10 @@ struct stream_owner {
 typedef void command_run(struct stream *stream, const void *argument);
 
 enum command_kind {
-    COMMAND_SKIP, /* does nothing once the stream has failed */
-    COMMAND_KEEP  /* runs nevertheless */
+    COMMAND_SKIP,   /* does nothing once the stream has failed */
+    COMMAND_KEEP,   /* runs nevertheless */
+    COMMAND_LAUNCH, /* as COMMAND_SKIP; may put off what it does, see stream_kind: nobody outside of
+                     * the stream can tell before a command of another kind has run */
 };
 
 struct command_call {

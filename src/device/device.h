@@ -74,6 +74,13 @@ struct device_ops {
     void (*call)(struct stream *stream, enum status (*work)(void *argument, struct error *err),
                  const void *argument, size_t bytes);
 
+    /* What is put on the stream from here on, until the same with false, is likely to be put there
+     * again in the same order and with the same arguments, but for what stands in memory: a step of
+     * decode. A device may put off what it does of it until somebody could tell, learn it, and do
+     * it at once the next times. Nothing else changes, and it may be said of what never comes
+     * again. NULL: the device makes nothing of it. */
+    void (*repeat)(struct stream *stream, bool begins);
+
     /* What communicators stand on where the work of a stream runs behind its thread
      * (device/peers.h); NULL: it runs on that thread, which may touch the memory of other such
      * devices, too. */

@@ -237,11 +237,26 @@ static enum status rank_end(struct rank *rank, struct error *err)
     return rank->ops->synchronize(rank->stream, err);
 }
 
+/* A step of decode is the one before but for its tokens; not where layers may change meanwhile, or
+ * somebody looks between two stages. */
+static bool is_repeated(const struct exec *exec)
+{
+    return exec->pass.form != FORM_OWNED && exec->routing == NULL &&
+           exec->hooks.experts_await == NULL && exec->hooks.experts_done == NULL;
+}
+
+static void repeat(struct rank *rank, bool begins)
+{
+    if (rank->ops->repeat != NULL && is_repeated(rank->exec))
+        rank->ops->repeat(rank->stream, begins);
+}
+
 static enum status rank_step(void *context, int index, struct error *err)
 {
     struct exec *exec = context;
     struct rank *rank = &exec->ranks[index];
     rank->layer = -1;
+    repeat(rank, true);
     stage_begin(rank, STAGE_EMBEDDING);
     pass_prepare(rank);
     embedding_run(rank);
@@ -250,6 +265,7 @@ static enum status rank_step(void *context, int index, struct error *err)
     rank->layer = -1;
     if (exec->wanted_count > 0)
         head_run(rank);
+    repeat(rank, false);
     return rank_end(rank, err);
 }
 

@@ -28,6 +28,9 @@ void gpu_check_no_kernels(void);
 uint64_t gpu_pieces(void);
 #define GPU_PIECES_UNKNOWN UINT64_MAX
 
+/* Graphs that were launched since the start of the process; GPU_PIECES_UNKNOWN likewise. */
+uint64_t gpu_graphs(void);
+
 /* Fails it where memory, streams or events are left. */
 void gpu_check_nothing_left(void);
 

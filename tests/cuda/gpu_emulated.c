@@ -46,6 +46,11 @@ uint64_t gpu_pieces(void)
     return simt_live_count();
 }
 
+uint64_t gpu_graphs(void)
+{
+    return simt_graph_launches();
+}
+
 void gpu_check_nothing_left(void)
 {
     cr_assert_eq(simt_live_count(), 0);

@@ -49,6 +49,11 @@ uint64_t gpu_pieces(void)
     return GPU_PIECES_UNKNOWN;
 }
 
+uint64_t gpu_graphs(void)
+{
+    return GPU_PIECES_UNKNOWN;
+}
+
 void gpu_check_nothing_left(void)
 {
 }

@@ -9,6 +9,9 @@
  * Of several GPUs (simt_device_count_set) each stream and event belongs to that which was its
  * thread's, and is refused where CUDA refuses it; but a kernel reaches the memory of all.
  *
+ * A stream that captures (simt_graph.cpp) runs nothing of what is put on it until the graph is
+ * launched; what CUDA forbids meanwhile fails as it does there, and makes the capture invalid.
+ *
  * What is undefined on a GPU ends the process, with a sentence, file and line on standard error: a
  * barrier that not all threads of the block reach or that they reach at different places, a warp
  * operation whose lanes disagree or are not there, threads that wait for each other for ever. The
@@ -90,7 +93,11 @@ void simt_peer_access_set(bool can);
 enum simt_peer_copies { SIMT_PEER_SOUND, SIMT_PEER_WRONG, SIMT_PEER_HANGING };
 void simt_peer_copies_set(enum simt_peer_copies copies);
 
-/* Allocations of device and pinned memory, streams and events that are there now. */
+/* Graphs that were made ready to run, and launches of them, since the start of the process. */
+uint64_t simt_graph_instances(void);
+uint64_t simt_graph_launches(void);
+
+/* Allocations of device and pinned memory, streams, events and graphs that are there now. */
 uint64_t simt_live_count(void);
 
 /* ---- For a library that puts work of its own on streams (tests/nccl_stub) --------------------

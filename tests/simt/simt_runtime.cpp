@@ -3,45 +3,29 @@
 #include "simt_control.h"
 #include "simt_engine.h"
 #include "simt_memory.h"
+#include "simt_stream.h"
 
 #include <algorithm>
-#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <iterator>
 #include <map>
-#include <mutex>
 #include <set>
 #include <utility>
 #include <vector>
 
-/* Recorded and reached are counted, as records of one event may be on several streams. */
-struct CUevent_st {
-    int device;
-    uint64_t recorded, reached;
-    std::chrono::steady_clock::time_point when;
-};
+using simt::answer;
+using simt::call_begin;
+using simt::capture_check;
+using simt::capture_forbids;
+using simt::enqueue;
+using simt::item;
+using simt::lock;
+using simt::locked;
 
-namespace {
-
-/* Work, or where `event` is given the wait for its record of that number. */
-struct item {
-    std::function<void()> work;
-    CUevent_st *event;
-    uint64_t number;
-    bool always;                           /* also on a device that is broken */
-    std::function<bool()> ready = nullptr; /* of what is held: simt_hold */
-};
-
-} // namespace
-
-struct CUstream_st {
-    int device;
-    std::deque<item> queue;
-};
+std::mutex simt::lock;
 
 namespace {
 
@@ -58,17 +42,7 @@ const gpu_kind gpu_kinds[] = {
 #define BLOCK_THREADS_MAX 1024
 #define GLOBAL_BYTES      ((size_t)16 << 30) /* unless a test says another */
 
-std::mutex lock;               /* of all below, of the engine, and of the GPUs' memory */
 std::condition_variable moved; /* what is held may be ready */
-
-/* Who has the lock may let the GPUs work; behind it their memory is closed. */
-struct locked {
-    std::lock_guard<std::mutex> guard{lock};
-    ~locked()
-    {
-        simt::device_memory_close();
-    }
-};
 
 std::vector<CUstream_st *> streams;
 std::map<const void *, size_t> shared_allowed;
@@ -100,15 +74,16 @@ cudaError_t failure, kernel_failure, broken;
 thread_local cudaError_t last_error;
 thread_local int current_device;
 
-cudaError_t answer(cudaError_t error)
+} // namespace
+
+cudaError_t simt::answer(cudaError_t error)
 {
     if (error != cudaSuccess)
         last_error = error;
     return error;
 }
 
-/* What a call has to say before it does anything. */
-cudaError_t call_begin()
+cudaError_t simt::call_begin()
 {
     if (device_count == 0)
         return cudaErrorNoDevice;
@@ -116,6 +91,13 @@ cudaError_t call_begin()
         return failure;
     return broken;
 }
+
+void simt::live_count_add(int more)
+{
+    live_count += (uint64_t)more;
+}
+
+namespace {
 
 /* ---- Streams --------------------------------------------------------------------------------- */
 
@@ -161,8 +143,14 @@ bool step()
     return true;
 }
 
-void enqueue(CUstream_st *stream, item next)
+} // namespace
+
+void simt::enqueue(CUstream_st *stream, item next)
 {
+    if (stream->capture != nullptr) {
+        stream->capture->nodes.push_back([=] { return next; });
+        return;
+    }
     if (std::find(streams.begin(), streams.end(), stream) == streams.end()) {
         std::fprintf(stderr, "simt: no such stream (the default stream is not used)\n");
         std::abort();
@@ -174,6 +162,8 @@ void enqueue(CUstream_st *stream, item next)
     for (uint64_t n = simt::random_next(random_state) % 3; n > 0 && step(); n--)
         ;
 }
+
+namespace {
 
 /* Runs streams until `done`; what was put on them can always be run, but for what is held. */
 template <class Done> cudaError_t run_until(Done done)
@@ -213,6 +203,8 @@ cudaError_t memory_get(void **out, size_t bytes, int device)
 {
     locked guard;
     cudaError_t error = call_begin();
+    if (error == cudaSuccess)
+        error = capture_forbids();
     if (error != cudaSuccess)
         return answer(error);
     void *memory = device == NO_DEVICE ? host_memory_get(bytes) : simt::device_memory_get(bytes);
@@ -258,6 +250,8 @@ cudaError_t memory_free(void *memory)
     if (memory == nullptr)
         return cudaSuccess;
     cudaError_t error = call_begin();
+    if (capture_forbids() != cudaSuccess)
+        return answer(cudaErrorStreamCaptureUnsupported);
     bury({memory, allocated[memory], nullptr});
     allocated.erase(memory);
     live_count--;
@@ -289,6 +283,8 @@ void launch_grid(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes,
     if (error == cudaSuccess && stream->device != current_device)
         error = cudaErrorInvalidResourceHandle;
     if (error == cudaSuccess)
+        error = capture_check(stream);
+    if (error == cudaSuccess)
         error = launch_check(kernel, grid, block, shared_bytes);
     if (answer(error) != cudaSuccess)
         return;
@@ -309,6 +305,16 @@ void launch_grid(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes,
     locked guard;                                                                                  \
     cudaError_t begun = call_begin();                                                              \
     if (begun != cudaSuccess)                                                                      \
+        return answer(begun);
+
+/* Of one that puts something on a stream, and of one that waits or asks. */
+#define GUARDED_ON(stream)                                                                         \
+    GUARDED()                                                                                      \
+    if ((begun = capture_check(stream)) != cudaSuccess)                                            \
+        return answer(begun);
+#define GUARDED_OUTSIDE()                                                                          \
+    GUARDED()                                                                                      \
+    if ((begun = capture_forbids()) != cudaSuccess)                                                \
         return answer(begun);
 
 cudaError_t cudaGetDeviceCount(int *count)
@@ -399,7 +405,7 @@ cudaError_t cudaMemcpyAsync(void *out, const void *in, size_t bytes, cudaMemcpyK
                             cudaStream_t stream)
 {
     (void)kind;
-    GUARDED()
+    GUARDED_ON(stream)
     int from = device_of(in), to = device_of(out);
     bool between = from != to && from != NO_DEVICE && to != NO_DEVICE;
     int other = from == stream->device ? to : from;
@@ -422,7 +428,7 @@ cudaError_t cudaMemcpy2DAsync(void *out, size_t out_stride, const void *in, size
                               size_t bytes, size_t rows, cudaMemcpyKind kind, cudaStream_t stream)
 {
     (void)kind;
-    GUARDED()
+    GUARDED_ON(stream)
     if (bytes > out_stride || bytes > in_stride)
         return answer(cudaErrorInvalidPitchValue);
     auto copy = [=] {
@@ -452,7 +458,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
 
 cudaError_t cudaMemsetAsync(void *out, int byte, size_t bytes, cudaStream_t stream)
 {
-    GUARDED()
+    GUARDED_ON(stream)
     enqueue(stream, {[=] { std::memset(out, byte, bytes); }, nullptr, 0, false});
     return cudaSuccess;
 }
@@ -470,7 +476,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int 
     GUARDED()
     if (flags != cudaStreamNonBlocking || priority > 0 || priority < -5)
         return answer(cudaErrorInvalidValue);
-    *out = new CUstream_st{current_device, {}};
+    *out = new CUstream_st{current_device, {}, nullptr};
     streams.push_back(*out);
     live_count++;
     return cudaSuccess;
@@ -478,7 +484,11 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int 
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-    GUARDED()
+    GUARDED_OUTSIDE()
+    if (stream->capture != nullptr) {
+        stream->capture->is_invalid = true;
+        return answer(cudaErrorStreamCaptureUnsupported);
+    }
     return answer(run_until([=] { return stream->queue.empty(); }));
 }
 
@@ -487,6 +497,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     locked guard;
     cudaError_t error = call_begin();
+    simt::capture_drop(stream);
     run_until([=] { return stream->queue.empty(); });
     streams.erase(std::find(streams.begin(), streams.end(), stream));
     delete stream;
@@ -512,38 +523,65 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
     return answer(error);
 }
 
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+/* The next record of an event, to be put on a stream. */
+static item record_make(CUevent_st *event)
 {
-    GUARDED()
-    if (event->device != stream->device)
-        return answer(cudaErrorInvalidResourceHandle);
     uint64_t number = ++event->recorded;
     auto work = [=] {
         event->reached = std::max(event->reached, number);
         event->when = std::chrono::steady_clock::now();
     };
-    enqueue(stream, {work, nullptr, 0, true});
+    return {work, nullptr, 0, true};
+}
+
+/* Of a capture: a record that each launch makes anew. Without the flag it would be a mark within
+ * the graph, for streams that join the capture: nobody here has that. */
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags)
+{
+    GUARDED_ON(stream)
+    if (event->device != stream->device)
+        return answer(cudaErrorInvalidResourceHandle);
+    if (stream->capture == nullptr && flags == cudaEventRecordDefault) {
+        enqueue(stream, record_make(event));
+        return cudaSuccess;
+    }
+    if (stream->capture == nullptr)
+        return answer(cudaErrorIllegalState);
+    if (flags != cudaEventRecordExternal) {
+        stream->capture->is_invalid = true;
+        return answer(cudaErrorStreamCaptureUnsupported);
+    }
+    stream->capture->nodes.push_back([=] { return record_make(event); });
     return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
 {
     (void)flags;
-    GUARDED()
+    GUARDED_ON(stream)
+    if (stream->capture != nullptr) { /* the record is outside of the capture */
+        stream->capture->is_invalid = true;
+        return answer(cudaErrorStreamCaptureIsolation);
+    }
     enqueue(stream, {nullptr, event, event->recorded, false});
     return cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
-    GUARDED()
+    GUARDED_OUTSIDE()
     uint64_t number = event->recorded;
     return answer(run_until([=] { return event->reached >= number; }));
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    GUARDED()
+    GUARDED_OUTSIDE()
     return answer(event->reached < event->recorded ? cudaErrorNotReady : cudaSuccess);
 }
 

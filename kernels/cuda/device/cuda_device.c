@@ -71,6 +71,7 @@ static enum status pool_get(struct device *device, void **out, size_t bytes, con
 
 static void pool_free(struct device *device, void *memory)
 {
+    atomic_fetch_add(&cuda_of(device)->common.freed, 1);
     cuda_pool_free(&cuda_of(device)->pool, memory);
 }
 
@@ -93,6 +94,7 @@ static enum status pinned_get(struct device *device, void **out, size_t bytes, c
 
 static void pinned_free(struct device *device, void *memory)
 {
+    atomic_fetch_add(&cuda_of(device)->common.freed, 1);
     cuda_pinned_free(cuda_of(device)->common.ordinal, memory);
 }
 
@@ -144,6 +146,7 @@ static const struct device_ops cuda_ops = {
     .copy = cuda_put_copy,
     .fill = cuda_put_fill,
     .call = command_stream_call,
+    .repeat = cuda_stream_repeat,
     .peers = &cuda_peers,
     .synchronize = command_stream_synchronize,
     .progress = command_stream_progress,

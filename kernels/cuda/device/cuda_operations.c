@@ -6,45 +6,66 @@
 #include "kernels/cuda/device/cuda_error.h"
 #include "kernels/cuda/device/cuda_stream.h"
 
-/* A command that does NAME_launch on the stream's thread; cuda_put_NAME puts it there. */
-#define DEFINE_PUT(name)                                                                           \
-    static void name##_run(struct stream *stream, const void *op)                                  \
+/* Bytes of an operation that mean nothing: behind its last member, or between two. They are set to
+ * 0, so that equal operations are equal bytes. */
+struct gap {
+    size_t from, to;
+};
+#define GAP_TO(name, member, end)                                                                  \
     {                                                                                              \
-        struct error failure = {.message = ""};                                                    \
-        cuda_stream_check(stream, name##_launch(cuda_stream_of(stream), op, &failure), &failure);  \
+        offsetof(struct op_##name, member) + sizeof(((struct op_##name *)0)->member), end          \
+    }
+#define GAP(name, member, next)  GAP_TO(name, member, offsetof(struct op_##name, next))
+#define GAP_AT_END(name, member) GAP_TO(name, member, sizeof(struct op_##name))
+
+/* A command that does NAME_launch on the stream's thread; cuda_put_NAME puts it there. NAME_array:
+ * the array of the host that it names, or NULL. Behind it the gaps, each with a comma. */
+#define DEFINE_PUT_WITH(name, name_array, ...)                                                     \
+    static enum status name##_launch_any(struct cuda_stream *cuda, const void *op,                 \
+                                         struct error *err)                                        \
+    {                                                                                              \
+        return name##_launch(cuda, op, err);                                                       \
     }                                                                                              \
+    static const struct cuda_launch_kind name##_kind = {                                           \
+        .launch = name##_launch_any, .bytes = sizeof(struct op_##name), .array = name_array};      \
     void cuda_put_##name(struct stream *stream, const struct op_##name *op)                        \
     {                                                                                              \
-        command_stream_put(stream, COMMAND_SKIP, #name, name##_run, op, sizeof *op);               \
+        static const struct gap gaps[] = {__VA_ARGS__{0, 0}};                                      \
+        unsigned char bytes[sizeof *op];                                                           \
+        memcpy(bytes, op, sizeof bytes);                                                           \
+        for (const struct gap *gap = gaps; gap->to > 0; gap++)                                     \
+            memset(bytes + gap->from, 0, gap->to - gap->from);                                     \
+        cuda_stream_put(stream, #name, &name##_kind, bytes);                                       \
     }
+#define DEFINE_PUT(name, ...) DEFINE_PUT_WITH(name, NULL, __VA_ARGS__)
 
 /* One whose operation goes to its kernels as it is. */
-#define DEFINE_PLAIN(name)                                                                         \
+#define DEFINE_PLAIN(name, ...)                                                                    \
     static enum status name##_launch(struct cuda_stream *cuda, const struct op_##name *op,         \
                                      struct error *err)                                            \
     {                                                                                              \
         CUDA_TRY(cuda->common->ordinal, cuda_##name(&cuda->launch, op), err);                      \
         return STATUS_OK;                                                                          \
     }                                                                                              \
-    DEFINE_PUT(name)
+    DEFINE_PUT(name, __VA_ARGS__)
 
-DEFINE_PLAIN(embed)
-DEFINE_PLAIN(rms_norm)
-DEFINE_PLAIN(add)
-DEFINE_PLAIN(route)
-DEFINE_PLAIN(dispatch)
-DEFINE_PLAIN(group)
-DEFINE_PLAIN(combine)
-DEFINE_PLAIN(shared_add)
-DEFINE_PLAIN(largest)
-DEFINE_PLAIN(gather)
-DEFINE_PLAIN(dequantize)
+DEFINE_PLAIN(embed, )
+DEFINE_PLAIN(rms_norm, GAP_AT_END(rms_norm, epsilon), )
+DEFINE_PLAIN(add, )
+DEFINE_PLAIN(route, GAP_AT_END(route, normalize), )
+DEFINE_PLAIN(dispatch, )
+DEFINE_PLAIN(group, )
+DEFINE_PLAIN(combine, )
+DEFINE_PLAIN(shared_add, )
+DEFINE_PLAIN(largest, )
+DEFINE_PLAIN(gather, )
+DEFINE_PLAIN(dequantize, GAP(dequantize, dtype, in), )
 
 static enum status matmul_launch(struct cuda_stream *cuda, const struct op_matmul *op,
                                  struct error *err)
 {
     if (op->row_count > 0)
-        cuda_stream_count_weights(cuda, (uint64_t)matrix_bytes(&op->weight));
+        cuda_stages_count(&cuda->stages, (uint64_t)matrix_bytes(&op->weight));
     CUDA_TRY(cuda->common->ordinal, cuda_matmul(&cuda->launch, op), err);
     return STATUS_OK;
 }
@@ -64,72 +85,52 @@ static enum status fill_launch(struct cuda_stream *cuda, const struct op_fill *o
     return STATUS_OK;
 }
 
-DEFINE_PUT(matmul)
-DEFINE_PUT(copy)
-DEFINE_PUT(fill)
+DEFINE_PUT(matmul, )
+DEFINE_PUT(copy, )
+DEFINE_PUT(fill, GAP_AT_END(fill, byte), )
 
-/* ---- Segments -------------------------------------------------------------------------------- */
+/* ---- With arrays of the host ----------------------------------------------------------------- */
 
-static int64_t page_count(const struct segment *segment)
-{
-    return ceil_div(segment->first_position + segment->token_count, KV_PAGE_TOKENS);
-}
-
-static int64_t max_of(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-/* What the host knows of them, and how many pages they have together. */
-static struct cuda_segments segments_sum(const struct segment *segments, int64_t count,
-                                         int64_t *pages)
-{
-    struct cuda_segments sum = {0};
-    *pages = 0;
-    for (int64_t s = 0; s < count; s++) {
-        const struct segment *segment = &segments[s];
-        sum.token_count += segment->token_count;
-        sum.tokens_max = max_of(sum.tokens_max, segment->token_count);
-        sum.positions_max =
-            max_of(sum.positions_max, segment->first_position + segment->token_count);
-        *pages += page_count(segment);
+#define DEFINE_SEGMENTS_OF(name)                                                                   \
+    static void name##_array(struct cuda_array *out, const void *op)                               \
+    {                                                                                              \
+        const struct op_##name *of = op;                                                           \
+        *out = cuda_array_of_segments(of->segments, of->segment_count);                            \
     }
-    return sum;
+#define DEFINE_GROUPS_OF(name)                                                                     \
+    static void name##_array(struct cuda_array *out, const void *op)                               \
+    {                                                                                              \
+        const struct op_##name *of = op;                                                           \
+        *out = cuda_array_of_groups(of->groups, of->group_count);                                  \
+    }
+DEFINE_SEGMENTS_OF(rope_append)
+DEFINE_SEGMENTS_OF(attention)
+DEFINE_GROUPS_OF(ffn_up)
+DEFINE_GROUPS_OF(ffn_down)
+
+/* The operation with a copy in the array's place. */
+static enum status segments_send(struct cuda_stream *cuda, const struct segment **segments,
+                                 int64_t count, struct error *err)
+{
+    struct cuda_array array = cuda_array_of_segments(*segments, count);
+    return cuda_stream_send(cuda, (const void **)segments, &array, err);
 }
 
-/* A copy of the segments and behind them of their pages, on the GPU. */
-static enum status segments_send(struct cuda_stream *cuda, const struct segment **out,
-                                 const struct segment *segments, int64_t count, int64_t pages,
-                                 struct error *err)
+static enum status groups_send(struct cuda_stream *cuda, const struct ffn_weights **groups,
+                               int64_t count, struct error *err)
 {
-    size_t segment_bytes = (size_t)count * sizeof *segments;
-    size_t bytes = segment_bytes + (size_t)pages * sizeof *segments->pages;
-    void *host, *device;
-    TRY(cuda_ring_take(&cuda->ring, bytes, &host, &device, err));
-    struct segment *copies = host;
-    int32_t *host_pages = (int32_t *)((char *)host + segment_bytes);
-    const int32_t *device_pages = (const int32_t *)((char *)device + segment_bytes);
-    for (int64_t s = 0; s < count; s++) {
-        int64_t own = page_count(&segments[s]);
-        copies[s] = segments[s];
-        copies[s].pages = device_pages;
-        memcpy(host_pages, segments[s].pages, (size_t)own * sizeof *host_pages);
-        host_pages += own;
-        device_pages += own;
-    }
-    *out = device;
-    return cuda_ring_send(&cuda->ring, device, host, bytes, err);
+    struct cuda_array array = cuda_array_of_groups(*groups, count);
+    return cuda_stream_send(cuda, (const void **)groups, &array, err);
 }
 
 static enum status rope_append_launch(struct cuda_stream *cuda, const struct op_rope_append *op,
                                       struct error *err)
 {
     struct op_rope_append sent = *op;
-    int64_t pages;
-    struct cuda_segments sum = segments_sum(op->segments, op->segment_count, &pages);
+    struct cuda_segments sum = cuda_segments_of(op->segments, op->segment_count);
     if (op->segment_count == 0)
         return STATUS_OK;
-    TRY(segments_send(cuda, &sent.segments, op->segments, op->segment_count, pages, err));
+    TRY(segments_send(cuda, &sent.segments, op->segment_count, err));
     CUDA_TRY(cuda->common->ordinal, cuda_rope_append(&cuda->launch, &sent, &sum), err);
     return STATUS_OK;
 }
@@ -138,31 +139,17 @@ static enum status attention_launch(struct cuda_stream *cuda, const struct op_at
                                     struct error *err)
 {
     struct op_attention sent = *op;
-    int64_t pages;
-    struct cuda_segments sum = segments_sum(op->segments, op->segment_count, &pages);
+    struct cuda_segments sum = cuda_segments_of(op->segments, op->segment_count);
     if (op->segment_count == 0)
         return STATUS_OK;
     TRY(cuda_stream_scratch(cuda, cuda_attention_scratch(&cuda->launch, op, &sum), err));
-    TRY(segments_send(cuda, &sent.segments, op->segments, op->segment_count, pages, err));
+    TRY(segments_send(cuda, &sent.segments, op->segment_count, err));
     CUDA_TRY(cuda->common->ordinal, cuda_attention(&cuda->launch, &sent, &sum), err);
     return STATUS_OK;
 }
 
-DEFINE_PUT(rope_append)
-DEFINE_PUT(attention)
-
-/* ---- Feed-forward networks ------------------------------------------------------------------- */
-
-static enum status groups_send(struct cuda_stream *cuda, const struct ffn_weights **out,
-                               const struct ffn_weights *groups, int64_t count, struct error *err)
-{
-    size_t bytes = (size_t)count * sizeof *groups;
-    void *host, *device;
-    TRY(cuda_ring_take(&cuda->ring, bytes, &host, &device, err));
-    memcpy(host, groups, bytes);
-    *out = device;
-    return cuda_ring_send(&cuda->ring, device, host, bytes, err);
-}
+DEFINE_PUT_WITH(rope_append, rope_append_array, GAP(rope_append, norm_epsilon, rope), )
+DEFINE_PUT_WITH(attention, attention_array, )
 
 static enum status ffn_up_launch(struct cuda_stream *cuda, const struct op_ffn_up *op,
                                  struct error *err)
@@ -174,7 +161,7 @@ static enum status ffn_up_launch(struct cuda_stream *cuda, const struct op_ffn_u
     TRY(cuda_stream_read_weights(cuda, op->offsets, op->group_count,
                                  (uint64_t)(matrix_bytes(&first->gate) + matrix_bytes(&first->up)),
                                  err));
-    TRY(groups_send(cuda, &sent.groups, op->groups, op->group_count, err));
+    TRY(groups_send(cuda, &sent.groups, op->group_count, err));
     CUDA_TRY(cuda->common->ordinal, cuda_ffn_up(&cuda->launch, &sent, first), err);
     return STATUS_OK;
 }
@@ -188,10 +175,10 @@ static enum status ffn_down_launch(struct cuda_stream *cuda, const struct op_ffn
         return STATUS_OK;
     TRY(cuda_stream_read_weights(cuda, op->offsets, op->group_count,
                                  (uint64_t)matrix_bytes(&first->down), err));
-    TRY(groups_send(cuda, &sent.groups, op->groups, op->group_count, err));
+    TRY(groups_send(cuda, &sent.groups, op->group_count, err));
     CUDA_TRY(cuda->common->ordinal, cuda_ffn_down(&cuda->launch, &sent, first), err);
     return STATUS_OK;
 }
 
-DEFINE_PUT(ffn_up)
-DEFINE_PUT(ffn_down)
+DEFINE_PUT_WITH(ffn_up, ffn_up_array, GAP_AT_END(ffn_up, joins_next), )
+DEFINE_PUT_WITH(ffn_down, ffn_down_array, GAP_AT_END(ffn_down, joins_next), )

@@ -9,10 +9,12 @@
 
 #include "device/device.h"
 
-/* Changes of the stage, operations whose weights depend on numbers of the GPU, and those numbers,
- * until the stream settles: some forty layers. */
-#define CUDA_STAGE_MARKS   256
-#define CUDA_STAGE_READS   128
+/* Changes of the stage, of which so many beside graphs, operations whose weights depend on numbers
+ * of the GPU, and those numbers, until the stream settles: some twenty layers, and a hundred in
+ * graphs. */
+#define CUDA_STAGE_MARKS   2048
+#define CUDA_STAGE_OWN     256
+#define CUDA_STAGE_READS   512
 #define CUDA_STAGE_NUMBERS 16384
 
 /* Offsets of groups on their way to the host. */
@@ -23,13 +25,29 @@ struct cuda_stage_read {
     uint64_t group_bytes; /* of the weights of a group */
 };
 
+/* What a graph adds each time that it is launched. Its marks are events of its own, which it
+ * records anew: so the stream settles between two launches. */
+struct cuda_stages_part {
+    int stage_before, stage; /* that stand before it and behind it */
+    cudaEvent_t *marks;      /* [mark_count] */
+    int *stage_of;           /* [mark_count] */
+    int mark_count;
+    struct cuda_stage_read *reads; /* [read_count] */
+    int read_count;
+    int64_t number_first, number_count; /* where its numbers stand */
+    uint64_t weight_bytes[DEVICE_STAGES];
+};
+
 struct cuda_stages {
     int ordinal;
     cudaStream_t stream;
+    struct cuda_stages_part *part;       /* that is captured; NULL: none */
     int stage;                           /* that stands */
     cudaEvent_t marks[CUDA_STAGE_MARKS]; /* the beginnings of stages, the last one's included */
     int stage_of[CUDA_STAGE_MARKS];
-    int mark_count; /* >= 1 */
+    int mark_count;                  /* >= 1 */
+    cudaEvent_t own[CUDA_STAGE_OWN]; /* of which own_count are marks, the last mark, too */
+    int own_count;                   /* >= 1 */
     struct cuda_stage_read reads[CUDA_STAGE_READS];
     int read_count;
     int32_t *numbers; /* pinned */
@@ -48,11 +66,29 @@ bool cuda_stages_are_full(const struct cuda_stages *stages, int64_t group_count)
 
 enum status cuda_stages_change(struct cuda_stages *stages, int stage, struct error *err) MUST_CHECK;
 
+/* Weights that an operation reads: as many bytes. */
+void cuda_stages_count(struct cuda_stages *stages, uint64_t bytes);
+
 /* Weights that an operation reads: group_bytes for each group that has rows, by its offsets
  * [group_count + 1] on the GPU. */
 enum status cuda_stages_read(struct cuda_stages *stages, const int32_t *offsets,
                              int64_t group_count, uint64_t group_bytes,
                              struct error *err) MUST_CHECK;
+
+/* From here on, until it is called with NULL, changes and reads are put on the stream for `part`
+ * and counted there: its arrays have room for all that come, and its marks are events. */
+void cuda_stages_capture(struct cuda_stages *stages, struct cuda_stages_part *part);
+
+/* Whether there is room for a part with so many. */
+bool cuda_stages_have_room(const struct cuda_stages *stages, int64_t mark_count, int64_t read_count,
+                           int64_t number_count);
+
+/* Whether the part, captured before, is what would be captured now. */
+bool cuda_stages_part_holds(const struct cuda_stages *stages, const struct cuda_stages_part *part);
+
+/* Its graph has been launched; there was room. */
+enum status cuda_stages_add(struct cuda_stages *stages, const struct cuda_stages_part *part,
+                            struct error *err) MUST_CHECK;
 
 /* Adds up, when everything on the stream has run. */
 enum status cuda_stages_settle(struct cuda_stages *stages, struct error *err) MUST_CHECK;

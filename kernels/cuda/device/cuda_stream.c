@@ -49,10 +49,17 @@ enum status cuda_stream_settle(struct stream *stream, struct error *err)
     CUDA_TRY(cuda->common->ordinal, cudaStreamSynchronize(cuda->launch.stream), err);
     if (followed != STATUS_OK)
         return followed;
+    cuda->graphs.settled++;
     return cuda_stages_settle(&cuda->stages, err);
 }
 
-static const struct stream_kind cuda_kind = {.resume = gpu_take, .settle = cuda_stream_settle};
+static void catch_up(struct stream *stream)
+{
+    cuda_graphs_catch_up(cuda_stream_of(stream));
+}
+
+static const struct stream_kind cuda_kind = {
+    .resume = gpu_take, .catch_up = catch_up, .settle = cuda_stream_settle};
 
 enum status cuda_stream_scratch(struct cuda_stream *cuda, size_t bytes, struct error *err)
 {
@@ -68,45 +75,82 @@ enum status cuda_stream_scratch(struct cuda_stream *cuda, size_t bytes, struct e
     return STATUS_OK;
 }
 
+enum status cuda_stream_send(struct cuda_stream *cuda, const void **out,
+                             const struct cuda_array *array, struct error *err)
+{
+    size_t bytes = cuda_array_bytes(array);
+    void *host, *device;
+    *out = cuda_graphs_array(&cuda->graphs, array);
+    if (*out != NULL)
+        return STATUS_OK;
+    TRY(cuda_ring_take(&cuda->ring, bytes, &host, &device, err));
+    cuda_array_write(array, host, device, true);
+    *out = device;
+    return cuda_ring_send(&cuda->ring, device, host, bytes, err);
+}
+
+/* ---- Launches -------------------------------------------------------------------------------- */
+
+static void repeat_run(struct stream *stream, const void *argument)
+{
+    cuda_graphs_repeat(cuda_stream_of(stream), *(const bool *)argument);
+}
+
+void cuda_stream_repeat(struct stream *stream, bool begins)
+{
+    command_stream_put(stream, COMMAND_SKIP, NULL, repeat_run, &begins, sizeof begins);
+}
+
+static void launch_run(struct stream *stream, const void *argument)
+{
+    const struct cuda_launch_once *launch = argument;
+    struct cuda_stream *cuda = cuda_stream_of(stream);
+    struct error failure = {.message = ""};
+    if (!cuda_graphs_put_off(cuda, launch))
+        cuda_stream_check(stream, launch->kind->launch(cuda, launch->op, &failure), &failure);
+    else if (!launch->kind->is_stage)
+        trace_name(""); /* it has done nothing yet */
+}
+
+void cuda_stream_put(struct stream *stream, const char *name, const struct cuda_launch_kind *kind,
+                     const void *op)
+{
+    struct cuda_launch_once launch; /* its bytes behind the operation's are not used */
+    ASSERT(kind->bytes <= sizeof launch.op);
+    launch.kind = kind;
+    memcpy(launch.op, op, kind->bytes);
+    command_stream_put(stream, COMMAND_LAUNCH, name, launch_run, &launch,
+                       offsetof(struct cuda_launch_once, op) + kind->bytes);
+}
+
 /* ---- Stages ---------------------------------------------------------------------------------- */
 
-static enum status stage_change(struct cuda_stream *cuda, int stage, struct error *err)
-{
-    if (cuda_stages_are_full(&cuda->stages, 0))
-        TRY(cuda_stream_settle(&cuda->base, err));
-    return cuda_stages_change(&cuda->stages, stage, err);
-}
-
 struct stage_mark {
-    int stage;
-    int64_t layer;
+    int64_t stage, layer;
 };
 
-static void stage_run(struct stream *stream, const void *argument)
+static enum status stage_launch(struct cuda_stream *cuda, const void *op, struct error *err)
 {
-    const struct stage_mark *mark = argument;
-    struct error failure = {.message = ""};
-    cuda_stream_check(stream, stage_change(cuda_stream_of(stream), mark->stage, &failure),
-                      &failure);
-    trace_stage(mark->stage, mark->layer);
+    const struct stage_mark *mark = op;
+    trace_stage((int)mark->stage, mark->layer);
+    if (cuda_stages_are_full(&cuda->stages, 0))
+        TRY(cuda_stream_settle(&cuda->base, err));
+    return cuda_stages_change(&cuda->stages, (int)mark->stage, err);
 }
+
+static const struct cuda_launch_kind stage_kind = {
+    .launch = stage_launch, .bytes = sizeof(struct stage_mark), .is_stage = true};
 
 void cuda_stream_stage(struct stream *stream, int stage, int64_t layer)
 {
     ASSERT(stage >= 0 && stage < DEVICE_STAGES);
-    command_stream_put(stream, COMMAND_SKIP, NULL, stage_run, &(struct stage_mark){stage, layer},
-                       sizeof(struct stage_mark));
+    cuda_stream_put(stream, NULL, &stage_kind, &(struct stage_mark){stage, layer});
 }
 
 void cuda_stream_stage_totals(const struct stream *stream, struct stage_total totals[DEVICE_STAGES])
 {
     const struct cuda_stages *stages = &cuda_stream_of(stream)->stages;
     memcpy(totals, stages->totals, sizeof stages->totals);
-}
-
-void cuda_stream_count_weights(struct cuda_stream *cuda, uint64_t bytes)
-{
-    cuda->stages.totals[cuda->stages.stage].weight_bytes += bytes;
 }
 
 enum status cuda_stream_read_weights(struct cuda_stream *cuda, const int32_t *offsets,
@@ -144,6 +188,7 @@ static void stream_close(struct cuda_stream *cuda)
     (void)cudaSetDevice(cuda->common->ordinal);
     if (cuda->launch.stream != NULL)
         (void)cudaStreamSynchronize(cuda->launch.stream);
+    cuda_graphs_deinit(&cuda->graphs);
     cuda_stages_deinit(&cuda->stages);
     cuda_ring_deinit(&cuda->ring);
     (void)cudaFree(cuda->launch.scratch);
@@ -164,6 +209,7 @@ enum status cuda_stream_create(struct stream **out, const struct cuda_common *co
     cuda->base.priority = priority;
     cuda->common = common;
     cuda->launch = common->launch;
+    cuda_graphs_init(&cuda->graphs);
     TRY_GOTO(stream_open(cuda, priority, err), failed);
     TRY_GOTO(command_stream_init(&cuda->base, -1, err), failed);
     *out = &cuda->base;

@@ -1,11 +1,13 @@
 /* A stream of a CUDA device: a command stream whose commands launch kernels on a stream of the CUDA
  * runtime, and do not wait for them. Before the work of `call`, and for `synchronize`, it settles:
- * it waits until they have run. Its low priority is one of the GPU's, and of its thread. */
+ * it waits until they have run. Its low priority is one of the GPU's, and of its thread. Launches
+ * of what repeats may be put off, and be one (cuda_graph.h). */
 #ifndef PHASOR_KERNELS_CUDA_DEVICE_CUDA_STREAM_H
 #define PHASOR_KERNELS_CUDA_DEVICE_CUDA_STREAM_H
 
 #include "device/command_event.h"
 #include "device/command_stream.h"
+#include "kernels/cuda/device/cuda_graph.h"
 #include "kernels/cuda/device/cuda_ring.h"
 #include "kernels/cuda/device/cuda_stages.h"
 #include "kernels/cuda/launch.h"
@@ -15,6 +17,7 @@ struct cuda_common {
     struct stream_owner owner;
     int ordinal;
     struct cuda_launch launch; /* without stream and scratch */
+    atomic_uint freed;         /* memory of the device or for it, so often: graphs may know it */
 };
 
 struct cuda_stream {
@@ -24,6 +27,7 @@ struct cuda_stream {
     bool is_current; /* the GPU is its thread's */
     struct cuda_ring ring;
     struct cuda_stages stages;
+    struct cuda_graphs graphs;
 };
 
 static inline struct cuda_stream *cuda_stream_of(const struct stream *stream)
@@ -36,9 +40,15 @@ enum status cuda_stream_create(struct stream **out, const struct cuda_common *co
 void cuda_stream_destroy(struct stream *stream); /* runs what is on it; NULL is allowed */
 uint64_t cuda_stream_bytes(void);
 
+/* As in device_ops. */
+void cuda_stream_repeat(struct stream *stream, bool begins);
 void cuda_stream_stage(struct stream *stream, int stage, int64_t layer);
 void cuda_stream_stage_totals(const struct stream *stream,
                               struct stage_total totals[DEVICE_STAGES]);
+
+/* Puts a launch on the stream. `name` is for the trace; NULL: not in it. */
+void cuda_stream_put(struct stream *stream, const char *name, const struct cuda_launch_kind *kind,
+                     const void *op);
 
 /* ---- For commands, on the stream's thread ---------------------------------------------------- */
 
@@ -53,9 +63,11 @@ enum status cuda_stream_settle(struct stream *stream, struct error *err) MUST_CH
 enum status cuda_stream_scratch(struct cuda_stream *cuda, size_t bytes,
                                 struct error *err) MUST_CHECK;
 
-/* Weights that an operation reads, for the stage that stands: as they are, or as
- * cuda_stages_read. */
-void cuda_stream_count_weights(struct cuda_stream *cuda, uint64_t bytes);
+/* A copy of an array for kernels that come behind it on the stream. */
+enum status cuda_stream_send(struct cuda_stream *cuda, const void **out,
+                             const struct cuda_array *array, struct error *err) MUST_CHECK;
+
+/* Weights that an operation reads, for the stage that stands: as cuda_stages_read. */
 enum status cuda_stream_read_weights(struct cuda_stream *cuda, const int32_t *offsets,
                                      int64_t group_count, uint64_t group_bytes,
                                      struct error *err) MUST_CHECK;
