@@ -90,7 +90,7 @@ static int64_t run_rig(const struct rig_params *params, struct random *random, c
                      STATUS_OK, "%s: %s", label, err.message);
         cr_assert_eq(rig_check(&rig, &cold, phase, label), rig_moe_layers(&rig));
         cr_assert_eq(memory_counters_get().live_bytes, held, "%s, transition %d", label, i);
-        if (random_below(random, OF_ONE_PASS) == 0)
+        if (random_below(random, OF_ONE_PASS) == 0 || i + 1 == OF_ONE_RIG)
             check_nll(&rig, &expected, phase, scenario, label);
     }
     int64_t count = transition_counters_get(rig.transition).transition_count;
