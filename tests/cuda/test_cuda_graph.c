@@ -205,7 +205,7 @@ Test(cuda_graph, nobody_sees_it_late)
         float seen, *places[] = {NULL, &seen}, **pointer = places;
         rig_open(&rig);
         const struct device_ops *ops = rig.device->ops;
-        float *copy = values_get(rig.device);
+        float *copy = values_get(rig.device), *zeros = values_get(rig.device);
         places[0] = rig.sum;
         simt_stream_seed_set(seed);
         cr_assert_eq(ops->stream_create(rig.device, &beside, STREAM_LOW, &err), STATUS_OK);
@@ -220,7 +220,7 @@ Test(cuda_graph, nobody_sees_it_late)
             cr_assert_eq(copy[0], 16 * step - 8, "step %d", step);
             put_adds(rig.device, rig.sum, rig.one, 8);
             ops->call(rig.device->stream, value_read, &pointer, sizeof pointer);
-            put_adds(rig.device, rig.one, copy + 8, 8); /* adds 0 */
+            put_adds(rig.device, rig.one, zeros, 8);
             synchronize_ok(rig.device, rig.device->stream);
             cr_assert_eq(seen, 16 * step);
         }
@@ -228,6 +228,7 @@ Test(cuda_graph, nobody_sees_it_late)
         ops->event_destroy(rig.device, event);
         ops->stream_destroy(rig.device, beside);
         ops->host_memory_free(rig.device, copy);
+        ops->host_memory_free(rig.device, zeros);
         rig_close(&rig);
     }
 }
