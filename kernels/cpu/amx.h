@@ -20,7 +20,7 @@
 
 #define CHUNK_COLUMNS 32
 #define CHUNK_PAIRS   (CHUNK_COLUMNS / 2)
-#define CHUNK_BYTES   (CHUNK_PAIRS * LANES * 4) /* of the weights of a panel */
+#define CHUNK_BYTES   (CHUNK_PAIRS * PACK_BLOCK * 4) /* of the weights of a panel */
 #define AMX_TILE_ROWS 16
 #define AMX_ROWS      32 /* of a product, at most */
 #define AMX_FEW_ROWS  4  /* that are multiplied in vectors */
@@ -50,7 +50,7 @@ INLINE void amx_end(struct amx_shape *shape)
 /* sums[row][panel][16] (+)= in[row][chunks] x weights[panel][chunks]. */
 struct amx_product {
     float *sums;
-    int64_t sums_step; /* from a row to the next; panels lie LANES apart */
+    int64_t sums_step; /* from a row to the next; panels lie PACK_BLOCK apart */
     bool adds;         /* to what is there */
     const void *in;    /* bf16; what fills the last chunk is zero */
     int64_t in_step;   /* bytes from a row to the next */
@@ -103,11 +103,11 @@ INLINE void amx_multiply_as(const bool has_others, const int panels, const bool 
     if (p->adds) {
         _tile_loadd(0, p->sums, sums_bytes);
         if (panels == 2)
-            _tile_loadd(1, p->sums + LANES, sums_bytes);
+            _tile_loadd(1, p->sums + PACK_BLOCK, sums_bytes);
         if (has_others)
             _tile_loadd(2, others, sums_bytes);
         if (has_others && panels == 2)
-            _tile_loadd(3, others + LANES, sums_bytes);
+            _tile_loadd(3, others + PACK_BLOCK, sums_bytes);
     } else {
         _tile_zero(0);
         if (panels == 2)
@@ -146,11 +146,11 @@ INLINE void amx_multiply_as(const bool has_others, const int panels, const bool 
     }
     _tile_stored(0, p->sums, sums_bytes);
     if (panels == 2)
-        _tile_stored(1, p->sums + LANES, sums_bytes);
+        _tile_stored(1, p->sums + PACK_BLOCK, sums_bytes);
     if (has_others)
         _tile_stored(2, others, sums_bytes);
     if (has_others && panels == 2)
-        _tile_stored(3, others + LANES, sums_bytes);
+        _tile_stored(3, others + PACK_BLOCK, sums_bytes);
 }
 
 INLINE void amx_multiply_panels(const bool has_others, const int panels,
@@ -180,21 +180,33 @@ static void amx_multiply(struct amx_shape *shape, const struct amx_product *p)
 
 #else
 
-INLINE v16 v16_all_bits(uint32_t bits)
+INLINE vec vec_all_bits(uint32_t bits)
 {
-    return (v16)((v16u){0} + bits);
+    return (vec)((vecu){0} + bits);
 }
 
 /* What one chunk adds, of one row. */
-INLINE v16 amx_chunk(const uint32_t *in, const char *weights, int64_t pair_step)
+INLINE vec amx_chunk(const uint32_t *in, const char *weights, int64_t pair_step)
 {
-    v16 even = {0}, odd = {0};
+    vec even = {0}, odd = {0};
     for (int k = 0; k < CHUNK_PAIRS; k++) {
-        v16u pairs = *(const v16u *)(weights + k * pair_step);
-        even += v16_all_bits(in[k] << 16) * (v16)(pairs << 16);
-        odd += v16_all_bits(in[k] & 0xFFFF0000u) * (v16)(pairs & 0xFFFF0000u);
+        vecu pairs = *(const vecu *)(weights + k * pair_step);
+        even += vec_all_bits(in[k] << 16) * (vec)(pairs << 16);
+        odd += vec_all_bits(in[k] & 0xFFFF0000u) * (vec)(pairs & 0xFFFF0000u);
     }
     return even + odd;
+}
+
+/* Some outputs of one row and panel. */
+static void amx_add(float *sums, const char *in, const char *weights, const struct amx_product *p)
+{
+    vec sum = p->adds ? vec_load(sums) : (vec){0};
+    for (int64_t c = 0; c < p->chunk_count; c++) {
+        uint32_t words[CHUNK_PAIRS];
+        memcpy(words, in + c * CHUNK_COLUMNS * 2, sizeof words);
+        sum += amx_chunk(words, weights + c * p->chunk_step, p->pair_step);
+    }
+    vec_store(sums, sum);
 }
 
 static void amx_multiply(struct amx_shape *shape, const struct amx_product *p)
@@ -203,14 +215,9 @@ static void amx_multiply(struct amx_shape *shape, const struct amx_product *p)
     for (int r = 0; r < p->rows; r++) {
         for (int panel = 0; panel < p->panels; panel++) {
             const char *in = (const char *)p->in + r * p->in_step;
-            float *sums = p->sums + r * p->sums_step + panel * LANES;
-            v16 sum = p->adds ? v16_load(sums) : (v16){0};
-            for (int64_t c = 0; c < p->chunk_count; c++) {
-                uint32_t words[CHUNK_PAIRS];
-                memcpy(words, in + c * CHUNK_COLUMNS * 2, sizeof words);
-                sum += amx_chunk(words, p->weights[panel] + c * p->chunk_step, p->pair_step);
-            }
-            v16_store(sums, sum);
+            float *sums = p->sums + r * p->sums_step + panel * PACK_BLOCK;
+            for (int v = 0; v < PACK_BLOCK; v += LANES)
+                amx_add(sums + v, in, p->weights[panel] + v * 4, p);
         }
     }
 }

@@ -75,7 +75,7 @@ static void query_take(struct block *block, int row, const float *from)
         int64_t count = dim - first < LANES ? dim - first : LANES;
         if (count > 0)
             memcpy(lanes, from + first, (size_t)count * sizeof(float));
-        v16_store_pairs(halves + first, v16_load(lanes));
+        vec_store_pairs(halves + first, vec_load(lanes));
     }
 }
 
@@ -83,7 +83,7 @@ static void block_start(struct block *block)
 {
     const struct qkv *qkv = &block->op->qkv;
     block->takes_pairs = KERNEL_PAIRS && block->op->kv.dtype == DTYPE_BF16;
-    block->dim_stride = round_up(qkv->head_dim, LANES);
+    block->dim_stride = round_up(qkv->head_dim, PACK_BLOCK);
     block->query_stride = KERNEL_AMX ? round_up(qkv->head_dim, CHUNK_COLUMNS) : block->dim_stride;
     block->factor = 1.44269504f / sqrtf((float)qkv->head_dim);
     for (int r = 0; r < block->row_count; r++) {
@@ -102,7 +102,7 @@ struct page {
     const char *keys, *values, *next;
     int64_t first; /* position */
     int64_t seen;  /* tokens of it that the last row sees */
-    int vectors;   /* of their scores */
+    int vectors;   /* of their scores, those of whole panels */
 };
 
 /* Leaves out what a row does not see: of most pages, nothing. */
@@ -116,28 +116,28 @@ INLINE void row_mask(float *scores, int64_t first, int64_t end, int64_t count)
         scores[t] = -INFINITY;
 }
 
-INLINE void weight_store(struct block *block, int64_t at, v16 weight)
+INLINE void weight_store(struct block *block, int64_t at, vec weight)
 {
     if (block->takes_pairs)
-        v16_store_pairs(block->weights + at, weight);
+        vec_store_pairs(block->weights + at, weight);
     else
-        v16_store(block->scores + at, weight);
+        vec_store(block->scores + at, weight);
 }
 
 /* Weights of the tokens of a page for which scores were not computed, as far as they are read. */
 INLINE void weights_fill(struct block *block, int64_t at, const int vectors)
 {
-    if (KERNEL_AMX && vectors % 2 == 1)
-        weight_store(block, at + vectors * LANES, (v16){0});
+    for (int i = vectors; KERNEL_AMX && i * LANES % CHUNK_COLUMNS != 0; i++)
+        weight_store(block, at + i * LANES, (vec){0});
 }
 
 /* What was summed with another maximum becomes what it would be with the new one. */
 static void row_rescale(struct block *block, int row, float scale)
 {
     float *out = block->out + row * block->dim_stride, *sum = block->sum + row * LANES;
-    v16_store(sum, v16_load(sum) * scale);
+    vec_store(sum, vec_load(sum) * scale);
     for (int64_t d = 0; d < block->dim_stride; d += LANES)
-        v16_store(out + d, v16_load(out + d) * scale);
+        vec_store(out + d, vec_load(out + d) * scale);
 }
 
 /* Turns scores of one page into weights; rescales the row's output where its maximum rose.
@@ -149,28 +149,28 @@ INLINE void row_softmax(struct block *block, int row, const struct page *page, c
     int64_t position = block->position[row], window = block->op->window;
     row_mask(scores, window > 0 ? position - window + 1 - page->first : 0,
              position + 1 - page->first, vectors * LANES);
-    v16 most = v16_load(scores);
+    vec most = vec_load(scores);
     for (int i = 1; i < vectors; i++)
-        most = v16_max(most, v16_load(scores + i * LANES));
-    float old_most = block->most[row], new_most = v16_max_lane(most);
+        most = vec_max(most, vec_load(scores + i * LANES));
+    float old_most = block->most[row], new_most = vec_max_lane(most);
     if (new_most <= old_most) /* not where it is NaN, which has to be seen in the result */
         new_most = old_most;
     weights_fill(block, at, vectors);
     if (new_most == -INFINITY) { /* nothing of this page is seen */
         for (int i = 0; i < vectors; i++)
-            weight_store(block, at + i * LANES, (v16){0});
+            weight_store(block, at + i * LANES, (vec){0});
         return;
     }
-    v16 added = {0};
-#pragma GCC unroll 4
+    vec added = {0};
+#pragma GCC unroll 16
     for (int i = 0; i < vectors; i++) {
-        v16 weight = v16_exp2_falling((v16_load(scores + i * LANES) - new_most) * block->factor);
+        vec weight = vec_exp2_falling((vec_load(scores + i * LANES) - new_most) * block->factor);
         weight_store(block, at + i * LANES, weight);
         added += weight;
     }
     if (old_most != new_most)
         row_rescale(block, row, exp2f((old_most - new_most) * block->factor));
-    v16_store(sum, v16_load(sum) + added);
+    vec_store(sum, vec_load(sum) + added);
     block->most[row] = new_most;
 }
 
@@ -250,7 +250,7 @@ static void block_page(struct block *block, int64_t page_index, bool is_last)
         .first = first,
         .seen = seen < KV_PAGE_TOKENS ? seen : KV_PAGE_TOKENS,
     };
-    page.vectors = (int)ceil_div(page.seen, LANES);
+    page.vectors = (int)ceil_div(page.seen, PACK_BLOCK) * PANEL_VECTORS;
     page_scores(block, &page);
     for (int r = 0; r < block->row_count; r++) {
         if (page.vectors == SCORE_VECTORS)
@@ -271,7 +271,7 @@ static void block_run(struct block *block)
     for (int r = 0; r < block->row_count; r++) {
         float *to = head_of_row(block, block->op->out, block->op->out_stride, r);
         const float *out = block->out + r * block->dim_stride;
-        float scale = 1.0f / v16_sum(v16_load(block->sum + r * LANES));
+        float scale = 1.0f / vec_sum(vec_load(block->sum + r * LANES));
         for (int64_t d = 0; d < block->op->qkv.head_dim; d++)
             to[d] = out[d] * scale;
     }

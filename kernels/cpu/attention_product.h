@@ -19,14 +19,16 @@ enum page_kind {
     PAGE_KIND_COUNT
 };
 
-/* Two shapes: many rows by one vector, and a few rows by WIDE_VECTORS. */
+/* Two shapes: many rows by 16 columns, and a few rows by WIDE_VECTORS. A page has columns in
+ * multiples of 16. */
 #define WIDE_VECTORS 4
+#define TALL_VECTORS PANEL_VECTORS
 #if defined(__AVX512F__)
 #define TALL_ROWS 24
 #define WIDE_ROWS 6
 #elif defined(__AVX2__)
 #define TALL_ROWS 6
-#define WIDE_ROWS 1
+#define WIDE_ROWS 3
 #else
 #define TALL_ROWS 2
 #define WIDE_ROWS 1
@@ -57,31 +59,31 @@ INLINE bool page_takes_pairs(const enum page_kind kind)
 }
 
 /* `is_single`: there is no row k + 1. */
-INLINE v16u bf16_load(const struct product *p, int64_t k, const int i, const bool is_single)
+INLINE vecu bf16_load(const struct product *p, int64_t k, const int i, const bool is_single)
 {
     const uint16_t *from = (const uint16_t *)p->page + k * p->page_step + i * LANES;
     if (!KERNEL_PAIRS)
-        return (v16u)v16_load_bf16(from);
-    v16u pairs = v16_load_halves(from);
+        return (vecu)vec_load_bf16(from);
+    vecu pairs = vec_load_halves(from);
     if (!is_single)
-        pairs |= v16_load_halves(from + p->page_step) << 16;
+        pairs |= vec_load_halves(from + p->page_step) << 16;
     return pairs;
 }
 
-INLINE void page_load(v16u page[WIDE_VECTORS], const struct product *p, const enum page_kind kind,
+INLINE void page_load(vecu page[WIDE_VECTORS], const struct product *p, const enum page_kind kind,
                       int64_t k, const int vectors, const bool is_single)
 {
     const uint16_t *low = (const uint16_t *)p->page + k * p->page_step;
 #pragma GCC unroll 4
     for (int i = 0; i < vectors; i++) {
         if (kind == PAGE_F32)
-            page[i] = (v16u)v16_load((const float *)p->page + k * p->page_step + i * LANES);
+            page[i] = (vecu)vec_load((const float *)p->page + k * p->page_step + i * LANES);
         else if (kind == PAGE_PAIRS)
-            page[i] = *(const v16u *)((const uint32_t *)p->page + k / 2 * p->page_step + i * LANES);
+            page[i] = *(const vecu *)((const uint32_t *)p->page + k / 2 * p->page_step + i * LANES);
         else if (!KERNEL_PAIRS || is_single || vectors % 2 == 1)
             page[i] = bf16_load(p, k, i, is_single);
         else if (i % 2 == 0)
-            v16_interleave(&page[i], &page[i + 1], low + i * LANES, low + p->page_step + i * LANES);
+            vec_interleave(&page[i], &page[i + 1], low + i * LANES, low + p->page_step + i * LANES);
     }
 }
 
@@ -91,7 +93,8 @@ INLINE void page_load(v16u page[WIDE_VECTORS], const struct product *p, const en
 INLINE void product_fetch(const struct product *p, const enum page_kind kind, int64_t k,
                           const int vectors)
 {
-    const int lines = page_takes_pairs(kind) ? vectors : (vectors + 1) / 2;
+    const int bytes = vectors * LANES * (page_takes_pairs(kind) ? 4 : 2);
+    const int lines = (bytes + LINE_BYTES - 1) / LINE_BYTES;
 #pragma GCC unroll 4
     for (int i = 0; i < lines; i++) {
         if ((p->fetch_lines >> i & 1) != 0)
@@ -99,19 +102,19 @@ INLINE void product_fetch(const struct product *p, const enum page_kind kind, in
     }
 }
 
-INLINE v16 product_add(v16 sum, const struct product *p, const enum page_kind kind, int64_t at,
-                       v16u page)
+INLINE vec product_add(vec sum, const struct product *p, const enum page_kind kind, int64_t at,
+                       vecu page)
 {
     if (page_takes_pairs(kind))
-        return v16_dot_pairs(sum, page, (const uint16_t *)p->in + at);
-    return sum + v16_all(((const float *)p->in)[at]) * (v16)page;
+        return vec_dot_pairs(sum, page, (const uint16_t *)p->in + at);
+    return sum + vec_all(((const float *)p->in)[at]) * (vec)page;
 }
 
-INLINE void product_step(v16 sum[TALL_ROWS][WIDE_VECTORS], const int rows, const int vectors,
+INLINE void product_step(vec sum[TALL_ROWS][WIDE_VECTORS], const int rows, const int vectors,
                          const enum page_kind kind, const int64_t in_step, const struct product *p,
                          int64_t k, const bool is_single)
 {
-    v16u page[WIDE_VECTORS];
+    vecu page[WIDE_VECTORS];
     page_load(page, p, kind, k, vectors, is_single);
     product_fetch(p, kind, k, vectors);
 #pragma GCC unroll 24
@@ -127,13 +130,13 @@ INLINE void product_tile(const int rows, const int vectors, const enum page_kind
                          const int64_t in_step, const struct product *p)
 {
     const int unit = page_takes_pairs(kind) ? 2 : 1;
-    v16 sum[TALL_ROWS][WIDE_VECTORS];
+    vec sum[TALL_ROWS][WIDE_VECTORS];
     int64_t k = 0;
 #pragma GCC unroll 24
     for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 4
         for (int i = 0; i < vectors; i++)
-            sum[r][i] = p->adds ? v16_load(p->out + r * p->out_step + i * LANES) : (v16){0};
+            sum[r][i] = p->adds ? vec_load(p->out + r * p->out_step + i * LANES) : (vec){0};
     }
     for (; k + unit <= p->count; k += unit)
         product_step(sum, rows, vectors, kind, in_step, p, k, false);
@@ -143,7 +146,7 @@ INLINE void product_tile(const int rows, const int vectors, const enum page_kind
     for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 4
         for (int i = 0; i < vectors; i++)
-            v16_store(p->out + r * p->out_step + i * LANES, sum[r][i]);
+            vec_store(p->out + r * p->out_step + i * LANES, sum[r][i]);
     }
 }
 
@@ -190,9 +193,11 @@ typedef void product_fn(const struct product *p);
     }
 
 DEFINE_FEW(1)
-#if WIDE_ROWS == 6
+#if WIDE_ROWS >= 3
 DEFINE_FEW(2)
 DEFINE_FEW(3)
+#endif
+#if WIDE_ROWS == 6
 DEFINE_FEW(4)
 DEFINE_FEW(5)
 DEFINE_FEW(6)
@@ -201,19 +206,22 @@ DEFINE_FEW(6)
 /* [rows - 1][kind][vectors == 4] */
 static product_fn *const few_table[WIDE_ROWS][PAGE_KIND_COUNT][2] = {
     NAME_KINDS(1),
+#if WIDE_ROWS >= 3
+    NAME_KINDS(2), NAME_KINDS(3),
+#endif
 #if WIDE_ROWS == 6
-    NAME_KINDS(2), NAME_KINDS(3), NAME_KINDS(4), NAME_KINDS(5), NAME_KINDS(6),
+    NAME_KINDS(4), NAME_KINDS(5), NAME_KINDS(6),
 #endif
 };
 
 INLINE void tall_run(const enum page_kind kind, const struct product *p)
 {
     if (p->in_step == 64)
-        product_tile(TALL_ROWS, 1, kind, 64, p);
+        product_tile(TALL_ROWS, TALL_VECTORS, kind, 64, p);
     else if (p->in_step == 128)
-        product_tile(TALL_ROWS, 1, kind, 128, p);
+        product_tile(TALL_ROWS, TALL_VECTORS, kind, 128, p);
     else
-        product_tile(TALL_ROWS, 1, kind, p->in_step, p);
+        product_tile(TALL_ROWS, TALL_VECTORS, kind, p->in_step, p);
 }
 
 /* To the next columns. */
@@ -221,18 +229,18 @@ INLINE void product_move(struct product *p, int vectors)
 {
     p->page = (const char *)p->page + vectors * LANES * (p->kind == PAGE_BF16 ? 2 : 4);
     if (p->fetch != NULL)
-        p->fetch += vectors * LINE_BYTES / (page_takes_pairs(p->kind) ? 1 : 2);
+        p->fetch += vectors * LANES * (page_takes_pairs(p->kind) ? 4 : 2);
     p->out += vectors * LANES;
 }
 
 static void product_tall(struct product p, int64_t vectors)
 {
-    for (int64_t i = 0; i < vectors; i++) {
+    for (int64_t i = 0; i < vectors; i += TALL_VECTORS) {
         if (KERNEL_PAIRS && !KERNEL_AMX && p.kind == PAGE_PAIRS)
             tall_run(PAGE_PAIRS, &p);
         else
             tall_run(PAGE_F32, &p);
-        product_move(&p, 1);
+        product_move(&p, TALL_VECTORS);
     }
 }
 
@@ -280,7 +288,7 @@ static void product_run(struct product p, int rows, int64_t vectors)
 static void ready_fill(uint32_t *to, int64_t page_step, int64_t count, int vectors)
 {
     for (int64_t pair = (count + 1) / 2; pair < round_up(count, CHUNK_COLUMNS) / 2; pair++)
-        memset(to + pair * page_step, 0, (size_t)vectors * sizeof(v16u));
+        memset(to + pair * page_step, 0, (size_t)vectors * sizeof(vecu));
 }
 
 /* Makes a page of bf16 ready for many rows, `vectors` of its columns: in `to`, of as many words as
@@ -293,8 +301,8 @@ static void page_ready(struct product *p, uint32_t *to, int64_t vectors)
         const int step = vectors - i >= 2 ? 2 : 1;
         at.page = (const uint16_t *)p->page + i * LANES;
         for (int64_t k = 0; k < p->count; k += unit) {
-            v16u words[WIDE_VECTORS];
-            v16u *row = (v16u *)(to + k / unit * p->page_step + i * LANES);
+            vecu words[WIDE_VECTORS];
+            vecu *row = (vecu *)(to + k / unit * p->page_step + i * LANES);
             if (step == 2)
                 page_load(words, &at, PAGE_BF16, k, 2, k + 1 == p->count);
             else
@@ -325,18 +333,19 @@ static void product_run_amx(struct amx_shape *shape, const struct product *p, in
         .chunk_count = ceil_div(p->count, CHUNK_COLUMNS),
     };
     const char *fetch = p->fetch;
-    int64_t tiles = ceil_div(rows, AMX_ROWS) * ceil_div(vectors, 2);
+    const int64_t panels = vectors / PANEL_VECTORS;
+    int64_t tiles = ceil_div(rows, AMX_ROWS) * ceil_div(panels, 2);
     if (fetch != NULL)
         product.fetch_lines = (int)ceil_div(lines, tiles * product.chunk_count * 2);
     const int64_t fetch_bytes = product.chunk_count * product.fetch_lines * LINE_BYTES;
     for (int row = 0; row < rows; row += AMX_ROWS) {
         product.rows = rows - row < AMX_ROWS ? rows - row : AMX_ROWS;
         product.in = (const uint16_t *)p->in + row * p->in_step;
-        for (int64_t i = 0; i < vectors; i += product.panels) {
-            product.panels = vectors - i >= 2 ? 2 : 1;
-            product.sums = p->out + row * p->out_step + i * LANES;
-            product.weights[0] = (const char *)p->page + i * LANES * 4;
-            product.weights[1] = product.weights[0] + LANES * 4;
+        for (int64_t i = 0; i < panels; i += product.panels) {
+            product.panels = panels - i >= 2 ? 2 : 1;
+            product.sums = p->out + row * p->out_step + i * PACK_BLOCK;
+            product.weights[0] = (const char *)p->page + i * PACK_BLOCK * 4;
+            product.weights[1] = product.weights[0] + PACK_BLOCK * 4;
             if (fetch != NULL) {
                 product.fetch[0] = fetch;
                 product.fetch[1] = fetch + fetch_bytes;

@@ -9,48 +9,68 @@
 #define TILE_VALUES (PACK_BLOCK * PACK_BLOCK)
 #define PIECE_TILES 128
 
-/* Scales and minima of the 16 columns of a tile, each in all lanes; or of its rows, in one vector
- * that stands for all columns. */
+/* Scales and minima of the 16 rows of a tile or, packed by input, of its columns. */
 struct tile_scales {
-    v16 scale[PACK_BLOCK], minimum[PACK_BLOCK];
+    bool by_output;
+    float scale[PACK_BLOCK], minimum[PACK_BLOCK];
 };
 
 INLINE void scales_read(struct tile_scales *out, const struct matrix *in, int64_t at)
 {
-    v16 scale = v16_load_bf16(in->scales + at);
-    v16 minimum = scale * -8.0f;
-    if (in->minima != NULL)
-        minimum = v16_load_bf16(in->minima + at);
-    float scales[PACK_BLOCK], minima[PACK_BLOCK];
-    v16_store(scales, scale);
-    v16_store(minima, minimum);
-    for (int c = 0; c < PACK_BLOCK; c++) {
-        out->scale[c] = in->packing == PACK_OUTPUT ? scale : v16_all(scales[c]);
-        out->minimum[c] = in->packing == PACK_OUTPUT ? minimum : v16_all(minima[c]);
+    out->by_output = in->packing == PACK_OUTPUT;
+    for (int i = 0; i < PACK_BLOCK; i += LANES) {
+        vec scale = vec_load_bf16(in->scales + at + i);
+        vec minimum = scale * -8.0f;
+        if (in->minima != NULL)
+            minimum = vec_load_bf16(in->minima + at + i);
+        vec_store(out->scale + i, scale);
+        vec_store(out->minimum + i, minimum);
     }
 }
 
-/* A product of a bf16 and a nibble is exact in f32, so the sum is rounded once. */
-INLINE v16 column_of(v16u words, int column, const struct tile_scales *scales)
+/* Rows `row` and on of a column. A product of a bf16 and a nibble is exact in f32, so the sum is
+ * rounded once. */
+INLINE vec column_of(const uint32_t *in, int row, int column, const struct tile_scales *scales,
+                     const bool by_output)
 {
-    v16i nibbles = (v16i)(words >> (uint32_t)(column % 8 * 4) & 15u);
-    return __builtin_convertvector(nibbles, v16) * scales->scale[column] + scales->minimum[column];
+    vecu words = *(const vecu *)(in + column / 8 * PACK_BLOCK + row);
+    vec nibbles =
+        __builtin_convertvector((veci)(words >> (uint32_t)(column % 8 * 4) & 15u), vec);
+    if (by_output)
+        return nibbles * vec_load(scales->scale + row) + vec_load(scales->minimum + row);
+    return nibbles * scales->scale[column] + scales->minimum[column];
 }
 
-INLINE void tile_to_bf16(uint16_t *out, const uint32_t *in, const struct tile_scales *scales)
+INLINE void tile_to_bf16(uint16_t *out, const uint32_t *in, const struct tile_scales *scales,
+                         const bool by_output)
 {
     for (int c = 0; c < PACK_BLOCK; c += 2) {
-        v16u words = *(const v16u *)(in + c / 8 * LANES);
-        v16u even = v16_bf16_bits(column_of(words, c, scales));
-        v16u odd = v16_bf16_bits(column_of(words, c + 1, scales));
-        *(v16u *)(out + c * LANES) = even | odd << 16;
+        for (int row = 0; row < PACK_BLOCK; row += LANES) {
+            vecu even = vec_bf16_bits(column_of(in, row, c, scales, by_output));
+            vecu odd = vec_bf16_bits(column_of(in, row, c + 1, scales, by_output));
+            *(vecu *)(out + c * PACK_BLOCK + row * 2) = even | odd << 16;
+        }
     }
 }
 
-INLINE void tile_to_f32(float *out, const uint32_t *in, const struct tile_scales *scales)
+INLINE void tile_to_f32(float *out, const uint32_t *in, const struct tile_scales *scales,
+                        const bool by_output)
 {
-    for (int c = 0; c < PACK_BLOCK; c++)
-        v16_store(out + c * LANES, column_of(*(const v16u *)(in + c / 8 * LANES), c, scales));
+    for (int c = 0; c < PACK_BLOCK; c++) {
+        for (int row = 0; row < PACK_BLOCK; row += LANES)
+            vec_store(out + c * PACK_BLOCK + row, column_of(in, row, c, scales, by_output));
+    }
+}
+
+/* by_output is a constant where this is called. */
+INLINE void tile_write(const struct op_dequantize *op, int64_t tile,
+                       const struct tile_scales *scales, const bool by_output)
+{
+    const uint32_t *in = (const uint32_t *)op->in.data + tile * TILE_WORDS;
+    if (op->dtype == DTYPE_BF16)
+        tile_to_bf16((uint16_t *)op->out + tile * TILE_VALUES, in, scales, by_output);
+    else
+        tile_to_f32((float *)op->out + tile * TILE_VALUES, in, scales, by_output);
 }
 
 static void tiles(const struct op_dequantize *op, int64_t first, int64_t end)
@@ -59,17 +79,16 @@ static void tiles(const struct op_dequantize *op, int64_t first, int64_t end)
     int64_t along = in->packing == PACK_OUTPUT ? in->columns : in->rows;
     int64_t panel_tiles = along / PACK_BLOCK, group_tiles = in->group / PACK_BLOCK;
     int64_t groups = ceil_div(along, in->group), known = -1;
-    const uint32_t *words = in->data;
     struct tile_scales scales;
     for (int64_t t = first; t < end; t++) {
         int64_t group = t / panel_tiles * groups + t % panel_tiles / group_tiles;
         if (group != known)
             scales_read(&scales, in, group * PACK_BLOCK);
         known = group;
-        if (op->dtype == DTYPE_BF16)
-            tile_to_bf16((uint16_t *)op->out + t * TILE_VALUES, words + t * TILE_WORDS, &scales);
+        if (scales.by_output)
+            tile_write(op, t, &scales, true);
         else
-            tile_to_f32((float *)op->out + t * TILE_VALUES, words + t * TILE_WORDS, &scales);
+            tile_write(op, t, &scales, false);
     }
 }
 

@@ -23,14 +23,14 @@ struct scratch {
     _Alignas(64) float in[STRIP_WORDS];
     _Alignas(64) struct fixed_strip fixed; /* int4: instead */
     struct amx_scratch amx;                /* bf16 by AMX: instead */
-    _Alignas(64) float sums[SUMS_MAX * LANES];
+    _Alignas(64) float sums[SUMS_MAX * PACK_BLOCK];
 };
 
 /* The sums of a strip: tiles one after another, those of the second matrix behind the first's; each
  * is [row][panel of the tile][16]. */
 static float *strip_sums(struct scratch *scratch, const struct piece *piece, int64_t row)
 {
-    return scratch->sums + row * piece->panels * piece->matrix_count * LANES;
+    return scratch->sums + row * piece->panels * piece->matrix_count * PACK_BLOCK;
 }
 
 /* Copies columns [first, first + count) of a strip, as tiles of the kind take them; what is beyond
@@ -225,7 +225,7 @@ static void strip_product(const struct piece *piece, float *sums, struct scratch
             fetch_rows(ahead, tile++);
             fetch_weights(ahead, tiles, work.panel, walk.step);
             tile_choose(row_count, walk.step, kind)(&work);
-            sums += row_count * walk.step * LANES;
+            sums += row_count * walk.step * PACK_BLOCK;
             is_fixed = true;
             if (kind == TILE_INT4_INPUT && walk_ends_group(&walk))
                 is_fixed = fixing_on(&fixing, block_count);
@@ -241,7 +241,7 @@ static void piece_run_in_order(struct scratch *scratch, const struct piece *piec
 {
     int64_t padded = piece->tiles[0].block_count * PACK_BLOCK, depth = piece_depth(piece);
     float *sums = scratch->sums;
-    for (int m = 0; m < piece->matrix_count; m++, sums += piece->panels * LANES) {
+    for (int m = 0; m < piece->matrix_count; m++, sums += piece->panels * PACK_BLOCK) {
         for (int64_t first = 0; first < padded; first += depth) {
             int64_t count = padded - first < depth ? padded - first : depth;
             strip_load(scratch->in, rows, piece->tiles[m].kind, piece->first_row, 1, first, count);
@@ -259,7 +259,7 @@ static void piece_run(struct scratch *scratch, const struct piece *piece, const 
         return;
     }
     memset(scratch->sums, 0,
-           (size_t)(piece->row_count * piece->panels * piece->matrix_count * LANES) *
+           (size_t)(piece->row_count * piece->panels * piece->matrix_count * PACK_BLOCK) *
                sizeof(float));
     if (piece->in_order) {
         piece_run_in_order(scratch, piece, rows);
@@ -288,12 +288,12 @@ static void strip_store(float *out, int64_t out_stride, const float *sums,
 {
     for (struct walk walk = walk_begin(piece, rows); walk.step > 0; walk_on(&walk)) {
         for (int r = 0; r < rows; r++) {
-            for (int p = 0; p < walk.step; p++, sums += LANES) {
-                int64_t at = (walk.panel + p) * LANES;
-                v16 sum = v16_load(sums);
+            for (int v = 0; v < walk.step * PANEL_VECTORS; v++, sums += LANES) {
+                int64_t at = walk.panel * PACK_BLOCK + v * LANES;
+                vec sum = vec_load(sums);
                 if (bias != NULL)
-                    sum += v16_load(bias + at);
-                v16_store(out + r * out_stride + at, sum);
+                    sum += vec_load(bias + at);
+                vec_store(out + r * out_stride + at, sum);
             }
         }
     }
@@ -302,9 +302,9 @@ static void strip_store(float *out, int64_t out_stride, const float *sums,
 static void piece_store(struct scratch *scratch, const struct piece *piece, float *out,
                         int64_t out_stride, const float *bias)
 {
-    out += piece->first_row * out_stride + piece->first_panel * LANES;
+    out += piece->first_row * out_stride + piece->first_panel * PACK_BLOCK;
     if (bias != NULL)
-        bias += piece->first_panel * LANES;
+        bias += piece->first_panel * PACK_BLOCK;
     for (int64_t row = 0; row < piece->row_count; row += piece->strip_rows)
         strip_store(out + row * out_stride, out_stride, strip_sums(scratch, piece, row), piece,
                     strip_height(piece, row), bias);
@@ -334,13 +334,13 @@ void KERNEL(matmul)(const struct op_matmul *op, struct share *share)
 static void strip_store_ffn(float *out, int64_t out_stride, const float *sums,
                             const struct piece *piece, int rows)
 {
-    const float *up = sums + rows * piece->panels * LANES;
+    const float *up = sums + rows * piece->panels * PACK_BLOCK;
     const bool is_far = piece->row_count > FAR_ROWS;
     for (struct walk walk = walk_begin(piece, rows); walk.step > 0; walk_on(&walk)) {
         for (int r = 0; r < rows; r++) {
-            for (int p = 0; p < walk.step; p++, sums += LANES, up += LANES)
-                v16_store_past(out + r * out_stride + (walk.panel + p) * LANES,
-                               v16_silu(v16_load(sums)) * v16_load(up), is_far);
+            for (int v = 0; v < walk.step * PANEL_VECTORS; v++, sums += LANES, up += LANES)
+                vec_store_past(out + r * out_stride + walk.panel * PACK_BLOCK + v * LANES,
+                               vec_silu(vec_load(sums)) * vec_load(up), is_far);
         }
     }
 }
@@ -358,7 +358,7 @@ void KERNEL(ffn_up)(const struct op_ffn_up *op, struct share *share)
         piece_run(&scratch, &piece, &rows);
         for (int64_t row = 0; row < piece.row_count; row += piece.strip_rows)
             strip_store_ffn(op->out + (piece.first_row + row) * op->out_stride +
-                                piece.first_panel * LANES,
+                                piece.first_panel * PACK_BLOCK,
                             op->out_stride, strip_sums(&scratch, &piece, row), &piece,
                             strip_height(&piece, row));
     }

@@ -47,7 +47,7 @@ INLINE void half_copy(char *to, const char *from)
 {
 #pragma GCC unroll 8
     for (int line = 0; line < HALF_BYTES / 64; line++)
-        *(v16u *)(to + line * 64) = *(const v16u *)(from + line * 64);
+        memcpy(to + line * 64, from + line * 64, 64);
 }
 
 INLINE void half_fetch(const char *from)
@@ -141,11 +141,11 @@ static void amx_strip(struct amx_shape *shape, struct amx_product *product,
     int64_t tile = 0;
     for (int m = 0; m < piece->matrix_count; m++) {
         for (struct walk walk = walk_begin(piece, product->rows); walk.step > 0; walk_on(&walk)) {
-            product->sums_step = walk.step * LANES;
+            product->sums_step = walk.step * PACK_BLOCK;
             fetch_rows(ahead, tile++);
             fetch_weights(ahead, &piece->tiles[m], piece->first_panel + walk.panel, walk.step);
             amx_tile(shape, product, scratch, piece, depth, &walk, m);
-            product->sums += product->rows * walk.step * LANES;
+            product->sums += product->rows * walk.step * PACK_BLOCK;
         }
     }
 }
@@ -177,11 +177,11 @@ static void piece_run_amx(float *sums, struct amx_scratch *scratch, const struct
         for (int64_t row = 0; row < piece->row_count; row += piece->strip_rows) {
             struct ahead ahead = look_ahead(piece, rows, row, first);
             struct amx_product product = {
-                .sums = sums + row * piece->panels * piece->matrix_count * LANES,
+                .sums = sums + row * piece->panels * piece->matrix_count * PACK_BLOCK,
                 .adds = first > 0,
                 .in = scratch->in,
                 .in_step = words * (int64_t)sizeof *scratch->in,
-                .pair_step = LANES * 4,
+                .pair_step = PACK_BLOCK * 4,
                 .chunk_step = CHUNK_BYTES,
                 .rows = strip_height(piece, row),
             };

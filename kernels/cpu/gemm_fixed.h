@@ -37,10 +37,10 @@ struct fixed_strip {
 
 /* ---- Inputs -------------------------------------------------------------------------------- */
 
-/* 16 offsets: what is added to scale x (nibble - 8). */
-INLINE v16 nibble_offsets(const struct matrix *matrix, int64_t at)
+/* Offsets: what is added to scale x (nibble - 8). */
+INLINE vec nibble_offsets(const struct matrix *matrix, int64_t at)
 {
-    return v16_load_bf16(matrix->minima + at) + 8.0f * v16_load_bf16(matrix->scales + at);
+    return vec_load_bf16(matrix->minima + at) + 8.0f * vec_load_bf16(matrix->scales + at);
 }
 
 /* Of `block` (of the whole row): the one from which on the unit is another. */
@@ -73,56 +73,73 @@ static inline float fixed_unit(float *inverse, uint32_t most)
     return float_of_bits((uint32_t)(127 + e - 13) << 23);
 }
 
-/* Of two blocks: inputs 0 to 3 of each eight, and 4 to 7. */
-INLINE v16 low_halves(v16 first, v16 second)
+/* Of two vectors one behind another: inputs 0 to 3 of each eight, and 4 to 7. */
+INLINE vec low_halves(vec first, vec second)
 {
+#if LANES == 16
     return __builtin_shufflevector(first, second, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25,
                                    26, 27);
+#elif LANES == 8
+    return __builtin_shufflevector(first, second, 0, 1, 2, 3, 8, 9, 10, 11);
+#else
+    (void)second;
+    return first;
+#endif
 }
 
-INLINE v16 high_halves(v16 first, v16 second)
+INLINE vec high_halves(vec first, vec second)
 {
+#if LANES == 16
     return __builtin_shufflevector(first, second, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28,
                                    29, 30, 31);
+#elif LANES == 8
+    return __builtin_shufflevector(first, second, 4, 5, 6, 7, 12, 13, 14, 15);
+#else
+    (void)first;
+    return second;
+#endif
 }
 
 /* Rounds inputs to whole numbers of the unit. Adding 1.5 x 2^23 rounds to the nearest, ties to
  * even, and leaves the number in the low bits; the product before it is exact, so it does not
  * matter whether the two are fused. */
-INLINE v16u fixed_whole(v16 values, float inverse)
+INLINE vecu fixed_whole(vec values, float inverse)
 {
-    return (v16u)(values * inverse + 12582912.0f);
+    return (vecu)(values * inverse + 12582912.0f);
 }
 
-/* 32 inputs as pairs in the order in which words of nibbles are shifted: of each eight 0 and 4, 1
- * and 5, 2 and 6, 3 and 7, the first in the low half. */
-INLINE v16u fixed_pairs(v16 low, v16 high, float inverse)
+/* Inputs as pairs in the order in which words of nibbles are shifted: of each eight 0 and 4, 1 and
+ * 5, 2 and 6, 3 and 7, the first in the low half. */
+INLINE vecu fixed_pairs(vec low, vec high, float inverse)
 {
     return (fixed_whole(low, inverse) & 0xFFFFu) | fixed_whole(high, inverse) << 16;
 }
 
-typedef int16_t v32s __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int8_t v64c __attribute__((vector_size(64), aligned(4), may_alias));
-
 /* The same numbers 256 h + l as bytes h and l: of each eight h of 0, 2, 4 and 6, h of 1, 3, 5 and
  * 7, and so l. They have a sign; numbers are at most 2^14. */
-INLINE v16u fixed_bytes(v16u pairs)
+INLINE vecu fixed_bytes(vecu pairs)
 {
-    v16u high = (v16u)((v32s)pairs + (int16_t)128);
-    v64c bytes = (v64c)((high & 0xFF00FF00u) | (pairs & 0x00FF00FFu));
+    vecu high = (vecu)((vecs)pairs + (int16_t)128);
+    vecb bytes = (vecb)((high & 0xFF00FF00u) | (pairs & 0x00FF00FFu));
 #define EIGHT_FROM(n)                                                                              \
     n + 1, n + 9, n + 3, n + 11, n + 5, n + 13, n + 7, n + 15, n, n + 8, n + 2, n + 10, n + 4,     \
         n + 12, n + 6, n + 14
-    return (v16u)__builtin_shufflevector(bytes, bytes, EIGHT_FROM(0), EIGHT_FROM(16),
+#if LANES == 16
+    return (vecu)__builtin_shufflevector(bytes, bytes, EIGHT_FROM(0), EIGHT_FROM(16),
                                          EIGHT_FROM(32), EIGHT_FROM(48));
+#elif LANES == 8
+    return (vecu)__builtin_shufflevector(bytes, bytes, EIGHT_FROM(0), EIGHT_FROM(16));
+#else
+    return (vecu)__builtin_shufflevector(bytes, bytes, EIGHT_FROM(0));
+#endif
 #undef EIGHT_FROM
 }
 
-/* `blocks` is 1 or 2. */
-INLINE void words_store(uint32_t *to, v16u words, int64_t blocks)
+/* A vector of words, or those of its first block where there is no second. */
+INLINE void words_store(uint32_t *to, vecu words, const bool has_all)
 {
-    if (blocks == 2)
-        *(v16u *)to = words;
+    if (LANES <= BLOCK_PAIRS || has_all)
+        *(vecu *)to = words;
     else
         memcpy(to, &words, BLOCK_PAIRS * sizeof *to);
 }
@@ -138,49 +155,53 @@ static inline void fixed_cut(struct fixed_strip *strip, const struct tiles *tile
     }
 }
 
-/* A block of inputs, times the scales that they have, or NULL. */
-INLINE v16 scaled_block(const float *in, const uint16_t *scales)
+/* Vectors of a unit's inputs, and of their words. */
+#define UNIT_VECTORS (FIXED_BLOCKS * PANEL_VECTORS)
+#define WORD_VECTORS (UNIT_VECTORS / 2)
+
+/* Vector `v` of a unit's inputs, times the scales that they have, or NULL, which are scale_step
+ * apart from block to block; zero behind its blocks. */
+INLINE vec unit_input(const float *in, const uint16_t *scales, int64_t scale_step, const int v,
+                      const int64_t blocks)
 {
-    v16 values = v16_load(in);
+    if (v / PANEL_VECTORS >= blocks)
+        return vec_all(0);
+    vec values = vec_load(in + v * LANES);
     if (scales != NULL)
-        values *= v16_load_bf16(scales);
+        values *= vec_load_bf16(scales + v / PANEL_VECTORS * scale_step +
+                                v % PANEL_VECTORS * LANES);
     return values;
 }
 
-/* Rounds the blocks of one unit: all stay in registers from where the largest is looked for. Those
- * of `scales`, or NULL, are scale_step apart. */
+/* Rounds the blocks of one unit. With AVX-512 all stay in registers from where the largest is
+ * looked for. */
 INLINE void unit_round(struct fixed_strip *strip, int64_t at, uint32_t *words, const float *in,
                        const uint16_t *scales, int64_t scale_step, const int64_t blocks)
 {
-    v16 low[FIXED_BLOCKS / 2], high[FIXED_BLOCKS / 2];
-    v16i most = {0}, sums = {0};
+    vec low[WORD_VECTORS], high[WORD_VECTORS];
+    veci most = {0}, sums = {0};
     float inverse;
-#pragma GCC unroll 8
-    for (int p = 0; p < FIXED_BLOCKS / 2; p++) {
-        v16 first = v16_all(0), second = first;
-        if (2 * p < blocks)
-            first = scaled_block(in + 2 * p * PACK_BLOCK,
-                                 scales != NULL ? scales + 2 * p * scale_step : NULL);
-        if (2 * p + 1 < blocks)
-            second = scaled_block(in + (2 * p + 1) * PACK_BLOCK,
-                                  scales != NULL ? scales + (2 * p + 1) * scale_step : NULL);
-        most = v16i_max(most, v16i_max((v16i)first & 0x7FFFFFFF, (v16i)second & 0x7FFFFFFF));
-        low[p] = low_halves(first, second);
-        high[p] = high_halves(first, second);
+#pragma GCC unroll 16
+    for (int w = 0; w < WORD_VECTORS; w++) {
+        vec first = unit_input(in, scales, scale_step, 2 * w, blocks);
+        vec second = unit_input(in, scales, scale_step, 2 * w + 1, blocks);
+        most = veci_max(most, veci_max((veci)first & 0x7FFFFFFF, (veci)second & 0x7FFFFFFF));
+        low[w] = low_halves(first, second);
+        high[w] = high_halves(first, second);
     }
-    strip->units[at] = fixed_unit(&inverse, (uint32_t)v16i_max_lane(most));
-#pragma GCC unroll 8
-    for (int p = 0; p < FIXED_BLOCKS / 2; p++) {
-        if (2 * p >= blocks)
+    strip->units[at] = fixed_unit(&inverse, (uint32_t)veci_max_lane(most));
+#pragma GCC unroll 16
+    for (int w = 0; w < WORD_VECTORS; w++) {
+        if (w * LANES >= blocks * BLOCK_PAIRS)
             break;
-        v16u pairs = fixed_pairs(low[p], high[p], inverse);
+        vecu pairs = fixed_pairs(low[w], high[w], inverse);
         if (KERNEL_BYTES)
             sums = pairs_total(sums, pairs);
-        words_store(words + 2 * p * BLOCK_PAIRS, KERNEL_BYTES ? fixed_bytes(pairs) : pairs,
-                    blocks - 2 * p > 1 ? 2 : 1);
+        words_store(words + w * LANES, KERNEL_BYTES ? fixed_bytes(pairs) : pairs,
+                    (w + 1) * LANES <= blocks * BLOCK_PAIRS);
     }
     if (KERNEL_BYTES)
-        strip->eights[at] = -8 * v16i_sum(sums);
+        strip->eights[at] = -8 * veci_sum(sums);
 }
 
 /* Rounds a row. */
@@ -205,15 +226,18 @@ static inline void fixed_offsets(struct fixed_strip *strip, const struct tiles *
                                  int64_t block_count)
 {
     for (int64_t block = 0, end; block < block_count; block = end) {
-        v16 sum = v16_all(0);
+        vec sum[PANEL_VECTORS] = {{0}};
         end = strip->ends[block];
         for (int64_t b = block; b < end; b++) {
-            v16 factor = v16_all(1);
-            if (tiles->kind == TILE_INT4_INPUT)
-                factor = nibble_offsets(tiles->matrix, scale_index(tiles, panel, first_block + b));
-            sum += v16_load(in + b * PACK_BLOCK) * factor;
+            int64_t scale = scale_index(tiles, panel, first_block + b);
+            for (int v = 0; v < PANEL_VECTORS; v++) {
+                vec factor = vec_all(1);
+                if (tiles->kind == TILE_INT4_INPUT)
+                    factor = nibble_offsets(tiles->matrix, scale + v * LANES);
+                sum[v] += vec_load(in + b * PACK_BLOCK + v * LANES) * factor;
+            }
         }
-        strip->offset_sums[at + block] = v16_sum(sum);
+        strip->offset_sums[at + block] = panel_sum(sum);
     }
 }
 
@@ -231,7 +255,7 @@ static inline void fixed_row(struct fixed_strip *strip, int64_t to, const struct
         fixed_round(strip, in, NULL, 0, words, at, block_count);
     else
         fixed_round(strip, in, tiles->matrix->scales + scale_index(tiles, panel, first_block),
-                    tiles->group_count * LANES, words, at, block_count);
+                    tiles->group_count * PACK_BLOCK, words, at, block_count);
     if (tiles->matrix->minima != NULL)
         fixed_offsets(strip, tiles, panel, in, at, first_block, block_count);
 }

@@ -17,35 +17,36 @@
 
 /* Of the outputs of each panel, in one group. */
 struct tile_scales {
-    v16 scale[2], offset[2];
+    vec scale[2 * PANEL_VECTORS], offset[2 * PANEL_VECTORS];
 };
 
 INLINE void scales_load(struct tile_scales *out, const int panels, const struct tiles *tiles,
                         int64_t panel, int64_t block)
 {
     const struct matrix *matrix = tiles->matrix;
-    for (int p = 0; p < panels; p++) {
-        int64_t at = scale_index(tiles, panel + p, block);
-        out->scale[p] = v16_load_bf16(matrix->scales + at);
-        out->offset[p] = matrix->minima != NULL ? nibble_offsets(matrix, at) : v16_all(0);
+    for (int v = 0; v < panels * PANEL_VECTORS; v++) {
+        int64_t at = scale_index(tiles, panel + v / PANEL_VECTORS, block);
+        at += v % PANEL_VECTORS * LANES;
+        out->scale[v] = vec_load_bf16(matrix->scales + at);
+        out->offset[v] = matrix->minima != NULL ? nibble_offsets(matrix, at) : vec_all(0);
     }
 }
 
-/* Adds the sum of a unit's blocks, of one row and panel, to that of the tile. `at` is the row's
- * unit. */
-INLINE void unit_add(float *to, v16i whole, const bool by_output, const struct tile_scales *scales,
-                     const int panel, const struct fixed_strip *strip, int64_t at,
+/* Adds the sum of a unit's blocks, of one row and vector of outputs, to that of the tile. `at` is
+ * the row's unit. */
+INLINE void unit_add(float *to, veci whole, const bool by_output, const struct tile_scales *scales,
+                     const int vector, const struct fixed_strip *strip, int64_t at,
                      const bool has_minima)
 {
-    v16 sum = v16_load(to), factor = v16_all(strip->units[at]);
+    vec sum = vec_load(to), factor = vec_all(strip->units[at]);
     if (by_output)
-        factor *= scales->scale[panel];
-    sum += __builtin_convertvector(whole, v16) * factor;
+        factor *= scales->scale[vector];
+    sum += __builtin_convertvector(whole, vec) * factor;
     if (has_minima && by_output)
-        sum += scales->offset[panel] * strip->offset_sums[at];
+        sum += scales->offset[vector] * strip->offset_sums[at];
     else if (has_minima)
-        sum += v16_all(strip->offset_sums[at]);
-    v16_store(to, sum);
+        sum += vec_all(strip->offset_sums[at]);
+    vec_store(to, sum);
 }
 
 #if !KERNEL_BYTES
@@ -53,61 +54,53 @@ INLINE void unit_add(float *to, v16i whole, const bool by_output, const struct t
 
 /* Of each lane the nibbles k and k + 4 less 8, in its halves; `bits` have had the highest bit of
  * each nibble turned, which makes it a number with a sign. */
-INLINE word_pairs nibble_pair(word_pairs bits, const int k)
+INLINE vecs nibble_pair(vecs bits, const int k)
 {
     return bits << (12 - 4 * k) >> 12;
 }
 
 /* Adds the products of one pair of each row and the nibbles k and k + 4. */
 INLINE void pairs_add(const int rows, const int panels,
-                      word_sums numbers[STRIP_ROWS][2][WORD_REGISTERS],
-                      word_pairs bits[2][WORD_REGISTERS], const int k, const uint32_t *in)
+                      veci numbers[STRIP_ROWS][2 * PANEL_VECTORS], vecs bits[2 * PANEL_VECTORS],
+                      const int k, const uint32_t *in)
 {
-    word_pairs weights[2][WORD_REGISTERS];
-#pragma GCC unroll 4
-    for (int p = 0; p < panels; p++) {
-#pragma GCC unroll 4
-        for (int i = 0; i < WORD_REGISTERS; i++)
-            weights[p][i] = nibble_pair(bits[p][i], k);
-    }
+    vecs weights[2 * PANEL_VECTORS];
+#pragma GCC unroll 8
+    for (int v = 0; v < panels * PANEL_VECTORS; v++)
+        weights[v] = nibble_pair(bits[v], k);
 #pragma GCC unroll 24
     for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 4
-        for (int p = 0; p < panels; p++) {
-#pragma GCC unroll 4
-            for (int i = 0; i < WORD_REGISTERS; i++)
-                numbers[r][p][i] =
-                    words_dot(numbers[r][p][i], weights[p][i], in + r * strip_stride(rows));
-        }
+#pragma GCC unroll 8
+        for (int v = 0; v < panels * PANEL_VECTORS; v++)
+            numbers[r][v] = words_dot(numbers[r][v], weights[v], in + r * strip_stride(rows));
     }
 }
 
 /* Adds up the blocks of one unit, from `tile` and `in` on. */
 INLINE void unit_sums(const int rows, const int panels, const struct tile_work *work,
                       struct fetch *fetch, const char *tile, const uint32_t *in, int64_t block,
-                      int64_t end, v16i whole[STRIP_ROWS][2])
+                      int64_t end, veci whole[STRIP_ROWS][2 * PANEL_VECTORS])
 {
     const int64_t panel_step = work->tiles->panel_step, block_step = work->tiles->block_step;
-    word_sums numbers[STRIP_ROWS][2][WORD_REGISTERS];
+    veci numbers[STRIP_ROWS][2 * PANEL_VECTORS];
 #pragma GCC unroll 24
     for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 4
-        for (int p = 0; p < panels; p++)
-            memset(numbers[r][p], 0, sizeof numbers[r][p]);
+#pragma GCC unroll 8
+        for (int v = 0; v < panels * PANEL_VECTORS; v++)
+            numbers[r][v] = (veci){0};
     }
     for (; block < end; block++, tile += block_step) {
         const char *ahead = fetch_block(fetch, work, block);
 #pragma GCC unroll 2
         for (int u = 0; u < 2; u++, in += BLOCK_PAIRS / 2) {
-            word_pairs bits[2][WORD_REGISTERS];
+            vecs bits[2 * PANEL_VECTORS];
 #pragma GCC unroll 4
-            for (int p = 0; p < panels; p++) {
-                int64_t at = u * LANES * 4 + p * panel_step;
-                fetch_line(ahead + at);
-                memcpy(bits[p], tile + at, sizeof bits[p]);
-#pragma GCC unroll 4
-                for (int i = 0; i < WORD_REGISTERS; i++)
-                    bits[p][i] ^= (word_pairs)((word_sums){0} + NIBBLE_SIGNS);
+            for (int p = 0; p < panels; p++)
+                fetch_line(ahead + u * UNIT_BYTES + p * panel_step);
+#pragma GCC unroll 8
+            for (int v = 0; v < panels * PANEL_VECTORS; v++) {
+                veci words = *(const veci *)vector_at(tile + u * UNIT_BYTES, panel_step, v);
+                bits[v] = (vecs)(words ^ NIBBLE_SIGNS);
             }
 #pragma GCC unroll 4
             for (int k = 0; k < BLOCK_PAIRS / 2; k++)
@@ -116,9 +109,9 @@ INLINE void unit_sums(const int rows, const int panels, const struct tile_work *
     }
 #pragma GCC unroll 24
     for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 4
-        for (int p = 0; p < panels; p++)
-            memcpy(&whole[r][p], numbers[r][p], sizeof whole[r][p]);
+#pragma GCC unroll 8
+        for (int v = 0; v < panels * PANEL_VECTORS; v++)
+            whole[r][v] = numbers[r][v];
     }
 }
 
@@ -128,43 +121,46 @@ INLINE void unit_sums(const int rows, const int panels, const struct tile_work *
 /* Adds up the blocks of one unit, from `tile` and `in` on. */
 INLINE void unit_sums(const int rows, const int panels, const struct tile_work *work,
                       struct fetch *fetch, const char *tile, const uint32_t *in, int64_t block,
-                      int64_t end, v16i whole[STRIP_ROWS][2])
+                      int64_t end, veci whole[STRIP_ROWS][2 * PANEL_VECTORS])
 {
     const int64_t panel_step = work->tiles->panel_step, block_step = work->tiles->block_step;
     const int64_t at = block;
-    const int chains = rows * panels == 1 ? 2 : 1; /* hide the latency of the products */
-    v16i high[SHORT_ROWS][2][2], low[SHORT_ROWS][2][2];
+    const int vectors = panels * PANEL_VECTORS;
+    const int chains = rows * vectors == 1 ? 2 : 1; /* hide the latency of the products */
+    veci high[SHORT_ROWS][2 * PANEL_VECTORS][2], low[SHORT_ROWS][2 * PANEL_VECTORS][2];
 #pragma GCC unroll 12
     for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 2
-        for (int p = 0; p < panels; p++) {
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++) {
 #pragma GCC unroll 2
             for (int c = 0; c < chains; c++)
-                high[r][p][c] = low[r][p][c] = (v16i){0};
+                high[r][v][c] = low[r][v][c] = (veci){0};
         }
     }
     for (; block < end; block++, tile += block_step) {
         const char *ahead = fetch_block(fetch, work, block);
 #pragma GCC unroll 2
         for (int u = 0; u < 2; u++, in += BLOCK_PAIRS / 2) {
-            v16u even[2], odd[2];
+            vecu even[2 * PANEL_VECTORS], odd[2 * PANEL_VECTORS];
 #pragma GCC unroll 2
-            for (int p = 0; p < panels; p++) {
-                fetch_line(ahead + u * LANES * 4 + p * panel_step);
-                v16u bits = *(const v16u *)(tile + u * LANES * 4 + p * panel_step);
-                even[p] = bits & 0x0F0F0F0Fu;
-                odd[p] = bits >> 4 & 0x0F0F0F0Fu;
+            for (int p = 0; p < panels; p++)
+                fetch_line(ahead + u * UNIT_BYTES + p * panel_step);
+#pragma GCC unroll 8
+            for (int v = 0; v < vectors; v++) {
+                vecu bits = *(const vecu *)vector_at(tile + u * UNIT_BYTES, panel_step, v);
+                even[v] = bits & 0x0F0F0F0Fu;
+                odd[v] = bits >> 4 & 0x0F0F0F0Fu;
             }
 #pragma GCC unroll 12
             for (int r = 0; r < rows; r++) {
                 const uint32_t *words = in + r * strip_stride(rows);
-#pragma GCC unroll 2
-                for (int p = 0; p < panels; p++) {
-                    v16i *h = &high[r][p][u % chains], *l = &low[r][p][u % chains];
-                    *h = bytes_dot(*h, even[p], words);
-                    *l = bytes_dot(*l, even[p], words + 2);
-                    *h = bytes_dot(*h, odd[p], words + 1);
-                    *l = bytes_dot(*l, odd[p], words + 3);
+#pragma GCC unroll 8
+                for (int v = 0; v < vectors; v++) {
+                    veci *h = &high[r][v][u % chains], *l = &low[r][v][u % chains];
+                    *h = bytes_dot(*h, even[v], words);
+                    *l = bytes_dot(*l, even[v], words + 2);
+                    *h = bytes_dot(*h, odd[v], words + 1);
+                    *l = bytes_dot(*l, odd[v], words + 3);
                 }
             }
         }
@@ -172,14 +168,14 @@ INLINE void unit_sums(const int rows, const int panels, const struct tile_work *
 #pragma GCC unroll 12
     for (int r = 0; r < rows; r++) {
         int32_t eights = work->fixed->eights[r * strip_blocks(rows) + work->fixed_at + at];
-#pragma GCC unroll 2
-        for (int p = 0; p < panels; p++) {
-            v16i h = high[r][p][0], l = low[r][p][0];
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++) {
+            veci h = high[r][v][0], l = low[r][v][0];
             if (chains == 2) {
-                h += high[r][p][1];
-                l += low[r][p][1];
+                h += high[r][v][1];
+                l += low[r][v][1];
             }
-            whole[r][p] = (h << 8) + l + eights;
+            whole[r][v] = (h << 8) + l + eights;
         }
     }
 }
@@ -200,7 +196,7 @@ INLINE void tile_product_int4(const int rows, const int panels, const bool by_ou
     int64_t group_left = 0;
     for (int64_t block = 0, end; block < work->block_count; block = end) {
         const uint32_t *in = strip->words + (work->fixed_at + block) * BLOCK_PAIRS;
-        v16i whole[STRIP_ROWS][2];
+        veci whole[STRIP_ROWS][2 * PANEL_VECTORS];
         end = strip->ends[block];
         if (by_output && group_left == 0) {
             group_left = tiles->group_blocks - (work->block + block) % tiles->group_blocks;
@@ -211,10 +207,11 @@ INLINE void tile_product_int4(const int rows, const int panels, const bool by_ou
         tile += (end - block) * tiles->block_step;
 #pragma GCC unroll 24
         for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 4
-            for (int p = 0; p < panels; p++)
-                unit_add(work->sums + (r * panels + p) * LANES, whole[r][p], by_output, &scales, p,
-                         strip, r * strip_blocks(rows) + work->fixed_at + block, has_minima);
+#pragma GCC unroll 8
+            for (int v = 0; v < panels * PANEL_VECTORS; v++)
+                unit_add(work->sums + (r * panels * PANEL_VECTORS + v) * LANES, whole[r][v],
+                         by_output, &scales, v, strip,
+                         r * strip_blocks(rows) + work->fixed_at + block, has_minima);
         }
     }
 }

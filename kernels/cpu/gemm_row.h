@@ -34,37 +34,38 @@ INLINE void row_tiles(const int panels, const int blocks, const enum tile_kind k
     const float *in = work->in;
     const bool by_chunk =
         takes_amx(kind); /* sums of its even and of its odd columns, from zero on */
-    v16 sum[GO_PANELS], odd[GO_PANELS];
-#pragma GCC unroll 4
-    for (int p = 0; p < panels; p++) {
-        sum[p] = by_chunk ? (v16){0} : v16_load(work->sums + p * LANES);
-        odd[p] = (v16){0};
+    const int vectors = panels * PANEL_VECTORS;
+    vec sum[GO_PANELS * PANEL_VECTORS], odd[GO_PANELS * PANEL_VECTORS];
+#pragma GCC unroll 16
+    for (int v = 0; v < vectors; v++) {
+        sum[v] = by_chunk ? (vec){0} : vec_load(work->sums + v * LANES);
+        odd[v] = (vec){0};
     }
 #pragma GCC unroll 2
     for (int b = 0; b < blocks; b++, tile += work->block_step, ahead += work->block_step) {
         for (int u = 0; u < PACK_BLOCK / unit; u++, in += steps) {
-            const char *units = tile + u * LANES * 4;
+            const char *units = tile + u * UNIT_BYTES;
 #pragma GCC unroll 4
             for (int p = 0; p < panels; p++)
-                fetch_line(ahead + u * LANES * 4 + p * tile_bytes);
+                fetch_line(ahead + u * UNIT_BYTES + p * tile_bytes);
 #pragma GCC unroll 2
             for (int k = 0; k < steps; k++) {
-#pragma GCC unroll 4
-                for (int p = 0; p < panels; p++) {
-                    v16 weights = unit_weights(kind, units + p * tile_bytes, k);
+#pragma GCC unroll 16
+                for (int v = 0; v < vectors; v++) {
+                    vec weights = unit_weights(kind, vector_at(units, tile_bytes, v), k);
                     if (by_chunk && k == 1)
-                        odd[p] = tile_add(kind, odd[p], weights, in + k);
+                        odd[v] = tile_add(kind, odd[v], weights, in + k);
                     else
-                        sum[p] = tile_add(kind, sum[p], weights, in + k);
+                        sum[v] = tile_add(kind, sum[v], weights, in + k);
                 }
             }
         }
     }
-#pragma GCC unroll 4
-    for (int p = 0; p < panels; p++) {
+#pragma GCC unroll 16
+    for (int v = 0; v < vectors; v++) {
         if (by_chunk)
-            sum[p] = v16_load(work->sums + p * LANES) + (sum[p] + odd[p]);
-        v16_store(work->sums + p * LANES, sum[p]);
+            sum[v] = vec_load(work->sums + v * LANES) + (sum[v] + odd[v]);
+        vec_store(work->sums + v * LANES, sum[v]);
     }
 }
 
@@ -80,7 +81,7 @@ INLINE void row_blocks(const int blocks, const enum tile_kind kind, const struct
     for (int64_t p = 0; p < piece->panels; p += step) {
         int64_t at = p * tiles->panel_step, to = at + fetch;
         struct row_work work = {
-            .sums = sums + p * LANES,
+            .sums = sums + p * PACK_BLOCK,
             .tile = first + at,
             .ahead = to < run ? first + to : next + to - run,
             .block_step = tiles->block_step,

@@ -14,7 +14,7 @@
 #if defined(__AVX512F__)
 #define STRIP_ROWS 24 /* of 32 registers */
 #elif defined(__AVX2__)
-#define STRIP_ROWS 6 /* 12 of 16 */
+#define STRIP_ROWS 6 /* 12 of 16, two for each row */
 #else
 #define STRIP_ROWS 2 /* 8 of 16 or of NEON's 32 */
 #endif
@@ -28,6 +28,7 @@
  * the longer the runs of a panel's weights are. */
 #define STRIP_WORDS 6144
 #define BLOCK_PAIRS (PACK_BLOCK / 2)
+#define UNIT_BYTES  (PACK_BLOCK * 4) /* a word for each output of a panel */
 #define TILE_VALUES (PACK_BLOCK * PACK_BLOCK)
 /* Of each panel a tile asks the L2 cache for the weights that come so much later. Not the L1 cache:
  * what that waits for at a time is less than memory has on its way. */
@@ -169,26 +170,32 @@ INLINE int64_t scale_index(const struct tiles *tiles, int64_t panel, int64_t blo
 {
     bool by_output = tiles->kind == TILE_INT4_OUTPUT;
     int64_t across = by_output ? panel : block, along = by_output ? block : panel;
-    return (across * tiles->group_count + along / tiles->group_blocks) * LANES;
+    return (across * tiles->group_count + along / tiles->group_blocks) * PACK_BLOCK;
 }
 
-/* Weights of 16 outputs for input `k` of the word at `unit`; of a pair as they lie. */
-INLINE v16 unit_weights(const enum tile_kind kind, const char *unit, const int k)
+/* Weights of some of the 16 outputs for input `k` of the words at `unit`; of a pair as they lie. */
+INLINE vec unit_weights(const enum tile_kind kind, const char *unit, const int k)
 {
     if (kind == TILE_F32 || takes_pairs(kind))
-        return v16_load((const float *)unit);
-    v16u bits = *(const v16u *)unit;
-    return k == 0 ? (v16)(bits << 16) : (v16)(bits & 0xFFFF0000u);
+        return vec_load((const float *)unit);
+    vecu bits = *(const vecu *)unit;
+    return k == 0 ? (vec)(bits << 16) : (vec)(bits & 0xFFFF0000u);
+}
+
+/* Vector `v` of some panels' words at `units`. */
+INLINE const char *vector_at(const char *units, int64_t panel_step, const int v)
+{
+    return units + v / PANEL_VECTORS * panel_step + v % PANEL_VECTORS * LANES * 4;
 }
 
 /* ---- The product --------------------------------------------------------------------------- */
 
 /* What the input or the pair at `in` adds. */
-INLINE v16 tile_add(const enum tile_kind kind, v16 sum, v16 weights, const float *in)
+INLINE vec tile_add(const enum tile_kind kind, vec sum, vec weights, const float *in)
 {
     if (takes_pairs(kind))
-        return v16_dot_pairs(sum, (v16u)weights, in);
-    return sum + v16_all(*in) * weights;
+        return vec_dot_pairs(sum, (vecu)weights, in);
+    return sum + vec_all(*in) * weights;
 }
 
 /* rows, panels and kind (not int4) are constants where this is called. */
@@ -203,40 +210,41 @@ INLINE void tile_product(const int rows, const int panels, const enum tile_kind 
     const char *tile = tile_at(tiles, work->panel, work->block);
     struct fetch fetch = fetch_begin(work, tile, TILE_VALUES * 4 / unit);
     const float *in = work->in;
-    v16 sum[STRIP_ROWS][2];
+    vec sum[STRIP_ROWS][2 * PANEL_VECTORS];
+    const int vectors = panels * PANEL_VECTORS;
 #pragma GCC unroll 24
     for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 4
-        for (int p = 0; p < panels; p++)
-            sum[r][p] = v16_load(work->sums + (r * panels + p) * LANES);
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++)
+            sum[r][v] = vec_load(work->sums + (r * vectors + v) * LANES);
     }
     for (int64_t block = 0; block < work->block_count; block++, tile += block_step) {
         const char *ahead = fetch_block(&fetch, work, block);
         for (int u = 0; u < PACK_BLOCK / unit; u++, in += steps) {
-            const char *units = tile + u * LANES * 4;
+            const char *units = tile + u * UNIT_BYTES;
 #pragma GCC unroll 4
             for (int p = 0; p < panels; p++)
-                fetch_line(ahead + u * LANES * 4 + p * panel_step);
+                fetch_line(ahead + u * UNIT_BYTES + p * panel_step);
 #pragma GCC unroll 2
             for (int k = 0; k < steps; k++) {
-                v16 weights[2];
-#pragma GCC unroll 4
-                for (int p = 0; p < panels; p++)
-                    weights[p] = unit_weights(kind, units + p * panel_step, k);
+                vec weights[2 * PANEL_VECTORS];
+#pragma GCC unroll 8
+                for (int v = 0; v < vectors; v++)
+                    weights[v] = unit_weights(kind, vector_at(units, panel_step, v), k);
 #pragma GCC unroll 24
                 for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 4
-                    for (int p = 0; p < panels; p++)
-                        sum[r][p] = tile_add(kind, sum[r][p], weights[p], in + r * stride + k);
+#pragma GCC unroll 8
+                    for (int v = 0; v < vectors; v++)
+                        sum[r][v] = tile_add(kind, sum[r][v], weights[v], in + r * stride + k);
                 }
             }
         }
     }
 #pragma GCC unroll 24
     for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 4
-        for (int p = 0; p < panels; p++)
-            v16_store(work->sums + (r * panels + p) * LANES, sum[r][p]);
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++)
+            vec_store(work->sums + (r * vectors + v) * LANES, sum[r][v]);
     }
 }
 
@@ -251,26 +259,28 @@ INLINE void tile_product_chunks(const int rows, const int panels, const struct t
     const char *tile = tile_at(work->tiles, work->panel, work->block);
     struct fetch fetch = fetch_begin(work, tile, TILE_VALUES * 2);
     const float *in = work->in;
+    const int vectors = panels * PANEL_VECTORS;
     for (int64_t block = 0; block < work->block_count;) {
-        v16 sum[AMX_FEW_ROWS][2][2] = {{{{0}}}}; /* of even columns, of odd ones */
+        vec sum[AMX_FEW_ROWS][2 * PANEL_VECTORS][2] = {{{{0}}}}; /* of even columns, of odd ones */
         for (int half = 0; half < 2 && block < work->block_count; half++, block++) {
             const char *ahead = fetch_block(&fetch, work, block);
             for (int u = 0; u < BLOCK_PAIRS; u++, in += 2) {
-                v16 weights[2][2];
+                vec weights[2 * PANEL_VECTORS][2];
 #pragma GCC unroll 2
-                for (int p = 0; p < panels; p++) {
-                    fetch_line(ahead + u * LANES * 4 + p * panel_step);
-                    weights[p][0] =
-                        unit_weights(TILE_BF16, tile + u * LANES * 4 + p * panel_step, 0);
-                    weights[p][1] =
-                        unit_weights(TILE_BF16, tile + u * LANES * 4 + p * panel_step, 1);
+                for (int p = 0; p < panels; p++)
+                    fetch_line(ahead + u * UNIT_BYTES + p * panel_step);
+#pragma GCC unroll 8
+                for (int v = 0; v < vectors; v++) {
+                    const char *words = vector_at(tile + u * UNIT_BYTES, panel_step, v);
+                    weights[v][0] = unit_weights(TILE_BF16, words, 0);
+                    weights[v][1] = unit_weights(TILE_BF16, words, 1);
                 }
 #pragma GCC unroll 4
                 for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 2
-                    for (int p = 0; p < panels; p++) {
-                        sum[r][p][0] += v16_all(in[r * stride]) * weights[p][0];
-                        sum[r][p][1] += v16_all(in[r * stride + 1]) * weights[p][1];
+#pragma GCC unroll 8
+                    for (int v = 0; v < vectors; v++) {
+                        sum[r][v][0] += vec_all(in[r * stride]) * weights[v][0];
+                        sum[r][v][1] += vec_all(in[r * stride + 1]) * weights[v][1];
                     }
                 }
             }
@@ -278,10 +288,10 @@ INLINE void tile_product_chunks(const int rows, const int panels, const struct t
         }
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 2
-            for (int p = 0; p < panels; p++) {
-                float *to = work->sums + (r * panels + p) * LANES;
-                v16_store(to, v16_load(to) + (sum[r][p][0] + sum[r][p][1]));
+#pragma GCC unroll 8
+            for (int v = 0; v < vectors; v++) {
+                float *to = work->sums + (r * vectors + v) * LANES;
+                vec_store(to, vec_load(to) + (sum[r][v][0] + sum[r][v][1]));
             }
         }
     }

@@ -23,12 +23,12 @@ static void row_round(uint16_t *to, const float *from, int64_t valid, int64_t co
 {
     int64_t c = 0;
     for (; c + LANES <= valid; c += LANES)
-        v16_store_pairs(to + c, v16_load(from + c));
+        vec_store_pairs(to + c, vec_load(from + c));
     for (; c < count; c += LANES) {
         float last[LANES] = {0};
         if (c < valid)
             memcpy(last, from + c, (size_t)(valid - c) * sizeof(float));
-        v16_store_pairs(to + c, v16_load(last));
+        vec_store_pairs(to + c, vec_load(last));
     }
 }
 
@@ -37,7 +37,7 @@ static void row_round_wide(float *to, const float *from, int64_t count)
 {
     int64_t c = 0;
     for (; c + LANES <= count; c += LANES)
-        v16_store(to + c, (v16)(v16_bf16_bits(v16_load(from + c)) << 16));
+        vec_store(to + c, (vec)(vec_bf16_bits(vec_load(from + c)) << 16));
     for (; c < count; c++)
         to[c] = bf16_to_f32(bf16_from_f32(from[c]));
 }

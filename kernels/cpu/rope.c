@@ -13,7 +13,7 @@ static void head_norm(float *head, const float *weight, int64_t dim, float epsil
     float scale = 1.0f / sqrtf(dot(head, head, dim) / (float)dim + epsilon);
     int64_t d = 0;
     for (; d + LANES <= dim; d += LANES)
-        v16_store(head + d, v16_load(head + d) * scale * v16_load(weight + d));
+        vec_store(head + d, vec_load(head + d) * scale * vec_load(weight + d));
     for (; d < dim; d++)
         head[d] = head[d] * scale * weight[d];
 }
@@ -25,10 +25,10 @@ static void head_rotate(float *low, const float *rope, int64_t half)
     float *high = low + half;
     int64_t i = 0;
     for (; i + LANES <= half; i += LANES) {
-        v16 a = v16_load(low + i), b = v16_load(high + i);
-        v16 cosine = v16_load(rope + i), sine = v16_load(sines + i);
-        v16_store(low + i, a * cosine - b * sine);
-        v16_store(high + i, b * cosine + a * sine);
+        vec a = vec_load(low + i), b = vec_load(high + i);
+        vec cosine = vec_load(rope + i), sine = vec_load(sines + i);
+        vec_store(low + i, a * cosine - b * sine);
+        vec_store(high + i, b * cosine + a * sine);
     }
     for (; i < half; i++) {
         float a = low[i], b = high[i];
@@ -58,7 +58,7 @@ struct run {
 
 static void append_f32(float *keys, float *values, const struct run *run)
 {
-    int64_t dim_stride = round_up(run->dim, LANES);
+    int64_t dim_stride = round_up(run->dim, PACK_BLOCK);
     for (int64_t d = 0; d < run->dim; d++) {
         for (int64_t i = 0; i < run->count; i++)
             keys[d * KV_PAGE_TOKENS + i] = run->keys[i * run->stride + d];
@@ -70,26 +70,26 @@ static void append_f32(float *keys, float *values, const struct run *run)
     }
 }
 
-/* Up to 16 values, and zeros behind them. */
-static v16 load_some(const float *from, int64_t count)
+/* Up to LANES values, and zeros behind them. */
+static vec load_some(const float *from, int64_t count)
 {
     if (count == LANES)
-        return v16_load(from);
+        return vec_load(from);
     float lanes[LANES] = {0};
     memcpy(lanes, from, (size_t)count * sizeof(float));
-    return v16_load(lanes);
+    return vec_load(lanes);
 }
 
 static void append_bf16(uint16_t *keys, uint16_t *values, const struct run *run)
 {
-    int64_t dim_stride = round_up(run->dim, LANES);
-    for (int64_t first = 0; first < run->dim; first += LANES) {
-        int64_t count = run->dim - first < LANES ? run->dim - first : LANES;
+    int64_t dim_stride = round_up(run->dim, PACK_BLOCK);
+    for (int64_t first = 0; first < dim_stride; first += LANES) {
+        int64_t left = run->dim - first, count = left < LANES ? left > 0 ? left : 0 : LANES;
         uint16_t halves[PIECE_TOKENS][LANES];
         for (int64_t i = 0; i < run->count; i++) {
             int64_t at = i * run->stride + first;
-            v16_store_bf16(halves[i], load_some(run->keys + at, count));
-            v16_store_bf16(values + i * dim_stride + first, load_some(run->values + at, count));
+            vec_store_bf16(halves[i], load_some(run->keys + at, count));
+            vec_store_bf16(values + i * dim_stride + first, load_some(run->values + at, count));
         }
         for (int64_t d = 0; d < count; d++) {
             for (int64_t i = 0; i < run->count; i++)
@@ -101,7 +101,7 @@ static void append_bf16(uint16_t *keys, uint16_t *values, const struct run *run)
 static void append(const struct kv_layer *kv, int64_t page, int64_t kv_head, int64_t slot,
                    const struct run *run)
 {
-    int64_t dim_stride = round_up(kv->head_dim, LANES);
+    int64_t dim_stride = round_up(kv->head_dim, PACK_BLOCK);
     int64_t keys = page * kv_page_values(kv) + kv_head * dim_stride * KV_PAGE_TOKENS;
     int64_t values = keys + slot * dim_stride;
     keys += slot;

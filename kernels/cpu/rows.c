@@ -62,7 +62,7 @@ void KERNEL(add)(const struct op_add *op, struct share *share)
     struct row_range rows;
     while (rows_take(&rows, share, op->row_count)) {
         for (int64_t i = rows.first * op->stride; i < rows.end * op->stride; i += LANES)
-            v16_store(op->out + i, v16_load(op->out + i) + v16_load(op->in + i));
+            vec_store(op->out + i, vec_load(op->out + i) + vec_load(op->in + i));
     }
 }
 
@@ -80,7 +80,7 @@ void KERNEL(combine)(const struct op_combine *op, struct share *share)
                 const float *in = op->in + position * op->stride;
                 float weight = op->weights != NULL ? op->weights[t * op->choice_stride + c] : 1;
                 for (int64_t i = 0; i < op->stride; i += LANES)
-                    v16_store(out + i, v16_load(out + i) + v16_load(in + i) * weight);
+                    vec_store(out + i, vec_load(out + i) + vec_load(in + i) * weight);
             }
         }
     }
@@ -96,41 +96,41 @@ void KERNEL(shared_add)(const struct op_shared_add *op, struct share *share)
             float *out = op->out + t * op->stride;
             const float *shared = op->shared + t * op->stride;
             for (int64_t i = 0; i < op->stride; i += LANES)
-                v16_store(out + i, v16_load(out + i) + v16_load(shared + i) * weight);
+                vec_store(out + i, vec_load(out + i) + vec_load(shared + i) * weight);
         }
     }
 }
 
 /* The lanes' best, of equal values the first. */
-static struct largest lanes_best(v16 best, v16i at)
+static struct largest lanes_best(vec best, veci at)
 {
-    float value = v16_max_lane(best);
-    v16i is_best = best == v16_all(value);
-    int32_t first = -v16i_max_lane((is_best & -at) | (~is_best & INT32_MIN));
+    float value = vec_max_lane(best);
+    veci is_best = best == vec_all(value);
+    int32_t first = -veci_max_lane((is_best & -at) | (~is_best & INT32_MIN));
     return (struct largest){value, value > -INFINITY ? first : LARGEST_NONE};
 }
 
-/* Fewer than 16 values, and -infinity behind them. */
-static v16 load_last(const float *from, int64_t count)
+/* Fewer values than lanes, and -infinity behind them. */
+static vec load_last(const float *from, int64_t count)
 {
     float last[LANES];
     for (int64_t i = 0; i < LANES; i++)
         last[i] = i < count ? from[i] : -INFINITY;
-    return v16_load(last);
+    return vec_load(last);
 }
 
 static struct largest row_largest(const float *row, int64_t dim)
 {
-    v16 best = v16_all(-INFINITY);
-    v16i at = {0}, here = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, broken = {0};
+    vec best = vec_all(-INFINITY);
+    veci at = {0}, here = lane_numbers(), broken = {0};
     for (int64_t i = 0; i < dim; i += LANES, here += LANES) {
-        v16 values = dim - i < LANES ? load_last(row + i, dim - i) : v16_load(row + i);
-        v16i is_larger = values > best;
-        broken |= ~(values < v16_all(INFINITY));
-        best = v16_max(values, best);
+        vec values = dim - i < LANES ? load_last(row + i, dim - i) : vec_load(row + i);
+        veci is_larger = values > best;
+        broken |= ~(values < vec_all(INFINITY));
+        best = vec_max(values, best);
         at = (is_larger & here) | (~is_larger & at);
     }
-    if (v16i_max_lane(-broken) != 0)
+    if (veci_max_lane(-broken) != 0)
         return (struct largest){NAN, LARGEST_BROKEN};
     return lanes_best(best, at);
 }
@@ -175,22 +175,22 @@ void KERNEL(copy)(const struct op_copy *op, struct share *share)
 static void scores_make(float *scores, int64_t count)
 {
     int64_t end = round_up(count, LANES);
-    v16 most = v16_all(-INFINITY), sum = {0};
+    vec most = vec_all(-INFINITY), sum = {0};
     for (int64_t e = count; e < end; e++)
         scores[e] = -INFINITY;
     for (int64_t e = 0; e < end; e += LANES)
-        most = v16_max(v16_load(scores + e), most);
-    most = v16_all(v16_max_lane(most));
+        most = vec_max(vec_load(scores + e), most);
+    most = vec_all(vec_max_lane(most));
     for (int64_t e = 0; e < end; e += LANES) {
-        v16 power = v16_exp(v16_load(scores + e) - most);
+        vec power = vec_exp(vec_load(scores + e) - most);
         sum += power;
-        v16_store(scores + e, power);
+        vec_store(scores + e, power);
     }
-    v16 total = v16_all(v16_sum(sum));
+    vec total = vec_all(vec_sum(sum));
     for (int64_t e = 0; e < end; e += LANES) {
-        v16 score = v16_load(scores + e) / total;
-        v16i is_nan = score != score;
-        v16_store(scores + e, (v16)((is_nan & (v16i)v16_all(SCORE_NAN)) | (~is_nan & (v16i)score)));
+        vec score = vec_load(scores + e) / total;
+        veci is_nan = score != score;
+        vec_store(scores + e, (vec)((is_nan & (veci)vec_all(SCORE_NAN)) | (~is_nan & (veci)score)));
     }
     for (int64_t e = count; e < end; e++)
         scores[e] = SCORE_PICKED;
@@ -199,17 +199,16 @@ static void scores_make(float *scores, int64_t count)
 /* The place of the largest score, of equal ones the first. */
 static int64_t score_best(const float *scores, int64_t end)
 {
-    v16 best = v16_load(scores);
-    v16i at = {0};
+    vec best = vec_load(scores);
+    veci at = {0};
     for (int64_t e = LANES; e < end; e += LANES) {
-        v16 score = v16_load(scores + e);
-        v16i is_better = score > best;
-        best = v16_max(score, best);
+        vec score = vec_load(scores + e);
+        veci is_better = score > best;
+        best = vec_max(score, best);
         at = (is_better & (int32_t)e) | (~is_better & at);
     }
-    v16i is_best = best == v16_all(v16_max_lane(best));
-    v16i lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    return -(int64_t)v16i_max_lane((is_best & -(at + lane)) | (~is_best & INT32_MIN));
+    veci is_best = best == vec_all(vec_max_lane(best));
+    return -(int64_t)veci_max_lane((is_best & -(at + lane_numbers())) | (~is_best & INT32_MIN));
 }
 
 /* Whatever the logits are, no expert is picked twice: buffers count on it. */
