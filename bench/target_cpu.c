@@ -17,8 +17,10 @@
 #define STREAMS          4
 #define STREAM_AHEAD     32 /* lines */
 
-/* Vectors as in kernels/cpu/simd.h, aligned here. */
+/* One register each, as in kernels/cpu/simd.h. */
 typedef float v16 __attribute__((vector_size(64)));
+typedef float v8 __attribute__((vector_size(32)));
+typedef float v4 __attribute__((vector_size(16)));
 
 /* Independent chains hide the latency of a multiply-add: 4 cycles on two ports want 8 registers.
  * One loop for each instruction set; that of the kernels that are timed runs. */
@@ -30,14 +32,10 @@ typedef float v16 __attribute__((vector_size(64)));
 #define FOR_AVX2
 #endif
 
-#define DEFINE_PEAK(name, attributes, chains)                                                      \
+#define DEFINE_PEAK(name, attributes, v, chains)                                                   \
     attributes static float peak_##name(int64_t rounds)                                            \
     {                                                                                              \
-        v16 sum[chains], factor, term, total = {0};                                                \
-        for (int i = 0; i < 16; i++) {                                                             \
-            factor[i] = 0.999f;                                                                    \
-            term[i] = 0.001f;                                                                      \
-        }                                                                                          \
+        v sum[chains], factor = (v){0} + 0.999f, term = (v){0} + 0.001f, total = {0};              \
         for (int c = 0; c < (chains); c++)                                                         \
             sum[c] = term * (float)c;                                                              \
         for (int64_t round = 0; round < rounds; round++) {                                         \
@@ -46,11 +44,11 @@ typedef float v16 __attribute__((vector_size(64)));
         }                                                                                          \
         for (int c = 0; c < (chains); c++)                                                         \
             total += sum[c];                                                                       \
-        return total[0] + total[15];                                                               \
+        return total[0] + total[3];                                                                \
     }
-DEFINE_PEAK(avx512, FOR_AVX512, 16) /* 16 registers of 32 */
-DEFINE_PEAK(avx2, FOR_AVX2, 6)      /* 12 of 16 */
-DEFINE_PEAK(plain, , 3)             /* 12 of 16 */
+DEFINE_PEAK(avx512, FOR_AVX512, v16, 16) /* of 32 registers */
+DEFINE_PEAK(avx2, FOR_AVX2, v8, 12)      /* of 16 */
+DEFINE_PEAK(plain, , v4, 12)             /* of 16 */
 
 #if defined(PHASOR_BF16_KERNELS)
 /* bf16 pairs: what the kernels' rate on them is limited by, where the processor has them. */
@@ -96,16 +94,16 @@ static double peak_of(struct thread_team *team, struct peak *peak, double flops_
 static double measure_gflops(struct thread_team *team, const char *kernels)
 {
     static struct peak peak;
-    int chains = 3;
+    int floats = 12 * 4;
     peak.loop = peak_plain;
     if (strstr(kernels, "avx512") != NULL || strstr(kernels, "amx") != NULL) {
         peak.loop = peak_avx512;
-        chains = 16;
+        floats = 16 * 16;
     } else if (strstr(kernels, "avx2") != NULL) {
         peak.loop = peak_avx2;
-        chains = 6;
+        floats = 12 * 8;
     }
-    return peak_of(team, &peak, 2.0 * 16 * chains);
+    return peak_of(team, &peak, 2.0 * floats);
 }
 
 /* NaN where the processor or the build has them not. */
@@ -120,8 +118,12 @@ static double measure_pairs(struct thread_team *team)
     return NAN;
 }
 
+struct line {
+    v4 values[4];
+};
+
 struct stream_sum {
-    const v16 *lines;
+    const struct line *lines;
     int64_t line_count;
     int worker_count;
     float sink[1024];
@@ -132,17 +134,18 @@ static void stream_work(void *context, int worker)
 {
     struct stream_sum *sum = context;
     int64_t length = sum->line_count / sum->worker_count / STREAMS;
-    const v16 *at = sum->lines + length * STREAMS * worker;
-    v16 total[STREAMS] = {{0}};
+    const struct line *at = sum->lines + length * STREAMS * worker;
+    v4 total[STREAMS] = {{0}};
     for (int64_t line = 0; line < length; line++) {
         for (int i = 0; i < STREAMS; i++) {
             __builtin_prefetch(at + i * length + line + STREAM_AHEAD);
-            total[i] += at[i * length + line];
+            const v4 *values = at[i * length + line].values;
+            total[i] += (values[0] + values[1]) + (values[2] + values[3]);
         }
     }
     for (int i = 1; i < STREAMS; i++)
         total[0] += total[i];
-    sum->sink[worker] = total[0][0] + total[0][7];
+    sum->sink[worker] = total[0][0] + total[0][3];
 }
 
 static double measure_gbytes(struct thread_team *team)
@@ -155,8 +158,8 @@ static double measure_gbytes(struct thread_team *team)
     (void)madvise(values, BANDWIDTH_BYTES, MADV_HUGEPAGE);
     for (int64_t i = 0; i < BANDWIDTH_BYTES / 4; i++)
         values[i] = 1;
-    sum.lines = (const v16 *)values;
-    sum.line_count = BANDWIDTH_BYTES / (int64_t)sizeof(v16);
+    sum.lines = (const struct line *)values;
+    sum.line_count = BANDWIDTH_BYTES / (int64_t)sizeof(struct line);
     sum.worker_count = thread_team_size(team);
     double best = INFINITY;
     for (int i = 0; i < BANDWIDTH_ROUNDS; i++) {

@@ -16,7 +16,8 @@
 
 #include "layout/packing.h"
 
-#if defined(__AVX512F__)
+#if defined(LANES) /* of a set for tests: it has AVX-512's shapes, without its instructions */
+#elif defined(__AVX512F__)
 #define LANES 16
 #elif defined(__AVX2__)
 #define LANES 8
@@ -183,7 +184,7 @@ INLINE veci words_dot(veci sums, vecs weights, const uint32_t *inputs)
     sums += (veci)_mm512_madd_epi16((__m512i)weights, _mm512_set1_epi32((int)*inputs));
 #elif defined(__AVX2__)
     sums += (veci)_mm256_madd_epi16((__m256i)weights, _mm256_set1_epi32((int)*inputs));
-#elif defined(__SSE2__)
+#elif defined(__SSE2__) && LANES == 4
     sums += (veci)_mm_madd_epi16((__m128i)weights, _mm_set1_epi32((int)*inputs));
 #else
     veci words = (veci)weights;
@@ -237,7 +238,7 @@ INLINE vec vec_max(vec a, vec b)
     return (vec)_mm512_max_ps((__m512)a, (__m512)b);
 #elif defined(__AVX2__)
     return (vec)_mm256_max_ps((__m256)a, (__m256)b);
-#elif defined(__SSE2__)
+#elif defined(__SSE2__) && LANES == 4
     return (vec)_mm_max_ps((__m128)a, (__m128)b);
 #else
     veci larger = a > b;
