@@ -19,21 +19,14 @@ static void pause_briefly(void)
 #endif
 }
 
-bool sleepers_spin(bool (*ready)(const void *context), const void *context)
-{
-    for (int i = 0; i < SPIN_COUNT; i++) {
-        if (ready(context))
-            return true;
-        pause_briefly();
-    }
-    return false;
-}
-
 void sleepers_wait(struct sleepers *sleepers, bool spin, bool (*ready)(const void *context),
                    const void *context)
 {
-    if (spin ? sleepers_spin(ready, context) : ready(context))
-        return;
+    for (int i = 0; i < (spin ? SPIN_COUNT : 1); i++) {
+        if (ready(context))
+            return;
+        pause_briefly();
+    }
     perturb();
     atomic_fetch_add(&sleepers->count, 1);
     for (;;) {

@@ -17,9 +17,6 @@ struct sleepers {
 void sleepers_wait(struct sleepers *sleepers, bool spin, bool (*ready)(const void *context),
                    const void *context);
 
-/* The spin alone; whether it is ready. */
-bool sleepers_spin(bool (*ready)(const void *context), const void *context);
-
 /* To be called after each change that may make a `ready` true. Costs one atomic operation when
  * nobody sleeps. */
 void sleepers_wake(struct sleepers *sleepers);

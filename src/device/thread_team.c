@@ -21,18 +21,16 @@
 /* A thread's view of its CPU. */
 struct look {
     double at, delay; /* when it looked last, and what it had waited by then */
-    atomic_bool met;  /* others, between the last two looks */
+    bool met;         /* others, between the last two looks */
 };
 
 struct worker {
     pthread_t thread;
     struct thread_team *team;
     int index;
-    atomic_int cpu;      /* as the system numbers it; -1: it is not pinned */
+    int cpu;             /* as the system numbers it; -1: it is not pinned */
     unsigned generation; /* of the last run it took part in */
     struct look look;
-    atomic_bool has_joined; /* a run that it has not finished */
-    atomic_bool is_fetched; /* to the caller's CPU: it has to go home */
 };
 
 /* A run in one word, so that a worker joins the run that it saw begin, while it is open, or none:
@@ -129,6 +127,25 @@ static void worker_give_way(struct worker *worker)
         (void)sched_yield();
 }
 
+static void *worker_main(void *argument)
+{
+    struct worker *worker = argument;
+    struct thread_team *team = worker->team;
+    for (;;) {
+        sleepers_wait(&team->workers_waiting, team->spin, run_began, worker);
+        bool joined = run_join(worker);
+        if (atomic_load(&team->stopping))
+            return NULL;
+        if (!joined)
+            continue;
+        team->work(team->context, worker->index);
+        atomic_fetch_add(&team->run, RUN_FINISHED);
+        sleepers_wake(&team->caller_waiting);
+        if (team->spin)
+            worker_give_way(worker);
+    }
+}
+
 /* The system's number of a CPU that the calling thread may use; -1: there is none. */
 static int cpu_find(int index)
 {
@@ -151,41 +168,6 @@ static bool pin(pthread_t thread, int cpu)
 void thread_pin(pthread_t thread, int cpu)
 {
     (void)pin(thread, cpu_find(cpu));
-}
-
-/* The caller may give it another CPU meanwhile. */
-static void worker_go_home(struct worker *worker)
-{
-    if (!atomic_exchange(&worker->is_fetched, false))
-        return;
-    int cpu;
-    do {
-        cpu = atomic_load(&worker->cpu);
-        (void)pin(pthread_self(), cpu);
-    } while (atomic_load(&worker->cpu) != cpu);
-}
-
-static void *worker_main(void *argument)
-{
-    struct worker *worker = argument;
-    struct thread_team *team = worker->team;
-    for (;;) {
-        sleepers_wait(&team->workers_waiting, team->spin, run_began, worker);
-        worker_go_home(worker);
-        bool joined = run_join(worker);
-        if (atomic_load(&team->stopping))
-            return NULL;
-        if (!joined)
-            continue;
-        atomic_store(&worker->has_joined, true);
-        team->work(team->context, worker->index);
-        atomic_store(&worker->has_joined, false);
-        atomic_fetch_add(&team->run, RUN_FINISHED);
-        sleepers_wake(&team->caller_waiting);
-        worker_go_home(worker);
-        if (team->spin)
-            worker_give_way(worker);
-    }
 }
 
 enum status thread_team_create(struct thread_team **out, int thread_count, int first_cpu,
@@ -283,20 +265,6 @@ static void caller_look(struct thread_team *team)
     team->look_after = next;
 }
 
-/* Who waits for a worker that others keep from its CPU has a CPU to offer: there it ends what it
- * holds at once, and not when it is its turn again, milliseconds later. */
-static void fetch_the_late(struct thread_team *team)
-{
-    int here = sched_getcpu();
-    for (int i = 1; i < team->thread_count; i++) {
-        struct worker *worker = &team->workers[i];
-        if (!atomic_load(&worker->has_joined) || !atomic_load(&worker->look.met))
-            continue;
-        atomic_store(&worker->is_fetched, true);
-        (void)pin(worker->thread, here);
-    }
-}
-
 static void team_run(struct thread_team *team, void (*work)(void *context, int worker),
                      void *context, bool with_all)
 {
@@ -312,8 +280,6 @@ static void team_run(struct thread_team *team, void (*work)(void *context, int w
     if (with_all)
         sleepers_wait(&team->caller_waiting, team->spin, all_finished, team);
     atomic_fetch_or(&team->run, RUN_CLOSED);
-    if (team->spin && !sleepers_spin(joined_finished, team))
-        fetch_the_late(team);
     sleepers_wait(&team->caller_waiting, team->spin, joined_finished, team);
 }
 

@@ -368,57 +368,6 @@ Test(thread_team, a_worker_that_is_not_pinned_offers_nothing, .timeout = 120)
     thread_team_destroy(team);
 }
 
-/* A run with one piece for each of two; the worker's is longer. CPUs where pieces began and ended. */
-struct long_pieces {
-    atomic_bool has_come;
-    int began[2], ended[2];
-};
-
-static double thread_seconds(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &at);
-    return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
-}
-
-static void long_pieces_work(void *context, int worker)
-{
-    struct long_pieces *pieces = context;
-    pieces->began[worker] = sched_getcpu();
-    if (worker == 1)
-        atomic_store(&pieces->has_come, true);
-    while (!atomic_load(&pieces->has_come))
-        continue;
-    double end = thread_seconds() + (worker == 1 ? 0.01 : 0.001);
-    while (thread_seconds() < end)
-        continue;
-    pieces->ended[worker] = sched_getcpu();
-}
-
-/* Ends only when it did, and began a later run at home again. */
-Test(thread_team, a_worker_that_is_kept_from_its_cpu_ends_its_piece_on_the_callers, .timeout = 120)
-{
-    skip_unless_told();
-    pthread_t neighbour;
-    struct thread_team *team;
-    struct long_pieces pieces;
-    struct error err;
-    cr_assert_eq(thread_team_create(&team, 2, 0, &err), STATUS_OK, "%s", err.message);
-    thread_pin(pthread_self(), 0);
-    cr_assert_eq(pthread_create(&neighbour, NULL, on_the_last_cpu, NULL), 0);
-    do {
-        atomic_store(&pieces.has_come, false);
-        thread_team_share(team, long_pieces_work, &pieces);
-    } while (pieces.began[1] == pieces.began[0] || pieces.ended[1] != pieces.ended[0]);
-    do {
-        atomic_store(&pieces.has_come, false);
-        thread_team_share(team, long_pieces_work, &pieces);
-    } while (pieces.began[1] == pieces.began[0]);
-    atomic_store(&neighbour_ends, true);
-    pthread_join(neighbour, NULL);
-    thread_team_destroy(team);
-}
-
 /* ---- Idle ------------------------------------------------------------------------------------ */
 
 /* Time of a CPU that the workers have had so far. */
