@@ -178,9 +178,10 @@ int target_open(struct target *out, int argc, char **argv)
     if (threads <= 0)
         threads = thread_team_cpu_count();
     if (threads > 1024 || cpu_kernels_choose(set) == NULL) {
-        fprintf(stderr,
-                "usage: bench_kernels [threads, 0: all] [operation or \"\"] "
-                "[plain | avx2 | avx512 | avx512vnni | avx512bf16 | amx, where the machine has it]\n");
+        fprintf(
+            stderr,
+            "usage: bench_kernels [threads, 0: all] [operation or \"\"] "
+            "[plain | avx2 | avx512 | avx512vnni | avx512bf16 | amx, where the machine has it]\n");
         return 2;
     }
     struct thread_team *team;

@@ -19,19 +19,24 @@ enum page_kind {
     PAGE_KIND_COUNT
 };
 
-/* Two shapes: many rows by 16 columns, and a few rows by WIDE_VECTORS. A page has columns in
- * multiples of 16. */
-#define WIDE_VECTORS 4
+/* Two shapes: many rows by 16 columns, and a few rows by WIDE_VECTORS_OF(rows): enough sums to hide
+ * the latency of the additions. A page has columns in multiples of 16. */
+#define WIDE_VECTORS 4 /* at most */
 #define TALL_VECTORS PANEL_VECTORS
 #if defined(__AVX512F__)
 #define TALL_ROWS 24
 #define WIDE_ROWS 6
 #elif defined(__AVX2__)
-#define TALL_ROWS 6
-#define WIDE_ROWS 3
+#define TALL_ROWS             6
+#define WIDE_ROWS             4
+#define WIDE_VECTORS_OF(rows) ((rows) <= 2 ? 4 : 2) /* of 16 registers at most 8 are sums */
 #else
 #define TALL_ROWS 2
 #define WIDE_ROWS 1
+#endif
+
+#if !defined(WIDE_VECTORS_OF)
+#define WIDE_VECTORS_OF(rows) WIDE_VECTORS
 #endif
 
 /* out[row][column] (+)= in[row][k] x page[k][column], over k = 0 .. count - 1 in rising order.
@@ -182,10 +187,11 @@ typedef void product_fn(const struct product *p);
 #undef NAME_PAIRS
 #define NAME_PAIRS(rows) NAME_FEW(PAGE_PAIRS, rows)
 #endif
-#define DEFINE_FEW(rows) DEFINE_KINDS(rows, 1) DEFINE_KINDS(rows, 4)
+#define DEFINE_FEW(rows) DEFINE_KINDS(rows, 1) DEFINE_KINDS(rows, 2) DEFINE_KINDS(rows, 4)
 #define NAME_FEW(kind, rows)                                                                       \
     {                                                                                              \
-        product_##kind##_##rows##x1, product_##kind##_##rows##x4                                   \
+        product_##kind##_##rows##x1,                                                               \
+            WIDE_VECTORS_OF(rows) == 4 ? product_##kind##_##rows##x4 : product_##kind##_##rows##x2 \
     }
 #define NAME_KINDS(rows)                                                                           \
     {                                                                                              \
@@ -193,24 +199,24 @@ typedef void product_fn(const struct product *p);
     }
 
 DEFINE_FEW(1)
-#if WIDE_ROWS >= 3
+#if WIDE_ROWS >= 4
 DEFINE_FEW(2)
 DEFINE_FEW(3)
+DEFINE_FEW(4)
 #endif
 #if WIDE_ROWS == 6
-DEFINE_FEW(4)
 DEFINE_FEW(5)
 DEFINE_FEW(6)
 #endif
 
-/* [rows - 1][kind][vectors == 4] */
+/* [rows - 1][kind][vectors > 1] */
 static product_fn *const few_table[WIDE_ROWS][PAGE_KIND_COUNT][2] = {
     NAME_KINDS(1),
-#if WIDE_ROWS >= 3
-    NAME_KINDS(2), NAME_KINDS(3),
+#if WIDE_ROWS >= 4
+    NAME_KINDS(2), NAME_KINDS(3), NAME_KINDS(4),
 #endif
 #if WIDE_ROWS == 6
-    NAME_KINDS(4), NAME_KINDS(5), NAME_KINDS(6),
+    NAME_KINDS(5), NAME_KINDS(6),
 #endif
 };
 
@@ -247,8 +253,8 @@ static void product_tall(struct product p, int64_t vectors)
 static void product_few(struct product p, int rows, int64_t vectors)
 {
     while (vectors > 0) {
-        int step = vectors >= WIDE_VECTORS ? WIDE_VECTORS : 1;
-        few_table[rows - 1][p.kind][step == WIDE_VECTORS](&p);
+        int wide = WIDE_VECTORS_OF(rows), step = vectors >= wide ? wide : 1;
+        few_table[rows - 1][p.kind][step > 1](&p);
         product_move(&p, step);
         vectors -= step;
     }

@@ -34,8 +34,7 @@ INLINE vec column_of(const uint32_t *in, int row, int column, const struct tile_
                      const bool by_output)
 {
     vecu words = *(const vecu *)(in + column / 8 * PACK_BLOCK + row);
-    vec nibbles =
-        __builtin_convertvector((veci)(words >> (uint32_t)(column % 8 * 4) & 15u), vec);
+    vec nibbles = __builtin_convertvector((veci)(words >> (uint32_t)(column % 8 * 4) & 15u), vec);
     if (by_output)
         return nibbles * vec_load(scales->scale + row) + vec_load(scales->minimum + row);
     return nibbles * scales->scale[column] + scales->minimum[column];

@@ -1,9 +1,9 @@
 /* The inputs of products with int4 weights: whole numbers.
  *
  * A weight is scale x (nibble - 8) + offset. Inputs are rounded to fixed point: whole numbers up
- * to 2^14, of a unit that FIXED_BLOCKS blocks of a row have in common. Then the products of nibbles and inputs are
- * exact in 32 bits. What is rounded is the input, by at most 2^-14 of the largest beside it (bf16
- * would round most of them more), and the sum of such blocks.
+ * to 2^14, of a unit that FIXED_BLOCKS blocks of a row have in common. Then the products of nibbles
+ * and inputs are exact in 32 bits. What is rounded is the input, by at most 2^-14 of the largest
+ * beside it (bf16 would round most of them more), and the sum of such blocks.
  *
  * Where a group of inputs has one scale for each output (TILE_INT4_OUTPUT) the sum is multiplied by
  * it; where a group of outputs has one for each input (TILE_INT4_INPUT) the inputs are, before they
@@ -168,8 +168,8 @@ INLINE vec unit_input(const float *in, const uint16_t *scales, int64_t scale_ste
         return vec_all(0);
     vec values = vec_load(in + v * LANES);
     if (scales != NULL)
-        values *= vec_load_bf16(scales + v / PANEL_VECTORS * scale_step +
-                                v % PANEL_VECTORS * LANES);
+        values *=
+            vec_load_bf16(scales + v / PANEL_VECTORS * scale_step + v % PANEL_VECTORS * LANES);
     return values;
 }
 

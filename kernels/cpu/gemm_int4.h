@@ -60,9 +60,8 @@ INLINE vecs nibble_pair(vecs bits, const int k)
 }
 
 /* Adds the products of one pair of each row and the nibbles k and k + 4. */
-INLINE void pairs_add(const int rows, const int panels,
-                      veci numbers[STRIP_ROWS][2 * PANEL_VECTORS], vecs bits[2 * PANEL_VECTORS],
-                      const int k, const uint32_t *in)
+INLINE void pairs_add(const int rows, const int panels, veci numbers[STRIP_ROWS][2 * PANEL_VECTORS],
+                      vecs bits[2 * PANEL_VECTORS], const int k, const uint32_t *in)
 {
     vecs weights[2 * PANEL_VECTORS];
 #pragma GCC unroll 8

@@ -1,7 +1,7 @@
-/* Vectors of floats in the compiler's own vector language, each one register: 16 lanes with AVX-512,
- * 8 with AVX2, 4 with SSE or NEON. So one source serves every instruction set; what the language
- * cannot say, or gcc 12 makes too much of, is in functions with an #if. Vectors are never wider than
- * a register: gcc keeps those in memory.
+/* Vectors of floats in the compiler's own vector language, each one register: 16 lanes with
+ * AVX-512, 8 with AVX2, 4 with SSE or NEON. So one source serves every instruction set; what the
+ * language cannot say, or gcc 12 makes too much of, is in functions with an #if. Vectors are never
+ * wider than a register: gcc keeps those in memory.
  */
 #ifndef PHASOR_KERNELS_CPU_SIMD_H
 #define PHASOR_KERNELS_CPU_SIMD_H
@@ -95,8 +95,8 @@ INLINE vec vec_load_bf16(const uint16_t *from)
     return (vec)(vec_load_halves(from) << 16);
 }
 
-/* Pairs of which the first is of one row, in the low half, and the second of another: of two vectors
- * of neighbouring halves of both. */
+/* Pairs of which the first is of one row, in the low half, and the second of another: of two
+ * vectors of neighbouring halves of both. */
 INLINE void vec_interleave(vecu *first, vecu *last, const uint16_t *low, const uint16_t *high)
 {
 #if LANES == 16
