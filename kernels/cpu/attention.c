@@ -162,11 +162,15 @@ INLINE void row_softmax(struct block *block, int row, const struct page *page, c
         return;
     }
     vec added = {0};
-#pragma GCC unroll 16
-    for (int i = 0; i < vectors; i++) {
-        vec weight = vec_exp2_falling((vec_load(scores + i * LANES) - new_most) * block->factor);
-        weight_store(block, at + i * LANES, weight);
-        added += weight;
+#pragma GCC unroll 4
+    for (int panel = 0; panel < vectors; panel += PANEL_VECTORS) {
+#pragma GCC unroll 4
+        for (int i = panel; i < panel + PANEL_VECTORS; i++) {
+            vec score = vec_load(scores + i * LANES) - new_most;
+            vec weight = vec_exp2_falling(score * block->factor);
+            weight_store(block, at + i * LANES, weight);
+            added += weight;
+        }
     }
     if (old_most != new_most)
         row_rescale(block, row, exp2f((old_most - new_most) * block->factor));

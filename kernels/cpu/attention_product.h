@@ -19,8 +19,9 @@ enum page_kind {
     PAGE_KIND_COUNT
 };
 
-/* Two shapes: many rows by 16 columns, and a few rows by WIDE_VECTORS_OF(rows): enough sums to hide
- * the latency of the additions. A page has columns in multiples of 16. */
+/* Two shapes: many rows by 16 columns, and a few rows by WIDE_VECTORS_OF(rows): as many sums as
+ * registers hold, or as hide most of the latency of the additions. A page has columns in multiples
+ * of 16. */
 #define WIDE_VECTORS 4 /* at most */
 #define TALL_VECTORS PANEL_VECTORS
 #if defined(__AVX512F__)
@@ -176,7 +177,7 @@ typedef void product_fn(const struct product *p);
 #endif
 #define NAME_NONE                                                                                  \
     {                                                                                              \
-        NULL, NULL                                                                                 \
+        NULL, NULL, NULL                                                                           \
     }
 #define NAME_BF16(rows)  NAME_FEW(PAGE_BF16, rows)
 #define NAME_PAIRS(rows) NAME_NONE
@@ -190,8 +191,7 @@ typedef void product_fn(const struct product *p);
 #define DEFINE_FEW(rows) DEFINE_KINDS(rows, 1) DEFINE_KINDS(rows, 2) DEFINE_KINDS(rows, 4)
 #define NAME_FEW(kind, rows)                                                                       \
     {                                                                                              \
-        product_##kind##_##rows##x1,                                                               \
-            WIDE_VECTORS_OF(rows) == 4 ? product_##kind##_##rows##x4 : product_##kind##_##rows##x2 \
+        product_##kind##_##rows##x1, product_##kind##_##rows##x2, product_##kind##_##rows##x4      \
     }
 #define NAME_KINDS(rows)                                                                           \
     {                                                                                              \
@@ -209,8 +209,8 @@ DEFINE_FEW(5)
 DEFINE_FEW(6)
 #endif
 
-/* [rows - 1][kind][vectors > 1] */
-static product_fn *const few_table[WIDE_ROWS][PAGE_KIND_COUNT][2] = {
+/* [rows - 1][kind][vectors / 2] */
+static product_fn *const few_table[WIDE_ROWS][PAGE_KIND_COUNT][3] = {
     NAME_KINDS(1),
 #if WIDE_ROWS >= 4
     NAME_KINDS(2), NAME_KINDS(3), NAME_KINDS(4),
@@ -253,8 +253,10 @@ static void product_tall(struct product p, int64_t vectors)
 static void product_few(struct product p, int rows, int64_t vectors)
 {
     while (vectors > 0) {
-        int wide = WIDE_VECTORS_OF(rows), step = vectors >= wide ? wide : 1;
-        few_table[rows - 1][p.kind][step > 1](&p);
+        int step = WIDE_VECTORS_OF(rows);
+        while (step > vectors)
+            step /= 2;
+        few_table[rows - 1][p.kind][step / 2](&p);
         product_move(&p, step);
         vectors -= step;
     }
@@ -297,28 +299,36 @@ static void ready_fill(uint32_t *to, int64_t page_step, int64_t count, int vecto
         memset(to + pair * page_step, 0, (size_t)vectors * sizeof(vecu));
 }
 
+/* A cache line of bf16 where that is no more than WIDE_VECTORS. */
+#define READY_VECTORS (LANES == 16 ? 2 : 4)
+
+/* `vectors` is a constant where this is called. */
+INLINE void columns_ready(const struct product *p, uint32_t *to, const int vectors)
+{
+    const int unit = KERNEL_PAIRS ? 2 : 1;
+    for (int64_t k = 0; k < p->count; k += unit, to += p->page_step) {
+        vecu words[WIDE_VECTORS];
+        page_load(words, p, PAGE_BF16, k, vectors, k + 1 == p->count);
+#pragma GCC unroll 4
+        for (int w = 0; w < vectors; w++)
+            *(vecu *)(to + w * LANES) = words[w];
+    }
+}
+
 /* Makes a page of bf16 ready for many rows, `vectors` of its columns: in `to`, of as many words as
  * the page has values. */
 static void page_ready(struct product *p, uint32_t *to, int64_t vectors)
 {
-    const int unit = KERNEL_PAIRS ? 2 : 1;
     struct product at = *p;
-    for (int64_t i = 0; i < vectors;) {
-        const int step = vectors - i >= 2 ? 2 : 1;
+    for (int64_t i = 0, step; i < vectors; i += step) {
         at.page = (const uint16_t *)p->page + i * LANES;
-        for (int64_t k = 0; k < p->count; k += unit) {
-            vecu words[WIDE_VECTORS];
-            vecu *row = (vecu *)(to + k / unit * p->page_step + i * LANES);
-            if (step == 2)
-                page_load(words, &at, PAGE_BF16, k, 2, k + 1 == p->count);
-            else
-                page_load(words, &at, PAGE_BF16, k, 1, k + 1 == p->count);
-            for (int w = 0; w < step; w++)
-                row[w] = words[w];
-        }
+        step = vectors - i >= READY_VECTORS ? READY_VECTORS : PANEL_VECTORS;
+        if (step == READY_VECTORS)
+            columns_ready(&at, to + i * LANES, READY_VECTORS);
+        else
+            columns_ready(&at, to + i * LANES, PANEL_VECTORS);
         if (KERNEL_AMX)
-            ready_fill(to + i * LANES, p->page_step, p->count, step);
-        i += step;
+            ready_fill(to + i * LANES, p->page_step, p->count, (int)step);
     }
     p->page = to;
     p->kind = KERNEL_PAIRS ? PAGE_PAIRS : PAGE_F32;

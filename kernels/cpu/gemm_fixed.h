@@ -229,7 +229,9 @@ static inline void fixed_offsets(struct fixed_strip *strip, const struct tiles *
         vec sum[PANEL_VECTORS] = {{0}};
         end = strip->ends[block];
         for (int64_t b = block; b < end; b++) {
-            int64_t scale = scale_index(tiles, panel, first_block + b);
+            int64_t scale = 0;
+            if (tiles->kind == TILE_INT4_INPUT)
+                scale = scale_index(tiles, panel, first_block + b);
             for (int v = 0; v < PANEL_VECTORS; v++) {
                 vec factor = vec_all(1);
                 if (tiles->kind == TILE_INT4_INPUT)

@@ -88,8 +88,13 @@ static void append_bf16(uint16_t *keys, uint16_t *values, const struct run *run)
         uint16_t halves[PIECE_TOKENS][LANES];
         for (int64_t i = 0; i < run->count; i++) {
             int64_t at = i * run->stride + first;
-            vec_store_bf16(halves[i], load_some(run->keys + at, count));
-            vec_store_bf16(values + i * dim_stride + first, load_some(run->values + at, count));
+            vec key = {0}, value = {0};
+            if (count > 0) {
+                key = load_some(run->keys + at, count);
+                value = load_some(run->values + at, count);
+            }
+            vec_store_bf16(halves[i], key);
+            vec_store_bf16(values + i * dim_stride + first, value);
         }
         for (int64_t d = 0; d < count; d++) {
             for (int64_t i = 0; i < run->count; i++)

@@ -16,7 +16,7 @@
 
 #include "layout/packing.h"
 
-#if defined(LANES) /* of a set for tests: it has AVX-512's shapes, without its instructions */
+#if defined(LANES) /* in a set for tests: vectors as long as AVX-512's, in whatever registers */
 #elif defined(__AVX512F__)
 #define LANES 16
 #elif defined(__AVX2__)
@@ -82,7 +82,7 @@ INLINE vecu vec_load_halves(const uint16_t *from)
 {
 #if defined(__AVX512F__)
     return (vecu)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from));
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && LANES == 8
     return (vecu)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from));
 #else
     return __builtin_convertvector(*(const vech *)from, vecu);
@@ -182,7 +182,7 @@ INLINE veci words_dot(veci sums, vecs weights, const uint32_t *inputs)
 {
 #if defined(__AVX512BW__)
     sums += (veci)_mm512_madd_epi16((__m512i)weights, _mm512_set1_epi32((int)*inputs));
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && LANES == 8
     sums += (veci)_mm256_madd_epi16((__m256i)weights, _mm256_set1_epi32((int)*inputs));
 #elif defined(__SSE2__) && LANES == 4
     sums += (veci)_mm_madd_epi16((__m128i)weights, _mm_set1_epi32((int)*inputs));
@@ -190,7 +190,7 @@ INLINE veci words_dot(veci sums, vecs weights, const uint32_t *inputs)
     veci words = (veci)weights;
     sums += (words << 16 >> 16) * (int16_t)*inputs + (words >> 16) * (int16_t)(*inputs >> 16);
 #endif
-#if defined(__x86_64__)
+#if defined(__AVX512F__) || (defined(__AVX2__) && LANES == 8) || (defined(__SSE2__) && LANES == 4)
     /* Or the compiler collects products, to add them in another order, and runs out of registers.
      */
     __asm__("" : "+v"(sums));
@@ -236,7 +236,7 @@ INLINE vec vec_max(vec a, vec b)
 {
 #if defined(__AVX512F__)
     return (vec)_mm512_max_ps((__m512)a, (__m512)b);
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && LANES == 8
     return (vec)_mm256_max_ps((__m256)a, (__m256)b);
 #elif defined(__SSE2__) && LANES == 4
     return (vec)_mm_max_ps((__m128)a, (__m128)b);
@@ -250,7 +250,7 @@ INLINE veci veci_max(veci a, veci b)
 {
 #if defined(__AVX512F__)
     return (veci)_mm512_max_epi32((__m512i)a, (__m512i)b);
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && LANES == 8
     return (veci)_mm256_max_epi32((__m256i)a, (__m256i)b);
 #else
     veci larger = a > b;
@@ -296,7 +296,8 @@ INLINE float vec_sum(vec value)
     return value[0] + value[1];
 }
 
-/* Sum of a panel's 16 lanes, in the order in which one vector of 16 is added up. */
+/* Sum of a panel's 16 lanes, in the order in which one vector of 16 is added up; leaves sums in
+ * `panel`. */
 INLINE float panel_sum(vec panel[PANEL_VECTORS])
 {
 #pragma GCC unroll 4
@@ -394,7 +395,7 @@ INLINE vec vec_exp2_falling(vec x)
 {
 #if defined(__AVX512F__)
     /* Not behind the comparison where it is NaN. The mask leaves out what would be denormal. */
-    const int to_nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    enum { to_nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
     __mmask16 counts = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
     vec n = (vec)_mm512_roundscale_ps((__m512)x, to_nearest);
     vec power = exp2_polynomial(x - n);

@@ -1,7 +1,7 @@
 /* The order in which weights lie in memory: one packing for host, wire and device.
  *
  * A linear weight is a matrix of `rows` outputs by `columns` inputs. Two packings, both in panels
- * that one vector register reads as they lie:
+ * that vector registers read as they lie:
  *
  *   PACK_OUTPUT  blocks of 16 rows: [rows / 16][columns / u][16][u]
  *                attention, head, router, and gate and up of an expert

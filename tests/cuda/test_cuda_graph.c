@@ -369,6 +369,82 @@ Test(cuda_graph, weights_that_move)
     gpu_check_nothing_left();
 }
 
+/* A case of attention whose first segment is one token at `position`. */
+static const struct kernel_case *attention_case(int64_t position)
+{
+    for (size_t i = 0; i < case_lists[OP_ATTENTION]->count; i++) {
+        const struct kernel_case *c = &case_lists[OP_ATTENTION]->cases[i];
+        if (c->use == FOR_TEST && c->segments[0].token_count == 1 &&
+            c->segments[0].first_position == position)
+            return c;
+    }
+    cr_assert_fail("no case begins so");
+    return NULL;
+}
+
+/* Four times the operation, as a step or one by one. */
+static void attention_step(struct workload *w, struct device *device, bool repeats)
+{
+    workload_reset(w);
+    device->ops->repeat(device->stream, repeats);
+    for (int i = 0; i < 4; i++)
+        workload_put(w, device);
+    device->ops->repeat(device->stream, false);
+    synchronize_ok(device, device->stream);
+}
+
+/* A sequence grows by pages; the graph stays, and its copy of the segments has room for them. */
+Test(cuda_graph, sequences_that_grow)
+{
+    struct workload w;
+    workload_create(&w, OP_ATTENTION, attention_case(130));
+    struct device *one_by_one = device_open(1), *device = device_open(1);
+    struct segment *first = (struct segment *)w.attention.segments;
+    void *expected = memory_alloc(w.outputs[0].bytes, 1);
+    uint64_t before = simt_graph_launches();
+    const int64_t positions[] = {3, 4, 5, 63, 64, 130};
+    for (size_t step = 0; step < sizeof positions / sizeof positions[0]; step++) {
+        first->first_position = positions[step];
+        attention_step(&w, one_by_one, false);
+        memcpy(expected, w.outputs[0].data, w.outputs[0].bytes);
+        attention_step(&w, device, true);
+        cr_assert_eq(memcmp(expected, w.outputs[0].data, w.outputs[0].bytes), 0, "step %d",
+                     (int)step);
+        cr_assert_eq(simt_graph_launches() - before, step);
+    }
+    cr_assert_eq(simt_graph_instances(), 1);
+    memory_free(expected);
+    workload_destroy(&w);
+    device_destroy(one_by_one);
+    device_destroy(device);
+    gpu_check_nothing_left();
+}
+
+/* A larger operation between two steps moves the scratch memory that their graph knows. */
+Test(cuda_graph, not_of_scratch_that_has_moved)
+{
+    struct workload small, large;
+    workload_create(&small, OP_ATTENTION, attention_case(600));
+    workload_create(&large, OP_ATTENTION, attention_case(1100));
+    struct device *device = device_open(1);
+    void *expected = memory_alloc(small.outputs[0].bytes, 1);
+    attention_step(&small, device, false);
+    memcpy(expected, small.outputs[0].data, small.outputs[0].bytes);
+    for (int step = 1; step <= 6; step++) {
+        if (step == 4)
+            attention_step(&large, device, false);
+        attention_step(&small, device, true);
+        cr_assert_eq(memcmp(expected, small.outputs[0].data, small.outputs[0].bytes), 0, "step %d",
+                     step);
+        cr_assert_eq(simt_graph_instances(), (step > 1) + (step > 3), "step %d", step);
+    }
+    memory_free(expected);
+    workload_destroy(&small);
+    workload_destroy(&large);
+    device_destroy(device);
+    gpu_check_nothing_left();
+}
+
 /* Weights count for the stage that stands, also where a step begins in another than before. */
 Test(cuda_graph, in_the_stage_that_stands)
 {
@@ -498,5 +574,28 @@ Test(cuda_graph, a_kernel_of_it_breaks_the_gpu)
     put_adds(rig.device, rig.sum, rig.one, 8);
     cr_assert_eq(rig.device->ops->synchronize(rig.device->stream, &err), STATUS_IO);
     cr_assert_eq(rig.sum[0], 19);
+    rig_close(&rig);
+}
+
+static enum status call_fails(void *argument, struct error *err)
+{
+    (void)argument;
+    return error_set(err, STATUS_IO, "a call that fails");
+}
+
+/* What is put off behind something that fails is not done, as what is launched behind it. */
+Test(cuda_graph, nothing_is_done_behind_a_failure)
+{
+    struct rig rig;
+    struct error err;
+    rig_open(&rig);
+    rig.device->ops->repeat(rig.device->stream, true);
+    put_adds(rig.device, rig.sum, rig.one, 8);
+    rig.device->ops->call(rig.device->stream, call_fails, &rig, sizeof(char));
+    put_adds(rig.device, rig.sum, rig.one, 8);
+    rig.device->ops->repeat(rig.device->stream, false);
+    cr_assert_eq(rig.device->ops->synchronize(rig.device->stream, &err), STATUS_IO);
+    cr_assert_str_eq(err.message, "a call that fails");
+    cr_assert_eq(rig.sum[0], 8);
     rig_close(&rig);
 }

@@ -224,11 +224,13 @@ static enum status arrays_send(const struct cuda_stream *cuda, struct cuda_piece
     size_t from = piece->bytes, to = 0;
     for (int i = 0; i < piece->work.array_count; i++) {
         const struct cuda_array *array = &piece->work.arrays[i].array;
-        size_t at = piece->array_at[i];
+        size_t at = piece->array_at[i], bytes = cuda_array_bytes(array);
+        ASSERT(bytes <= cuda_array_bytes_max(array, &piece->work.arrays[i].facts));
+        ASSERT(at + bytes <= piece->bytes);
         if (!cuda_array_write(array, piece->host + at, piece->device + at, piece->is_new))
             continue;
         from = at < from ? at : from;
-        to = at + cuda_array_bytes(array);
+        to = at + bytes;
     }
     piece->is_new = false;
     if (to > from)
