@@ -397,14 +397,14 @@ static void attention_step(struct workload *w, struct device *device, bool repea
 Test(cuda_graph, sequences_that_grow)
 {
     struct workload w;
-    workload_create(&w, OP_ATTENTION, attention_case(130));
+    workload_create(&w, OP_ATTENTION, attention_case(1100));
     struct device *one_by_one = device_open(1), *device = device_open(1);
-    struct segment *first = (struct segment *)w.attention.segments;
+    struct segment *last = (struct segment *)w.attention.segments + w.attention.segment_count - 1;
     void *expected = memory_alloc(w.outputs[0].bytes, 1);
     uint64_t before = simt_graph_launches();
-    const int64_t positions[] = {3, 4, 5, 63, 64, 130};
+    const int64_t positions[] = {3, 4, 5, 63, 64, 320, last->first_position};
     for (size_t step = 0; step < sizeof positions / sizeof positions[0]; step++) {
-        first->first_position = positions[step];
+        last->first_position = positions[step];
         attention_step(&w, one_by_one, false);
         memcpy(expected, w.outputs[0].data, w.outputs[0].bytes);
         attention_step(&w, device, true);
