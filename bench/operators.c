@@ -4,8 +4,8 @@
  * Shapes are drawn log-uniformly over what the planner asks about, from the seed that is printed.
  * Each is predicted, and measured twice, all shapes once before any is measured again; as in a
  * calibration the faster counts, and what the slower differs by is what no prediction can be better
- * than. Inside the timed window: what
- * src/measure/meter.h says of a point. */
+ * than. As in a calibration a shape is measured again while something slows the machine down
+ * (src/measure/calm.h). Inside the timed window: what src/measure/meter.h says of a point. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,11 +17,13 @@
 #include "engine/profile_names.h"
 #include "forest.h"
 #include "head.h"
-#include "measure/meter.h"
+#include "measure/calm.h"
 
 #define DRAWS_MAX      1000
 #define LAUNCH_SECONDS 0.3 /* longer ones are drawn anew: they are sums of shorter ones */
 #define RANK_BYTES     ((uint64_t)768 << 20)
+
+#define PATIENCE_SECONDS 30.0 /* as a calibration has */
 
 static void fail(const char *what)
 {
@@ -38,6 +40,7 @@ static void check(enum status status, const struct error *err)
 static struct random draws;
 static struct box *box;
 static struct meter *meter;
+static struct calm_meter calm;
 static struct profile_file file;
 
 /* ---- Drawing --------------------------------------------------------------------------------- */
@@ -194,11 +197,11 @@ static void samples_measure(int round)
         struct measured found;
         struct error err;
         if (sample->subject == COLLECTIVE)
-            check(meter_collective(&found, meter, sample->op, sample->size, sample->is_strided,
-                                   sample->bytes, &err),
+            check(calm_collective(&found, &calm, sample->op, sample->size, sample->is_strided,
+                                  sample->bytes, &err),
                   &err);
         else
-            check(meter_work(&found, meter, &sample->work, &err), &err);
+            check(calm_work(&found, &calm, &sample->work, &err), &err);
         sample->seconds[round] = found.seconds;
         if (i % 100 == 99)
             fprintf(stderr, "round %d: %d of %d\n", round + 1, i + 1, sample_count);
@@ -341,6 +344,7 @@ static void box_get(const char *path)
     struct meter_params params = meter_params_default(box, bytes < most ? bytes : most);
     params.shares_cores = file.identity.threads > file.identity.cores;
     check(meter_create(&meter, &params, &err), &err);
+    check(calm_meter_init(&calm, meter, PATIENCE_SECONDS, &err), &err);
 }
 
 int main(int argc, char **argv)
@@ -361,6 +365,10 @@ int main(int argc, char **argv)
         samples_measure(round);
     if (prints_all)
         print_samples();
+    printf(
+        "# %llu of %d measurements while something slowed the machine down, as src/measure/calm.h "
+        "sees it\n",
+        (unsigned long long)calm.calm.disturbed, 2 * sample_count);
     printf("# relative errors in %%: median and 90th percentile, of the profile's predictions, of "
            "the slower of\n# two measurements (the faster is what is compared with), and of a "
            "random forest on as many shapes more (HAP)\n");

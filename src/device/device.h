@@ -138,6 +138,13 @@ struct device_ops {
                                    const char *what, struct error *err) MUST_CHECK;
     void (*host_memory_free)(struct device *device, void *memory); /* NULL is allowed */
 
+    /* Makes memory that the host has, whole pages of it, as good for copies as that of
+     * host_memory_get, for all devices of this one's kind, until it is let go, before it is freed.
+     */
+    enum status (*host_memory_pin)(struct device *device, void *memory, size_t bytes,
+                                   const char *what, struct error *err) MUST_CHECK;
+    void (*host_memory_unpin)(struct device *device, void *memory);
+
     /* The host's threads may read and write memory of memory_get, too (a CPU's), where nothing on a
      * stream does. */
     bool host_reaches;

@@ -111,7 +111,7 @@ static enum status work_measure(struct calibration *now, const struct calibrate_
                          "%.0f MiB of memory are too little for measuring %s; free some, or use "
                          "fewer devices",
                          (double)now->params.memory_bytes / 0x1p20, what);
-    TRY(meter_work(&found, now->meter, work, err));
+    TRY(calm_work(&found, &now->calm, work, err));
     struct profile_point point = point_of(&found);
     return calibration_keep(now, key, &point, err);
 }
@@ -122,7 +122,7 @@ static enum status collective_measure(struct calibration *now, const struct cali
 {
     struct measured found;
     TRY(calibration_step(now, profile_group_op_name(op), err));
-    TRY(meter_collective(&found, now->meter, op, size, is_strided, bytes, err));
+    TRY(calm_collective(&found, &now->calm, op, size, is_strided, bytes, err));
     struct profile_point point = point_of(&found);
     return calibration_keep(now, key, &point, err);
 }
@@ -327,7 +327,8 @@ static enum status meter_get(struct calibration *now, struct error *err)
     meter.shares_cores = profile_identity_sharing(&now->store.identity) > 1;
     meter.point_seconds = now->plan->point_seconds;
     meter.sample_seconds = now->plan->sample_seconds;
-    return meter_create(&now->meter, &meter, err);
+    TRY(meter_create(&now->meter, &meter, err));
+    return calm_meter_init(&now->calm, now->meter, now->plan->patience_seconds, err);
 }
 
 static int compare_spreads(const void *a, const void *b)
@@ -377,6 +378,7 @@ static enum status run(struct calibration *now, struct error *err)
     }
     unlink(now->partial_path);
     now->report.identity = now->store.identity;
+    now->report.points_disturbed = now->calm.calm.disturbed;
     qsort(now->store.entries, now->store.count, sizeof *now->store.entries, compare_spreads);
     if (now->store.count > 0)
         now->report.spread_median = now->store.entries[now->store.count / 2].point.spread;

@@ -27,7 +27,9 @@ struct calibrate_params {
 struct calibrate_report {
     struct profile_identity identity;
     uint64_t points_measured, points_found; /* found: by a run that was interrupted */
-    double spread_median;                   /* of all points */
+    uint64_t
+        points_disturbed; /* measured while something slowed the machine down: measure/calm.h */
+    double spread_median; /* of all points */
 };
 
 /* Measures, writes the profile and takes away the partial file. A failure (STATUS_CANCELLED, too)

@@ -41,7 +41,8 @@ struct calibrate_plan {
     int64_t file_bytes;    /* of the file whose reading is measured; 0: no rate is measured */
     double launch_seconds; /* shapes of which one launch takes longer are left out */
     double tolerance;      /* where interpolation errs by more, and the spread, a point is added */
-    double point_seconds;  /* see meter_params */
+    double patience_seconds; /* see calm_params */
+    double point_seconds;    /* see meter_params */
     double sample_seconds;
 };
 

@@ -80,6 +80,7 @@ const struct calibrate_plan calibrate_plan_gpus = {
     .file_bytes = (int64_t)256 << 20,
     .launch_seconds = 0.15,
     .tolerance = 0.03,
+    .patience_seconds = 30,
     .point_seconds = 0.12,
     .sample_seconds = 2e-3,
 };

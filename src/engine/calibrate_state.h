@@ -6,7 +6,7 @@
 
 #include "engine/calibrate.h"
 #include "engine/calibrate_store.h"
-#include "measure/meter.h"
+#include "measure/calm.h"
 
 struct calibration {
     struct calibrate_params params;
@@ -14,12 +14,13 @@ struct calibration {
     char partial_path[PATH_MAX], read_path[PATH_MAX];
     struct box *box;
     struct meter *meter;
+    struct calm_meter calm; /* of it */
     struct calibrate_store store;
     struct profile_file *out;
     uint64_t done, total; /* points, for progress */
     uint64_t done_max;    /* of what is measured now: what is looked at between points counts, too,
                            * where there are fewer than there might be */
-    size_t looked_once; /* entries of the store that were there when the second round began */
+    size_t looked_once;   /* entries of the store that were there when the second round began */
     double saved_at;
     struct calibrate_report report;
 };

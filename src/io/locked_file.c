@@ -82,6 +82,16 @@ enum status locked_file_load(struct locked_file *locked, int share, int share_co
     return STATUS_OK;
 }
 
+void *locked_file_memory(const struct locked_file *locked)
+{
+    return locked->memory;
+}
+
+uint64_t locked_file_bytes(const struct locked_file *locked)
+{
+    return locked->bytes;
+}
+
 bool locked_file_has(const struct locked_file *locked, uint64_t offset, uint64_t bytes)
 {
     return offset >= locked->offset && checked_range(offset - locked->offset, bytes, locked->bytes);

@@ -23,6 +23,10 @@ void locked_file_destroy(struct locked_file *locked); /* NULL is allowed */
 enum status locked_file_load(struct locked_file *locked, int share, int share_count,
                              struct error *err) MUST_CHECK;
 
+/* All of it, for who pins it for a device: until it is destroyed. */
+void *locked_file_memory(const struct locked_file *locked);
+uint64_t locked_file_bytes(const struct locked_file *locked);
+
 /* Whether it holds so many bytes at an offset of the file, and where; they were loaded. */
 bool locked_file_has(const struct locked_file *locked, uint64_t offset, uint64_t bytes);
 const char *locked_file_at(const struct locked_file *locked, uint64_t offset);

@@ -50,8 +50,8 @@ struct granule_readers {
     struct granule_reader_params params;
     int rank_count;
     enum read_tier tier;
-    char tier_reason[160]; /* why not a better one; "" */
-    struct locked_file *locked;
+    char tier_reason[160];        /* why not a better one; "" */
+    struct locked_file *locked;   /* its memory is pinned: by the first rank's device for all */
     struct granule_reader *ranks; /* [rank_count] */
     char source[GRANULE_SOURCE_BYTES];
 };
@@ -94,6 +94,30 @@ static enum status load_share(void *context, int rank, struct error *err)
     return STATUS_OK;
 }
 
+static struct device *pinner(const struct granule_readers *readers)
+{
+    return box_device(readers->params.box, 0);
+}
+
+static void locked_put(struct granule_readers *readers, bool is_pinned)
+{
+    if (readers->locked == NULL)
+        return;
+    if (is_pinned)
+        pinner(readers)->ops->host_memory_unpin(pinner(readers),
+                                                locked_file_memory(readers->locked));
+    locked_file_destroy(readers->locked);
+    readers->locked = NULL;
+}
+
+/* Copies to a GPU from what is locked alone would go through memory of the driver's. */
+static enum status locked_pin(const struct granule_readers *readers, struct error *err)
+{
+    return pinner(readers)->ops->host_memory_pin(
+        pinner(readers), locked_file_memory(readers->locked),
+        (size_t)locked_file_bytes(readers->locked), "the backup", err);
+}
+
 /* All granules in locked memory; `cause` says why not. What it returns is of the box. */
 static enum status locked_get(struct granule_readers *readers, uint64_t offset, uint64_t bytes,
                               bool *has, struct error *cause, struct error *err)
@@ -115,10 +139,10 @@ static enum status locked_get(struct granule_readers *readers, uint64_t offset, 
         *has = false;
         *cause = load.errors[r];
     }
-    if (!*has) {
-        locked_file_destroy(readers->locked);
-        readers->locked = NULL;
-    }
+    if (*has)
+        *has = locked_pin(readers, cause) == STATUS_OK;
+    if (!*has)
+        locked_put(readers, false);
     return STATUS_OK;
 }
 
@@ -308,7 +332,7 @@ void granule_readers_close(struct granule_readers *readers)
         memory_free(reader->free_buffers);
     }
     memory_free(readers->ranks);
-    locked_file_destroy(readers->locked);
+    locked_put(readers, true);
     memory_free(readers);
 }
 

@@ -28,6 +28,10 @@ void gpu_check_no_kernels(void);
 uint64_t gpu_pieces(void);
 #define GPU_PIECES_UNKNOWN UINT64_MAX
 
+/* Bytes that copies have taken from the host's memory or brought to it, where that was not pinned;
+ * 0 where they cannot be counted. */
+uint64_t gpu_pageable_bytes(void);
+
 /* Graphs that were launched since the start of the process; GPU_PIECES_UNKNOWN likewise. */
 uint64_t gpu_graphs(void);
 

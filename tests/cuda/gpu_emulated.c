@@ -41,6 +41,11 @@ void gpu_check_no_kernels(void)
     cr_assert_eq(simt_kernel_count(), 0);
 }
 
+uint64_t gpu_pageable_bytes(void)
+{
+    return simt_pageable_bytes();
+}
+
 uint64_t gpu_pieces(void)
 {
     return simt_live_count();

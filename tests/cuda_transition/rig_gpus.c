@@ -42,3 +42,8 @@ bool rig_gpu_has_more(void)
     before = now;
     return has_more;
 }
+
+uint64_t rig_gpu_pageable_bytes(void)
+{
+    return gpu_pageable_bytes();
+}

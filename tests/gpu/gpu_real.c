@@ -44,6 +44,11 @@ void gpu_check_no_kernels(void)
 {
 }
 
+uint64_t gpu_pageable_bytes(void)
+{
+    return 0;
+}
+
 uint64_t gpu_pieces(void)
 {
     return GPU_PIECES_UNKNOWN;

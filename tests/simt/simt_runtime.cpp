@@ -65,7 +65,7 @@ struct buried {
     CUevent_st *event;
 };
 std::vector<buried> graves;
-uint64_t kernel_count, live_count, peer_bytes, direct_bytes;
+uint64_t kernel_count, live_count, peer_bytes, direct_bytes, pageable_bytes;
 bool peers_reach = true;
 simt_peer_copies peer_copies = SIMT_PEER_SOUND;
 std::set<std::pair<int, int>> peers_reached; /* the second by the first */
@@ -216,13 +216,20 @@ cudaError_t memory_get(void **out, size_t bytes, int device)
     return cudaSuccess;
 }
 
-int device_of(const void *memory)
+/* That a byte is in; nullptr: nobody has told of it. */
+const piece *piece_of(const void *memory)
 {
     auto next = allocated.upper_bound(memory);
     if (next == allocated.begin())
-        return NO_DEVICE;
-    auto [begin, of] = *std::prev(next);
-    return memory < static_cast<const char *>(begin) + of.bytes ? of.device : NO_DEVICE;
+        return nullptr;
+    const auto &[begin, of] = *std::prev(next);
+    return memory < static_cast<const char *>(begin) + of.bytes ? &of : nullptr;
+}
+
+int device_of(const void *memory)
+{
+    const piece *of = piece_of(memory);
+    return of == nullptr ? NO_DEVICE : of->device;
 }
 
 /* Frees it when the GPU has nothing to do. */
@@ -391,6 +398,31 @@ cudaError_t cudaMallocHost(void **out, size_t bytes)
     return memory_get(out, bytes, NO_DEVICE);
 }
 
+cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    GUARDED_OUTSIDE()
+    if (bytes == 0 || piece_of(memory) != nullptr)
+        return answer(bytes == 0 ? cudaErrorInvalidValue : cudaErrorHostMemoryAlreadyRegistered);
+    allocated[memory] = {bytes, NO_DEVICE};
+    live_count++;
+    return cudaSuccess;
+}
+
+/* What is queued may still name it. */
+cudaError_t cudaHostUnregister(void *memory)
+{
+    locked guard;
+    cudaError_t error = call_begin();
+    if (capture_forbids() != cudaSuccess)
+        return answer(cudaErrorStreamCaptureUnsupported);
+    run_until(all_are_empty);
+    if (allocated.erase(memory) == 0)
+        return answer(cudaErrorHostMemoryNotRegistered);
+    live_count--;
+    return answer(error);
+}
+
 cudaError_t cudaFree(void *memory)
 {
     return memory_free(memory);
@@ -407,6 +439,7 @@ cudaError_t cudaMemcpyAsync(void *out, const void *in, size_t bytes, cudaMemcpyK
     (void)kind;
     GUARDED_ON(stream)
     int from = device_of(in), to = device_of(out);
+    pageable_bytes += piece_of(in) == nullptr || piece_of(out) == nullptr ? bytes : 0;
     bool between = from != to && from != NO_DEVICE && to != NO_DEVICE;
     int other = from == stream->device ? to : from;
     bool is_direct = between && peers_reached.count({stream->device, other}) != 0;
@@ -624,6 +657,12 @@ void simt_stream_seed_set(uint64_t seed)
     locked guard;
     stream_seed = seed;
     random_state = simt::random_start(seed);
+}
+
+uint64_t simt_pageable_bytes(void)
+{
+    locked guard;
+    return pageable_bytes;
 }
 
 void simt_lock(void)

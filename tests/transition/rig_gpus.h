@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* The GPU of each rank, until the next call; NULL: ranks are shares of the CPU. */
 const int *rig_gpus(int rank_count);
@@ -17,5 +18,8 @@ size_t rig_case_step(void);
 /* Whether GPUs have more pieces of memory, pinned ones of the host among them, than when it was
  * asked before; or so it may be, where they cannot be counted. */
 bool rig_gpu_has_more(void);
+
+/* Of the copies of GPUs: see tests/cuda/gpu.h. */
+uint64_t rig_gpu_pageable_bytes(void);
 
 #endif

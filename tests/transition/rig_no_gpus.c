@@ -21,3 +21,8 @@ bool rig_gpu_has_more(void)
 {
     return false;
 }
+
+uint64_t rig_gpu_pageable_bytes(void)
+{
+    return 0;
+}

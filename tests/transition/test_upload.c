@@ -122,10 +122,11 @@ static void check_reading(const struct rig_params *base, const struct reading *r
     rig_open(&rig, &params);
     for (int step = 0; step < 4; step++) {
         enum phase phase = step % 2 == 0 ? PHASE_DECODE : PHASE_PREFILL;
-        uint64_t held = memory_counters_get().live_bytes;
+        uint64_t held = memory_counters_get().live_bytes, pageable = rig_gpu_pageable_bytes();
         cr_assert_eq(rig_move(&rig, rig.transition, phase, step > 1, &err), STATUS_OK, "%s: %s",
                      label, err.message);
         cr_assert_eq(memory_counters_get().live_bytes, held, "%s", label);
+        cr_assert_eq(rig_gpu_pageable_bytes(), pageable, "%s: copies of what is not pinned", label);
         cr_assert_eq(rig_check(&rig, cold, phase, label), rig_moe_layers(&rig), "%s", label);
     }
     check_use(&rig, reading, 2);

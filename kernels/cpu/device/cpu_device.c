@@ -102,6 +102,24 @@ static void cpu_host_memory_free(struct device *device, void *memory)
     memory_free(memory);
 }
 
+/* No copy is faster for it. */
+static enum status cpu_host_memory_pin(struct device *device, void *memory, size_t bytes,
+                                       const char *what, struct error *err)
+{
+    (void)device;
+    (void)memory;
+    (void)bytes;
+    (void)what;
+    (void)err;
+    return STATUS_OK;
+}
+
+static void cpu_host_memory_unpin(struct device *device, void *memory)
+{
+    (void)device;
+    (void)memory;
+}
+
 static enum status cpu_upload(struct device *device, const struct op_copy *op, struct error *err)
 {
     (void)device;
@@ -172,6 +190,8 @@ static const struct device_ops cpu_ops = {
     .memory_left = cpu_memory_left,
     .host_memory_get = cpu_host_memory_get,
     .host_memory_free = cpu_host_memory_free,
+    .host_memory_pin = cpu_host_memory_pin,
+    .host_memory_unpin = cpu_host_memory_unpin,
     .host_reaches = true,
     .upload = cpu_upload,
     .host_run = cpu_host_run,

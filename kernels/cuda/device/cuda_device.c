@@ -98,6 +98,18 @@ static void pinned_free(struct device *device, void *memory)
     cuda_pinned_free(cuda_of(device)->common.ordinal, memory);
 }
 
+static enum status pinned_keep(struct device *device, void *memory, size_t bytes, const char *what,
+                               struct error *err)
+{
+    return cuda_pinned_keep(cuda_of(device)->common.ordinal, memory, bytes, what, err);
+}
+
+static void pinned_leave(struct device *device, void *memory)
+{
+    atomic_fetch_add(&cuda_of(device)->common.freed, 1);
+    cuda_pinned_leave(cuda_of(device)->common.ordinal, memory);
+}
+
 static enum status upload(struct device *device, const struct op_copy *op, struct error *err)
 {
     return cuda_upload(&cuda_of(device)->upload, op, err);
@@ -167,6 +179,8 @@ static const struct device_ops cuda_ops = {
     .memory_left = pool_left,
     .host_memory_get = pinned_get,
     .host_memory_free = pinned_free,
+    .host_memory_pin = pinned_keep,
+    .host_memory_unpin = pinned_leave,
     .upload = upload,
     .host_run = host_run,
     .host_workers = host_workers,

@@ -101,3 +101,23 @@ void cuda_pinned_free(int ordinal, void *memory)
     (void)cudaFreeHost(memory);
     (void)cudaGetLastError();
 }
+
+enum status cuda_pinned_keep(int ordinal, void *memory, size_t bytes, const char *what,
+                             struct error *err)
+{
+    CUDA_TRY(ordinal, cudaSetDevice(ordinal), err);
+    cudaError_t error = cudaHostRegister(memory, bytes, cudaHostRegisterPortable);
+    if (error == cudaSuccess)
+        return STATUS_OK;
+    enum status status = cuda_error_set(err, ordinal, "cudaHostRegister", error);
+    return error_prefix(err, status, "cannot pin %zu bytes for %s", bytes, what);
+}
+
+void cuda_pinned_leave(int ordinal, void *memory)
+{
+    if (cuda_is_stuck())
+        return;
+    (void)cudaSetDevice(ordinal);
+    (void)cudaHostUnregister(memory);
+    (void)cudaGetLastError();
+}

@@ -26,4 +26,9 @@ enum status cuda_pinned_get(int ordinal, void **out, size_t bytes, const char *w
                             struct error *err) MUST_CHECK;
 void cuda_pinned_free(int ordinal, void *memory); /* NULL is allowed */
 
+/* As host_memory_pin and host_memory_unpin. */
+enum status cuda_pinned_keep(int ordinal, void *memory, size_t bytes, const char *what,
+                             struct error *err) MUST_CHECK;
+void cuda_pinned_leave(int ordinal, void *memory);
+
 #endif

@@ -1,0 +1,175 @@
+#include "measure/calm.h"
+
+#include <math.h>
+#include <time.h>
+
+#include "base/system.h"
+#include "measure/meter_state.h"
+
+/* On a virtual machine the medians of few short samples stray by a tenth where nothing is amiss; a
+ * core that two share has lost a quarter and more. */
+#define TOLERANCE 0.2
+
+/* Of what is usual, with each probe: the middle of all, or nearly. */
+#define STEP 1.01
+
+/* While a probe is slow. */
+#define NAP_NANOSECONDS 50000000
+
+void calm_init(struct calm *out, const struct calm_params *params)
+{
+    *out = (struct calm){.params = *params};
+}
+
+static enum status probe(bool *is_calm, struct calm *calm, enum calm_probe which, bool counts,
+                         struct error *err)
+{
+    double seconds, *usual = &calm->usual[which];
+    TRY(calm->params.probe(&seconds, calm->params.context, which, err));
+    if (*usual == 0)
+        *usual = seconds;
+    *is_calm = seconds <= *usual * (1 + calm->params.tolerance);
+    if (counts && seconds != *usual)
+        *usual *= seconds > *usual ? STEP : 1 / STEP;
+    return STATUS_OK;
+}
+
+static bool has_patience(const struct calm *calm)
+{
+    return calm->waited_seconds < calm->params.patience_seconds + calm->measured_seconds / 2;
+}
+
+static enum status wait_for_calm(bool *is_calm, struct calm *calm, enum calm_probe which,
+                                 struct error *err)
+{
+    while (!*is_calm && has_patience(calm)) {
+        double begin = system_seconds();
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NANOSECONDS}, NULL);
+        TRY(probe(is_calm, calm, which, false, err));
+        calm->waited_seconds += system_seconds() - begin;
+    }
+    return STATUS_OK;
+}
+
+/* Again and again, until a point has had calm behind it. */
+static enum status insist(struct measured *out, struct calm *calm, enum calm_probe which,
+                          enum status (*measure)(struct measured *out, void *context,
+                                                 struct error *err),
+                          void *context, struct error *err)
+{
+    bool is_calm;
+    TRY(probe(&is_calm, calm, which, true, err));
+    while (!is_calm) {
+        struct measured again;
+        TRY(wait_for_calm(&is_calm, calm, which, err));
+        if (!is_calm)
+            break;
+        double begin = system_seconds();
+        TRY(measure(&again, context, err));
+        TRY(probe(&is_calm, calm, which, false, err));
+        calm->waited_seconds += system_seconds() - begin;
+        if (again.seconds < out->seconds)
+            *out = again;
+    }
+    calm->disturbed += !is_calm;
+    return STATUS_OK;
+}
+
+enum status calm_measure(struct measured *out, struct calm *calm, enum calm_probe which,
+                         enum status (*measure)(struct measured *out, void *context,
+                                                struct error *err),
+                         void *context, struct error *err)
+{
+    double begin = system_seconds();
+    TRY(measure(out, context, err));
+    calm->measured_seconds += system_seconds() - begin;
+    if (calm->params.patience_seconds == 0)
+        return STATUS_OK;
+    return insist(out, calm, which, measure, context, err);
+}
+
+/* ---- By a meter ------------------------------------------------------------------------------ */
+
+static struct work_shape probe_work(const struct meter *meter, enum calm_probe which)
+{
+    enum { INPUTS = 4096, OUTPUTS_MAX = 2048 };
+    int64_t outputs = meter->ranks[0].weight_bytes / 2 / (2 * INPUTS) / PACK_BLOCK * PACK_BLOCK;
+    if (which == CALM_COMPUTE)
+        return (struct work_shape){WORK_MATMUL, DTYPE_BF16, {32, 1024, 1024}};
+    outputs = outputs < OUTPUTS_MAX ? outputs : OUTPUTS_MAX;
+    return (struct work_shape){WORK_MATMUL, DTYPE_BF16, {1, outputs, INPUTS}};
+}
+
+/* As few samples as there may be: it is asked often. */
+static enum status meter_probe(double *out, void *context, enum calm_probe which, struct error *err)
+{
+    struct meter *meter = ((struct calm_meter *)context)->meter;
+    struct work_shape work = probe_work(meter, which);
+    struct measured found;
+    double settled = meter->params.settled;
+    meter->params.settled = INFINITY;
+    enum status status = meter_work(&found, meter, &work, err);
+    meter->params.settled = settled;
+    *out = status == STATUS_OK ? found.seconds : 0;
+    return status;
+}
+
+enum status calm_meter_init(struct calm_meter *out, struct meter *meter, double patience_seconds,
+                            struct error *err)
+{
+    struct work_shape compute = probe_work(meter, CALM_COMPUTE);
+    struct work_shape memory = probe_work(meter, CALM_MEMORY);
+    const struct calm_params params = {.probe = meter_probe,
+                                       .context = out,
+                                       .tolerance = TOLERANCE,
+                                       .patience_seconds = patience_seconds};
+    *out = (struct calm_meter){.meter = meter};
+    calm_init(&out->calm, &params);
+    for (int which = 0; which < CALM_PROBES && patience_seconds > 0; which++) {
+        bool is_calm;
+        TRY(probe(&is_calm, &out->calm, (enum calm_probe)which, true, err));
+    }
+    if (patience_seconds > 0)
+        out->flops_per_byte = work_shape_flops(&compute) / out->calm.usual[CALM_COMPUTE] /
+                              (work_shape_bytes(&memory) / out->calm.usual[CALM_MEMORY]);
+    return STATUS_OK;
+}
+
+struct point {
+    struct meter *meter;
+    const struct work_shape *work;
+    enum group_op op;
+    int size;
+    bool is_strided;
+    int64_t bytes;
+};
+
+static enum status work_measure(struct measured *out, void *context, struct error *err)
+{
+    const struct point *point = context;
+    return meter_work(out, point->meter, point->work, err);
+}
+
+static enum status collective_measure(struct measured *out, void *context, struct error *err)
+{
+    const struct point *point = context;
+    return meter_collective(out, point->meter, point->op, point->size, point->is_strided,
+                            point->bytes, err);
+}
+
+enum status calm_work(struct measured *out, struct calm_meter *calm, const struct work_shape *work,
+                      struct error *err)
+{
+    struct point point = {.meter = calm->meter, .work = work};
+    bool is_compute = work_shape_flops(work) > work_shape_bytes(work) * calm->flops_per_byte;
+    return calm_measure(out, &calm->calm, is_compute ? CALM_COMPUTE : CALM_MEMORY, work_measure,
+                        &point, err);
+}
+
+enum status calm_collective(struct measured *out, struct calm_meter *calm, enum group_op op,
+                            int size, bool is_strided, int64_t bytes, struct error *err)
+{
+    struct point point = {
+        .meter = calm->meter, .op = op, .size = size, .is_strided = is_strided, .bytes = bytes};
+    return calm_measure(out, &calm->calm, CALM_COMPUTE, collective_measure, &point, err);
+}

@@ -1,0 +1,160 @@
+/* Which measurement of a point counts, with a machine that is as slow as the test says. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/system.h"
+#include "measure/calm.h"
+
+TestSuite(calm, .timeout = 120);
+
+/* By how much whatever is measured takes longer, one measurement or probe after another; from the
+ * last on for ever. */
+struct machine {
+    double slow[16];
+    int count, next;
+    int measured, probed;
+};
+
+static double now_slow(struct machine *machine)
+{
+    int at = machine->next < machine->count ? machine->next++ : machine->count - 1;
+    return machine->slow[at];
+}
+
+static enum status probe(double *out, void *context, enum calm_probe which, struct error *err)
+{
+    struct machine *machine = context;
+    (void)which;
+    machine->probed++;
+    if (now_slow(machine) < 0)
+        return error_set(err, STATUS_IO, "the probe failed");
+    *out = 1e-3 * machine->slow[machine->next - 1];
+    return STATUS_OK;
+}
+
+static enum status measure(struct measured *out, void *context, struct error *err)
+{
+    struct machine *machine = context;
+    double slow = now_slow(machine);
+    machine->measured++;
+    if (slow < 0)
+        return error_set(err, STATUS_IO, "the point failed");
+    *out = (struct measured){slow, 0, 3};
+    return STATUS_OK;
+}
+
+static const struct {
+    const char *name;
+    double patience, waited;
+    double slow[16]; /* point, probe, then as long as it is slow a probe, a point, a probe ... */
+    double seconds;
+    int measured, probed;
+    bool is_disturbed;
+} cases[] = {
+    {"calm", 1e6, 0, {1, 1}, 1, 1, 1, false},
+    {"within the tolerance", 1e6, 0, {1, 1.09}, 1, 1, 1, false},
+    {"slow, then calm", 1e6, 0, {1.5, 1.5, 1, 1, 1}, 1, 2, 3, false},
+    {"slow for long", 1e6, 0, {1.5, 1.5, 1.4, 1.3, 1, 1.1, 1}, 1.1, 2, 5, false},
+    {"slow again", 1e6, 0, {1.5, 1.5, 1, 1.4, 1.4, 1, 1.2, 1}, 1.2, 3, 5, false},
+    {"the first was the fastest", 1e6, 0, {1, 1.5, 1, 1.05, 1}, 1, 2, 3, false},
+    {"no patience left", 10, 11, {1.5, 1.5, 1, 1}, 1.5, 1, 1, true},
+    {"nothing is probed", 0, 0, {1.5, 1.5}, 1.5, 1, 0, false},
+};
+
+Test(calm, fastest_behind_which_there_was_calm)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct machine machine = {.count = 16};
+        struct measured found;
+        struct calm calm;
+        struct error err;
+        memcpy(machine.slow, cases[i].slow, sizeof machine.slow);
+        while (machine.slow[machine.count - 1] == 0)
+            machine.count--;
+        calm_init(&calm, &(struct calm_params){.probe = probe,
+                                               .context = &machine,
+                                               .tolerance = 0.1,
+                                               .patience_seconds = cases[i].patience});
+        calm.usual[CALM_MEMORY] = 1e-3;
+        calm.waited_seconds = cases[i].waited;
+        cr_assert_eq(calm_measure(&found, &calm, CALM_MEMORY, measure, &machine, &err), STATUS_OK);
+        cr_expect_float_eq(found.seconds, cases[i].seconds, 1e-9, "%s: %g", cases[i].name,
+                           found.seconds);
+        cr_expect_eq(machine.measured, cases[i].measured, "%s: %d", cases[i].name,
+                     machine.measured);
+        cr_expect_eq(machine.probed, cases[i].probed, "%s: %d", cases[i].name, machine.probed);
+        cr_expect_eq(calm.disturbed, cases[i].is_disturbed, "%s", cases[i].name);
+    }
+}
+
+/* It follows the probes behind points, half of which are slower, and not those while we wait. */
+Test(calm, is_what_is_usual)
+{
+    struct measured found;
+    struct calm calm;
+    struct error err;
+    struct machine machine = {.slow = {1, 2}, .count = 2};
+    calm_init(&calm,
+              &(struct calm_params){
+                  .probe = probe, .context = &machine, .tolerance = 0.1, .patience_seconds = 1e6});
+    cr_assert_eq(calm_measure(&found, &calm, CALM_COMPUTE, measure, &machine, &err), STATUS_OK);
+    cr_expect_float_eq(calm.usual[CALM_COMPUTE], 2e-3, 1e-12, "the first is usual");
+    cr_expect_eq(calm.usual[CALM_MEMORY], 0, "each kind has its own");
+
+    machine = (struct machine){.slow = {1}, .count = 1};
+    for (int point = 0; point < 200; point++)
+        cr_assert_eq(calm_measure(&found, &calm, CALM_COMPUTE, measure, &machine, &err), STATUS_OK);
+    cr_expect_float_eq(calm.usual[CALM_COMPUTE], 1e-3, 2e-5, "%g", calm.usual[CALM_COMPUTE]);
+
+    double usual = calm.usual[CALM_COMPUTE];
+    machine = (struct machine){.slow = {2, 2, 2, 2, 2, 2, 1, 1, 1}, .count = 9};
+    cr_assert_eq(calm_measure(&found, &calm, CALM_COMPUTE, measure, &machine, &err), STATUS_OK);
+    cr_expect_eq(machine.measured, 2);
+    cr_expect_float_eq(calm.usual[CALM_COMPUTE], usual * 1.01, 1e-9);
+}
+
+Test(calm, patience_ends)
+{
+    struct machine machine = {.slow = {1.5}, .count = 1};
+    struct measured found;
+    struct calm calm;
+    struct error err;
+    calm_init(&calm,
+              &(struct calm_params){
+                  .probe = probe, .context = &machine, .tolerance = 0.1, .patience_seconds = 0.2});
+    calm.usual[CALM_COMPUTE] = 1e-3;
+    double begin = system_seconds();
+    for (int point = 0; point < 20; point++)
+        cr_assert_eq(calm_measure(&found, &calm, CALM_COMPUTE, measure, &machine, &err), STATUS_OK);
+    cr_expect_geq(calm.waited_seconds, 0.2);
+    cr_expect_leq(calm.waited_seconds, system_seconds() - begin);
+    cr_expect_eq(calm.disturbed, 20);
+    cr_expect_eq(machine.measured, 20, "a point is measured again when there was calm");
+}
+
+Test(calm, failures_are_told)
+{
+    static const struct {
+        double slow[5];
+        const char *message;
+    } failing[] = {{{-1, -1, -1, -1, -1}, "the point failed"},
+                   {{1.5, -1, -1, -1, -1}, "the probe failed"},
+                   {{1.5, 1.5, -1, -1, -1}, "the probe failed"},
+                   {{1.5, 1.5, 1, -1, -1}, "the point failed"},
+                   {{1.5, 1.5, 1, 1, -1}, "the probe failed"}};
+    for (size_t i = 0; i < sizeof failing / sizeof *failing; i++) {
+        struct machine machine = {.count = 5};
+        struct measured found;
+        struct calm calm;
+        struct error err;
+        memcpy(machine.slow, failing[i].slow, sizeof failing[i].slow);
+        calm_init(&calm, &(struct calm_params){.probe = probe,
+                                               .context = &machine,
+                                               .tolerance = 0.1,
+                                               .patience_seconds = 1e6});
+        calm.usual[CALM_COMPUTE] = 1e-3;
+        cr_expect_eq(calm_measure(&found, &calm, CALM_COMPUTE, measure, &machine, &err), STATUS_IO);
+        cr_expect_str_eq(err.message, failing[i].message);
+    }
+}
