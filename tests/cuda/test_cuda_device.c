@@ -1,6 +1,7 @@
 /* What only a CUDA device has: a GPU that is missing or breaks, memory that is not the host's, work
  * that is behind its commands. Streams and events of any device: tests/device. */
 #include <criterion/criterion.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -41,6 +42,20 @@ Test(cuda_device, says_what_it_is)
     struct device *device = device_open(1);
     cr_assert_str_eq(device->ops->name, "cuda:0 (emulated GPU, sm_75)");
     device_destroy(device);
+}
+
+Test(cuda_device, asks_for_queues_for_many_streams)
+{
+    unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    device_destroy(device_open(1));
+    cr_assert_str_eq(getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32");
+}
+
+Test(cuda_device, leaves_queues_that_were_asked_for)
+{
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "12", 1);
+    device_destroy(device_open(1));
+    cr_assert_str_eq(getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "12");
 }
 
 /* Before it is opened; `memory_left` is what a rank then has. */

@@ -1,5 +1,7 @@
 /* A GPU as a device: its streams and its memory. */
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/memory.h"
 #include "device/device.h"
@@ -187,10 +189,19 @@ static const struct device_ops cuda_ops = {
     .destroy = cuda_destroy,
 };
 
+/* A GPU has so many queues for the streams of a process, 8 unless it is told: streams that share
+ * one wait for each other, and several ranks have more. The driver asks at its first call. */
+static void queues_ask_for(void)
+{
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
 /* The driver is missing, too old, or sees no GPU; or not that many. */
 static enum status gpu_find(int ordinal, struct error *err)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     int count = 0;
+    (void)pthread_once(&once, queues_ask_for);
     if (cuda_is_stuck())
         return error_set(err, STATUS_IO,
                          "cuda:%d cannot be used: a copy between GPUs hangs in this process",

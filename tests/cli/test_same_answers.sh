@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# scripts/same-answers: the bundled model's answers are one under every plan, and where a program's are
+# not, it says so.
+# usage: test_same_answers.sh SOURCE PHASOR
+set -euo pipefail
+source=$1 phasor=$2
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+export PHASOR_CACHE=$scratch/cache
+
+fail()
+{
+    cat "$scratch/said"
+    echo "test_same_answers: $*" >&2
+    exit 1
+}
+
+# compare EXPECTED-CODE PHASOR ARGUMENT...
+compare()
+{
+    local expected=$1 program=$2 code=0
+    shift 2
+    "$source/scripts/same-answers" --rows "$scratch/rows.jsonl" "$program" "$source/models/kjv-moe" "$@" \
+        >"$scratch/said" 2>&1 || code=$?
+    [ "$code" -eq "$expected" ] || fail "exit code $code for $expected: $*"
+}
+
+# liar CHANGE: a program whose answers on cpu:1 are changed so; `choice` is each of them
+liar()
+{
+    cat >"$scratch/liar" <<END
+#!/usr/bin/env bash
+"$phasor" "\$@" || exit
+[[ " \$* " == *" run "*" cpu:1 "* ]] || exit 0
+while [ "\$1" != -o ]; do shift; done
+python3 - "\$2" <<'PYTHON'
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+for row in rows:
+    for choice in row["response"]["body"]["choices"]:
+        $1
+open(sys.argv[1], "w").write("".join(json.dumps(row) + "\n" for row in rows))
+PYTHON
+END
+    chmod +x "$scratch/liar"
+}
+
+cat >"$scratch/rows.jsonl" <<'END'
+{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": ["In the beginning", "And it came to pass"], "max_tokens": 12, "stop": ["."], "seed": 3}}
+{"custom_id": "b", "method": "POST", "url": "/v1/completions", "body": {"prompt": "The LORD is my", "max_tokens": 4, "temperature": 0.8}}
+END
+compare 0 "$phasor" cpu:1 cpu:2
+[ "$(grep -c '^agrees .* 3 of 3 answers equal, 28 tokens' "$scratch/said")" -eq 18 ] || fail "not all plans were compared"
+
+liar 'choice["logprobs"]["tokens"][2] = "lie"'
+compare 1 "$scratch/liar" --reference cpu:2 cpu:1
+grep -q "^FAILED *cpu:1 *tp1|tp1  .*[ab]: token 2 is 'lie', not '" "$scratch/said" || fail "a wrong token is not told"
+
+liar 'choice["logprobs"]["token_logprobs"] = [x * 1.01 for x in choice["logprobs"]["token_logprobs"]]'
+compare 1 "$scratch/liar" --reference cpu:2 cpu:1
+grep -q "^FAILED .*NLL is 0.[0-9]* % off" "$scratch/said" || fail "wrong probabilities are not told"
+
+liar 'choice["logprobs"]["tokens"].pop(), choice["logprobs"]["token_logprobs"].pop()'
+compare 1 "$scratch/liar" --reference cpu:2 cpu:1
+grep -q "^FAILED .*: \(11 tokens for 12\|3 tokens for 4\)" "$scratch/said" || fail "a short answer is not told"
+
+# Of two tokens that are nearly as likely either may come first.
+liar 'choice["logprobs"]["tokens"][2] = "lie"'
+sed -i 's/cpu:1/cpu:2/; s/"lie"/"lie"; choice["logprobs"]["top_logprobs"][2] = {"x": -1.0, "y": -1.009}/' "$scratch/liar"
+compare 0 "$scratch/liar" --reference cpu:2 cpu:1
+grep -q "^agrees .* 0 of 3 answers equal, 6 tokens" "$scratch/said" || fail "what is close is not told apart"
+
+compare 1 "$phasor" cpu:3
+grep -q "cpu:3: plans are listed for 1, 2, 4, 8 devices" "$scratch/said" || fail "no word of three devices"
+printf '#!/bin/sh\necho broken >&2; exit 1\n' >"$scratch/liar"
+compare 1 "$scratch/liar" cpu:2
+grep -q "same-answers: exit code 1: broken" "$scratch/said" || fail "a program that fails is not told"
