@@ -19,6 +19,12 @@ struct nccl_end {
     /* Under nccl_domain.lock: */
     bool is_queued;
     struct nccl_end *queued_next, *watched_next;
+
+    /* Of the watch, while it aborts all. */
+    const struct nccl_library *library;
+    struct nccl_comm *aborted;
+    pthread_t aborter;
+    bool has_aborter;
 };
 
 struct nccl_rank {

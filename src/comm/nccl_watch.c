@@ -126,16 +126,30 @@ static void ranks_mark(struct nccl_domain *nccl)
     }
 }
 
-/* NCCL's abort of a communicator's last end returns when its kernels have left: where those of
- * another one, aborted later, stand before them on a stream, that is never. Not so with one
- * communicator, nor in the stub. */
+static void *abort_one(void *context)
+{
+    const struct nccl_end *end = context;
+    (void)end->library->abort(end->aborted);
+    return NULL;
+}
+
+/* An abort returns when the kernels of its end have left the GPU: never, where those of another end
+ * stand before them on a stream and have not been told yet. So all are told at once, each by a
+ * thread; whom there is no thread for is told behind the others. */
 static void abort_all(struct nccl_domain *nccl)
 {
     ranks_mark(nccl);
     for (struct nccl_end *end = nccl->watched; end != NULL; end = end->watched_next) {
-        struct nccl_comm *handle = nccl_end_take(end);
-        if (handle != NULL)
-            (void)nccl->library->abort(handle);
+        end->library = nccl->library;
+        end->aborted = nccl_end_take(end);
+        end->has_aborter =
+            end->aborted != NULL && pthread_create(&end->aborter, NULL, abort_one, end) == 0;
+    }
+    for (struct nccl_end *end = nccl->watched; end != NULL; end = end->watched_next) {
+        if (end->has_aborter)
+            pthread_join(end->aborter, NULL);
+        else if (end->aborted != NULL)
+            abort_one(end);
     }
 }
 

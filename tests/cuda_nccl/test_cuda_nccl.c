@@ -417,15 +417,15 @@ static enum status flight_rank(void *context, int rank, struct error *err)
     return device->ops->synchronize(streams[1], err);
 }
 
-static void flight_run(uint64_t seed, int polls)
+static void flight_open(struct flight *flight, uint64_t seed, int polls, double patience)
 {
-    struct flight flight = {.box = box_of(FLIGHT_RANKS, FOREVER)};
     struct error err;
     simt_stream_seed_set(seed);
     stub()->polls_set(polls);
     stub()->jitter_set(seed + 1);
+    flight->box = box_of(FLIGHT_RANKS, patience);
     for (int c = 0; c < 2; c++)
-        cr_assert_eq(comm_create(flight.comms[c], box_domain(flight.box),
+        cr_assert_eq(comm_create(flight->comms[c], box_domain(flight->box),
                                  c == 0 ? (int[]){0, 1, 2, 3} : (int[]){2, 0, 3, 1}, FLIGHT_RANKS,
                                  &err),
                      STATUS_OK, "%s", err.message);
@@ -433,9 +433,28 @@ static void flight_run(uint64_t seed, int polls)
     struct comm *second[FLIGHT_RANKS];
     static const int ranks[FLIGHT_RANKS] = {2, 0, 3, 1};
     for (int m = 0; m < FLIGHT_RANKS; m++)
-        second[ranks[m]] = flight.comms[1][m];
-    memcpy(flight.comms[1], second, sizeof second);
-    test_box_run(flight.box, flight_prepare, &flight);
+        second[ranks[m]] = flight->comms[1][m];
+    memcpy(flight->comms[1], second, sizeof second);
+    test_box_run(flight->box, flight_prepare, flight);
+}
+
+static void flight_close(struct flight *flight)
+{
+    for (int r = 0; r < FLIGHT_RANKS; r++) {
+        struct device *device = box_device(flight->box, r);
+        for (int c = 0; c < 2; c++)
+            device->ops->memory_free(device, flight->values[c][r]);
+        device->ops->stream_destroy(device, flight->beside[r]);
+    }
+    for (int c = 0; c < 2; c++)
+        test_comms_destroy(flight->comms[c], FLIGHT_RANKS);
+    box_close(flight->box);
+}
+
+static void flight_run(uint64_t seed, int polls)
+{
+    struct flight flight;
+    flight_open(&flight, seed, polls, FOREVER);
     test_box_run(flight.box, flight_rank, &flight);
     for (int r = 0; r < FLIGHT_RANKS; r++) {
         struct device *device = box_device(flight.box, r);
@@ -444,13 +463,9 @@ static void flight_run(uint64_t seed, int polls)
             device_read(device, values, flight.values[c][r], sizeof values);
             for (int i = 0; i < FLIGHT_VALUES; i++)
                 cr_assert_eq(values[i], FLIGHT_RANKS * (1 + c));
-            device->ops->memory_free(device, flight.values[c][r]);
         }
-        device->ops->stream_destroy(device, flight.beside[r]);
     }
-    for (int c = 0; c < 2; c++)
-        test_comms_destroy(flight.comms[c], FLIGHT_RANKS);
-    box_close(flight.box);
+    flight_close(&flight);
 }
 
 Test(cuda_nccl, two_communicators_are_launched_in_one_order)
@@ -458,6 +473,23 @@ Test(cuda_nccl, two_communicators_are_launched_in_one_order)
     for (uint64_t seed = 0; seed < 5; seed++) {
         for (int polls = 0; polls < 3; polls += 2)
             flight_run(seed, polls);
+    }
+}
+
+/* Of each something stands behind what the other has launched and will never end. */
+Test(cuda_nccl, two_communicators_are_aborted_at_once)
+{
+    for (int n = 1; n <= 8 * FLIGHT_RANKS; n += 5) {
+        struct flight flight;
+        struct error err;
+        uint64_t aborts = stub()->abort_count();
+        flight_open(&flight, (uint64_t)n % 5, 0, 0.2);
+        stub()->lose_at((uint64_t)n, 0);
+        cr_assert_eq(box_run(flight.box, flight_rank, &flight, &err), STATUS_INTERNAL, "at %d", n);
+        cr_assert_not_null(strstr(err.message, "was launched by NCCL and does not end"),
+                           "at %d: %s", n, err.message);
+        flight_close(&flight);
+        cr_assert_eq(stub()->abort_count(), aborts + 2 * FLIGHT_RANKS);
     }
 }
 

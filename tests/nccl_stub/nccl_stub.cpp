@@ -517,7 +517,24 @@ API ncclResult_t ncclCommDestroy(ncclComm_t comm)
     return ncclSuccess;
 }
 
-API ncclResult_t ncclCommAbort(ncclComm_t comm)
+/* As NCCL's: it returns when what the member has launched has left its GPU, for which what stands
+ * before it on its streams has to go on. */
+static void wait_until_left(const ncclComm *comm)
+{
+    for (;;) {
+        {
+            within_lock guard;
+            if (simt_is_broken() || std::all_of(comm->parts.begin(), comm->parts.end(),
+                                                [](const part *p) { return p->has_ended; }))
+                return;
+            if (simt_step())
+                continue;
+        }
+        usleep(100);
+    }
+}
+
+static ncclResult_t abort_tell(ncclComm_t comm)
 {
     within_lock guard;
     check_live(comm, "ncclCommAbort");
@@ -535,6 +552,13 @@ API ncclResult_t ncclCommAbort(ncclComm_t comm)
     }
     RETURN_IF_FAILING();
     return ncclSuccess;
+}
+
+API ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+    ncclResult_t result = abort_tell(comm);
+    wait_until_left(comm);
+    return result;
 }
 
 static ncclResult_t put(const char *name, bool is_send, void *memory, size_t count, int type,

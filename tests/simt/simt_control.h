@@ -119,6 +119,9 @@ void simt_hold(cudaStream_t stream, bool (*ready)(void *context), void (*work)(v
 /* Within: runs what is next on one of the streams that can go on; false: none can. */
 bool simt_step(void);
 
+/* Within: whether a kernel has broken the device; what is put on streams then does nothing. */
+bool simt_is_broken(void);
+
 /* Within: so many bytes of one GPU were brought to another. */
 void simt_peer_bytes_add(uint64_t bytes);
 

@@ -688,6 +688,11 @@ bool simt_step(void)
     return step();
 }
 
+bool simt_is_broken(void)
+{
+    return broken != cudaSuccess;
+}
+
 void simt_peer_bytes_add(uint64_t bytes)
 {
     peer_bytes += bytes;
