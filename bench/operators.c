@@ -344,7 +344,9 @@ static void box_get(const char *path)
     struct meter_params params = meter_params_default(box, bytes < most ? bytes : most);
     params.shares_cores = file.identity.threads > file.identity.cores;
     check(meter_create(&meter, &params, &err), &err);
-    check(calm_meter_init(&calm, meter, PATIENCE_SECONDS, &err), &err);
+    check(calm_meter_init(&calm, meter, &(struct calm_params){.patience_seconds = PATIENCE_SECONDS},
+                          &err),
+          &err);
 }
 
 int main(int argc, char **argv)

@@ -57,11 +57,11 @@ static void print_result(const struct phasor_calibrate_result *result, const cha
     snprintf(text, sizeof text, "%" PRIu64 " measured, %" PRIu64 " found; median spread %.1f %%",
              result->points_measured, result->points_found, 100 * result->spread_median);
     table_row("points", text);
-    if (result->points_disturbed > 0) {
+    if (result->disturbed > 0) {
         snprintf(text, sizeof text,
                  "%" PRIu64
-                 " points, while something slowed the machine down; they may be too slow",
-                 result->points_disturbed);
+                 " measurements, of two a point, while something slowed the machine down",
+                 result->disturbed);
         table_row("disturbed", text);
     }
     snprintf(text, sizeof text, "%.0f s", result->elapsed_seconds);

@@ -21,7 +21,6 @@ struct nccl_end {
     struct nccl_end *queued_next, *watched_next;
 
     /* Of the watch, while it aborts all. */
-    const struct nccl_library *library;
     struct nccl_comm *aborted;
     pthread_t aborter;
     bool has_aborter;

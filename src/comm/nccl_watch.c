@@ -129,27 +129,28 @@ static void ranks_mark(struct nccl_domain *nccl)
 static void *abort_one(void *context)
 {
     const struct nccl_end *end = context;
-    (void)end->library->abort(end->aborted);
+    (void)nccl_of(end->comm->group)->library->abort(end->aborted);
     return NULL;
 }
 
 /* An abort returns when the kernels of its end have left the GPU: never, where those of another end
  * stand before them on a stream and have not been told yet. So all are told at once, each by a
- * thread; whom there is no thread for is told behind the others. */
+ * thread. Where there is none for one, this thread tells it; for two it may wait in vain. */
 static void abort_all(struct nccl_domain *nccl)
 {
     ranks_mark(nccl);
     for (struct nccl_end *end = nccl->watched; end != NULL; end = end->watched_next) {
-        end->library = nccl->library;
         end->aborted = nccl_end_take(end);
         end->has_aborter =
             end->aborted != NULL && pthread_create(&end->aborter, NULL, abort_one, end) == 0;
     }
     for (struct nccl_end *end = nccl->watched; end != NULL; end = end->watched_next) {
+        if (end->aborted != NULL && !end->has_aborter)
+            abort_one(end);
+    }
+    for (struct nccl_end *end = nccl->watched; end != NULL; end = end->watched_next) {
         if (end->has_aborter)
             pthread_join(end->aborter, NULL);
-        else if (end->aborted != NULL)
-            abort_one(end);
     }
 }
 

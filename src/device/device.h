@@ -143,7 +143,8 @@ struct device_ops {
      */
     enum status (*host_memory_pin)(struct device *device, void *memory, size_t bytes,
                                    const char *what, struct error *err) MUST_CHECK;
-    void (*host_memory_unpin)(struct device *device, void *memory);
+    /* False: it cannot be, and the memory must stay as it is. */
+    bool (*host_memory_unpin)(struct device *device, void *memory) MUST_CHECK;
 
     /* The host's threads may read and write memory of memory_get, too (a CPU's), where nothing on a
      * stream does. */

@@ -205,7 +205,7 @@ static void calibrate_tell(struct phasor_calibrate_result *out,
         .thread_count = report->identity.threads,
         .points_measured = report->points_measured,
         .points_found = report->points_found,
-        .points_disturbed = report->points_disturbed,
+        .disturbed = report->disturbed,
         .spread_median = report->spread_median,
     };
     memcpy(out->processor, report->identity.processor, sizeof out->processor);

@@ -314,6 +314,12 @@ static enum status box_get(struct calibration *now, struct error *err)
     return box_open(&now->box, &box, err);
 }
 
+/* While something slows the machine down: what was measured is kept, and who stops it is heard. */
+static enum status waits(void *context, struct error *err)
+{
+    return calibration_step(context, "waiting: something slows the machine down", err);
+}
+
 static enum status meter_get(struct calibration *now, struct error *err)
 {
     uint64_t ranks = (uint64_t)now->params.devices.rank_count;
@@ -328,7 +334,11 @@ static enum status meter_get(struct calibration *now, struct error *err)
     meter.point_seconds = now->plan->point_seconds;
     meter.sample_seconds = now->plan->sample_seconds;
     TRY(meter_create(&now->meter, &meter, err));
-    return calm_meter_init(&now->calm, now->meter, now->plan->patience_seconds, err);
+    return calm_meter_init(&now->calm, now->meter,
+                           &(struct calm_params){.goes_on = waits,
+                                                 .goes_on_context = now,
+                                                 .patience_seconds = now->plan->patience_seconds},
+                           err);
 }
 
 static int compare_spreads(const void *a, const void *b)
@@ -378,7 +388,7 @@ static enum status run(struct calibration *now, struct error *err)
     }
     unlink(now->partial_path);
     now->report.identity = now->store.identity;
-    now->report.points_disturbed = now->calm.calm.disturbed;
+    now->report.disturbed = now->calm.calm.disturbed;
     qsort(now->store.entries, now->store.count, sizeof *now->store.entries, compare_spreads);
     if (now->store.count > 0)
         now->report.spread_median = now->store.entries[now->store.count / 2].point.spread;

@@ -1,6 +1,7 @@
 #include "measure/calm.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <time.h>
 
 #include "base/system.h"
@@ -15,6 +16,8 @@
 
 /* While a probe is slow. */
 #define NAP_NANOSECONDS 50000000
+
+#define FIRST_PROBES 9
 
 void calm_init(struct calm *out, const struct calm_params *params)
 {
@@ -44,6 +47,8 @@ static enum status wait_for_calm(bool *is_calm, struct calm *calm, enum calm_pro
 {
     while (!*is_calm && has_patience(calm)) {
         double begin = system_seconds();
+        if (calm->params.goes_on != NULL)
+            TRY(calm->params.goes_on(calm->params.goes_on_context, err));
         nanosleep(&(struct timespec){.tv_nsec = NAP_NANOSECONDS}, NULL);
         TRY(probe(is_calm, calm, which, false, err));
         calm->waited_seconds += system_seconds() - begin;
@@ -114,22 +119,38 @@ static enum status meter_probe(double *out, void *context, enum calm_probe which
     return status;
 }
 
-enum status calm_meter_init(struct calm_meter *out, struct meter *meter, double patience_seconds,
-                            struct error *err)
+static int compare_seconds(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The first one finds caches and clocks as nothing else does. */
+static enum status usual_find(double *out, struct calm_meter *calm, enum calm_probe which,
+                              struct error *err)
+{
+    double seconds[FIRST_PROBES];
+    for (int i = -1; i < FIRST_PROBES; i++)
+        TRY(meter_probe(&seconds[i < 0 ? 0 : i], calm, which, err));
+    qsort(seconds, FIRST_PROBES, sizeof *seconds, compare_seconds);
+    *out = seconds[FIRST_PROBES / 2];
+    return STATUS_OK;
+}
+
+enum status calm_meter_init(struct calm_meter *out, struct meter *meter,
+                            const struct calm_params *params, struct error *err)
 {
     struct work_shape compute = probe_work(meter, CALM_COMPUTE);
     struct work_shape memory = probe_work(meter, CALM_MEMORY);
-    const struct calm_params params = {.probe = meter_probe,
-                                       .context = out,
-                                       .tolerance = TOLERANCE,
-                                       .patience_seconds = patience_seconds};
+    bool probes = params->patience_seconds > 0;
     *out = (struct calm_meter){.meter = meter};
-    calm_init(&out->calm, &params);
-    for (int which = 0; which < CALM_PROBES && patience_seconds > 0; which++) {
-        bool is_calm;
-        TRY(probe(&is_calm, &out->calm, (enum calm_probe)which, true, err));
-    }
-    if (patience_seconds > 0)
+    calm_init(&out->calm, params);
+    out->calm.params.probe = meter_probe;
+    out->calm.params.context = out;
+    out->calm.params.tolerance = TOLERANCE;
+    for (int which = 0; which < CALM_PROBES && probes; which++)
+        TRY(usual_find(&out->calm.usual[which], out, (enum calm_probe)which, err));
+    if (probes)
         out->flops_per_byte = work_shape_flops(&compute) / out->calm.usual[CALM_COMPUTE] /
                               (work_shape_bytes(&memory) / out->calm.usual[CALM_MEMORY]);
     return STATUS_OK;

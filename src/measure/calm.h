@@ -21,6 +21,10 @@ struct calm_params {
     enum status (*probe)(double *out, void *context, enum calm_probe which, struct error *err);
     void *context;
     double tolerance; /* of a probe over what is usual of its kind */
+    /* Asked about each time before we wait for a moment: a failure ends the point with it. NULL: we
+     * wait. */
+    enum status (*goes_on)(void *context, struct error *err);
+    void *goes_on_context;
     /* We wait and measure again for so long at most, and for as long again as half of what was
      * measured without; 0: nothing is probed. */
     double patience_seconds;
@@ -30,13 +34,13 @@ struct calm {
     struct calm_params params;
     double usual[CALM_PROBES]; /* seconds; 0: none was seen */
     double measured_seconds, waited_seconds;
-    uint64_t disturbed; /* points that have had no calm */
+    uint64_t disturbed; /* measurements that have had no calm */
 };
 
 void calm_init(struct calm *out, const struct calm_params *params);
 
-/* A point by `measure`, as calm as it is to be had. A failure is that of `measure` or of the probe.
- */
+/* A point by `measure`, as calm as it is to be had. A failure is that of `measure`, of the probe,
+ * or of `goes_on`. */
 enum status calm_measure(struct measured *out, struct calm *calm, enum calm_probe which,
                          enum status (*measure)(struct measured *out, void *context,
                                                 struct error *err),
@@ -51,9 +55,10 @@ struct calm_meter {
 };
 
 /* Probes are products: of 32 rows with 2 MiB of weights, and of one with 16 MiB, or less where the
- * meter has less. */
-enum status calm_meter_init(struct calm_meter *out, struct meter *meter, double patience_seconds,
-                            struct error *err) MUST_CHECK;
+ * meter has less. What is usual at first is the median of some. Of `params` those of a probe are
+ * not read. */
+enum status calm_meter_init(struct calm_meter *out, struct meter *meter,
+                            const struct calm_params *params, struct error *err) MUST_CHECK;
 
 /* As meter_work and meter_collective. */
 enum status calm_work(struct measured *out, struct calm_meter *calm, const struct work_shape *work,

@@ -50,8 +50,9 @@ struct granule_readers {
     struct granule_reader_params params;
     int rank_count;
     enum read_tier tier;
-    char tier_reason[160];        /* why not a better one; "" */
-    struct locked_file *locked;   /* its memory is pinned: by the first rank's device for all */
+    char tier_reason[160]; /* why not a better one; "" */
+    struct locked_file *locked;
+    bool is_pinned;               /* its memory, by the first rank's device for all */
     struct granule_reader *ranks; /* [rank_count] */
     char source[GRANULE_SOURCE_BYTES];
 };
@@ -99,23 +100,25 @@ static struct device *pinner(const struct granule_readers *readers)
     return box_device(readers->params.box, 0);
 }
 
-static void locked_put(struct granule_readers *readers, bool is_pinned)
+static void locked_put(struct granule_readers *readers)
 {
     if (readers->locked == NULL)
         return;
-    if (is_pinned)
-        pinner(readers)->ops->host_memory_unpin(pinner(readers),
-                                                locked_file_memory(readers->locked));
-    locked_file_destroy(readers->locked);
+    if (!readers->is_pinned || pinner(readers)->ops->host_memory_unpin(
+                                   pinner(readers), locked_file_memory(readers->locked)))
+        locked_file_destroy(readers->locked);
     readers->locked = NULL;
+    readers->is_pinned = false;
 }
 
 /* Copies to a GPU from what is locked alone would go through memory of the driver's. */
-static enum status locked_pin(const struct granule_readers *readers, struct error *err)
+static enum status locked_pin(struct granule_readers *readers, struct error *err)
 {
-    return pinner(readers)->ops->host_memory_pin(
-        pinner(readers), locked_file_memory(readers->locked),
-        (size_t)locked_file_bytes(readers->locked), "the backup", err);
+    TRY(pinner(readers)->ops->host_memory_pin(pinner(readers), locked_file_memory(readers->locked),
+                                              (size_t)locked_file_bytes(readers->locked),
+                                              "the backup", err));
+    readers->is_pinned = true;
+    return STATUS_OK;
 }
 
 /* All granules in locked memory; `cause` says why not. What it returns is of the box. */
@@ -128,6 +131,10 @@ static enum status locked_get(struct granule_readers *readers, uint64_t offset, 
     if (locked_file_create(&readers->locked, backup_fd(backup), backup_path(backup), offset, bytes,
                            cause) != STATUS_OK)
         return STATUS_OK;
+    if (locked_pin(readers, cause) != STATUS_OK) {
+        locked_put(readers);
+        return STATUS_OK;
+    }
     log_write(&readers->params.log, LOG_INFO,
               "reading the INT4 backup into locked memory, for upload: %llu MiB",
               (unsigned long long)bytes >> 20);
@@ -139,10 +146,8 @@ static enum status locked_get(struct granule_readers *readers, uint64_t offset, 
         *has = false;
         *cause = load.errors[r];
     }
-    if (*has)
-        *has = locked_pin(readers, cause) == STATUS_OK;
     if (!*has)
-        locked_put(readers, false);
+        locked_put(readers);
     return STATUS_OK;
 }
 
@@ -332,7 +337,7 @@ void granule_readers_close(struct granule_readers *readers)
         memory_free(reader->free_buffers);
     }
     memory_free(readers->ranks);
-    locked_put(readers, true);
+    locked_put(readers);
     memory_free(readers);
 }
 

@@ -65,8 +65,9 @@ compare 1 "$scratch/liar" --reference cpu:2 cpu:1
 grep -q "^FAILED .*: \(11 tokens for 12\|3 tokens for 4\)" "$scratch/said" || fail "a short answer is not told"
 
 # Of two tokens that are nearly as likely either may come first.
-liar 'choice["logprobs"]["tokens"][2] = "lie"'
-sed -i 's/cpu:1/cpu:2/; s/"lie"/"lie"; choice["logprobs"]["top_logprobs"][2] = {"x": -1.0, "y": -1.009}/' "$scratch/liar"
+truth='choice["logprobs"]["tokens"][2]'
+liar "$truth, choice[\"logprobs\"][\"top_logprobs\"][2] = \"lie\", {\"lie\": -1.0, $truth: -1.009}"
+sed -i 's/cpu:1/cpu:2/' "$scratch/liar"
 compare 0 "$scratch/liar" --reference cpu:2 cpu:1
 grep -q "^agrees .* 0 of 3 answers equal, 6 tokens" "$scratch/said" || fail "what is close is not told apart"
 

@@ -1,5 +1,5 @@
-/* Changes of layout between GPUs that NCCL joins: which of them goes over it. What else they hold are
- * the CPU's tests (tests/transition). */
+/* Changes of layout between GPUs that NCCL joins: which of them goes over it. What else they hold
+ * are the CPU's tests (tests/transition). */
 #include <criterion/criterion.h>
 
 #include "gpu.h"

@@ -5,6 +5,8 @@
 
 #include "base/system.h"
 #include "measure/calm.h"
+#include "measure/meter_state.h"
+#include "meter_gpus.h"
 
 TestSuite(calm, .timeout = 120);
 
@@ -14,6 +16,7 @@ struct machine {
     double slow[16];
     int count, next;
     int measured, probed;
+    enum calm_probe which; /* the last one */
 };
 
 static double now_slow(struct machine *machine)
@@ -25,7 +28,7 @@ static double now_slow(struct machine *machine)
 static enum status probe(double *out, void *context, enum calm_probe which, struct error *err)
 {
     struct machine *machine = context;
-    (void)which;
+    machine->which = which;
     machine->probed++;
     if (now_slow(machine) < 0)
         return error_set(err, STATUS_IO, "the probe failed");
@@ -99,6 +102,7 @@ Test(calm, is_what_is_usual)
               &(struct calm_params){
                   .probe = probe, .context = &machine, .tolerance = 0.1, .patience_seconds = 1e6});
     cr_assert_eq(calm_measure(&found, &calm, CALM_COMPUTE, measure, &machine, &err), STATUS_OK);
+    cr_expect_eq(machine.which, CALM_COMPUTE);
     cr_expect_float_eq(calm.usual[CALM_COMPUTE], 2e-3, 1e-12, "the first is usual");
     cr_expect_eq(calm.usual[CALM_MEMORY], 0, "each kind has its own");
 
@@ -157,4 +161,77 @@ Test(calm, failures_are_told)
         cr_expect_eq(calm_measure(&found, &calm, CALM_COMPUTE, measure, &machine, &err), STATUS_IO);
         cr_expect_str_eq(err.message, failing[i].message);
     }
+}
+
+static enum status stop(void *context, struct error *err)
+{
+    return --*(int *)context > 0 ? STATUS_OK : error_set(err, STATUS_CANCELLED, "stopped");
+}
+
+Test(calm, who_waits_can_be_stopped)
+{
+    struct machine machine = {.slow = {1.5}, .count = 1};
+    struct measured found;
+    struct calm calm;
+    struct error err;
+    int left = 3;
+    calm_init(&calm, &(struct calm_params){.probe = probe,
+                                           .context = &machine,
+                                           .tolerance = 0.1,
+                                           .goes_on = stop,
+                                           .goes_on_context = &left,
+                                           .patience_seconds = 1e6});
+    calm.usual[CALM_COMPUTE] = 1e-3;
+    cr_assert_eq(calm_measure(&found, &calm, CALM_COMPUTE, measure, &machine, &err),
+                 STATUS_CANCELLED);
+    cr_expect_eq(machine.probed, 3, "behind the point, and behind each of two naps");
+}
+
+/* Products of one row are the memory's, of many the cores'; the probes leave the meter as it was.
+ */
+Test(calm, probes_by_a_meter)
+{
+    enum { RANKS = 2 };
+    static const struct {
+        struct work_shape work;
+        enum calm_probe which;
+    } works[] = {{{WORK_MATMUL, DTYPE_BF16, {1, 64, 64}}, CALM_MEMORY},
+                 {{WORK_DEQUANTIZE, DTYPE_INT4, {100000}}, CALM_MEMORY},
+                 {{WORK_MATMUL, DTYPE_BF16, {128, 64, 256}}, CALM_COMPUTE}};
+    struct machine machine = {.slow = {1}, .count = 1};
+    struct calm_meter calm;
+    struct measured found;
+    struct meter *meter;
+    struct box *box;
+    struct error err;
+    const struct box_params params = {.rank_count = RANKS, .gpus = meter_gpus(RANKS)};
+    cr_assert_eq(box_open(&box, &params, &err), STATUS_OK, "%s", err.message);
+    struct meter_params small = meter_params_default(box, RANKS * METER_RANK_BYTES_MIN);
+    small.point_seconds = 1e-3;
+    small.sample_seconds = 1e-4;
+    cr_assert_eq(meter_create(&meter, &small, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(calm_meter_init(&calm, meter, &(struct calm_params){.patience_seconds = 1}, &err),
+                 STATUS_OK, "%s", err.message);
+    cr_expect_eq(meter->params.settled, small.settled);
+    for (int which = 0; which < CALM_PROBES; which++)
+        cr_expect(isfinite(calm.calm.usual[which]) && calm.calm.usual[which] > 0);
+    cr_expect(isfinite(calm.flops_per_byte) && calm.flops_per_byte > 0);
+    cr_assert_eq(calm_work(&found, &calm, &works[0].work, &err), STATUS_OK, "%s", err.message);
+    cr_expect_gt(found.seconds, 0);
+
+    calm.calm.params.probe = probe;
+    calm.calm.params.context = &machine;
+    calm.calm.usual[CALM_COMPUTE] = calm.calm.usual[CALM_MEMORY] = 1e-3;
+    calm.flops_per_byte = 8; /* of most machines; clocks of busy ones say anything */
+    for (size_t i = 0; i < sizeof works / sizeof *works; i++) {
+        cr_assert_eq(calm_work(&found, &calm, &works[i].work, &err), STATUS_OK);
+        cr_expect_eq(machine.which, works[i].which, "work %zu", i);
+    }
+    cr_assert_eq(calm_collective(&found, &calm, GROUP_ALL_REDUCE, RANKS, false,
+                                 meter_collective_bytes(GROUP_ALL_REDUCE, RANKS, 4096), &err),
+                 STATUS_OK);
+    cr_expect_eq(machine.which, CALM_COMPUTE);
+    cr_expect_eq(machine.probed, 4);
+    meter_destroy(meter);
+    box_close(box);
 }

@@ -5,9 +5,9 @@
  * An operation is work on its stream: it begins when that comes to it and no other one is on the
  * GPU, moves bytes when those of its peers have begun, and ends when its own have been taken. So
  * one that a peer does not launch holds its stream, and its GPU for all others, until it is
- * aborted; an abort returns when what its member launched has left. Groups of calls are launched some polls of ncclCommGetAsyncError later, the first
- * between two members when both have begun one, and until then what else is put on the stream runs
- * before them.
+ * aborted; an abort returns when what its member launched has left. Groups of calls are launched
+ * some polls of ncclCommGetAsyncError later, the first between two members when both have begun
+ * one, and until then what else is put on the stream runs before them.
  *
  * What would hang, or spoil memory, ends the process with a sentence on standard error: a sender
  * and a receiver that disagree, operations of two communicators in different orders on two GPUs,

@@ -78,8 +78,8 @@ uint64_t simt_kernel_count(void);
 /* Brought by copies from the memory of one GPU to that of another, likewise. */
 uint64_t simt_peer_bytes(void);
 
-/* Copied from the host's memory or to it where that was neither allocated for copies nor registered:
- * CUDA takes it through memory of its own, and the host waits. */
+/* Copied from the host's memory or to it where that was neither allocated for copies nor
+ * registered: CUDA takes it through memory of its own, and the host waits. */
 uint64_t simt_pageable_bytes(void);
 
 /* Memory is closed behind every n-th call of the runtime that had opened it, 1 from the beginning.

@@ -54,6 +54,7 @@ bool free_waits = true;
 struct piece {
     size_t bytes;
     int device; /* NO_DEVICE: of the host */
+    bool is_registered = false;
 };
 #define NO_DEVICE (-1)
 std::map<const void *, piece> allocated;
@@ -210,7 +211,7 @@ cudaError_t memory_get(void **out, size_t bytes, int device)
     void *memory = device == NO_DEVICE ? host_memory_get(bytes) : simt::device_memory_get(bytes);
     if (memory == nullptr)
         return answer(cudaErrorMemoryAllocation);
-    allocated[memory] = {bytes, device};
+    allocated[memory] = {bytes, device, false};
     live_count++;
     *out = memory;
     return cudaSuccess;
@@ -256,6 +257,10 @@ cudaError_t memory_free(void *memory)
     locked guard;
     if (memory == nullptr)
         return cudaSuccess;
+    if (allocated[memory].is_registered) {
+        std::fprintf(stderr, "simt: %p is registered, and freed\n", memory);
+        std::abort();
+    }
     cudaError_t error = call_begin();
     if (capture_forbids() != cudaSuccess)
         return answer(cudaErrorStreamCaptureUnsupported);
@@ -404,7 +409,7 @@ cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags)
     GUARDED_OUTSIDE()
     if (bytes == 0 || piece_of(memory) != nullptr)
         return answer(bytes == 0 ? cudaErrorInvalidValue : cudaErrorHostMemoryAlreadyRegistered);
-    allocated[memory] = {bytes, NO_DEVICE};
+    allocated[memory] = {bytes, NO_DEVICE, true};
     live_count++;
     return cudaSuccess;
 }
@@ -416,9 +421,13 @@ cudaError_t cudaHostUnregister(void *memory)
     cudaError_t error = call_begin();
     if (capture_forbids() != cudaSuccess)
         return answer(cudaErrorStreamCaptureUnsupported);
+    auto found = allocated.find(memory);
+    if (found == allocated.end() || !found->second.is_registered) {
+        std::fprintf(stderr, "simt: %p was not registered\n", memory);
+        std::abort();
+    }
     run_until(all_are_empty);
-    if (allocated.erase(memory) == 0)
-        return answer(cudaErrorHostMemoryNotRegistered);
+    allocated.erase(found);
     live_count--;
     return answer(error);
 }

@@ -114,10 +114,11 @@ static enum status cpu_host_memory_pin(struct device *device, void *memory, size
     return STATUS_OK;
 }
 
-static void cpu_host_memory_unpin(struct device *device, void *memory)
+static bool cpu_host_memory_unpin(struct device *device, void *memory)
 {
     (void)device;
     (void)memory;
+    return true;
 }
 
 static enum status cpu_upload(struct device *device, const struct op_copy *op, struct error *err)

@@ -106,10 +106,10 @@ static enum status pinned_keep(struct device *device, void *memory, size_t bytes
     return cuda_pinned_keep(cuda_of(device)->common.ordinal, memory, bytes, what, err);
 }
 
-static void pinned_leave(struct device *device, void *memory)
+static bool pinned_leave(struct device *device, void *memory)
 {
     atomic_fetch_add(&cuda_of(device)->common.freed, 1);
-    cuda_pinned_leave(cuda_of(device)->common.ordinal, memory);
+    return cuda_pinned_leave(cuda_of(device)->common.ordinal, memory);
 }
 
 static enum status upload(struct device *device, const struct op_copy *op, struct error *err)

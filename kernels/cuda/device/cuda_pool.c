@@ -113,11 +113,12 @@ enum status cuda_pinned_keep(int ordinal, void *memory, size_t bytes, const char
     return error_prefix(err, status, "cannot pin %zu bytes for %s", bytes, what);
 }
 
-void cuda_pinned_leave(int ordinal, void *memory)
+bool cuda_pinned_leave(int ordinal, void *memory)
 {
     if (cuda_is_stuck())
-        return;
+        return false;
     (void)cudaSetDevice(ordinal);
-    (void)cudaHostUnregister(memory);
+    cudaError_t error = cudaHostUnregister(memory);
     (void)cudaGetLastError();
+    return error == cudaSuccess;
 }

@@ -29,6 +29,6 @@ void cuda_pinned_free(int ordinal, void *memory); /* NULL is allowed */
 /* As host_memory_pin and host_memory_unpin. */
 enum status cuda_pinned_keep(int ordinal, void *memory, size_t bytes, const char *what,
                              struct error *err) MUST_CHECK;
-void cuda_pinned_leave(int ordinal, void *memory);
+bool cuda_pinned_leave(int ordinal, void *memory) MUST_CHECK;
 
 #endif
