@@ -40,7 +40,7 @@ static int way_count(void)
     return sweep_step(2) == 1 ? WAYS : QUICK_WAYS;
 }
 
-static const int capabilities[] = {75, 86, 90};
+static const int capabilities[] = {70, 75, 86, 90};
 #define CAPABILITY_COUNT (int)(sizeof capabilities / sizeof *capabilities)
 
 struct combination {
