@@ -436,8 +436,10 @@ __device__ static void stage_load(struct inputs_stage<TILES> *stage, float *unit
                                   const struct product &p, int chunk)
 {
     int tile = chunk * CHUNK_TILES + (int)threadIdx.x % ROW_FLOAT4S / (PACK_BLOCK / 4);
-    if (MMA != MMA_BF16 && chunk % PART_CHUNKS == 0)
-        stage_units<TILES>(stage, units + chunk / PART_CHUNKS % 2 * MMA_ROWS * TILES, p, chunk);
+    if constexpr (MMA != MMA_BF16) {
+        if (chunk % PART_CHUNKS == 0)
+            stage_units<TILES>(stage, units + chunk / PART_CHUNKS % 2 * MMA_ROWS * TILES, p, chunk);
+    }
 #pragma unroll
     for (int i = 0; i < TILES / 4; i++) {
         stage->value[i] = make_float4(0, 0, 0, 0);
@@ -639,8 +641,9 @@ __device__ static void tall_piece(const struct product &p, int group, struct pro
     int strip = piece % strips, panel = piece / strips * tall_panels<KIND>();
     rows.first += strip * MMA_ROWS * TILES;
     rows.count = min(rows.count - strip * MMA_ROWS * TILES, MMA_ROWS * TILES);
-    if (TILES > TALL_TILES / 2 && rows.count <= MMA_ROWS * TALL_TILES / 2)
-        tall<MMA, KIND, TALL_TILES / 2>(p, group, rows, panel, shared);
+    const int few = TILES > TALL_TILES / 2 ? TALL_TILES / 2 : TILES;
+    if (rows.count <= MMA_ROWS * few)
+        tall<MMA, KIND, few>(p, group, rows, panel, shared);
     else
         tall<MMA, KIND, TILES>(p, group, rows, panel, shared);
 }
@@ -665,8 +668,8 @@ __global__ void __launch_bounds__(THREADS, TILES == 0 ? 2 : 1)
                 flat<MMA, KIND, FLAT_TILES>(p, group, rows, first, panels, (float4 *)shared);
             continue;
         }
-        if (TILES > 0)
-            tall_piece<MMA, KIND, TILES == 0 ? TALL_TILES : TILES>(p, group, rows, piece, shared);
+        if constexpr (TILES > 0)
+            tall_piece<MMA, KIND, TILES>(p, group, rows, piece, shared);
     }
 }
 
