@@ -607,8 +607,8 @@ static cudaError_t one_launch(const struct cuda_launch *launch, const struct op_
 bool attention_mma_takes(const struct cuda_launch *launch, const struct op_attention *op,
                          const struct cuda_segments *segments)
 {
-    return launch->capability >= 80 && op->kv.dtype == DTYPE_BF16 && op->kv.head_dim <= 128 &&
-           op->kv.head_dim % 2 == 0 && segments->positions_max <= INT32_MAX &&
+    return launch->capability >= CUDA_BF16_CAPABILITY && op->kv.dtype == DTYPE_BF16 &&
+           op->kv.head_dim <= 128 && op->kv.head_dim % 2 == 0 && segments->positions_max <= INT32_MAX &&
            many_bytes<128>() <= (size_t)launch->shared_bytes_max;
 }
 

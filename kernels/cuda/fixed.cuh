@@ -62,6 +62,11 @@ __device__ inline int unit_start(int k, bool by_output, int scale_group_tiles)
     return by_output ? max(start, k / scale_group_tiles * scale_group_tiles) : start;
 }
 
+__device__ inline uint32_t magnitude_bits(float value)
+{
+    return __float_as_uint(value) & 0x7FFFFFFFu;
+}
+
 /* 2^(e - 13), where the largest of what is rounded is 2^e to 2^(e + 1): that has up to 2^14 units.
  * And its inverse; both are NaN where one of them is no number. */
 __device__ inline float fixed_unit(float *inverse, uint32_t most)

@@ -28,7 +28,7 @@ extern "C" {
 struct cuda_launch {
     cudaStream_t stream;
     int multiprocessors;  /* for grids that loop over their work */
-    int capability;       /* 10 x major + minor: 75, 80, 90 */
+    int capability;       /* 10 x major + minor: 70, 75, 80, 90 */
     int shared_bytes_max; /* of a block that opts in (cudaFuncAttributeMaxDynamicSharedMemorySize)
                            */
     void *scratch;        /* device, aligned to 256, at least what cuda_NAME_scratch asked for; what
@@ -45,8 +45,9 @@ struct cuda_segments {
 };
 #define CUDA_POSITIONS_STEP 512
 
-/* Whether products with bf16 weights round their inputs to bf16, on every path (device/ops.h). */
-#define CUDA_TAKES_PAIRS true
+/* From this on GPUs multiply bf16, and products with bf16 weights round their inputs to it. Before
+ * they round both to fp16 (device/ops.h). */
+#define CUDA_BF16_CAPABILITY 80
 
 cudaError_t cuda_embed(const struct cuda_launch *launch, const struct op_embed *op);
 cudaError_t cuda_rms_norm(const struct cuda_launch *launch, const struct op_rms_norm *op);

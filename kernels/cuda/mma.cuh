@@ -1,29 +1,51 @@
-/* The matrix instruction that the fast paths stand on, from sm_80 on; for the host its meaning, by
- * shuffles, so that everything around it is tested there. */
+/* The matrix instructions that the fast paths stand on; for the host their meaning, by shuffles, so
+ * that everything around them is tested there. GPUs from sm_80 on multiply bf16, those before fp16
+ * alone, Volta's with operands in other lanes than all later ones. All lanes call them. */
 #ifndef PHASOR_KERNELS_CUDA_MMA_CUH
 #define PHASOR_KERNELS_CUDA_MMA_CUH
 
 #include "kernels/cuda/parts.cuh"
 
-/* sum [16][8] += a [16][16] x b [16][8], a and b of bf16. With g = lane / 4 and t = lane % 4 a lane
- * has, as pairs of neighbouring k,
- *   a[0], a[1]: rows g and g + 8, k = 2t;  a[2], a[3]: the same rows, k = 2t + 8
- *   b[0], b[1]: column g, k = 2t and 2t + 8
- *   sum[0], sum[1]: row g, columns 2t and 2t + 1;  sum[2], sum[3]: row g + 8
- * A value of `sum` depends on its row of a and its column of b alone. All lanes call it. */
-__device__ inline void mma_bf16(float sum[4], const uint32_t a[4], const uint32_t b[2])
-{
 #if defined(SIMT_HOST)
+template <bool BF16> static inline float2 mma_widen(uint32_t pair)
+{
+    if (BF16)
+        return make_float2(pair_low(pair), pair_high(pair));
+    return make_float2(__half2float(__ushort_as_half((uint16_t)pair)),
+                       __half2float(__ushort_as_half((uint16_t)(pair >> 16))));
+}
+
+template <bool BF16> static inline float mma_pair(float sum, uint32_t left, uint32_t right)
+{
+    float2 a = mma_widen<BF16>(left), b = mma_widen<BF16>(right);
+    return fmaf(a.y, b.y, fmaf(a.x, b.x, sum));
+}
+
+template <bool BF16>
+static inline void mma_16_8_16(float sum[4], const uint32_t a[4], const uint32_t b[2])
+{
     int g = lane_id() / 4, t = lane_id() % 4;
     for (int pair = 0; pair < 8; pair++) {
         int high = pair / 4, from = pair % 4;
         for (int i = 0; i < 4; i++) {
             uint32_t left = __shfl_sync(ALL_LANES, a[i / 2 + 2 * high], g * 4 + from);
             uint32_t right = __shfl_sync(ALL_LANES, b[high], (2 * t + i % 2) * 4 + from);
-            sum[i] = fmaf(pair_low(left), pair_low(right), sum[i]);
-            sum[i] = fmaf(pair_high(left), pair_high(right), sum[i]);
+            sum[i] = mma_pair<BF16>(sum[i], left, right);
         }
     }
+}
+#endif
+
+/* sum [16][8] += a [16][16] x b [16][8], a and b of bf16; from sm_80 on. With g = lane / 4 and
+ * t = lane % 4 a lane has, as pairs of neighbouring k,
+ *   a[0], a[1]: rows g and g + 8, k = 2t;  a[2], a[3]: the same rows, k = 2t + 8
+ *   b[0], b[1]: column g, k = 2t and 2t + 8
+ *   sum[0], sum[1]: row g, columns 2t and 2t + 1;  sum[2], sum[3]: row g + 8
+ * A value of `sum` depends on its row of a and its column of b alone. */
+__device__ inline void mma_bf16(float sum[4], const uint32_t a[4], const uint32_t b[2])
+{
+#if defined(SIMT_HOST)
+    mma_16_8_16<true>(sum, a, b);
 #elif __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%0, %1, %2, %3};"
@@ -31,6 +53,55 @@ __device__ inline void mma_bf16(float sum[4], const uint32_t a[4], const uint32_
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
     __trap(); /* launchers never choose it */
+#endif
+}
+
+/* The same of fp16, on Turing: its instruction has half as many k, in the same lanes. */
+__device__ inline void mma_turing(float sum[4], const uint32_t a[4], const uint32_t b[2])
+{
+#if defined(SIMT_HOST)
+    mma_16_8_16<false>(sum, a, b);
+#elif __CUDA_ARCH__ >= 750 && __CUDA_ARCH__ < 800
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+            "{%0, %1, %2, %3};"
+            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+            : "r"(a[2 * i]), "r"(a[2 * i + 1]), "r"(b[i]));
+#else
+    __trap();
+#endif
+}
+
+/* On Volta lanes 4q .. 4q + 3 and 16 + 4q .. 16 + 4q + 3 are quad-pair q of four, each with a
+ * product of its own: sum [8][8] += a [8][4] x b [4][8], of fp16. With h = lane / 16 and
+ * r = lane % 4 + 4h a lane has
+ *   a[0], a[1]: row r, k = 0 and 2;  b[0], b[1]: column r, k = 0 and 2
+ *   left[i]: row lane % 2 + i / 2 x 2 + 4h, column lane / 2 % 2 x 2 + i % 2;  right[i]: column + 4
+ * Later GPUs have the instruction, but not the circuits. */
+__device__ inline void mma_volta(float left[4], float right[4], const uint32_t a[2],
+                                 const uint32_t b[2])
+{
+#if defined(SIMT_HOST)
+    int first = lane_id() / 4 % 4 * 4; /* lane of the quad-pair */
+    for (int pair = 0; pair < 2; pair++) {
+        for (int i = 0; i < 8; i++) {
+            int row = lane_id() % 2 + i % 4 / 2 * 2 + lane_id() / 16 * 4;
+            int column = lane_id() / 2 % 2 * 2 + i % 2 + i / 4 * 4;
+            uint32_t of_a = __shfl_sync(ALL_LANES, a[pair], first + row % 4 + row / 4 * 16);
+            uint32_t of_b = __shfl_sync(ALL_LANES, b[pair], first + column % 4 + column / 4 * 16);
+            float *sum = i < 4 ? &left[i] : &right[i - 4];
+            *sum = mma_pair<false>(*sum, of_a, of_b);
+        }
+    }
+#elif __CUDA_ARCH__ >= 700 && __CUDA_ARCH__ < 750
+    asm("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%0, %1, %2, %3, %4, %5, %6, %7}, "
+        "{%8, %9}, {%10, %11}, {%0, %1, %2, %3, %4, %5, %6, %7};"
+        : "+f"(left[0]), "+f"(left[1]), "+f"(left[2]), "+f"(left[3]), "+f"(right[0]),
+          "+f"(right[1]), "+f"(right[2]), "+f"(right[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b[0]), "r"(b[1]));
+#else
+    __trap();
 #endif
 }
 

@@ -62,6 +62,15 @@ __device__ inline float pair_high(uint32_t pair)
     return __uint_as_float(pair & 0xFFFF0000u);
 }
 
+/* To nearest, ties to even; NaN stays NaN. */
+__device__ inline uint32_t half_pair(float low, float high)
+{
+    __half2 pair = __floats2half2_rn(low, high);
+    uint32_t word;
+    memcpy(&word, &pair, sizeof word);
+    return word;
+}
+
 /* Value `index` of an array of f32 or bf16. */
 template <bool BF16> __device__ inline float value_load(const void *from, int64_t index)
 {

@@ -1,5 +1,5 @@
-/* Products of activations with weights on any GPU, without matrix instructions; and the launchers,
- * which give those that product_mma.cu takes to it.
+/* Products of activations with f32 and INT4 weights; and the launchers of all, which give those with
+ * bf16 weights to product_mma.cu.
  *
  * A team is half a warp: 16 lanes, one for each output of a panel, that go down the panel's tiles
  * with 64 neighbouring bytes at a time, each weight read once by the block. Where a group has few
@@ -58,22 +58,11 @@ __device__ static struct panel_part<MATS> panel_part_of(const struct product &p,
     return of;
 }
 
-/* ---- bf16 and f32 ---------------------------------------------------------------------------- */
+/* ---- f32 ------------------------------------------------------------------------------------- */
 
-__device__ static float4
-round_bf16(float4 v)
+/* The weights of four neighbouring columns: words 4q .. of a tile's column. */
+__device__ static float4 four_weights(const uint32_t *words, int q)
 {
-    return make_float4(bf16_widen(bf16_round(v.x)), bf16_widen(bf16_round(v.y)),
-                       bf16_widen(bf16_round(v.z)), bf16_widen(bf16_round(v.w)));
-}
-
-/* The weights of four neighbouring columns: words 4q .. of a tile's column of f32, 2q .. of pairs.
- */
-template <bool BF16> __device__ static float4 four_weights(const uint32_t *words, int q)
-{
-    if (BF16)
-        return make_float4(pair_low(words[2 * q]), pair_high(words[2 * q]),
-                           pair_low(words[2 * q + 1]), pair_high(words[2 * q + 1]));
     return make_float4(__uint_as_float(words[4 * q]), __uint_as_float(words[4 * q + 1]),
                        __uint_as_float(words[4 * q + 2]), __uint_as_float(words[4 * q + 3]));
 }
@@ -87,12 +76,12 @@ __device__ static float four_products(float sum, float4 a, float4 b)
 }
 
 /* sum[m][r] = the part's sum of one output of matrix m, this lane's, and row r. in[r] are the
- * inputs at the part's first column; ROUND: they are to be rounded to bf16. */
-template <bool BF16, int MATS, int ROWS, bool ROUND>
+ * inputs at the part's first column. */
+template <int MATS, int ROWS>
 __device__ static void part_sum(float sum[MATS][ROWS], const struct panel_part<MATS> &of,
                                 const float *const in[ROWS])
 {
-    const int words = BF16 ? 8 : 16; /* of an output in a tile */
+    const int words = PACK_BLOCK; /* of an output in a tile */
     int64_t step = of.tile_step * words * PACK_BLOCK;
     int64_t at = of.first_tile * words * PACK_BLOCK + team_lane();
     for (int m = 0; m < MATS; m++) {
@@ -113,11 +102,9 @@ __device__ static void part_sum(float sum[MATS][ROWS], const struct panel_part<M
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 float4 v = *(const float4 *)(in[r] + k * PACK_BLOCK + 4 * q);
-                if (ROUND)
-                    v = round_bf16(v);
 #pragma unroll
                 for (int m = 0; m < MATS; m++)
-                    sum[m][r] = four_products(sum[m][r], four_weights<BF16>(word[m], q), v);
+                    sum[m][r] = four_products(sum[m][r], four_weights(word[m], q), v);
             }
         }
     }
@@ -155,11 +142,6 @@ __device__ static void factors_load(struct tile_factors *out, const struct produ
         if (!BY_OUTPUT && matrix.minima != NULL)
             out->offset[c] = offset_of(matrix, at + c);
     }
-}
-
-__device__ static uint32_t magnitude_bits(float value)
-{
-    return __float_as_uint(value) & 0x7FFFFFFFu;
 }
 
 /* The largest `value` of the tiles that have their unit in common with this lane's. */
@@ -265,7 +247,7 @@ __device__ static void part_sum_int4(float sum[MATS][ROWS], const struct product
 /* ---- Few rows -------------------------------------------------------------------------------- */
 
 /* What a team sums with, whatever the type of the weights. */
-template <enum product_kind KIND, enum dtype DTYPE, int ROWS, bool ROUND>
+template <enum product_kind KIND, enum dtype DTYPE, int ROWS>
 __device__ static void team_sum(float sum[KIND == PRODUCT_UP ? 2 : 1][ROWS],
                                 const struct product &p,
                                 const struct panel_part<KIND == PRODUCT_UP ? 2 : 1> &of,
@@ -275,7 +257,7 @@ __device__ static void team_sum(float sum[KIND == PRODUCT_UP ? 2 : 1][ROWS],
     struct fixed_part<ROWS> *fixed =
         (struct fixed_part<ROWS> *)(kept + team_id() * sizeof(struct fixed_part<ROWS>));
     if (DTYPE != DTYPE_INT4)
-        part_sum<DTYPE == DTYPE_BF16, mats, ROWS, ROUND>(sum, of, in);
+        part_sum<mats, ROWS>(sum, of, in);
     else if (KIND == PRODUCT_DOWN || (KIND == PRODUCT_MATMUL && p.weight.packing == PACK_INPUT))
         part_sum_int4<false, mats, ROWS>(sum, p, of, in, fixed);
     else
@@ -308,7 +290,7 @@ __device__ static void flat(const struct product &p, int group, struct product_r
         float sum[mats][ROWS];
         for (int r = 0; r < ROWS; r++)
             from[r] = in[r] + part * PART_COLUMNS;
-        team_sum<KIND, DTYPE, ROWS, DTYPE == DTYPE_BF16>(sum, p, of, from, shared);
+        team_sum<KIND, DTYPE, ROWS>(sum, p, of, from, shared);
         for (int m = 0; m < mats; m++) {
             for (int r = 0; r < ROWS; r++)
                 sums[((pair * mats + m) * ROWS + r) * PACK_BLOCK + team_lane()] = sum[m][r];
@@ -339,9 +321,8 @@ template <enum dtype DTYPE> __host__ __device__ constexpr size_t tall_bytes()
                                : TALL_ROWS * PART_COLUMNS * sizeof(float);
 }
 
-/* The inputs of a part to shared memory, [TALL_ROWS][PART_COLUMNS], rounded where they are to be;
- * zeros behind the last row. */
-template <enum product_kind KIND, bool ROUND>
+/* The inputs of a part to shared memory, [TALL_ROWS][PART_COLUMNS]; zeros behind the last row. */
+template <enum product_kind KIND>
 __device__ static void inputs_stage(float *out, const struct product &p, struct product_rows rows,
                                     int part)
 {
@@ -354,7 +335,7 @@ __device__ static void inputs_stage(float *out, const struct product &p, struct 
         float4 v = make_float4(0, 0, 0, 0);
         if (r < rows.count)
             v = *(const float4 *)(product_input<KIND>(p, rows.first + r) + part * PART_COLUMNS + c);
-        *(float4 *)(out + r * PART_COLUMNS + c) = ROUND ? round_bf16(v) : v;
+        *(float4 *)(out + r * PART_COLUMNS + c) = v;
     }
 }
 
@@ -370,7 +351,7 @@ __device__ static void tall(const struct product &p, int group, struct product_r
         const float *in[TEAM_ROWS];
         if (DTYPE != DTYPE_INT4) {
             __syncthreads(); /* all have used what stands there */
-            inputs_stage<KIND, DTYPE == DTYPE_BF16>((float *)shared, p, rows, part);
+            inputs_stage<KIND>((float *)shared, p, rows, part);
             __syncthreads();
         }
         for (int r = 0; r < TEAM_ROWS; r++) {
@@ -383,7 +364,7 @@ __device__ static void tall(const struct product &p, int group, struct product_r
             continue;
         float sum[mats][TEAM_ROWS];
         struct panel_part<mats> of = panel_part_of<KIND, mats>(p, group, panel, part);
-        team_sum<KIND, DTYPE, TEAM_ROWS, false>(sum, p, of, in, shared);
+        team_sum<KIND, DTYPE, TEAM_ROWS>(sum, p, of, in, shared);
         for (int m = 0; m < mats; m++) {
             for (int r = 0; r < TEAM_ROWS; r++)
                 total[m][r] += sum[m][r];
@@ -417,8 +398,7 @@ __device__ static int group_pieces(const struct product &p, int row_count)
 }
 
 template <enum product_kind KIND, enum dtype DTYPE>
-__global__ void __launch_bounds__(THREADS, DTYPE == DTYPE_BF16 ? 4 : 2)
-    product_kernel(const struct product p)
+__global__ void __launch_bounds__(THREADS, 2) product_kernel(const struct product p)
 {
     KERNEL_SHARED(unsigned char, shared);
     int group, piece;
@@ -468,10 +448,8 @@ static cudaError_t product_launch(const struct cuda_launch *launch, const struct
 template <enum product_kind KIND>
 static cudaError_t product_run(const struct cuda_launch *launch, const struct product *p)
 {
-    if (product_mma_takes(launch, p))
-        return product_mma(launch, p, KIND);
     if (p->weight.dtype == DTYPE_BF16)
-        return product_launch<KIND, DTYPE_BF16>(launch, p);
+        return product_mma(launch, p, KIND);
     if (p->weight.dtype == DTYPE_INT4)
         return product_launch<KIND, DTYPE_INT4>(launch, p);
     return product_launch<KIND, DTYPE_F32>(launch, p);

@@ -35,6 +35,7 @@ struct product {
     int tile_count;  /* of a panel */
     int part_count;
     int scale_group_tiles, scale_group_count; /* int4: of the side that scales have groups along */
+    int flat_rows; /* product_mma: groups of up to so many are flat; 0: none */
 };
 
 /* Rows of a group: positions first .. first + count - 1. */
@@ -119,8 +120,7 @@ __device__ inline bool piece_find(int *group, int *piece, const struct product &
     return false;
 }
 
-/* Products with matrix instructions (product_mma.cu): bf16 weights, from sm_80 on. */
-bool product_mma_takes(const struct cuda_launch *launch, const struct product *p);
+/* Products with bf16 weights, by matrix instructions (product_mma.cu). */
 cudaError_t product_mma(const struct cuda_launch *launch, const struct product *p,
                         enum product_kind kind);
 

@@ -1,6 +1,7 @@
 /* Launches at their ends: values that are no numbers, shapes that no kernel takes, nothing to do,
  * and calls of the runtime that fail. */
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -18,6 +19,21 @@ Test(cuda_launch, of_numbers_at_their_ends)
     check_fixed_point_ends(device, "cuda");
     check_damaged_logits(device, "cuda");
     device_destroy(device);
+}
+
+Test(cuda_launch, of_inputs_and_weights_of_any_size)
+{
+    static const int capabilities[] = {70, 75, 86, 90};
+    for (size_t i = 0; i < sizeof capabilities / sizeof *capabilities; i++) {
+        char name[16];
+        bool takes_halves = capabilities[i] < CUDA_BF16_CAPABILITY;
+        cr_assert(simt_capability_set(capabilities[i]));
+        snprintf(name, sizeof name, "cuda, sm_%d", capabilities[i]);
+        struct device *device = device_open(1);
+        check_rows_of_any_size(device, takes_halves, name);
+        check_weights_of_any_size(device, takes_halves, name);
+        device_destroy(device);
+    }
 }
 
 /* What the device itself does not put on a stream. */

@@ -1,7 +1,7 @@
 /* Every operation on a GPU holds its contracts (tests/kernels/contracts.h): the same cases and the
- * same bounds as on the CPU. On emulated ones with the threads of a block in three orders; without
- * matrix instructions for bf16, with them, and with them and more shared memory, for which
- * launchers choose other kernels.
+ * same bounds as on the CPU. On emulated ones with the threads of a block in three orders; with
+ * matrix instructions for fp16, Volta's and Turing's, for bf16, and for that and more shared
+ * memory: launchers choose other kernels for each.
  *
  * Scripts ask for less: with PHASOR_TEST_ONCE each case runs once, and no row alone;
  * PHASOR_TEST_ONLY="86:matmul 75:group" names the combinations. */
@@ -40,7 +40,7 @@ static int way_count(void)
     return sweep_step(2) == 1 ? WAYS : QUICK_WAYS;
 }
 
-static const int capabilities[] = {75, 86, 90};
+static const int capabilities[] = {70, 75, 86, 90};
 #define CAPABILITY_COUNT (int)(sizeof capabilities / sizeof *capabilities)
 
 struct combination {
@@ -75,8 +75,9 @@ ParameterizedTest(struct combination *of, cuda_operations, hold_their_contracts)
         cr_skip_test("the GPU is of another kind");
     struct device *device = device_open(1);
     struct contract_ways ways = {.name = "cuda",
-                                 .takes_pairs = CUDA_TAKES_PAIRS,
-                                 .head_dim_pairs = capability >= 80 ? 128 : 0,
+                                 .takes_pairs = capability >= CUDA_BF16_CAPABILITY,
+                                 .takes_halves = capability < CUDA_BF16_CAPABILITY,
+                                 .head_dim_pairs = capability >= CUDA_BF16_CAPABILITY ? 128 : 0,
                                  .count = way_count(),
                                  .alone_count = is_once ? 0 : 1,
                                  .prepare = prepare};

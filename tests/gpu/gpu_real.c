@@ -25,7 +25,7 @@ int gpu_count_use(int wanted)
 int gpu_capability_use(int capability)
 {
     int found = capability_of_first();
-    int nearest = found < 86 ? 75 : found < 90 ? 86 : 90;
+    int nearest = found < 75 ? 70 : found < 80 ? 75 : found < 90 ? 86 : 90;
     return capability == nearest ? found : 0;
 }
 

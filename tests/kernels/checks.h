@@ -24,6 +24,11 @@ void check_fixed_point(struct device *device, const char *name);
  * one more than two bytes with signs hold. */
 void check_fixed_point_ends(struct device *device, const char *name);
 
+/* Rows beside bf16 weights whose values are very large, very small, both, zeros, or no numbers: few
+ * rows and many. And weights beyond what fp16 has, where that is what the kernels take. */
+void check_rows_of_any_size(struct device *device, bool takes_halves, const char *name);
+void check_weights_of_any_size(struct device *device, bool takes_halves, const char *name);
+
 /* A damaged checkpoint makes logits that are no numbers. Whatever they are, a token's experts are
  * distinct, and its weights show the damage. */
 void check_damaged_logits(struct device *device, const char *name);

@@ -72,6 +72,108 @@ void check_fixed_point_ends(struct device *device, const char *name)
     }
 }
 
+#define ANY_COLUMNS 608 /* of more than one part */
+#define ANY_ROWS    70
+
+struct any_size {
+    _Alignas(64) uint16_t weights[PACK_BLOCK * ANY_COLUMNS];
+    float in[ANY_ROWS][ANY_COLUMNS], out[ANY_ROWS][PACK_BLOCK];
+};
+
+static void any_size_run(struct any_size *data, struct device *device, int64_t row_count)
+{
+    struct error err;
+    device->ops->matmul(device->stream,
+                        &(struct op_matmul){.out = data->out[0],
+                                            .in = data->in[0],
+                                            .weight = {data->weights, DTYPE_BF16, PACK_OUTPUT,
+                                                       PACK_BLOCK, ANY_COLUMNS, NULL, NULL, 0},
+                                            .row_count = row_count,
+                                            .out_stride = PACK_BLOCK,
+                                            .in_stride = ANY_COLUMNS});
+    cr_assert_eq(device->ops->synchronize(device->stream, &err), STATUS_OK, "%s", err.message);
+}
+
+static uint16_t *any_weight(struct any_size *data, int n, int k)
+{
+    return &data->weights[packed_index(PACK_OUTPUT, DTYPE_BF16, PACK_BLOCK, ANY_COLUMNS, n, k)];
+}
+
+/* Row r of `data` is of this kind. */
+static float any_input(int r, int k)
+{
+    static const float sizes[] = {1e6f, 1e-8f, 0, 1e35f, 1e-28f, 1, 1, 1};
+    float value = sizes[r % 8] * (float)((7 * k + 3 * r) % 31 - 15);
+    if (r % 8 == 5 && k == 11)
+        return 1e6f;
+    if (r % 8 == 6 && k == 601)
+        return INFINITY;
+    return r % 8 == 7 && k == 300 ? NAN : value;
+}
+
+/* An input is off by up to 2^-8 of itself as bf16, as fp16 by 2^-11, or by 2^-38 of the largest,
+ * which here is that of the row. */
+static void check_any_row(struct any_size *data, int r, bool takes_halves, const char *name)
+{
+    double most = 0;
+    for (int k = 0; k < ANY_COLUMNS; k++)
+        most = fmax(most, fabs((double)data->in[r][k]));
+    for (int n = 0; n < PACK_BLOCK; n++) {
+        double sum = 0, bound = 0;
+        for (int k = 0; k < ANY_COLUMNS; k++) {
+            double weight = bf16_to_f32(*any_weight(data, n, k)), term = weight * data->in[r][k];
+            sum += term;
+            bound += fabs(term) * (takes_halves ? 0x1p-11 : 0x1p-8);
+            bound += takes_halves ? fabs(weight) * most * 0x1p-38 : 0;
+            bound += fabs(term) * (4 * sqrt(ANY_COLUMNS) + 8) * 0x1p-24; /* as in reference.h */
+        }
+        double found = data->out[r][n];
+        cr_assert(r % 8 >= 6 ? !isfinite(found) : fabs(found - sum) <= bound,
+                  "%s: row %d, output %d is %g instead of %g (bound %.2g)", name, r, n, found, sum,
+                  bound);
+    }
+}
+
+void check_rows_of_any_size(struct device *device, bool takes_halves, const char *name)
+{
+    static const int64_t counts[] = {8, 16, ANY_ROWS};
+    struct any_size *data = workload_memory_get(sizeof *data);
+    for (int k = 0; k < ANY_COLUMNS; k++) {
+        for (int n = 0; n < PACK_BLOCK; n++)
+            *any_weight(data, n, k) = bf16_from_f32((float)((5 * k + 11 * n) % 41 - 20) / 64);
+        for (int r = 0; r < ANY_ROWS; r++)
+            data->in[r][k] = any_input(r, k);
+    }
+    for (int i = 0; i < 3; i++) {
+        any_size_run(data, device, counts[i]);
+        for (int r = 0; r < counts[i]; r++)
+            check_any_row(data, r, takes_halves, name);
+    }
+    workload_memory_free(data);
+}
+
+void check_weights_of_any_size(struct device *device, bool takes_halves, const char *name)
+{
+    static const float weights[] = {0,        0x1.fep15f,  0x1p16f,  -0x1p16f,
+                                    1e30f,    -1e30f,      INFINITY, NAN,
+                                    0x1p-14f, 0x1.02p-16f, 0x1p-24f, 0x1p-26f};
+    static const float halves[] = {0,     0x1.fep15f, 65504,    -65504,      65504,    -65504,
+                                   65504, NAN,        0x1p-14f, 0x1.02p-16f, 0x1p-24f, 0};
+    enum { COUNT = sizeof weights / sizeof *weights };
+    struct any_size *data = workload_memory_get(sizeof *data);
+    data->in[0][601] = 1;
+    for (int n = 0; n < COUNT; n++)
+        *any_weight(data, n, 601) = bf16_from_f32(weights[n]);
+    any_size_run(data, device, 1);
+    for (int n = 0; n < COUNT; n++) {
+        float weight = bf16_to_f32(*any_weight(data, n, 601)), found = data->out[0][n];
+        float expected = takes_halves ? halves[n] : weight;
+        cr_assert(found == expected || (isnan(found) && isnan(expected)), "%s: %a became %a", name,
+                  (double)weight, (double)found);
+    }
+    workload_memory_free(data);
+}
+
 void check_damaged_logits(struct device *device, const char *name)
 {
     enum { EXPERTS = 12, STRIDE = 16, TOP_K = 12, ROWS = 6 };

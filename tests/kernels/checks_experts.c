@@ -73,6 +73,7 @@ void check_ffn_up(struct workload *w, struct device *device, const char *name)
     struct op_ffn_up taken = *op;
     struct reference expected;
     taken.in = workload_factors(w, op->in, w->from->token_count, op->in_stride);
+    taken.groups = workload_groups(w, op->groups, op->group_count);
     reference_ffn_up(&expected, &taken);
     workload_launch(w, device);
     check_values(&expected, op->out, round_up(expected.columns, 16), op->out_stride, name);
@@ -86,6 +87,7 @@ void check_ffn_down(struct workload *w, struct device *device, const char *name)
     struct op_ffn_down taken = *op;
     struct reference expected;
     taken.in = workload_factors(w, op->in, w->row_count, op->in_stride);
+    taken.groups = workload_groups(w, op->groups, op->group_count);
     reference_ffn_down(&expected, &taken);
     workload_launch(w, device);
     check_values(&expected, op->out, round_up(expected.columns, 16), op->out_stride, name);

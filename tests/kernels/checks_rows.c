@@ -41,6 +41,7 @@ void check_matmul(struct workload *w, struct device *device, const char *name)
     struct op_matmul taken = *op;
     struct reference expected;
     taken.in = workload_factors(w, op->in, op->row_count, op->in_stride);
+    taken.weight = workload_weights(w, &op->weight);
     reference_matmul(&expected, &taken);
     workload_launch(w, device);
     check_values(&expected, op->out, round_up(op->weight.rows, 16), op->out_stride, name);

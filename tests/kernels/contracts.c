@@ -88,6 +88,7 @@ static void check_case(const struct contract_ways *ways, enum kernel_op op,
     struct workload workload;
     workload_create(&workload, op, c);
     workload.takes_pairs = ways->takes_pairs;
+    workload.takes_halves = ways->takes_halves;
     workload.head_dim_pairs = ways->head_dim_pairs;
     if (ways->prepare != NULL)
         ways->prepare(0);

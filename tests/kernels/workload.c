@@ -1,5 +1,6 @@
 #include "workload.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -59,12 +60,73 @@ const float *workload_rounded(struct workload *workload, const float *in, int64_
     return rounded;
 }
 
+/* To nearest even: 11 significant bits, and none of less than 2^-24. */
+static double half_round(double value)
+{
+    int exponent;
+    frexp(value, &exponent);
+    double step = ldexp(1, exponent - 11 > -24 ? exponent - 11 : -24);
+    return rint(value / step) * step;
+}
+
+/* Of each 512 neighbours the largest is 2^13 units or more, and below 2^14. */
+static const float *halves_new(struct workload *workload, const float *in, int64_t rows,
+                               int64_t stride)
+{
+    enum { PART = 512 };
+    float *rounded = own(workload, (size_t)(rows * stride), sizeof *rounded);
+    for (int64_t first = 0; first < rows * stride;) {
+        int64_t left = stride - first % stride, count = left < PART ? left : PART;
+        float most = 0;
+        int exponent;
+        for (int64_t i = first; i < first + count; i++)
+            most = fmaxf(most, fabsf(in[i]));
+        frexpf(most, &exponent);
+        double unit = ldexp(1, (most == 0 ? -100 : exponent - 1) - 13);
+        for (int64_t i = first; i < first + count; i++)
+            rounded[i] = (float)(half_round((double)in[i] / unit) * unit);
+        first += count;
+    }
+    return rounded;
+}
+
 const float *workload_factors(struct workload *workload, const float *in, int64_t rows,
                               int64_t stride)
 {
-    if (!workload->takes_pairs || workload->from->dtype != DTYPE_BF16)
+    if (workload->from->dtype != DTYPE_BF16)
         return in;
-    return workload_rounded(workload, in, rows, stride);
+    if (workload->takes_halves)
+        return halves_new(workload, in, rows, stride);
+    return workload->takes_pairs ? workload_rounded(workload, in, rows, stride) : in;
+}
+
+/* What is rounded to a number of fp16 below 1 has still no more bits than bf16. */
+struct matrix workload_weights(struct workload *workload, const struct matrix *weights)
+{
+    struct matrix taken = *weights;
+    if (!workload->takes_halves || weights->dtype != DTYPE_BF16)
+        return taken;
+    int64_t count = packed_count(weights->rows, weights->columns);
+    uint16_t *data = own(workload, (size_t)count, sizeof *data);
+    for (int64_t i = 0; i < count; i++) {
+        float value = bf16_to_f32(((const uint16_t *)weights->data)[i]);
+        data[i] = bf16_from_f32((float)half_round((double)value));
+    }
+    taken.data = data;
+    return taken;
+}
+
+const struct ffn_weights *workload_groups(struct workload *workload,
+                                          const struct ffn_weights *groups, int64_t count)
+{
+    struct ffn_weights *taken = own(workload, (size_t)count, sizeof *taken);
+    for (int64_t g = 0; g < count; g++)
+        taken[g] = (struct ffn_weights){
+            .gate = workload_weights(workload, &groups[g].gate),
+            .up = workload_weights(workload, &groups[g].up),
+            .down = workload_weights(workload, &groups[g].down),
+        };
+    return taken;
 }
 
 void workload_put(const struct workload *w, struct device *device)

@@ -42,6 +42,7 @@ struct workload {
     int64_t row_count;   /* rows that can be computed alone; 0: none can (group) */
     int64_t page_count;  /* of the KV cache, unused pages included */
     bool takes_pairs;    /* the kernels round what they multiply with bf16 weights to bf16 */
+    bool takes_halves;   /* or both to fp16, as kernels/cuda/product_mma.cu says */
     int head_dim_pairs;  /* and with a cache of bf16, of heads up to so large; 0: of none */
     double flops, bytes; /* what the operation must do and move at least (device/ops.h) */
 
@@ -63,9 +64,12 @@ const float *workload_rounded(struct workload *workload, const float *in, int64_
                               int64_t stride);
 
 /* The inputs [rows][stride] of a product as the kernels take them: as they are, or rounded in a
- * copy that is the workload's. */
+ * copy that is the workload's. And its weights, and those of groups. */
 const float *workload_factors(struct workload *workload, const float *in, int64_t rows,
                               int64_t stride);
+struct matrix workload_weights(struct workload *workload, const struct matrix *weights);
+const struct ffn_weights *workload_groups(struct workload *workload,
+                                          const struct ffn_weights *groups, int64_t count);
 
 /* Puts the operation on the device's stream; workload_launch waits until it has run. */
 void workload_put(const struct workload *workload, struct device *device);

@@ -64,8 +64,8 @@ void simt_device_count_set(int count);
 /* How much memory each has, 16 GiB at the start; what is there already stays. */
 void simt_global_bytes_set(size_t bytes);
 
-/* What kind of GPU a device that is opened from here on is: 75 (the start), 80, 86, 89 or 90, as
- * 10 x major + minor, with the shared memory that such a one has. False: it is none of these. */
+/* What kind of GPU a device that is opened from here on is: 75 (the start), 70, 80, 86, 89 or 90,
+ * as 10 x major + minor, with the shared memory that such a one has. False: it is none of these. */
 bool simt_capability_set(int capability);
 
 /* Whether what frees memory or an event waits until the GPU has nothing to do, as at the start, and

@@ -29,12 +29,13 @@ std::mutex simt::lock;
 
 namespace {
 
-/* The kinds of GPU that are meant; the smallest at the start. */
+/* The kinds of GPU that are meant; the first at the start. */
 struct gpu_kind {
     int capability, shared_optin_bytes;
 };
 const gpu_kind gpu_kinds[] = {
-    {75, 64 << 10}, {80, 163 << 10}, {86, 99 << 10}, {89, 99 << 10}, {90, 227 << 10},
+    {75, 64 << 10}, {70, 96 << 10}, {80, 163 << 10},
+    {86, 99 << 10}, {89, 99 << 10}, {90, 227 << 10},
 };
 
 #define MULTIPROCESSORS   4
