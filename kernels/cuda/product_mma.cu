@@ -1,16 +1,16 @@
 /* Products with bf16 weights by matrix instructions.
  *
  * A tile of 16 outputs and 16 columns, as it is packed, is the left operand: the instruction's rows
- * g and g + 8 are outputs 2g and 2g + 1, so a lane takes it by two loads of 8 bytes, and a warp
- * reads 512 bytes that lie together. Weights go from memory to registers, each read once by the
- * block; no two of its warps have the same. Inputs are the right operand, eight rows of them at a
- * time.
+ * g and g + 8 are outputs 2g and 2g + 1, so a lane takes it by two loads of 8 bytes (but on Volta:
+ * see below), and a warp reads 512 bytes that lie together. Weights go from memory to registers,
+ * each read once by the block; no two of its warps have the same. Inputs are the right operand,
+ * eight rows of them at a time.
  *
  * Up to FLAT_ROWS rows of a group are `flat`: each warp takes other parts of the columns, so that
  * many bytes are under way, and reads inputs where they are. More are `tall`: a block has up to
  * 8 x TALL_TILES rows, whose inputs stand in shared memory, and each warp two tiles of outputs.
- * Sums are as in product.cuh, with parts of MMA_PART_TILES tiles. Where a block's shared memory does
- * not hold the sums of all parts, as rows are so long, all are tall, however few.
+ * Sums are as in product.cuh, with parts of MMA_PART_TILES tiles. Where a block's shared memory
+ * does not hold the sums of all parts, as rows are so long, all are tall, however few.
  *
  * A tall block of 128 rows and 16 tiles of outputs multiplies 2^20 times in 32 columns, for 16 KiB
  * of weights and 16 KiB of inputs (f32): 1/64 byte of each for a multiply-add; of 64 rows (GPUs
@@ -20,12 +20,14 @@
  * so there is one block a multiprocessor, with 144 KiB of shared memory (64 rows: 72).
  *
  * Before sm_80 the instructions take fp16. A weight is rounded to it in registers: one of 2^-17 and
- * more keeps all its bits, a smaller one is off by up to 2^-25, one beyond 65504 is 65504. Inputs
+ * more keeps all its bits, a smaller one is off by up to 2^-25, a finite one beyond 65504 is 65504.
+ * Inputs
  * are rounded to it in units of fixed.cuh, one for a row and part, so that the largest is below
  * 2^14, and the sum of the part is multiplied with the unit: an input is off by up to 2^-11 of
- * itself, or 2^-38 of the largest. A row with 2^126 or what is no number gives none. Tall blocks
- * have 32 rows on Turing (64 KiB of shared memory), 64 on Volta (96). Volta's four quad-pairs are
- * the halves of a tile's outputs and of 16 rows, so that a lane has the weights of one output. */
+ * itself, or 2^-38 of the largest or of 2^-100. A row with 2^126 or what is no number gives none.
+ * Tall blocks have 32 rows on Turing (64 KiB of shared memory), 64 on Volta (96). Volta's four
+ * quad-pairs are the halves of a tile's outputs and of 16 rows, so that a lane has the weights of
+ * one output. */
 #include "kernels/cuda/fixed.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/product.cuh"
@@ -140,14 +142,21 @@ __device__ static void weights_load(uint32_t a[weight_words(MMA)], const uint32_
     a[3] = high.y;
 }
 
+/* For each half of a pair 1 where its exponent, of which `one` is the least bit, has all bits. */
+__device__ static uint32_t no_finite(uint32_t pair, uint32_t one)
+{
+    return ((pair & 0x7FFF7FFFu) + one) >> 15 & 0x00010001u;
+}
+
 /* The weights in the instruction's type. Of fp16 what became infinite is one less, which is 65504;
- * what is no number stays so. */
+ * what was no number, or infinite, stays so. */
 template <enum mma MMA> __device__ static void weights_round(uint32_t a[weight_words(MMA)])
 {
 #pragma unroll
     for (int i = 0; MMA != MMA_BF16 && i < weight_words(MMA); i++) {
+        uint32_t was = no_finite(a[i], 0x00800080u);
         a[i] = half_pair(pair_low(a[i]), pair_high(a[i]));
-        a[i] -= ((a[i] & 0x7FFF7FFFu) + 0x04000400u) >> 15 & 0x00010001u;
+        a[i] -= no_finite(a[i], 0x04000400u) & ~was;
     }
 }
 
@@ -176,13 +185,14 @@ __device__ static void step_product(float sum[step_tiles(MMA)][4],
     }
 }
 
-/* Sums of two rows in their units, .x and .y, as they are. */
+/* Sums of two rows in their units, .x and .y, as they are. Rounded here, on every path: a compiler
+ * that joins it with the addition behind it would not, where a number is too small for all bits. */
 __device__ static void sum_scale(float sum[4], float2 units)
 {
-    sum[0] *= units.x;
-    sum[1] *= units.y;
-    sum[2] *= units.x;
-    sum[3] *= units.y;
+    sum[0] = __fmul_rn(sum[0], units.x);
+    sum[1] = __fmul_rn(sum[1], units.y);
+    sum[2] = __fmul_rn(sum[2], units.x);
+    sum[3] = __fmul_rn(sum[3], units.y);
 }
 
 __device__ static float4 float4_add(float4 a, float4 b)
@@ -591,8 +601,7 @@ __device__ static void tall(const struct product &p, int group, struct product_r
         __syncthreads(); /* this chunk's inputs are there; all are done with the one before */
         chunk_product<MMA, TILES>(sum, a, inputs + chunk % 2 * inputs_words);
         if ((chunk + 1) % PART_CHUNKS == 0 || chunk + 1 == chunks)
-            totals_add<MMA, TILES>(totals, sum,
-                                   units + chunk / PART_CHUNKS % 2 * MMA_ROWS * TILES,
+            totals_add<MMA, TILES>(totals, sum, units + chunk / PART_CHUNKS % 2 * MMA_ROWS * TILES,
                                    chunk < PART_CHUNKS);
         stage_store<MMA, TILES>(inputs + (chunk + 1) % 2 * inputs_words, stage);
         chunk_weights_take<MMA>(a, next);
@@ -686,8 +695,7 @@ static cudaError_t product_mma_launch(const struct cuda_launch *launch, const st
     size_t flat = p->flat_rows > 0 ? flat_bytes(p, KIND) : 0;
     size_t tall = tall_bytes(MMA, TILES); /* 0 of what is not there */
     int blocks = launch->multiprocessors * (TILES == 0 ? 2 : 1);
-    cudaError_t failure =
-        product_allow(launch, (const void *)product_mma_kernel<MMA, KIND, TILES>);
+    cudaError_t failure = product_allow(launch, (const void *)product_mma_kernel<MMA, KIND, TILES>);
     if (failure != cudaSuccess)
         return failure;
     KERNEL_LAUNCH((product_mma_kernel<MMA, KIND, TILES>), (unsigned)blocks, THREADS,

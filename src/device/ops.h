@@ -48,8 +48,8 @@ struct op_add {
 /* out[m][n] = sum over k of in[m][k] x weight[n][k], + bias[n]. f32 accumulation, k rising. Here
  * and in feed-forward networks a device may round inputs to bf16 where the weight is bf16, and take
  * the two of a pair in either order; or round both to fp16, inputs in units by up to 2^-11 of
- * themselves and 2^-38 of the largest within 512 neighbours, weights by up to 2^-25 (those beyond
- * 65504 become that); and where it is int4 round inputs (times the scales that they have) by up to
+ * themselves and 2^-38 of the largest within 512 neighbours or of 2^-100 (2^126 and more gives no
+ * number), weights by up to 2^-25 (finite ones beyond 65504 become that); and where it is int4 round inputs (times the scales that they have) by up to
  * 2^-14 of the largest within 128 neighbours. Bytes: the weight once. Flops: 2 x row_count x rows x
  * columns.
  */

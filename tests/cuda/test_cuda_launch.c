@@ -21,21 +21,6 @@ Test(cuda_launch, of_numbers_at_their_ends)
     device_destroy(device);
 }
 
-Test(cuda_launch, of_inputs_and_weights_of_any_size)
-{
-    static const int capabilities[] = {70, 75, 86, 90};
-    for (size_t i = 0; i < sizeof capabilities / sizeof *capabilities; i++) {
-        char name[16];
-        bool takes_halves = capabilities[i] < CUDA_BF16_CAPABILITY;
-        cr_assert(simt_capability_set(capabilities[i]));
-        snprintf(name, sizeof name, "cuda, sm_%d", capabilities[i]);
-        struct device *device = device_open(1);
-        check_rows_of_any_size(device, takes_halves, name);
-        check_weights_of_any_size(device, takes_halves, name);
-        device_destroy(device);
-    }
-}
-
 /* What the device itself does not put on a stream. */
 Test(cuda_launch, of_nothing_launches_nothing)
 {

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "checks.h"
 #include "contracts.h"
 #include "cuda_tools.h"
 #include "kernels/cuda/launch.h"
@@ -86,5 +87,27 @@ ParameterizedTest(struct combination *of, cuda_operations, hold_their_contracts)
     contracts_check(&ways, of->op);
     gpu_check_kernels(of->op == OP_COPY || of->op == OP_FILL ? 0 : 1);
     device_destroy(device);
+    gpu_check_nothing_left();
+}
+
+/* In a suite of its own: it is no combination that PHASOR_TEST_ONLY names. */
+TestSuite(cuda_sizes, .timeout = 300);
+
+Test(cuda_sizes, inputs_and_weights_of_any_size)
+{
+    for (int i = 0; i < CAPABILITY_COUNT; i++) {
+        struct error err;
+        struct device *device;
+        char name[32];
+        int found = gpu_capability_use(capabilities[i]);
+        if (found == 0)
+            continue;
+        snprintf(name, sizeof name, "cuda, sm_%d", found);
+        cr_assert_eq(device_cuda_create(&device, &(struct gpu_share){.ordinal = 0}, &err),
+                     STATUS_OK, "%s", err.message);
+        check_rows_of_any_size(device, found < CUDA_BF16_CAPABILITY, name);
+        check_weights_of_any_size(device, found < CUDA_BF16_CAPABILITY, name);
+        device_destroy(device);
+    }
     gpu_check_nothing_left();
 }
