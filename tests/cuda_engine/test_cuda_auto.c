@@ -16,7 +16,13 @@
 #include "simt_control.h"
 #include "wave_tools.h"
 
-TestSuite(cuda_auto, .timeout = 250);
+/* A backup that the user has in the cache would be decoded on. */
+static void cache_leave(void)
+{
+    cr_assert_eq(setenv("PHASOR_CACHE", tools_path(tools_folder(), "cache"), 1), 0);
+}
+
+TestSuite(cuda_auto, .timeout = 250, .init = cache_leave);
 
 #define MIB ((size_t)1 << 20)
 
