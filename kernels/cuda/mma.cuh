@@ -1,5 +1,5 @@
-/* The matrix instructions that the fast paths stand on; for the host their meaning, by shuffles, so
- * that everything around them is tested there. GPUs from sm_80 on multiply bf16, those before fp16
+/* The matrix instructions that the fast paths stand on; for the host their meaning, so that
+ * everything around them is tested there. GPUs from sm_80 on multiply bf16, those before fp16
  * alone, Volta's with operands in other lanes than all later ones. All lanes call them. */
 #ifndef PHASOR_KERNELS_CUDA_MMA_CUH
 #define PHASOR_KERNELS_CUDA_MMA_CUH
@@ -15,24 +15,45 @@ template <bool BF16> static inline float2 mma_widen(uint32_t pair)
                        __half2float(__ushort_as_half((uint16_t)(pair >> 16))));
 }
 
-template <bool BF16> static inline float mma_pair(float sum, uint32_t left, uint32_t right)
+static inline float mma_pair(float sum, float2 a, float2 b)
 {
-    float2 a = mma_widen<BF16>(left), b = mma_widen<BF16>(right);
     return fmaf(a.y, b.y, fmaf(a.x, b.x, sum));
+}
+
+/* What each lane of the block's warps brings: a lane sees that of its warp between the two calls.
+ */
+typedef float2 mma_pairs[WARP][6];
+
+template <bool BF16>
+static inline const mma_pairs &mma_bring(const uint32_t *a, int a_count, const uint32_t *b)
+{
+    static mma_pairs brought[1024 / WARP];
+    float2 *own = brought[warp_id()][lane_id()];
+    for (int i = 0; i < a_count; i++)
+        own[i] = mma_widen<BF16>(a[i]);
+    own[a_count] = mma_widen<BF16>(b[0]);
+    own[a_count + 1] = mma_widen<BF16>(b[1]);
+    __syncwarp();
+    return brought[warp_id()];
+}
+
+static inline void mma_leave()
+{
+    __syncwarp();
 }
 
 template <bool BF16>
 static inline void mma_16_8_16(float sum[4], const uint32_t a[4], const uint32_t b[2])
 {
     int g = lane_id() / 4, t = lane_id() % 4;
+    const mma_pairs &of = mma_bring<BF16>(a, 4, b);
     for (int pair = 0; pair < 8; pair++) {
         int high = pair / 4, from = pair % 4;
-        for (int i = 0; i < 4; i++) {
-            uint32_t left = __shfl_sync(ALL_LANES, a[i / 2 + 2 * high], g * 4 + from);
-            uint32_t right = __shfl_sync(ALL_LANES, b[high], (2 * t + i % 2) * 4 + from);
-            sum[i] = mma_pair<BF16>(sum[i], left, right);
-        }
+        for (int i = 0; i < 4; i++)
+            sum[i] = mma_pair(sum[i], of[g * 4 + from][i / 2 + 2 * high],
+                              of[(2 * t + i % 2) * 4 + from][4 + high]);
     }
+    mma_leave();
 }
 #endif
 
@@ -84,16 +105,17 @@ __device__ inline void mma_volta(float left[4], float right[4], const uint32_t a
 {
 #if defined(SIMT_HOST)
     int first = lane_id() / 4 % 4 * 4; /* lane of the quad-pair */
+    const mma_pairs &of = mma_bring<false>(a, 2, b);
     for (int pair = 0; pair < 2; pair++) {
         for (int i = 0; i < 8; i++) {
             int row = lane_id() % 2 + i % 4 / 2 * 2 + lane_id() / 16 * 4;
             int column = lane_id() / 2 % 2 * 2 + i % 2 + i / 4 * 4;
-            uint32_t of_a = __shfl_sync(ALL_LANES, a[pair], first + row % 4 + row / 4 * 16);
-            uint32_t of_b = __shfl_sync(ALL_LANES, b[pair], first + column % 4 + column / 4 * 16);
             float *sum = i < 4 ? &left[i] : &right[i - 4];
-            *sum = mma_pair<false>(*sum, of_a, of_b);
+            *sum = mma_pair(*sum, of[first + row % 4 + row / 4 * 16][pair],
+                            of[first + column % 4 + column / 4 * 16][2 + pair]);
         }
     }
+    mma_leave();
 #elif __CUDA_ARCH__ >= 700 && __CUDA_ARCH__ < 750
     asm("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%0, %1, %2, %3, %4, %5, %6, %7}, "
         "{%8, %9}, {%10, %11}, {%0, %1, %2, %3, %4, %5, %6, %7};"
