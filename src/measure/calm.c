@@ -1,7 +1,6 @@
 #include "measure/calm.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <time.h>
 
 #include "base/system.h"
@@ -16,8 +15,6 @@
 
 /* While a probe is slow. */
 #define NAP_NANOSECONDS 50000000
-
-#define FIRST_PROBES 9
 
 void calm_init(struct calm *out, const struct calm_params *params)
 {
@@ -119,21 +116,15 @@ static enum status meter_probe(double *out, void *context, enum calm_probe which
     return status;
 }
 
-static int compare_seconds(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* The first one finds caches and clocks as nothing else does. */
+/* As the meter has it of any point, behind a probe that finds caches and clocks as no other does. */
 static enum status usual_find(double *out, struct calm_meter *calm, enum calm_probe which,
                               struct error *err)
 {
-    double seconds[FIRST_PROBES];
-    for (int i = -1; i < FIRST_PROBES; i++)
-        TRY(meter_probe(&seconds[i < 0 ? 0 : i], calm, which, err));
-    qsort(seconds, FIRST_PROBES, sizeof *seconds, compare_seconds);
-    *out = seconds[FIRST_PROBES / 2];
+    struct work_shape work = probe_work(calm->meter, which);
+    struct measured found;
+    TRY(meter_probe(out, calm, which, err));
+    TRY(meter_work(&found, calm->meter, &work, err));
+    *out = found.seconds;
     return STATUS_OK;
 }
 

@@ -55,7 +55,7 @@ struct calm_meter {
 };
 
 /* Probes are products: of 32 rows with 2 MiB of weights, and of one with 16 MiB, or less where the
- * meter has less. What is usual at first is the median of some. Of `params` those of a probe are
+ * meter has less. What is usual at first is measured as a point. Of `params` those of a probe are
  * not read. */
 enum status calm_meter_init(struct calm_meter *out, struct meter *meter,
                             const struct calm_params *params, struct error *err) MUST_CHECK;
