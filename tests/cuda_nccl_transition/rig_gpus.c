@@ -7,8 +7,6 @@
 #include "nccl_stub_use.h"
 #include "sweep.h"
 
-#define QUICK_STEP 16
-
 const int *rig_gpus(int rank_count)
 {
     static int gpus[COMM_RANKS_MAX];
@@ -20,25 +18,4 @@ const int *rig_gpus(int rank_count)
     stub()->jitter_set(draw % 4);
     gpu_order_use(GPU_FORWARD, draw % 5);
     return gpus;
-}
-
-size_t rig_case_step(void)
-{
-    return (size_t)sweep_step(QUICK_STEP);
-}
-
-size_t rig_case_first(size_t count)
-{
-    size_t step = rig_case_step();
-    return (size_t)sweep_first(step < count ? step : count) - 1;
-}
-
-bool rig_gpu_has_more(void)
-{
-    return false;
-}
-
-uint64_t rig_gpu_pageable_bytes(void)
-{
-    return gpu_pageable_bytes();
 }

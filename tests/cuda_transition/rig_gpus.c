@@ -6,8 +6,6 @@
 #include "gpu.h"
 #include "sweep.h"
 
-#define QUICK_STEP 16
-
 const int *rig_gpus(int rank_count)
 {
     static int gpus[COMM_RANKS_MAX];
@@ -21,29 +19,4 @@ const int *rig_gpus(int rank_count)
         gpus[r] = r % used;
     gpu_order_use(orders[draw / 2 % 3], draw % 5);
     return gpus;
-}
-
-size_t rig_case_step(void)
-{
-    return (size_t)sweep_step(QUICK_STEP);
-}
-
-size_t rig_case_first(size_t count)
-{
-    size_t step = rig_case_step();
-    return (size_t)sweep_first(step < count ? step : count) - 1;
-}
-
-bool rig_gpu_has_more(void)
-{
-    static uint64_t before;
-    uint64_t now = gpu_pieces();
-    bool has_more = now > before || now == GPU_PIECES_UNKNOWN;
-    before = now;
-    return has_more;
-}
-
-uint64_t rig_gpu_pageable_bytes(void)
-{
-    return gpu_pageable_bytes();
 }
