@@ -71,8 +71,10 @@ sed -i 's/cpu:1/cpu:2/' "$scratch/liar"
 compare 0 "$scratch/liar" --reference cpu:2 cpu:1
 grep -q "^agrees .* 0 of 3 answers equal, 6 tokens" "$scratch/said" || fail "what is close is not told apart"
 
-compare 1 "$phasor" cpu:3
-grep -q "cpu:3: plans are listed for 1, 2, 4, 8 devices" "$scratch/said" || fail "no word of three devices"
+for devices in cpu:3 cpu:x gpu:0 cuda:0-; do
+    compare 2 "$phasor" "$devices"
+    grep -q "$devices: give cpu:N, .* of 1, 2, 4, 8 devices" "$scratch/said" || fail "no word of $devices"
+done
 printf '#!/bin/sh\necho broken >&2; exit 1\n' >"$scratch/liar"
 compare 1 "$scratch/liar" cpu:2
 grep -q "same-answers: exit code 1: broken" "$scratch/said" || fail "a program that fails is not told"
