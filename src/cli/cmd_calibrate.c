@@ -60,7 +60,8 @@ static void print_result(const struct phasor_calibrate_result *result, const cha
     if (result->disturbed > 0) {
         snprintf(text, sizeof text,
                  "%" PRIu64
-                 " measurements, of two a point, while something slowed the machine down",
+                 " measurements, of two a point, while something slowed the machine down; "
+                 "--overwrite measures anew when it is quiet",
                  result->disturbed);
         table_row("disturbed", text);
     }

@@ -49,9 +49,9 @@ struct op_add {
  * and in feed-forward networks a device may round inputs to bf16 where the weight is bf16, and take
  * the two of a pair in either order; or round both to fp16, inputs in units by up to 2^-11 of
  * themselves and 2^-38 of the largest within 512 neighbours or of 2^-100 (2^126 and more gives no
- * number), weights by up to 2^-25 (finite ones beyond 65504 become that); and where it is int4 round inputs (times the scales that they have) by up to
- * 2^-14 of the largest within 128 neighbours. Bytes: the weight once. Flops: 2 x row_count x rows x
- * columns.
+ * number), weights by up to 2^-25 (finite ones beyond 65504 become that); and where it is int4
+ * round inputs (times the scales that they have) by up to 2^-14 of the largest within 128
+ * neighbours. Bytes: the weight once. Flops: 2 x row_count x rows x columns.
  */
 struct op_matmul {
     float *out;           /* [row_count][out_stride], columns 0 .. round_up(rows, 16) - 1 */
