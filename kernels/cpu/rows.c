@@ -101,47 +101,6 @@ void KERNEL(shared_add)(const struct op_shared_add *op, struct share *share)
     }
 }
 
-/* The lanes' best, of equal values the first. */
-static struct largest lanes_best(vec best, veci at)
-{
-    float value = vec_max_lane(best);
-    veci is_best = best == vec_all(value);
-    int32_t first = -veci_max_lane((is_best & -at) | (~is_best & INT32_MIN));
-    return (struct largest){value, value > -INFINITY ? first : LARGEST_NONE};
-}
-
-/* Fewer values than lanes, and -infinity behind them. */
-static vec load_last(const float *from, int64_t count)
-{
-    float last[LANES];
-    for (int64_t i = 0; i < LANES; i++)
-        last[i] = i < count ? from[i] : -INFINITY;
-    return vec_load(last);
-}
-
-static struct largest row_largest(const float *row, int64_t dim)
-{
-    vec best = vec_all(-INFINITY);
-    veci at = {0}, here = lane_numbers(), broken = {0};
-    for (int64_t i = 0; i < dim; i += LANES, here += LANES) {
-        vec values = dim - i < LANES ? load_last(row + i, dim - i) : vec_load(row + i);
-        veci is_larger = values > best;
-        broken |= ~(values < vec_all(INFINITY));
-        best = vec_max(values, best);
-        at = (is_larger & here) | (~is_larger & at);
-    }
-    if (veci_max_lane(-broken) != 0)
-        return (struct largest){NAN, LARGEST_BROKEN};
-    return lanes_best(best, at);
-}
-
-void KERNEL(largest)(const struct op_largest *op, struct share *share)
-{
-    int64_t row;
-    while ((row = share_take(share)) < op->row_count)
-        op->out[row] = row_largest(op->in + row * op->stride, op->dim);
-}
-
 void KERNEL(gather)(const struct op_gather *op, struct share *share)
 {
     struct row_range rows;

@@ -75,7 +75,8 @@ cudaError_t cuda_ffn_down(const struct cuda_launch *launch, const struct op_ffn_
 
 cudaError_t cuda_combine(const struct cuda_launch *launch, const struct op_combine *op);
 cudaError_t cuda_shared_add(const struct cuda_launch *launch, const struct op_shared_add *op);
-cudaError_t cuda_largest(const struct cuda_launch *launch, const struct op_largest *op);
+cudaError_t cuda_choose(const struct cuda_launch *launch, const struct op_choose *op);
+cudaError_t cuda_candidates(const struct cuda_launch *launch, const struct op_candidates *op);
 cudaError_t cuda_gather(const struct cuda_launch *launch, const struct op_gather *op);
 cudaError_t cuda_dequantize(const struct cuda_launch *launch, const struct op_dequantize *op);
 

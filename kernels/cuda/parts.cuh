@@ -122,6 +122,22 @@ __device__ inline int warp_prefix(int value)
     return value;
 }
 
+/* Of the threads before this one, how many say yes; *all: how many of the block do. Every thread
+ * of the block calls it. `kept` is [WARP] of shared memory. */
+__device__ inline int block_rank(bool yes, int *all, int *kept)
+{
+    unsigned voters = __ballot_sync(ALL_LANES, yes);
+    int before = __popc(voters & ((1u << lane_id()) - 1));
+    __syncthreads(); /* all have read what the last call left */
+    if (lane_id() == 0)
+        kept[warp_id()] = __popc(voters);
+    __syncthreads();
+    int count = lane_id() < (int)(blockDim.x / WARP) ? kept[lane_id()] : 0;
+    int sums = warp_prefix(count);
+    *all = __shfl_sync(ALL_LANES, sums, WARP - 1);
+    return before + __shfl_sync(ALL_LANES, sums - count, warp_id());
+}
+
 /* x / (1 + e^-x), with the accurate exponential. */
 __device__ inline float silu(float x)
 {

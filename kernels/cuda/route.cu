@@ -6,15 +6,15 @@
 #define ROUTE_WARPS   4
 #define ROUTE_THREADS (ROUTE_WARPS * WARP)
 
-/* A candidate for the next choice; id -1: none. */
-struct candidate {
+/* An expert that may be the next choice; id -1: none. */
+struct scored {
     float score;
     int id;
 };
 
 /* Larger scores first, of equal ones the lower id. Where one of a token's is no number all are: the
  * softmax has divided them by its sum. */
-__device__ static bool candidate_is_better(struct candidate a, struct candidate b)
+__device__ static bool is_better(struct scored a, struct scored b)
 {
     if (a.id < 0 || b.id < 0)
         return a.id >= 0;
@@ -22,12 +22,12 @@ __device__ static bool candidate_is_better(struct candidate a, struct candidate 
     return is_damaged || a.score == b.score ? a.id < b.id : a.score > b.score;
 }
 
-__device__ static struct candidate warp_best(struct candidate best)
+__device__ static struct scored warp_best(struct scored best)
 {
     for (int step = WARP / 2; step > 0; step /= 2) {
-        struct candidate other = {__shfl_xor_sync(ALL_LANES, best.score, step),
-                                  __shfl_xor_sync(ALL_LANES, best.id, step)};
-        if (candidate_is_better(other, best))
+        struct scored other = {__shfl_xor_sync(ALL_LANES, best.score, step),
+                               __shfl_xor_sync(ALL_LANES, best.id, step)};
+        if (is_better(other, best))
             best = other;
     }
     return best;
@@ -60,10 +60,10 @@ __global__ void route_kernel(const struct op_route op)
     float chosen = 0;
     softmax(scores, op.expert_count);
     for (int64_t c = 0; c < op.top_k; c++) {
-        struct candidate best = {0, -1};
+        struct scored best = {0, -1};
         for (int64_t e = lane_id(); e < op.expert_count; e += WARP) {
-            struct candidate next = {scores[e], (int)e};
-            if (next.score != -1.0f && candidate_is_better(next, best))
+            struct scored next = {scores[e], (int)e};
+            if (next.score != -1.0f && is_better(next, best))
                 best = next;
         }
         best = warp_best(best);
@@ -98,22 +98,6 @@ cudaError_t cuda_route(const struct cuda_launch *launch, const struct op_route *
  * time. That reads the choices (4 bytes each, soon in the second-level cache) twice for each place,
  * and needs neither scratch nor a second launch. */
 #define LIST_THREADS 512
-
-/* Of the threads before this one, how many say yes; *all: how many of the block do. Every thread
- * of the block calls it. `kept` is [WARP] of shared memory. */
-__device__ static int block_rank(bool yes, int *all, int *kept)
-{
-    unsigned voters = __ballot_sync(ALL_LANES, yes);
-    int before = __popc(voters & ((1u << lane_id()) - 1));
-    __syncthreads(); /* all have read what the last call left */
-    if (lane_id() == 0)
-        kept[warp_id()] = __popc(voters);
-    __syncthreads();
-    int count = lane_id() < (int)(blockDim.x / WARP) ? kept[lane_id()] : 0;
-    int sums = warp_prefix(count);
-    *all = __shfl_sync(ALL_LANES, sums, WARP - 1);
-    return before + __shfl_sync(ALL_LANES, sums - count, warp_id());
-}
 
 /* Over a block; every thread gets it. */
 __device__ static int block_total(int value, int *kept)

@@ -201,67 +201,6 @@ cudaError_t cuda_shared_add(const struct cuda_launch *launch, const struct op_sh
     return cudaGetLastError();
 }
 
-/* ---- Choice --------------------------------------------------------------------------------- */
-
-/* Whether `a` takes the place of `b`. */
-__device__ static bool is_larger(struct largest a, struct largest b)
-{
-    if (a.at == LARGEST_BROKEN || b.at == LARGEST_BROKEN)
-        return b.at != LARGEST_BROKEN;
-    if (a.at == LARGEST_NONE || b.at == LARGEST_NONE)
-        return a.at != LARGEST_NONE;
-    return a.value > b.value || (a.value == b.value && a.at < b.at);
-}
-
-__device__ static struct largest largest_of(float value, int64_t at)
-{
-    const struct largest none = {-INFINITY, LARGEST_NONE}, broken = {NAN, LARGEST_BROKEN};
-    const struct largest here = {value, (int32_t)at};
-    return !(value < INFINITY) ? broken : value == -INFINITY ? none : here;
-}
-
-__device__ static struct largest warp_largest(struct largest best)
-{
-    for (int step = WARP / 2; step > 0; step /= 2) {
-        struct largest other;
-        other.value = __shfl_xor_sync(ALL_LANES, best.value, step);
-        other.at = __shfl_xor_sync(ALL_LANES, best.at, step);
-        if (is_larger(other, best))
-            best = other;
-    }
-    return best;
-}
-
-/* A block has a row. */
-__global__ void largest_kernel(const struct op_largest op)
-{
-    __shared__ struct largest kept[WARP];
-    const float *in = op.in + (int64_t)blockIdx.x * op.stride;
-    struct largest best = largest_of(-INFINITY, 0);
-    for (int64_t i = threadIdx.x; i < op.dim; i += blockDim.x) {
-        struct largest here = largest_of(in[i], i);
-        if (is_larger(here, best))
-            best = here;
-    }
-    best = warp_largest(best);
-    if (lane_id() == 0)
-        kept[warp_id()] = best;
-    __syncthreads();
-    best = warp_largest(lane_id() < (int)(blockDim.x / WARP) ? kept[lane_id()]
-                                                             : largest_of(-INFINITY, 0));
-    if (threadIdx.x == 0)
-        op.out[blockIdx.x] = best;
-}
-
-cudaError_t cuda_largest(const struct cuda_launch *launch, const struct op_largest *op)
-{
-    if (op->row_count == 0)
-        return cudaSuccess;
-    KERNEL_LAUNCH((largest_kernel), (unsigned)op->row_count, row_threads(op->dim), 0,
-                  launch->stream, *op);
-    return cudaGetLastError();
-}
-
 /* ---- Gather --------------------------------------------------------------------------------- */
 
 /* Blocks [rows][pieces of a row]; `units` of T are a row. */

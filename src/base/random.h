@@ -17,9 +17,15 @@ static inline uint64_t random_mix(uint64_t z)
     return z ^ (z >> 31);
 }
 
+/* What all draws of a seed and a position have in common: each is random_mix(key ^ index). */
+static inline uint64_t random_key(uint64_t seed, uint64_t position)
+{
+    return random_mix(random_mix(seed) ^ position);
+}
+
 static inline uint64_t random_at(uint64_t seed, uint64_t position, uint64_t index)
 {
-    return random_mix(random_mix(random_mix(seed) ^ position) ^ index);
+    return random_mix(random_key(seed, position) ^ index);
 }
 
 /* Uniform in (0, 1), never 0 or 1: 52 bits and half a step. */

@@ -60,7 +60,8 @@ struct device_ops {
     void (*ffn_down)(struct stream *stream, const struct op_ffn_down *op);
     void (*combine)(struct stream *stream, const struct op_combine *op);
     void (*shared_add)(struct stream *stream, const struct op_shared_add *op);
-    void (*largest)(struct stream *stream, const struct op_largest *op);
+    void (*choose)(struct stream *stream, const struct op_choose *op);
+    void (*candidates)(struct stream *stream, const struct op_candidates *op);
     void (*gather)(struct stream *stream, const struct op_gather *op);
     void (*dequantize)(struct stream *stream, const struct op_dequantize *op);
 

@@ -242,17 +242,49 @@ struct op_shared_add {
     int64_t stride;
 };
 
-/* The largest value of each row and its place, of equal ones the first: a greedy choice among
- * logits. */
-#define LARGEST_NONE   (-1) /* all are -infinity */
-#define LARGEST_BROKEN (-2) /* one is NaN or +infinity */
-struct largest {
-    float value;
-    int32_t at; /* or one of those, with `value` -infinity or NaN */
+/* A token of each row's logits: the largest, of equal ones the first; or a random one, each with
+ * the probability that its logit has at a temperature (device/draw.h). Of several devices that each
+ * have a part of the vocabulary the highest score decides, of equal ones the first token. */
+#define CHOSEN_NONE   (-1) /* all are -infinity */
+#define CHOSEN_BROKEN (-2) /* one is NaN or +infinity */
+struct chosen {
+    double score; /* of the token among the others: its logit, or its draw */
+    int32_t at;   /* its place in the row; or one of those, with -infinity or NaN for the others */
+    float logit;
 };
-struct op_largest {
-    struct largest *out; /* [row_count] */
-    const float *in;     /* [row_count][stride] */
+struct draw {
+    double temperature; /* 0: none is drawn, the largest is wanted */
+    uint64_t key;       /* of the row: random_key(seed, position) */
+};
+struct op_choose {
+    struct chosen *out;       /* [row_count] */
+    const float *in;          /* [row_count][stride] */
+    const struct draw *draws; /* [row_count], or NULL: the largest of each row */
+    int64_t row_count;
+    int64_t dim; /* > 0 */
+    int64_t stride;
+    int64_t first_token; /* the token of a row's first place, for its draws */
+};
+
+/* What limited draws and log-probabilities need of each row's logits: the highest ones, and sums
+ * over all of them. These are off by up to 2^-17 of themselves: exponents are f32. */
+#define CANDIDATES_MAX 64
+struct candidate {
+    float logit;
+    int32_t at;
+};
+struct candidates {
+    double sum;  /* of exp(logit - the highest), */
+    double mass; /* of exp((logit - the highest) / temperature); at temperature 0 it is the sum */
+    int64_t
+        count; /* min(dim, CANDIDATES_MAX); or CHOSEN_NONE or CHOSEN_BROKEN, and all else is 0 */
+    struct candidate top[CANDIDATES_MAX]; /* [count] in falling order, of equal ones the first
+                                           * first; behind them 0 */
+};
+struct op_candidates {
+    struct candidates *out;   /* [row_count] */
+    const float *in;          /* [row_count][stride] */
+    const struct draw *draws; /* [row_count]: temperatures; or NULL: all are 0 */
     int64_t row_count;
     int64_t dim; /* > 0 */
     int64_t stride;

@@ -58,6 +58,7 @@ struct generator {
     struct sequence **of_segment;       /* [sequence_count_max] */
     struct wanted_row *wanted;          /* [batch_token_max] */
     int32_t head_rows[EXEC_LOGIT_ROWS]; /* those of the wanted that the head computes at a time */
+    struct draw head_draws[EXEC_LOGIT_ROWS];
     struct token_logprob top[LOGPROBS_MAX];
     struct generator_counters counters;
     struct stage_total stages[STAGE_KIND_COUNT]; /* of the executor, after the last step */

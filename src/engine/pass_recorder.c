@@ -273,8 +273,8 @@ static enum status choose(struct pass_recorder *recorder, const struct exec_head
     return STATUS_OK;
 }
 
-/* As a step of the generator that draws tokens: all logits come to the host, which is what the
- * planner prices; a greedy step leaves them on the device. */
+/* As a step of the generator whose logits all come to the host, which is what the planner prices;
+ * where the devices choose tokens they stay there. */
 static enum status pass_run(struct pass_recorder *recorder, const struct pass_case *of,
                             struct error *err)
 {

@@ -283,14 +283,17 @@ static void wanted_set(struct exec *exec, const struct exec_head *head)
         ASSERT(head->rows[i - 1] <= head->rows[i]);
     exec->wanted = head->rows;
     exec->wanted_count = head->row_count;
-    exec->wants_largest = head->is_greedy;
+    exec->wants_chosen = head->wants_chosen;
+    exec->wants_candidates = head->wants_candidates;
+    exec->skips_logits = head->skips_logits;
+    exec->draws = head->draws;
 }
 
 static void found_get(struct exec *exec, struct exec_head *head)
 {
-    if (head->is_greedy)
-        head_merge(exec);
-    head->largest = exec->largest;
+    head_merge(exec);
+    head->chosen = exec->chosen;
+    head->candidates = exec->candidates;
     head->logits = exec->logits;
     head->stride = round_up(exec->config->vocab_count, PACK_BLOCK);
 }

@@ -67,19 +67,21 @@ enum status exec_forward(struct exec *exec, struct kv_cache *cache, enum layer_f
                          const struct exec_segment *segments, int64_t segment_count,
                          struct error *err) MUST_CHECK;
 
-/* Rows of a pass whose logits are wanted, and what is found: all logits, or for a greedy choice the
- * largest of each row, which needs no logits on the host. What is found is valid until the next
- * call. */
+/* Rows of a pass whose logits are wanted, and what is found: the logits; what needs none on the
+ * host, because the devices look at them (device/ops.h): a token of each row, and its candidates.
+ * What is found is valid until the next call. */
 #define EXEC_LOGIT_ROWS 64
 struct exec_head {
     const int32_t *rows; /* token indices in the pass, in rising order; borrowed for the call */
     int64_t row_count;   /* 0 to EXEC_LOGIT_ROWS */
-    bool is_greedy;
+    bool wants_chosen, wants_candidates; /* whether they are found */
+    bool skips_logits;
+    const struct draw *draws; /* [row_count], borrowed for the call; or NULL: none is drawn */
 
-    float *logits; /* found: [row_count][stride], f32, host memory, not where is_greedy */
+    float *logits; /* found where not skipped: [row_count][stride], f32, host memory */
     int64_t stride;
-    const struct largest *largest; /* found where is_greedy: the value and its token; or
-                                    * LARGEST_BROKEN or LARGEST_NONE, the logits are no numbers */
+    const struct chosen *chosen;         /* of each row, with a token for its place */
+    const struct candidates *candidates; /* likewise */
 };
 
 /* exec_forward and exec_head in one run of the ranks, so that the host wakes them once. Where it

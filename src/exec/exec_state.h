@@ -48,7 +48,9 @@ struct activations {
     float *own_finals;              /* [EXEC_LOGIT_ROWS][hidden] */
     float *finals;                  /* [EXEC_LOGIT_ROWS][hidden], of all ranks */
     float *logits;                  /* [EXEC_LOGIT_ROWS][own vocab] */
-    struct largest *largest;        /* [EXEC_LOGIT_ROWS], of own vocab */
+    struct draw *draws;             /* [EXEC_LOGIT_ROWS] */
+    struct chosen *chosen;          /* [EXEC_LOGIT_ROWS], of own vocab */
+    struct candidates *candidates;  /* likewise */
 };
 
 /* Which of row_offsets. */
@@ -56,16 +58,18 @@ enum row_kind { ROWS_OWN, ROWS_GROUP, ROWS_ALL, ROW_KIND_COUNT };
 
 /* Host memory from which and to which copies go. */
 struct staging {
-    float *rope;             /* as the activations of these names */
-    int32_t *ids;            /* [held] */
-    int32_t *embed_rows;     /* [own] */
-    int32_t *row_offsets;    /* [ROW_KIND_COUNT][2] */
-    int32_t *tables;         /* [2][expert_count]: group_of, local_of */
-    int32_t *all_counts;     /* [N][Ee] */
-    int64_t *sent;           /* [N][Ee]: the same for the formulas of layout/traffic.h */
-    int32_t *logit_rows;     /* [EXEC_LOGIT_ROWS] */
-    struct largest *largest; /* [EXEC_LOGIT_ROWS] */
-    int32_t *choices;        /* [own][ids | weights]: for exec_record_routing */
+    float *rope;           /* as the activations of these names */
+    int32_t *ids;          /* [held] */
+    int32_t *embed_rows;   /* [own] */
+    int32_t *row_offsets;  /* [ROW_KIND_COUNT][2] */
+    int32_t *tables;       /* [2][expert_count]: group_of, local_of */
+    int32_t *all_counts;   /* [N][Ee] */
+    int64_t *sent;         /* [N][Ee]: the same for the formulas of layout/traffic.h */
+    int32_t *logit_rows;   /* [EXEC_LOGIT_ROWS] */
+    struct draw *draws;    /* [EXEC_LOGIT_ROWS] */
+    struct chosen *chosen; /* [EXEC_LOGIT_ROWS] */
+    struct candidates *candidates;
+    int32_t *choices; /* [own][ids | weights]: for exec_record_routing */
 };
 
 /* Strides in values, each a multiple of 16 but `choices`, and the rows that buffers hold: the same
@@ -175,11 +179,13 @@ struct exec {
     struct pass pass;   /* that runs or ran last */
     int32_t *routing;   /* see exec_record_routing */
     struct exec_hooks hooks;
-    float *logits;                           /* [EXEC_LOGIT_ROWS][vocab] */
-    struct largest largest[EXEC_LOGIT_ROWS]; /* of all vocabulary */
-    const int32_t *wanted;                   /* of struct exec_head */
+    float *logits;                         /* [EXEC_LOGIT_ROWS][vocab] */
+    struct chosen chosen[EXEC_LOGIT_ROWS]; /* of all vocabulary */
+    struct candidates candidates[EXEC_LOGIT_ROWS];
+    const int32_t *wanted; /* of struct exec_head */
     int64_t wanted_count;
-    bool wants_largest;
+    bool wants_chosen, wants_candidates, skips_logits;
+    const struct draw *draws;
 };
 
 /* How many of a rank's expert places there are. */
@@ -213,7 +219,7 @@ void embedding_run(struct rank *rank);
 enum status layer_run(struct rank *rank, int64_t index, struct error *err) MUST_CHECK;
 void head_run(struct rank *rank);
 
-/* head.c: when all ranks have run it with `wants_largest`. */
+/* head.c: when all ranks have run it with what devices find. */
 void head_merge(struct exec *exec);
 
 /* layer.c: normed rows of the whole attention group; where a rank leaves its partial sums for them;

@@ -98,7 +98,9 @@ struct buffer {
     int64_t count;
 };
 
-#define LARGEST_VALUES (int64_t)(sizeof(struct largest) / 4)
+#define CHOSEN_VALUES     (int64_t)(sizeof(struct chosen) / 4)
+#define DRAW_VALUES       (int64_t)(sizeof(struct draw) / 4)
+#define CANDIDATES_VALUES (int64_t)(sizeof(struct candidates) / 4)
 
 /* Lays buffers one after another; with `base` NULL it only counts. */
 static int64_t buffers_place(const struct buffer *buffers, size_t buffer_count, char *base)
@@ -160,7 +162,9 @@ static int64_t activations_place(struct activations *act, char *base, const stru
         {&act->own_finals, EXEC_LOGIT_ROWS * dim->hidden},
         {&act->finals, joins * EXEC_LOGIT_ROWS * dim->hidden},
         {&act->logits, EXEC_LOGIT_ROWS * dim->vocab},
-        {&act->largest, EXEC_LOGIT_ROWS * LARGEST_VALUES},
+        {&act->draws, EXEC_LOGIT_ROWS * DRAW_VALUES},
+        {&act->chosen, EXEC_LOGIT_ROWS * CHOSEN_VALUES},
+        {&act->candidates, EXEC_LOGIT_ROWS * CANDIDATES_VALUES},
     };
     return buffers_place(buffers, sizeof buffers / sizeof buffers[0], base);
 }
@@ -178,7 +182,9 @@ static int64_t staging_place(struct staging *staging, char *base, const struct d
         {&staging->all_counts, table},
         {&staging->sent, 2 * table},
         {&staging->logit_rows, EXEC_LOGIT_ROWS},
-        {&staging->largest, EXEC_LOGIT_ROWS * LARGEST_VALUES},
+        {&staging->draws, EXEC_LOGIT_ROWS * DRAW_VALUES},
+        {&staging->chosen, EXEC_LOGIT_ROWS * CHOSEN_VALUES},
+        {&staging->candidates, EXEC_LOGIT_ROWS * CANDIDATES_VALUES},
         {&staging->choices, dim->own_max * dim->choices},
     };
     return buffers_place(buffers, sizeof buffers / sizeof buffers[0], base);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
-#include "base/random.h"
+#include "device/draw.h"
 
 enum status sampler_init(struct sampler *out, int64_t vocab_count, struct error *err)
 {
@@ -44,7 +44,7 @@ double sampler_log_sum_exp(const float *logits, int64_t count)
 
 static bool ranks_before(struct candidate a, struct candidate b)
 {
-    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+    return a.logit > b.logit || (a.logit == b.logit && a.at < b.at);
 }
 
 static int compare_rank(const void *a, const void *b)
@@ -115,21 +115,18 @@ static int32_t largest(const float *logits, int64_t count)
     return (int32_t)best;
 }
 
-/* The running winner of logit / temperature - log(-log(u)). */
+/* The running winner. */
 struct race {
-    const struct sampler_choice *choice;
+    struct draw draw;
     double best;
     int32_t id;
 };
 
 static void race_enter(struct race *race, float logit, int32_t id)
 {
-    double scaled = (double)logit / race->choice->temperature;
-    double u = random_unit(random_at(race->choice->seed, race->choice->position, (uint64_t)id));
-    /* -log(u) >= 1 - u: whoever fails this cannot win, and two logarithms are saved. */
-    if (race->id >= 0 && 1 - u >= exp(scaled - race->best))
+    if (race->id >= 0 && !draw_may_pass(&race->draw, logit, id, race->best))
         return;
-    double score = scaled - log(-log(u));
+    double score = draw_score(&race->draw, logit, id);
     if (race->id < 0 || score > race->best) {
         race->best = score;
         race->id = id;
@@ -139,7 +136,7 @@ static void race_enter(struct race *race, float logit, int32_t id)
 static int32_t choose_from_all(const struct sampler *sampler, const float *logits,
                                const struct sampler_choice *choice)
 {
-    struct race race = {.choice = choice, .id = -1};
+    struct race race = {.draw = sampler_draw(choice), .id = -1};
     for (int64_t i = 0; i < sampler->vocab_count; i++)
         race_enter(&race, logits[i], (int32_t)i);
     return race.id;
@@ -173,39 +170,86 @@ static double mass_sum(const struct candidate *ranked, int64_t count,
     return sum;
 }
 
+/* At most so many tokens are left. */
+static int64_t limit_of(const struct sampler_choice *choice, int64_t vocab_count)
+{
+    return choice->top_k > 0 && choice->top_k < vocab_count ? choice->top_k : vocab_count;
+}
+
+/* The lowest logit that min_p leaves, less the highest. */
+static double floor_of(const struct sampler_choice *choice)
+{
+    return choice->min_p > 0 ? log(choice->min_p) * choice->temperature : -INFINITY;
+}
+
+/* How many of the ranked candidates the limits keep; 0: these `count` do not tell. `all` is the
+ * mass of the whole vocabulary above the floor, on the highest logit, or NaN: not known. With top_k
+ * the mass is that of its tokens alone, all of which then are ranked. */
+static int64_t kept_of(const struct candidate *ranked, int64_t count, int64_t vocab_count,
+                       double all, const struct sampler_choice *choice)
+{
+    const int64_t limit = limit_of(choice, vocab_count);
+    const double floor = floor_of(choice);
+    int64_t above = count;
+    while (above > 1 && (double)ranked[above - 1].logit - (double)ranked[0].logit < floor)
+        above--;
+    bool is_all = count == limit || above < count;
+    if (choice->top_p >= 1)
+        return is_all ? above : 0;
+    bool is_whole = limit == vocab_count && !isnan(all);
+    double total = is_whole ? all : is_all ? mass_sum(ranked, above, choice) : (double)NAN;
+    int64_t kept = nucleus(ranked, above, total, choice);
+    return kept > 0 || !is_all ? kept : above; /* rounding: all hold a hair less than top_p */
+}
+
+/* Of all logits that are not below the floor. */
+static double mass_of_all(const float *logits, int64_t count, const struct sampler_choice *choice)
+{
+    const float most = logits[largest(logits, count)];
+    const double floor = floor_of(choice);
+    double all = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if ((double)logits[i] - (double)most >= floor)
+            all += mass_of(choice, logits[i], most);
+    }
+    return all;
+}
+
 /* Ranks as many candidates as the limits can keep, and says how many they keep. */
 static int64_t keep_candidates(struct sampler *sampler, const float *logits,
                                const struct sampler_choice *choice, const struct candidate **ranked)
 {
-    int64_t vocab = sampler->vocab_count;
-    int64_t limit = choice->top_k > 0 && choice->top_k < vocab ? choice->top_k : vocab;
-    double log_floor = choice->min_p > 0 ? log(choice->min_p) * choice->temperature : -INFINITY;
-    double all = 0;
-    if (limit == vocab) {
-        float most = logits[largest(logits, vocab)];
-        for (int64_t i = 0; i < vocab; i++) {
-            if ((double)logits[i] - (double)most >= log_floor)
-                all += mass_of(choice, logits[i], most);
-        }
-    }
-    /* The nucleus is mostly small: rank few first, more when they do not hold the mass. With top_k
-     * the mass is that of its tokens, so that all of them are ranked. */
+    const int64_t vocab = sampler->vocab_count, limit = limit_of(choice, vocab);
+    double all = limit == vocab ? mass_of_all(logits, vocab, choice) : (double)NAN;
+    /* The nucleus is mostly small: rank few first, more when they do not hold the mass. */
     for (int64_t wanted = limit < vocab || limit < 256 ? limit : 256;; wanted *= 8) {
         int64_t count = sampler_top(sampler, logits, wanted < limit ? wanted : limit, ranked);
-        int64_t above = count;
-        while (above > 1 &&
-               (double)(*ranked)[above - 1].logit - (double)(*ranked)[0].logit < log_floor)
-            above--;
-        double total = limit == vocab ? all : mass_sum(*ranked, above, choice);
-        bool is_all = count == limit || above < count;
-        if (choice->top_p >= 1 && is_all)
-            return above;
-        int64_t kept = choice->top_p < 1 ? nucleus(*ranked, above, total, choice) : 0;
+        int64_t kept = kept_of(*ranked, count, vocab, all, choice);
         if (kept > 0)
             return kept;
-        if (is_all) /* rounding: all of them hold a hair less than top_p */
-            return above;
     }
+}
+
+static int32_t race_run(const struct candidate *ranked, int64_t count,
+                        const struct sampler_choice *choice)
+{
+    struct race race = {.draw = sampler_draw(choice), .id = -1};
+    for (int64_t i = 0; i < count; i++)
+        race_enter(&race, ranked[i].logit, ranked[i].at);
+    return race.id;
+}
+
+int32_t sampler_choose_among(const struct candidates *candidates, int64_t vocab_count,
+                             const struct sampler_choice *choice)
+{
+    const int64_t limit = limit_of(choice, vocab_count);
+    ASSERT(candidates->count > 0);
+    if (sampler_is_greedy(choice))
+        return candidates->top[0].at;
+    int64_t count = candidates->count < limit ? candidates->count : limit;
+    double all = choice->min_p > 0 ? (double)NAN : candidates->mass;
+    int64_t kept = kept_of(candidates->top, count, vocab_count, all, choice);
+    return kept > 0 ? race_run(candidates->top, kept, choice) : -1;
 }
 
 int32_t sampler_choose(struct sampler *sampler, const float *logits,
@@ -213,14 +257,9 @@ int32_t sampler_choose(struct sampler *sampler, const float *logits,
 {
     if (sampler_is_greedy(choice))
         return largest(logits, sampler->vocab_count);
-    bool limited = (choice->top_k > 0 && choice->top_k < sampler->vocab_count) ||
-                   choice->top_p < 1 || choice->min_p > 0;
-    if (!limited)
+    if (sampler_is_unlimited(choice, sampler->vocab_count))
         return choose_from_all(sampler, logits, choice);
     const struct candidate *ranked;
     int64_t count = keep_candidates(sampler, logits, choice, &ranked);
-    struct race race = {.choice = choice, .id = -1};
-    for (int64_t i = 0; i < count; i++)
-        race_enter(&race, ranked[i].logit, ranked[i].id);
-    return race.id;
+    return race_run(ranked, count, choice);
 }

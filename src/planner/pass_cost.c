@@ -327,8 +327,9 @@ static void ffn(struct stages *stages, double layers, int64_t width, bool beside
 
 /* ---- Embedding and head: stages 0 and 9 ------------------------------------------------------ */
 
-/* Rotations of the group's rows before the pass, logits behind it, as where tokens are drawn (a
- * greedy choice leaves them where they are); ids and counts are little beside them. */
+/* Rotations of the group's rows before the pass, logits behind it, as where prompts are scored
+ * (where the devices choose tokens they stay where they are); ids and counts are little beside
+ * them. */
 static double copy_seconds(const struct stages *stages)
 {
     const struct model_shape *shape = stages->shape;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/random.h"
 
 static void nothing_done(void *context, int rank, int64_t layer)
 {
@@ -84,20 +85,36 @@ void decode_close(struct decode *decode)
     memory_free(decode->found);
 }
 
+/* The token, and the first of the candidates with their sums. */
+static void found_keep(float *to, const struct exec_head *head, int64_t row)
+{
+    memcpy(to, &head->chosen[row], sizeof *head->chosen);
+    memcpy(to + sizeof *head->chosen / sizeof *to, &head->candidates[row], 64);
+}
+
 enum status decode_step(struct decode *decode, int step, int sequence_count, struct error *err)
 {
     static const int32_t rows[DECODE_SEQUENCES] = {0, 1, 2};
+    /* Of each step others: a step that is run again as it was recorded must see its own. */
+    const struct draw draws[DECODE_SEQUENCES] = {
+        {1, random_key(1, (uint64_t)step)}, {0, 0}, {0.5, random_key(2, (uint64_t)step)}};
     struct exec *exec = decode->runner.exec;
     struct exec_segment segments[DECODE_SEQUENCES];
     struct exec_head head = {
-        .rows = rows, .row_count = sequence_count, .is_greedy = decode->params.is_greedy};
+        .rows = rows,
+        .row_count = sequence_count,
+        .wants_chosen = decode->params.chooses,
+        .wants_candidates = decode->params.chooses,
+        .skips_logits = decode->params.chooses,
+        .draws = draws,
+    };
     int64_t count = segments_make(decode, segments, sequence_count, false);
     TRY(exec_step(exec, &decode->runner.cache, exec_decode_form(exec), segments, count, &head,
                   err));
     for (int64_t i = 0; i < sequence_count; i++) {
         float *to = decode->found + (step * DECODE_SEQUENCES + i) * decode->vocab;
-        if (decode->params.is_greedy)
-            memcpy(to, &head.largest[i], sizeof head.largest[i]);
+        if (decode->params.chooses)
+            found_keep(to, &head, i);
         else
             memcpy(to, head.logits + i * head.stride, (size_t)decode->vocab * sizeof *to);
     }

@@ -14,7 +14,7 @@ struct decode_params {
     enum dtype dtype;
     int rank_count, gpu_count;
     char plan[32];
-    bool is_greedy;
+    bool chooses; /* tokens are drawn on the GPUs, but the second sequence's is its largest */
     uint64_t stream_seed;
     int64_t prompts[DECODE_SEQUENCES]; /* their lengths */
 };
@@ -28,8 +28,8 @@ struct decode {
     struct model_runner runner;
     struct decode_params params;
     struct decode_sequence sequences[DECODE_SEQUENCES];
-    float
-        *found; /* [DECODE_STEPS][DECODE_SEQUENCES][vocab]; where is_greedy of each the first two */
+    float *found; /* [DECODE_STEPS][DECODE_SEQUENCES][vocab]; where it chooses of each a struct
+                     chosen */
     int64_t vocab;
 };
 

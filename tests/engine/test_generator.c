@@ -25,7 +25,9 @@ struct setup {
 struct heard {
     int32_t ids[STEPS];
     int64_t count;
-    int64_t stop_after; /* the callback ends the sequence there; 0: never */
+    int64_t stop_after;    /* the callback ends the sequence there; 0: never */
+    float logprobs[STEPS]; /* where they were asked for */
+    int64_t unlike_top;    /* tokens that are not the first of the likeliest, and less likely */
     double prompt_nll;
     int64_t finished;
     struct sequence_end end;
@@ -74,7 +76,12 @@ static void setup_close(struct setup *setup)
 static bool on_token(void *context, const struct generated_token *token)
 {
     struct heard *trace = context;
+    trace->logprobs[trace->count] = token->logprob;
     trace->ids[trace->count++] = token->id;
+    if (token->top_count > 0 && token->top[0].id != token->id) {
+        cr_expect_leq(token->logprob, token->top[0].logprob);
+        trace->unlike_top++;
+    }
     return trace->stop_after == 0 || trace->count < trace->stop_after;
 }
 
@@ -322,4 +329,94 @@ Test(generator, sampling_does_not_depend_on_the_batch)
     cr_assert_arr_eq(alone.ids, together[2].ids, sizeof alone.ids);
     cr_assert(memcmp(alone.ids, together[1].ids, sizeof alone.ids) != 0, "another seed");
     setup_close(&setup);
+}
+
+/* Alone, the largest and a draw among all come from the devices alone, log-probabilities and a
+ * small nucleus from candidates, and what candidates do not decide from all logits; together, the
+ * host has all logits for top_k's sake. It keeps all tokens but the last here, so it draws as no
+ * limit does. */
+Test(generator, what_devices_choose_does_not_depend_on_who_sees_the_logits)
+{
+    static const struct {
+        double temperature, top_p;
+        int64_t top_k;
+        int32_t logprobs;
+    } rows[] = {{1.3, 1, 0, -1},   {1.3, 1, 0, 2},    {0, 1, 0, -1},    {0, 1, 0, 2},
+                {1.3, 1, 127, -1}, {1.3, 0.5, 0, -1}, {20, 0.99, 0, 1}, {20, 0.99, 0, -1}};
+    enum { ROWS = sizeof rows / sizeof *rows };
+    struct setup setup;
+    struct heard alone[ROWS] = {0}, together[ROWS] = {0};
+    struct error err;
+    setup_open(&setup, 8, 64, 16);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < ROWS; i++) {
+            struct heard *heard = pass == 0 ? &alone[i] : &together[i];
+            struct sequence_request request = request_of(&setup, heard, STEPS);
+            request.sampling = (struct sampling_params){.temperature = rows[i].temperature,
+                                                        .top_k = rows[i].top_k,
+                                                        .top_p = rows[i].top_p,
+                                                        .seed = 7};
+            request.logprobs = rows[i].logprobs;
+            check(generator_submit(setup.generator, &request, &err), &err);
+            if (pass == 0)
+                run(&setup);
+        }
+        run(&setup);
+    }
+    for (int i = 0; i < ROWS; i++)
+        cr_expect_arr_eq(together[i].ids, alone[i].ids, sizeof alone[i].ids, "row %d", i);
+    cr_expect_arr_eq(alone[0].ids, alone[1].ids, sizeof alone[0].ids);
+    cr_expect_arr_eq(alone[2].ids, alone[3].ids, sizeof alone[2].ids);
+    cr_expect_arr_eq(alone[0].ids, alone[4].ids, sizeof alone[0].ids);
+    cr_expect_arr_eq(alone[6].ids, alone[7].ids, sizeof alone[6].ids);
+    cr_expect(memcmp(alone[0].ids, alone[2].ids, sizeof alone[0].ids) != 0, "drawn as the largest");
+    setup_close(&setup);
+}
+
+/* The score of a prompt, all tokens but the first. */
+static double score(struct setup *setup, const int32_t *prompt, int64_t count)
+{
+    struct heard trace = {0};
+    struct error err;
+    struct sequence_request request = request_of(setup, &trace, 0);
+    request.prompt = prompt;
+    request.prompt_count = count;
+    request.prompt_logprobs = true;
+    check(generator_submit(setup->generator, &request, &err), &err);
+    run(setup);
+    return trace.prompt_nll;
+}
+
+/* Which come from candidates of the devices, beside scores, which come from all logits; of the
+ * largest, of a draw among all, of one among few. */
+Test(generator, log_probabilities_are_the_scores_of_the_same_text)
+{
+    static const struct sampling_params ways[] = {
+        {.temperature = 0, .top_p = 1},
+        {.temperature = 1.3, .top_p = 1, .seed = 5},
+        {.temperature = 0.8, .top_p = 0.9, .top_k = 40, .seed = 6},
+    };
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        struct setup setup;
+        struct heard heard = {0};
+        struct error err;
+        int32_t text[256 + STEPS];
+        double sum = 0;
+        setup_open(&setup, 4, 64, 16);
+        struct sequence_request request = request_of(&setup, &heard, STEPS);
+        request.sampling = ways[w];
+        request.logprobs = 2;
+        check(generator_submit(setup.generator, &request, &err), &err);
+        run(&setup);
+        cr_assert_eq(heard.count, STEPS);
+        memcpy(text, setup.prompt, (size_t)setup.prompt_count * sizeof *text);
+        memcpy(text + setup.prompt_count, heard.ids, sizeof heard.ids);
+        for (int i = 0; i < STEPS; i++)
+            sum -= (double)heard.logprobs[i];
+        double expected = score(&setup, text, setup.prompt_count + STEPS) -
+                          score(&setup, text, setup.prompt_count);
+        cr_expect(fabs(sum - expected) < 1e-4 * expected, "%zu: %g, not %g", w, sum, expected);
+        cr_expect_eq(heard.unlike_top > 0, ways[w].temperature > 0, "%zu", w);
+        setup_close(&setup);
+    }
 }

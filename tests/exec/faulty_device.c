@@ -73,7 +73,8 @@ static void count_down(struct stream *stream)
     X(attention)                                                                                   \
     X(route)                                                                                       \
     X(dispatch)                                                                                    \
-    X(group) X(ffn_up) X(ffn_down) X(combine) X(shared_add) X(largest) X(gather) X(copy)
+    X(group)                                                                                       \
+    X(ffn_up) X(ffn_down) X(combine) X(shared_add) X(choose) X(candidates) X(gather) X(copy)
 #define DEFINE_FAULTY(name)                                                                        \
     static void faulty_##name(struct stream *stream, const struct op_##name *op)                   \
     {                                                                                              \

@@ -39,8 +39,14 @@ static struct outcome run_with_fault(const char *plan, int rank, enum fault_kind
     struct outcome outcome = {.status = STATUS_OK};
     int32_t tokens[8] = {3, 1, 4, 1, 5, 9, 2, 6}, pages[2];
     int32_t row = 0;
+    const struct draw draw = {1, 2};
     struct exec_head logits = {.rows = &row, .row_count = 1};
-    struct exec_head greedy = {.rows = &row, .row_count = 1, .is_greedy = true};
+    struct exec_head greedy = {.rows = &row,
+                               .row_count = 1,
+                               .wants_chosen = true,
+                               .wants_candidates = true,
+                               .skips_logits = true,
+                               .draws = &draw};
     clock_hold();
     model_runner_open(&runner, &(struct runner_params){
                                    .dir = scenario_checkpoint("qwen2moe", DTYPE_F32),

@@ -31,7 +31,7 @@ static int compare_candidates(const void *a, const void *b)
     const struct candidate *x = a, *y = b;
     if (x->logit != y->logit)
         return x->logit > y->logit ? -1 : 1;
-    return x->id - y->id;
+    return x->at - y->at;
 }
 
 /* The ranked tokens that the limits keep: min_p, then top_k, then top_p over what is left. */
@@ -58,7 +58,7 @@ static int64_t naive_kept(struct candidate *out, const float *logits, int64_t vo
 
 static double naive_score(const struct candidate *candidate, const struct sampler_choice *choice)
 {
-    double u = random_unit(random_at(choice->seed, choice->position, (uint64_t)candidate->id));
+    double u = random_unit(random_at(choice->seed, choice->position, (uint64_t)candidate->at));
     return (double)candidate->logit / choice->temperature - log(-log(u));
 }
 
@@ -70,7 +70,7 @@ static int32_t naive_choose(const float *logits, int64_t vocab, const struct sam
         if (naive_score(&kept[i], choice) > naive_score(&kept[best], choice))
             best = i;
     }
-    return kept[best].id;
+    return kept[best].at;
 }
 
 /* ---- Greedy and ranks ---------------------------------------------------------------------- */
@@ -117,9 +117,9 @@ Test(sampler, top_is_a_full_sort)
             int64_t expected = count < vocab ? count : vocab;
             cr_assert_eq(sampler_top(&sampler, logits, count, &top), expected);
             for (int64_t i = 0; i < expected; i++)
-                cr_assert(top[i].id == sorted[i].id && top[i].logit == sorted[i].logit,
+                cr_assert(top[i].at == sorted[i].at && top[i].logit == sorted[i].logit,
                           "vocab %lld, top %lld: rank %lld is %d instead of %d", (long long)vocab,
-                          (long long)count, (long long)i, top[i].id, sorted[i].id);
+                          (long long)count, (long long)i, top[i].at, sorted[i].at);
         }
         sampler_deinit(&sampler);
     }
@@ -249,7 +249,7 @@ Test(sampler, draws_all_of_what_is_kept_and_nothing_else)
         for (choice.position = 0; choice.position < 2000; choice.position++)
             drawn[sampler_choose(&sampler, logits, &choice)] = true;
         for (int64_t rank = 0; rank < 12; rank++)
-            cr_assert_eq(drawn[kept[rank].id], rank < count, "limits %zu, rank %lld", i,
+            cr_assert_eq(drawn[kept[rank].at], rank < count, "limits %zu, rank %lld", i,
                          (long long)rank);
     }
     sampler_deinit(&sampler);

@@ -12,7 +12,7 @@
 
 /* cases_rows.c */
 extern const struct case_list embed_list, rms_norm_list, add_list, combine_list, shared_add_list,
-    largest_list, gather_list, copy_list, fill_list;
+    choose_list, candidates_list, gather_list, copy_list, fill_list;
 
 /* cases_matrices.c */
 extern const struct case_list matmul_list, dequantize_list;

@@ -25,7 +25,8 @@ enum kernel_op {
     OP_FFN_DOWN,
     OP_COMBINE,
     OP_SHARED_ADD,
-    OP_LARGEST,
+    OP_CHOOSE,
+    OP_CANDIDATES,
     OP_GATHER,
     OP_DEQUANTIZE,
     OP_COPY,
@@ -74,8 +75,9 @@ struct kernel_case {
     int64_t head_count, kv_head_count, head_dim, window;
     struct case_segment segments[CASE_SEGMENTS_MAX];
     int64_t stride_extra; /* beyond the dimension rounded up to 16 */
+    bool draws;  /* choose: at random; candidates too: each row at a temperature of its own */
     bool option; /* rms_norm: in place; matmul: bias; rope_append: norms; route: normalize; combine:
-                    without weights; int4: with minima; largest: with values that are no
+                    without weights; int4: with minima; choose, candidates: with values that are no
                     numbers */
 };
 

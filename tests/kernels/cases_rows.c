@@ -1,4 +1,5 @@
 #include "case_lists.h"
+#include "device/ops.h"
 
 static const struct kernel_case embed_cases[] = {
     {.dtype = DTYPE_F32, .token_count = 0, .rows = 5, .columns = 16},
@@ -50,15 +51,35 @@ static const struct kernel_case shared_add_cases[] = {
     {FOR_BENCH, .token_count = 512, .columns = 2048},
 };
 
-static const struct kernel_case largest_cases[] = {
+static const struct kernel_case choose_cases[] = {
     {.token_count = 0, .columns = 16},
     {.token_count = 1, .columns = 1},
     {.token_count = 9, .columns = 15, .option = true},
     {.token_count = 12, .columns = 16, .option = true},
     {.token_count = 5, .columns = 3000},
     {.token_count = 40, .columns = 5003, .stride_extra = 16, .option = true},
+    {.token_count = 0, .columns = 16, .draws = true},
+    {.token_count = 6, .columns = 1, .draws = true},
+    {.token_count = 24, .columns = 31, .draws = true, .option = true},
+    {.token_count = 12, .columns = 256, .draws = true},
+    {.token_count = 12, .columns = 257, .draws = true},
+    {.token_count = 48, .columns = 5003, .stride_extra = 16, .draws = true, .option = true},
     {FOR_BENCH, .token_count = 32, .columns = 32000},
     {FOR_BENCH, .token_count = 1, .columns = 151936},
+    {FOR_BENCH, .token_count = 32, .columns = 32000, .draws = true},
+    {FOR_BENCH, .token_count = 1, .columns = 151936, .draws = true},
+};
+
+static const struct kernel_case candidates_cases[] = {
+    {.token_count = 0, .columns = 16},
+    {.token_count = 3, .columns = 1, .draws = true},
+    {.token_count = 24, .columns = 31, .draws = true, .option = true},
+    {.token_count = 5, .columns = CANDIDATES_MAX},
+    {.token_count = 12, .columns = CANDIDATES_MAX + 1, .draws = true, .option = true},
+    {.token_count = 12, .columns = 1000, .option = true},
+    {.token_count = 48, .columns = 5003, .stride_extra = 16, .draws = true, .option = true},
+    {FOR_BENCH, .token_count = 32, .columns = 32000, .draws = true},
+    {FOR_BENCH, .token_count = 1, .columns = 151936, .draws = true},
 };
 
 static const struct kernel_case gather_cases[] = {
@@ -97,7 +118,8 @@ const struct case_list rms_norm_list = CASE_LIST("rms_norm", rms_norm_cases);
 const struct case_list add_list = CASE_LIST("add", add_cases);
 const struct case_list combine_list = CASE_LIST("combine", combine_cases);
 const struct case_list shared_add_list = CASE_LIST("shared_add", shared_add_cases);
-const struct case_list largest_list = CASE_LIST("largest", largest_cases);
+const struct case_list choose_list = CASE_LIST("choose", choose_cases);
+const struct case_list candidates_list = CASE_LIST("candidates", candidates_cases);
 const struct case_list gather_list = CASE_LIST("gather", gather_cases);
 const struct case_list copy_list = CASE_LIST("copy", copy_cases);
 const struct case_list fill_list = CASE_LIST("fill", fill_cases);

@@ -8,8 +8,8 @@
 
 typedef void check_fn(struct workload *w, struct device *device, const char *name);
 
-check_fn check_embed, check_rms_norm, check_add, check_matmul, check_shared_add, check_largest,
-    check_gather, check_dequantize, check_copy, check_fill;
+check_fn check_embed, check_rms_norm, check_add, check_matmul, check_shared_add, check_choose,
+    check_candidates, check_gather, check_dequantize, check_copy, check_fill;
 check_fn check_rope_append, check_attention;
 check_fn check_route, check_dispatch, check_group, check_ffn_up, check_ffn_down, check_combine;
 

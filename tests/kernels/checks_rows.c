@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "checks.h"
+#include "device/draw.h"
 
 void check_embed(struct workload *w, struct device *device, const char *name)
 {
@@ -58,31 +59,106 @@ void check_shared_add(struct workload *w, struct device *device, const char *nam
     reference_deinit(&expected);
 }
 
-/* By looking at one value after another. */
-static struct largest largest_of(const float *row, int64_t dim)
+/* By scoring one token after another. */
+static struct chosen chosen_of(const struct op_choose *op, int64_t row)
 {
-    struct largest best = {-INFINITY, LARGEST_NONE};
-    for (int64_t i = 0; i < dim; i++) {
-        if (isnan(row[i]) || row[i] == INFINITY)
-            return (struct largest){NAN, LARGEST_BROKEN};
-        if (row[i] > best.value)
-            best = (struct largest){row[i], (int32_t)i};
+    const struct draw *draw = op->draws != NULL ? &op->draws[row] : NULL;
+    const float *in = op->in + row * op->stride;
+    struct chosen best = {-INFINITY, CHOSEN_NONE, -INFINITY};
+    for (int64_t i = 0; i < op->dim; i++) {
+        if (isnan(in[i]) || in[i] == INFINITY)
+            return (struct chosen){NAN, CHOSEN_BROKEN, NAN};
+        double score = draw != NULL && draw->temperature > 0
+                           ? draw_score(draw, in[i], op->first_token + i)
+                           : (double)in[i];
+        if (score > best.score)
+            best = (struct chosen){score, (int32_t)i, in[i]};
     }
     return best;
 }
 
-void check_largest(struct workload *w, struct device *device, const char *name)
+/* Logarithms may differ in their last bits. */
+static bool is_same_score(double a, double b)
 {
-    const struct op_largest *op = &w->largest;
+    return a == b || (isnan(a) && isnan(b)) || fabs(a - b) <= 1e-14 * (4 + fabs(b));
+}
+
+void check_choose(struct workload *w, struct device *device, const char *name)
+{
+    const struct op_choose *op = &w->choose;
     workload_launch(w, device);
     for (int64_t r = 0; r < op->row_count; r++) {
-        struct largest expected = largest_of(op->in + r * op->stride, op->dim);
-        cr_assert(op->out[r].at == expected.at &&
-                      (op->out[r].value == expected.value || isnan(expected.value)),
-                  "%s: row %lld: %d, not %d", name, (long long)r, op->out[r].at, expected.at);
-        cr_assert_eq(isnan(op->out[r].value) != 0, isnan(expected.value) != 0, "%s", name);
+        struct chosen expected = chosen_of(op, r);
+        cr_assert_eq(op->out[r].at, expected.at, "%s: row %lld: %d, not %d", name, (long long)r,
+                     op->out[r].at, expected.at);
+        cr_assert(is_same_score(op->out[r].score, expected.score), "%s: row %lld: %a, not %a", name,
+                  (long long)r, op->out[r].score, expected.score);
+        cr_assert(is_same_score((double)op->out[r].logit, (double)expected.logit), "%s: row %lld",
+                  name, (long long)r);
     }
-    check_guard((const float *)op->out, op->row_count, 2, name);
+    check_guard((const float *)op->out, op->row_count, sizeof *op->out / 4, name);
+}
+
+/* Whether the first of two is behind the second; of equal logits the one with the higher place. */
+static bool is_behind(struct candidate a, struct candidate b)
+{
+    return a.logit < b.logit || (a.logit == b.logit && a.at > b.at);
+}
+
+static double exp_sum(const float *in, int64_t dim, double most, double temperature)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < dim; i++)
+        sum += exp(((double)in[i] - most) / temperature);
+    return sum;
+}
+
+/* One row: all that is not among the candidates is behind the last of them. */
+static void candidates_check(const struct op_candidates *op, int64_t r, const char *name)
+{
+    const struct candidates *out = &op->out[r];
+    const float *in = op->in + r * op->stride;
+    const double temperature = op->draws != NULL ? op->draws[r].temperature : 0;
+    const double slack = 0x1p-17;
+    int64_t count = op->dim < CANDIDATES_MAX ? op->dim : CANDIDATES_MAX, before = 0;
+    cr_assert_eq(out->count, count, "%s: row %lld: %lld, not %lld", name, (long long)r,
+                 (long long)out->count, (long long)count);
+    for (int64_t i = 0; i < count; i++) {
+        cr_assert(out->top[i].at >= 0 && out->top[i].at < op->dim, "%s", name);
+        cr_assert_eq(out->top[i].logit, in[out->top[i].at], "%s: row %lld", name, (long long)r);
+        cr_assert(i == 0 || is_behind(out->top[i], out->top[i - 1]), "%s: row %lld, candidate %lld",
+                  name, (long long)r, (long long)i);
+    }
+    for (int64_t i = 0; i < op->dim; i++)
+        before += !is_behind((struct candidate){in[i], (int32_t)i}, out->top[count - 1]);
+    cr_assert_eq(before, count, "%s: row %lld: %lld are not behind the last", name, (long long)r,
+                 (long long)before);
+    double most = (double)out->top[0].logit, sum = exp_sum(in, op->dim, most, 1);
+    double mass = temperature > 0 ? exp_sum(in, op->dim, most, temperature) : sum;
+    cr_assert(fabs(out->sum - sum) <= slack * sum, "%s: row %lld: %.9g, not %.9g", name,
+              (long long)r, out->sum, sum);
+    cr_assert(fabs(out->mass - mass) <= slack * mass, "%s: row %lld: %.9g, not %.9g", name,
+              (long long)r, out->mass, mass);
+}
+
+void check_candidates(struct workload *w, struct device *device, const char *name)
+{
+    const struct op_candidates *op = &w->candidates;
+    const struct candidates none = {0};
+    workload_launch(w, device);
+    for (int64_t r = 0; r < op->row_count; r++) {
+        struct op_choose one = {
+            .in = op->in + r * op->stride, .row_count = 1, .dim = op->dim, .stride = op->stride};
+        struct chosen largest = chosen_of(&one, 0);
+        if (largest.at >= 0) {
+            candidates_check(op, r, name);
+            continue;
+        }
+        cr_assert_eq(op->out[r].count, largest.at, "%s: row %lld", name, (long long)r);
+        cr_assert(op->out[r].sum == 0 && op->out[r].mass == 0, "%s: row %lld", name, (long long)r);
+        cr_assert_arr_eq(op->out[r].top, none.top, sizeof none.top, "%s", name);
+    }
+    check_guard((const float *)op->out, op->row_count, sizeof *op->out / 4, name);
 }
 
 void check_gather(struct workload *w, struct device *device, const char *name)

@@ -22,7 +22,8 @@ void workload_create(struct workload *out, enum kernel_op op, const struct kerne
         [OP_FFN_UP] = workload_ffn_up,
         [OP_FFN_DOWN] = workload_ffn_down,
         [OP_COMBINE] = workload_combine,
-        [OP_LARGEST] = workload_largest,
+        [OP_CHOOSE] = workload_choose,
+        [OP_CANDIDATES] = workload_candidates,
         [OP_SHARED_ADD] = workload_shared_add,
         [OP_GATHER] = workload_gather,
         [OP_DEQUANTIZE] = workload_dequantize,
@@ -169,8 +170,11 @@ void workload_put(const struct workload *w, struct device *device)
     case OP_COMBINE:
         ops->combine(device->stream, &w->combine);
         break;
-    case OP_LARGEST:
-        ops->largest(device->stream, &w->largest);
+    case OP_CHOOSE:
+        ops->choose(device->stream, &w->choose);
+        break;
+    case OP_CANDIDATES:
+        ops->candidates(device->stream, &w->candidates);
         break;
     case OP_SHARED_ADD:
         ops->shared_add(device->stream, &w->shared_add);
@@ -277,10 +281,19 @@ void workload_launch_row(struct workload *workload, struct device *device, int64
             one.combine.weights += row * one.combine.choice_stride;
         one.combine.token_count = 1;
         break;
-    case OP_LARGEST:
-        one.largest.out += row;
-        one.largest.in += row * one.largest.stride;
-        one.largest.row_count = 1;
+    case OP_CHOOSE:
+        one.choose.out += row;
+        one.choose.in += row * one.choose.stride;
+        if (one.choose.draws != NULL)
+            one.choose.draws += row;
+        one.choose.row_count = 1;
+        break;
+    case OP_CANDIDATES:
+        one.candidates.out += row;
+        one.candidates.in += row * one.candidates.stride;
+        if (one.candidates.draws != NULL)
+            one.candidates.draws += row;
+        one.candidates.row_count = 1;
         break;
     case OP_SHARED_ADD:
         one.shared_add.out += row * one.shared_add.stride;

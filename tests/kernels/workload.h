@@ -33,7 +33,8 @@ struct workload {
         struct op_ffn_down ffn_down;
         struct op_combine combine;
         struct op_shared_add shared_add;
-        struct op_largest largest;
+        struct op_choose choose;
+        struct op_candidates candidates;
         struct op_gather gather;
         struct op_dequantize dequantize;
         struct op_copy copy;

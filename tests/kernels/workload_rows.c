@@ -97,7 +97,8 @@ void workload_shared_add(struct workload *w, struct random *random)
 }
 
 /* Steps of 1/4 in a short range, so that some are equal. Of four rows, one has NaN in it, one
- * infinity, one nothing but -infinity, and one that here and there, if wanted. */
+ * infinity, one nothing but -infinity, and one that here and there, with zeros of both signs in
+ * every second of these, if wanted. */
 static void row_spoil(float *row, int64_t dim, int64_t number, struct random *random)
 {
     int64_t at = (int64_t)random_below(random, (uint64_t)dim);
@@ -105,32 +106,73 @@ static void row_spoil(float *row, int64_t dim, int64_t number, struct random *ra
         row[number % 8 == 1 ? at : dim - 1] = NAN;
     if (number % 4 == 2)
         row[number % 8 == 2 ? at : 0] = INFINITY;
+    for (int64_t i = 0; number % 8 == 4 && i < dim; i++)
+        row[i] = i % 6 == 1 || i % 6 == 5 ? 0.0f : -0.0f;
     for (int64_t i = 0; i < dim; i++) {
         if (number % 4 == 3 || (number % 4 == 0 && i % 3 == 0))
             row[i] = -INFINITY;
     }
 }
 
-void workload_largest(struct workload *w, struct random *random)
+/* Among them no draw, all tokens nearly alike, and all but the largest without a chance. */
+static const struct draw *draws_new(struct workload *w, struct random *random)
+{
+    static const double temperatures[] = {1, 0.7, 0, 3, 1e6, 1e-5};
+    int64_t count = w->from->token_count;
+    struct draw *draws = own(w, (size_t)(count > 0 ? count : 1), sizeof *draws);
+    for (int64_t t = 0; t < count; t++)
+        draws[t] = (struct draw){
+            .temperature = temperatures[(size_t)t % (sizeof temperatures / sizeof *temperatures)],
+            .key = random_next(random),
+        };
+    return draws;
+}
+
+static float *logits_new(struct workload *w, struct random *random, int64_t stride)
 {
     const struct kernel_case *c = w->from;
-    int64_t stride = stride_of(w, c->columns);
+    const float scale = c->draws ? 0.02f : 1; /* of draws as of a model's logits, -12 to 8 */
     float *in = rows_new(w, random, c->token_count, c->columns, stride);
     for (int64_t t = 0; t < c->token_count; t++) {
         for (int64_t i = 0; i < stride; i++)
             in[t * stride + i] =
-                i < c->columns ? (float)random_below(random, 4000) / 4 - 600 : INFINITY;
+                i < c->columns ? ((float)random_below(random, 4000) / 4 - 600) * scale : INFINITY;
         if (c->option)
             row_spoil(in + t * stride, c->columns, t, random);
     }
-    w->largest = (struct op_largest){
-        .out = (struct largest *)output_new(w, c->token_count, 2),
+    w->bytes = (double)(c->token_count * c->columns * 4);
+    return in;
+}
+
+void workload_choose(struct workload *w, struct random *random)
+{
+    const struct kernel_case *c = w->from;
+    int64_t stride = stride_of(w, c->columns);
+    float *in = logits_new(w, random, stride);
+    w->choose = (struct op_choose){
+        .out = (struct chosen *)output_new(w, c->token_count, sizeof(struct chosen) / 4),
         .in = in,
+        .draws = c->draws ? draws_new(w, random) : NULL,
+        .row_count = c->token_count,
+        .dim = c->columns,
+        .stride = stride,
+        .first_token = c->draws ? 1234 : 0,
+    };
+}
+
+void workload_candidates(struct workload *w, struct random *random)
+{
+    const struct kernel_case *c = w->from;
+    int64_t stride = stride_of(w, c->columns);
+    float *in = logits_new(w, random, stride);
+    w->candidates = (struct op_candidates){
+        .out = (struct candidates *)output_new(w, c->token_count, sizeof(struct candidates) / 4),
+        .in = in,
+        .draws = c->draws ? draws_new(w, random) : NULL,
         .row_count = c->token_count,
         .dim = c->columns,
         .stride = stride,
     };
-    w->bytes = (double)(c->token_count * c->columns * 4);
 }
 
 static uint8_t *bytes_new(struct workload *w, struct random *random, int64_t count)

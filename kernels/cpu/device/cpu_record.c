@@ -114,7 +114,12 @@ void cpu_record_shared_add(const struct op_shared_add *op)
     put_rows(op->token_count, op->stride, 4);
 }
 
-void cpu_record_largest(const struct op_largest *op)
+void cpu_record_choose(const struct op_choose *op)
+{
+    put_rows(op->row_count, op->dim, 1);
+}
+
+void cpu_record_candidates(const struct op_candidates *op)
 {
     put_rows(op->row_count, op->dim, 1);
 }
