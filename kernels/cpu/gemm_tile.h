@@ -23,6 +23,13 @@
  */
 #define SHORT_ROWS (STRIP_ROWS / 2)
 
+/* Up to so many rows a block's columns are one run of instructions. Of more they are a loop, which
+ * is short enough to stay among the decoded instructions: else these make room for each other where
+ * decode calls the tiles of many row counts in turn, and whether they do depends on which pages of
+ * memory the program happens to have (on Zen 5 products of 32 rows had 1.0 or 1.35 times their time
+ * by that, from one copy of the program to the next). */
+#define UNROLLED_ROWS 4
+
 /* Inputs of a strip that are copied at a time, as [rows][strip_stride(rows)] words of 32 bits, each
  * one input or a pair: 12 KiB of the L1 cache, or 24 of a short one, because memory is read faster
  * the longer the runs of a panel's weights are. */
@@ -205,6 +212,9 @@ INLINE void tile_product(const int rows, const int panels, const enum tile_kind 
     const int unit = kind == TILE_F32 ? 1 : 2;      /* inputs in 32 bits */
     const int steps = takes_pairs(kind) ? 1 : unit; /* words of the inputs for a unit */
     const int64_t stride = strip_stride(rows);
+    int units = PACK_BLOCK / unit; /* of a block */
+    if (rows > UNROLLED_ROWS)
+        __asm__("" : "+r"(units)); /* a number that the compiler does not know */
     const struct tiles *tiles = work->tiles;
     const int64_t panel_step = tiles->panel_step, block_step = tiles->block_step;
     const char *tile = tile_at(tiles, work->panel, work->block);
@@ -220,8 +230,8 @@ INLINE void tile_product(const int rows, const int panels, const enum tile_kind 
     }
     for (int64_t block = 0; block < work->block_count; block++, tile += block_step) {
         const char *ahead = fetch_block(&fetch, work, block);
-        for (int u = 0; u < PACK_BLOCK / unit; u++, in += steps) {
-            const char *units = tile + u * UNIT_BYTES;
+        for (int u = 0; u < units; u++, in += steps) {
+            const char *words = tile + u * UNIT_BYTES;
 #pragma GCC unroll 4
             for (int p = 0; p < panels; p++)
                 fetch_line(ahead + u * UNIT_BYTES + p * panel_step);
@@ -230,7 +240,7 @@ INLINE void tile_product(const int rows, const int panels, const enum tile_kind 
                 vec weights[2 * PANEL_VECTORS];
 #pragma GCC unroll 8
                 for (int v = 0; v < vectors; v++)
-                    weights[v] = unit_weights(kind, vector_at(units, panel_step, v), k);
+                    weights[v] = unit_weights(kind, vector_at(words, panel_step, v), k);
 #pragma GCC unroll 24
                 for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 8
