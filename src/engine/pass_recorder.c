@@ -9,7 +9,6 @@
 #include "base/trace.h"
 #include "engine/batch_recording.h"
 #include "exec/exec.h"
-#include "exec/sampler.h"
 
 #define NODES_MAX    ((int64_t)1 << 22)
 #define TOKENS_MAX   ((int64_t)1 << 20) /* of a pass; positions that sequences see together: 2^32 */
@@ -21,9 +20,9 @@ struct pass_recorder {
     const struct layout *layout;
     struct exec *exec;
     struct kv_cache cache;
-    struct sampler sampler;
     int32_t *tokens, *pages; /* at random; 0, 1, 2 ... */
     struct exec_segment segments[SEGMENTS_MAX];
+    struct draw draws[EXEC_LOGIT_ROWS];
     int32_t wanted[SEGMENTS_MAX]; /* rows whose logits are */
     int64_t segment_count, wanted_count, row_count;
     bool is_timed;
@@ -205,7 +204,6 @@ static enum status parts_get(struct pass_recorder *recorder, const struct sizes 
     const struct model_config *config = engine_config(recorder->engine);
     TRY(engine_exec_create(&recorder->exec, recorder->engine, sizes->tokens, sizes->sequences,
                            err));
-    TRY(sampler_init(&recorder->sampler, config->vocab_count, err));
     TRY(arrays_get(recorder, sizes, err));
     return kv_cache_init(&recorder->cache,
                          &(struct kv_cache_params){.box = exec_box(recorder->exec),
@@ -227,6 +225,8 @@ enum status pass_recorder_create(struct pass_recorder **out, struct engine *engi
     recorder->engine = engine;
     recorder->layout = layout;
     recorder->is_timed = is_timed;
+    for (int i = 0; i < EXEC_LOGIT_ROWS; i++)
+        recorder->draws[i].temperature = 1;
     enum status status = parts_get(recorder, &sizes, err);
     if (status != STATUS_OK) {
         pass_recorder_destroy(recorder);
@@ -244,7 +244,6 @@ void pass_recorder_destroy(struct pass_recorder *recorder)
         return;
     memory_free(recorder->tokens);
     memory_free(recorder->pages);
-    sampler_deinit(&recorder->sampler);
     kv_cache_deinit(&recorder->cache);
     exec_destroy(recorder->exec);
     memory_free(recorder);
@@ -252,29 +251,29 @@ void pass_recorder_destroy(struct pass_recorder *recorder)
 
 /* ---- Running --------------------------------------------------------------------------------- */
 
+/* As a step of the generator that draws tokens among all. */
 static struct exec_head head_of(const struct pass_recorder *recorder, int64_t first)
 {
     int64_t left = recorder->wanted_count - first;
-    return (struct exec_head){.rows = recorder->wanted + first,
-                              .row_count = left < EXEC_LOGIT_ROWS ? left : EXEC_LOGIT_ROWS};
+    return (struct exec_head){
+        .rows = recorder->wanted + first,
+        .row_count = left < EXEC_LOGIT_ROWS ? left : EXEC_LOGIT_ROWS,
+        .wants_chosen = true,
+        .skips_logits = true,
+        .draws = recorder->draws,
+    };
 }
 
-static enum status choose(struct pass_recorder *recorder, const struct exec_head *head,
-                          struct error *err)
+static enum status chosen_check(const struct exec_head *head, struct error *err)
 {
-    const struct sampler_choice choice = {.top_p = 1};
     for (int64_t i = 0; i < head->row_count; i++) {
-        const float *logits = head->logits + i * head->stride;
-        if (!sampler_can_choose(logits, recorder->sampler.vocab_count))
+        if (head->chosen[i].at < 0)
             return error_set(err, STATUS_FORMAT,
                              "the model's logits are no finite numbers; its weights are broken");
-        sampler_choose(&recorder->sampler, logits, &choice);
     }
     return STATUS_OK;
 }
 
-/* As a step of the generator whose logits all come to the host, which is what the planner prices;
- * where the devices choose tokens they stay there. */
 static enum status pass_run(struct pass_recorder *recorder, const struct pass_case *of,
                             struct error *err)
 {
@@ -283,12 +282,12 @@ static enum status pass_run(struct pass_recorder *recorder, const struct pass_ca
     struct exec_head head = head_of(recorder, 0);
     TRY(exec_step(recorder->exec, &recorder->cache, form, recorder->segments,
                   recorder->segment_count, &head, err));
-    TRY(choose(recorder, &head, err));
+    TRY(chosen_check(&head, err));
     for (int64_t first = EXEC_LOGIT_ROWS; first < recorder->wanted_count;
          first += EXEC_LOGIT_ROWS) {
         head = head_of(recorder, first);
         TRY(exec_head(recorder->exec, &head, err));
-        TRY(choose(recorder, &head, err));
+        TRY(chosen_check(&head, err));
     }
     return STATUS_OK;
 }

@@ -327,15 +327,11 @@ static void ffn(struct stages *stages, double layers, int64_t width, bool beside
 
 /* ---- Embedding and head: stages 0 and 9 ------------------------------------------------------ */
 
-/* Rotations of the group's rows before the pass, logits behind it, as where prompts are scored
- * (where the devices choose tokens they stay where they are); ids and counts are little beside
- * them. */
+/* Rotations of the group's rows before the pass; ids, counts, and what devices choose of the logits
+ * are little beside them. */
 static double copy_seconds(const struct stages *stages)
 {
-    const struct model_shape *shape = stages->shape;
-    int64_t vocab = layout_vocab(shape, stages->layout->rank_count, 0).count;
-    double values =
-        stages->group * (double)shape->head_dim + stages->pass->logit_rows * (double)vocab;
+    double values = stages->group * (double)stages->shape->head_dim;
     return values * ACTIVATION_BYTES / stages->profile->host_to_device;
 }
 
@@ -350,8 +346,10 @@ static void ends(struct stages *stages)
     if (stages->pass->form != FORM_REPLICATED)
         exchange(stages, TRAFFIC_HEAD, 1, GROUP_ALL_GATHER, size, false, bytes);
     add(stages, COST_ROWS, 1, rows_seconds(stages, stages->own, shape->hidden_dim));
+    int64_t vocab = layout_vocab(shape, size, 0).count;
     add(stages, COST_HEAD, 1,
-        matmul_seconds(stages, wanted, layout_vocab(shape, size, 0).count, shape->hidden_dim));
+        matmul_seconds(stages, wanted, vocab, shape->hidden_dim) +
+            moves_seconds(stages, wanted, vocab, 1)); /* of which a token is chosen */
     add(stages, COST_HOST, 1, stages->profile->host_step + copy_seconds(stages));
 }
 

@@ -34,7 +34,7 @@ enum cost_part {
     COST_EXPERTS,    /* 6 */
     COST_SHARED,     /* 8, and dense layers */
     COST_ROWS,       /* 1, 2, 4, 7: norms, sums, rotations, router, combine */
-    COST_HEAD,       /* 9 */
+    COST_HEAD,       /* 9, with the choice of tokens */
     COST_HOST,       /* between passes, with what is copied between host and devices */
     COST_EXCHANGE,   /* + enum traffic: between ranks */
     COST_PART_COUNT = COST_EXCHANGE + TRAFFIC_KIND_COUNT
