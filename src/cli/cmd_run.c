@@ -31,6 +31,7 @@ struct run_values {
 };
 
 #define MAX_TOKENS_DEFAULT 128
+#define NOT_GIVEN          (-1) /* below what these options take */
 
 #define PLAN_AUTO "auto"
 
@@ -38,8 +39,10 @@ static struct run_values values = {
     .plan = PLAN_AUTO,
     .max_num_seqs = 256,
     .max_num_batched_tokens = 2048,
-    .max_tokens = MAX_TOKENS_DEFAULT,
-    .top_p = 1,
+    .max_tokens = NOT_GIVEN,
+    .temperature = NOT_GIVEN,
+    .top_p = NOT_GIVEN,
+    .top_k = NOT_GIVEN,
 };
 
 #define AT(member) offsetof(struct run_values, member)
@@ -159,11 +162,11 @@ static int check_mode(const struct cli_command *command)
         const char *name;
         bool is_given, needs_prompt;
     } modes[] = {
-        {"--max-tokens", values.max_tokens != MAX_TOKENS_DEFAULT, true},
+        {"--max-tokens", values.max_tokens != NOT_GIVEN, true},
         {"--chat", values.chat, true},
-        {"--temperature", values.temperature != 0, true},
-        {"--top-p", values.top_p != 1, true},
-        {"--top-k", values.top_k != 0, true},
+        {"--temperature", values.temperature != NOT_GIVEN, true},
+        {"--top-p", values.top_p != NOT_GIVEN, true},
+        {"--top-k", values.top_k != NOT_GIVEN, true},
         {"--error-file", values.errors != NULL, false},
         {"--metrics-file", values.metrics != NULL, false},
         {"--summary-file", values.summary != NULL, false},
@@ -185,6 +188,19 @@ static int check_mode(const struct cli_command *command)
         return options_mistake(command, "%s is for a batch file, not for --prompt", modes[i].name);
     }
     return -1;
+}
+
+/* What is drawn where --prompt says nothing of it. */
+static void fill_prompt_values(void)
+{
+    if (values.max_tokens == NOT_GIVEN)
+        values.max_tokens = MAX_TOKENS_DEFAULT;
+    if (values.temperature == NOT_GIVEN)
+        values.temperature = 0;
+    if (values.top_p == NOT_GIVEN)
+        values.top_p = 1;
+    if (values.top_k == NOT_GIVEN)
+        values.top_k = 0;
 }
 
 static int check_names(const struct cli_command *command)
@@ -217,6 +233,7 @@ static int check_values(const struct cli_command *command, char **operands, int 
         return options_mistake(command, "%s is missing (or --prompt for a quick try)",
                                values.input == NULL ? "--input-file" : "--output-file");
     int mistake = check_mode(command);
+    fill_prompt_values();
     if (mistake < 0)
         mistake = check_names(command);
     if (mistake >= 0)

@@ -63,11 +63,14 @@ static enum status read_at(struct profile_file *out, bool *fits, const char *pat
                          "without",
                          cause.message, path);
     if (status != STATUS_OK)
-        return error_set(err, status, "%s%s", cause.message,
-                         status != STATUS_FORMAT
-                             ? ""
-                             : "; it is no profile of phasor calibrate: remove it and calibrate "
-                               "again, or run without one by --plan static");
+        return error_set(err, status, "%s%s%s", cause.message,
+                         status != STATUS_FORMAT ? "" : "; it is no profile of phasor calibrate: ",
+                         status != STATUS_FORMAT ? ""
+                         : named != NULL
+                             ? "give --profile what a calibration has finished, or run without "
+                               "one by --plan static"
+                             : "remove it and calibrate again, or run without one by --plan "
+                               "static");
     enum profile_fit fit = profile_identity_fit(&out->identity, here, &cause);
     *fits = fit == PROFILE_FITS;
     if (*fits)

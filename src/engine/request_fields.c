@@ -134,7 +134,8 @@ void field_notes_add(struct field_notes *notes, const char *prefix, const char *
             return;
     }
     memcpy(notes->names[notes->count++], full, sizeof full);
-    log_write(notes->log, LOG_WARNING, "the field \"%s\" is not known and is ignored in all rows",
+    log_write(notes->log, LOG_WARNING,
+              "the field \"%s\" is not known where it stands, and is ignored in all such rows",
               full);
 }
 

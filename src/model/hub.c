@@ -134,7 +134,7 @@ static enum status not_cached(const char *entry, const char *model, const char *
 {
     return error_set(err, STATUS_NOT_FOUND,
                      "%s (revision %s) is no directory and was not found in the Hugging Face "
-                     "cache as %s; get it with: hf download %s%s%s",
+                     "cache as %s; check the path, or get it with: hf download %s%s%s",
                      model, revision, entry, model,
                      strcmp(revision, "main") == 0 ? "" : " --revision ",
                      strcmp(revision, "main") == 0 ? "" : revision);

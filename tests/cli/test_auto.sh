@@ -208,7 +208,7 @@ has err "^warning: the profile foreign.json is foreign: .*Abacus" "phasor plan b
 # ---- those that are none
 head -c 300 gathers.json >torn.json
 expect 1 "torn" "${run[@]}" -o torn --profile torn.json
-has err "torn.json.*it is no profile of phasor calibrate: remove it" "torn"
+has err "torn.json.*it is no profile of phasor calibrate: give --profile what a calibration has finished" "torn"
 lines err 1 "torn"
 [ ! -e torn ] || fail "torn: a run was begun"
 expect 1 "a box" "${run[@]}" -o torn --profile "$model/config.json"

@@ -42,6 +42,10 @@ has err "bfloat16" "half"
 expect 2 "tokens below seqs" "$phasor" run "$model" -i in -o o --max-num-seqs 8 --max-num-batched-tokens 7
 expect 2 "a prompt's option with a file" "$phasor" run "$model" -i in -o o --top-p 0.5
 has err "is for --prompt" "a prompt's option with a file"
+for option in "--temperature 0" "--top-p 1" "--top-k 0" "--max-tokens 128"; do # given as they are without
+    expect 2 "$option with a file" "$phasor" run "$model" -i in -o o $option
+    has err "is for --prompt" "$option with a file"
+done
 expect 2 "a file's option with a prompt" "$phasor" run "$model" -p x --strict
 expect 2 "bad variable" env PHASOR_SEED=x "$phasor" run "$model" -p x
 has err "PHASOR_SEED" "bad variable"
