@@ -36,13 +36,14 @@ __device__ static double block_total(double value, double *kept)
     return warp_total(lane_id() < (int)(blockDim.x / WARP) ? kept[lane_id()] : 0.0);
 }
 
-/* Of exp((logit - most) x inverse). */
-__device__ static double exp_sum(const float *in, int64_t dim, float most, float inverse,
+/* Of exp((logit - most) / temperature), in f64, so that a sum of all is that of its parts, wherever
+ * a vocabulary is cut, up to the last bits of f64. */
+__device__ static double exp_sum(const float *in, int64_t dim, float most, double temperature,
                                  double *kept)
 {
     double sum = 0;
     for (int64_t i = threadIdx.x; i < dim; i += blockDim.x)
-        sum += (double)expf((in[i] - most) * inverse);
+        sum += exp(((double)in[i] - (double)most) / temperature);
     return block_total(sum, kept);
 }
 
@@ -148,7 +149,7 @@ __global__ void candidates_kernel(const struct op_candidates op)
     if (is_usable) {
         sum = mass = exp_sum(in, op.dim, most.logit, 1, kept_sums[0]);
         if (temperature > 0 && temperature != 1)
-            mass = exp_sum(in, op.dim, most.logit, (float)(1 / temperature), kept_sums[1]);
+            mass = exp_sum(in, op.dim, most.logit, temperature, kept_sums[1]);
         uint32_t least = op.dim > blockDim.x ? least_find(&search, count, in, op.dim) : 0;
         bound_find(&search.bounds[1], search.counts, count, least, in, op.dim);
         top_gather(top, &search.bounds[1], kept, &above_count, count, in, op.dim);

@@ -267,7 +267,7 @@ struct op_choose {
 };
 
 /* What limited draws and log-probabilities need of each row's logits: the highest ones, and sums
- * over all of them. These are off by up to 2^-17 of themselves: exponents are f32. */
+ * over all of them. These are off by up to 2^-30 of themselves. */
 #define CANDIDATES_MAX 64
 struct candidate {
     float logit;

@@ -64,7 +64,7 @@ int32_t sampler_choose(struct sampler *sampler, const float *logits,
                        const struct sampler_choice *choice);
 
 /* The same, of what devices found of logits that are numbers (struct op_candidates, with the draw
- * of this choice); or -1, where that does not tell. A nucleus that ends within 2^-17 of top_p may
+ * of this choice); or -1, where that does not tell. A nucleus that ends within 2^-30 of top_p may
  * end a token earlier or later. */
 int32_t sampler_choose_among(const struct candidates *candidates, int64_t vocab_count,
                              const struct sampler_choice *choice);

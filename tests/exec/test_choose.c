@@ -149,8 +149,8 @@ static void candidates_check(const struct candidates *found, const float *row, i
         sum += exp(below);
         mass += exp(temperature > 0 ? below / temperature : below);
     }
-    cr_expect(fabs(found->sum - sum) <= 0x1p-17 * sum, "%s: %g, not %g", plan, found->sum, sum);
-    cr_expect(fabs(found->mass - mass) <= 0x1p-17 * mass, "%s: %g, not %g", plan, found->mass,
+    cr_expect(fabs(found->sum - sum) <= 0x1p-30 * sum, "%s: %g, not %g", plan, found->sum, sum);
+    cr_expect(fabs(found->mass - mass) <= 0x1p-30 * mass, "%s: %g, not %g", plan, found->mass,
               mass);
     sampler_deinit(&sampler);
 }

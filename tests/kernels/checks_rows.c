@@ -119,7 +119,7 @@ static void candidates_check(const struct op_candidates *op, int64_t r, const ch
     const struct candidates *out = &op->out[r];
     const float *in = op->in + r * op->stride;
     const double temperature = op->draws != NULL ? op->draws[r].temperature : 0;
-    const double slack = 0x1p-17;
+    const double slack = 0x1p-30;
     int64_t count = op->dim < CANDIDATES_MAX ? op->dim : CANDIDATES_MAX, before = 0;
     cr_assert_eq(out->count, count, "%s: row %lld: %lld, not %lld", name, (long long)r,
                  (long long)out->count, (long long)count);
