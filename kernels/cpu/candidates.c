@@ -58,8 +58,7 @@ static void top_find(struct candidates *out, const float *row, int64_t dim)
 
 /* ---- Sums ----------------------------------------------------------------------------------
  *
- * In f64, so that a sum of all is that of its parts, wherever a vocabulary is cut, up to the last
- * bits of f64. */
+ * In f64, so that a sum of all is that of its parts, wherever a vocabulary is cut, up to 2^-36. */
 
 #define HALF_LANES (LANES / 2)
 typedef float vec_half VECTOR(2 * LANES, 4);

@@ -65,8 +65,8 @@ static uint64_t page_bytes(void)
     return 2 * 6 * 8 * 16 * KV_PAGE_TOKENS * 2; /* keys and values, layers, heads, width, bf16 */
 }
 
-/* What there must be beside the cache: weights, activations of 512 tokens, tables. */
-#define BESIDE_BYTES (40 * MIB)
+/* What there must be beside the cache: weights, activations of 512 tokens, candidates, tables. */
+#define BESIDE_BYTES (41 * MIB)
 
 static uint64_t budget_of(const struct load *load)
 {
