@@ -64,8 +64,8 @@ peak_pairs(int64_t rounds)
         _Pragma("GCC unroll 16") for (int c = 0; c < 16; c++) __asm__("vdpbf16ps %1, %1, %0" :
                                                                       "+v"(sum[c]) : "v"(ones));
     }
-    for (int c = 1; c < 16; c++)
-        sum[0] += sum[c];
+    /* Unrolled, too, or the sums would be in memory. */
+    _Pragma("GCC unroll 16") for (int c = 1; c < 16; c++) sum[0] += sum[c];
     return sum[0][0];
 }
 #endif
