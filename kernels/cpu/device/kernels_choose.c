@@ -26,7 +26,7 @@ static bool amx_is_there(void)
 /* Whether bf16 pairs are worth their rounding. The instruction for them (vdpbf16ps) does two
  * products where one of f32 does one. AMD's processors start as many as products of f32 (Zen 4 one
  * each cycle, Zen 5 two); Intel's one each second cycle, and of f32 two each cycle, so that f32 has
- * twice its rate (the limits in registers of bench/results/kernels-emerald-rapids-2-cores.txt);
+ * twice its rate (and so products of 256 rows: bench/results/kernels-emerald-rapids-2-cores.txt);
  * what is fast there is AMX.
  */
 static bool pairs_are_fast(void)
