@@ -1,59 +1,35 @@
 /* The highest logits of each row, and sums over all of them. */
-#include <stdlib.h>
-
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/logits.h"
 
 /* ---- The highest --------------------------------------------------------------------------- */
 
-static bool ranks_before(struct candidate a, struct candidate b)
+/* Into its place, which is behind equal ones; the last goes where there is no room. */
+static void top_insert(struct candidates *out, struct candidate what)
 {
-    return a.logit > b.logit || (a.logit == b.logit && a.at < b.at);
+    int64_t at = out->count < CANDIDATES_MAX ? out->count++ : CANDIDATES_MAX - 1;
+    for (; at > 0 && what.logit > out->top[at - 1].logit; at--)
+        out->top[at] = out->top[at - 1];
+    out->top[at] = what;
 }
 
-static int compare_rank(const void *a, const void *b)
-{
-    struct candidate left = *(const struct candidate *)a, right = *(const struct candidate *)b;
-    return ranks_before(left, right) ? -1 : ranks_before(right, left) ? 1 : 0;
-}
-
-/* Puts `what` in the place of the root of a heap whose root ranks last among its members. */
-static void heap_replace(struct candidate *heap, int64_t count, struct candidate what)
-{
-    int64_t at = 0;
-    for (int64_t child; (child = 2 * at + 1) < count; at = child) {
-        if (child + 1 < count && ranks_before(heap[child], heap[child + 1]))
-            child++;
-        if (!ranks_before(what, heap[child]))
-            break;
-        heap[at] = heap[child];
-    }
-    heap[at] = what;
-}
-
-/* Of equal logits the first seen stay: those behind them have higher places. */
+/* The first of a row, then the few that are above the last of them. */
 static void top_find(struct candidates *out, const float *row, int64_t dim)
 {
-    struct candidate *heap = out->top;
-    out->count = dim < CANDIDATES_MAX ? dim : CANDIDATES_MAX;
-    for (int64_t i = 0; i < out->count; i++)
-        heap[i] = (struct candidate){row[i], (int32_t)i};
-    qsort(heap, (size_t)out->count, sizeof *heap, compare_rank);
-    for (int64_t i = 0; i < out->count / 2; i++) { /* turned round it is a heap */
-        struct candidate swap = heap[i];
-        heap[i] = heap[out->count - 1 - i];
-        heap[out->count - 1 - i] = swap;
-    }
-    for (int64_t at = out->count; at < dim; at += LANES) {
-        veci is_higher = load_some(row, at, dim) > vec_all(heap[0].logit);
+    int64_t at = 0;
+    out->count = 0;
+    for (; at < dim && at < CANDIDATES_MAX; at++)
+        top_insert(out, (struct candidate){row[at], (int32_t)at});
+    const float *last = &out->top[CANDIDATES_MAX - 1].logit;
+    for (; at < dim; at += LANES) {
+        veci is_higher = load_some(row, at, dim) > vec_all(*last);
         if (veci_max_lane(-is_higher) == 0)
             continue;
         for (int i = 0; i < LANES; i++) {
-            if (is_higher[i] != 0 && row[at + i] > heap[0].logit)
-                heap_replace(heap, out->count, (struct candidate){row[at + i], (int32_t)(at + i)});
+            if (is_higher[i] != 0 && row[at + i] > *last)
+                top_insert(out, (struct candidate){row[at + i], (int32_t)(at + i)});
         }
     }
-    qsort(heap, (size_t)out->count, sizeof *heap, compare_rank);
 }
 
 /* ---- Sums ----------------------------------------------------------------------------------

@@ -19,23 +19,6 @@ __device__ static uint32_t key_of(float logit)
     return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-__device__ static double warp_total(double value)
-{
-    for (int step = WARP / 2; step > 0; step /= 2)
-        value += __shfl_xor_sync(ALL_LANES, value, step);
-    return value;
-}
-
-/* Over the block, to all threads; `kept` is [WARP], and is not in use. */
-__device__ static double block_total(double value, double *kept)
-{
-    value = warp_total(value);
-    if (lane_id() == 0)
-        kept[warp_id()] = value;
-    __syncthreads();
-    return warp_total(lane_id() < (int)(blockDim.x / WARP) ? kept[lane_id()] : 0.0);
-}
-
 /* Of exp((logit - most) / temperature), in f64, so that a sum of all is that of its parts, wherever
  * a vocabulary is cut, up to the last bits of f64. */
 __device__ static double exp_sum(const float *in, int64_t dim, float most, double temperature,
@@ -44,7 +27,7 @@ __device__ static double exp_sum(const float *in, int64_t dim, float most, doubl
     double sum = 0;
     for (int64_t i = threadIdx.x; i < dim; i += blockDim.x)
         sum += exp(((double)in[i] - (double)most) / temperature);
-    return block_total(sum, kept);
+    return block_sum(sum, kept);
 }
 
 /* What is known of the lowest of the highest: bits of its key, and how many of those that agree

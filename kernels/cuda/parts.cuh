@@ -86,7 +86,7 @@ template <bool BF16> __device__ inline void value_store(void *to, int64_t index,
 }
 
 /* Sums over all lanes, in an order of their own. */
-__device__ inline float warp_sum(float value)
+template <class T> __device__ inline T warp_sum(T value)
 {
     for (int step = WARP / 2; step > 0; step /= 2)
         value += __shfl_xor_sync(ALL_LANES, value, step);
@@ -102,13 +102,13 @@ __device__ inline float warp_max(float value)
 
 /* Over a block of whole warps; every thread gets it. `kept` is [WARP] of shared memory, that the
  * block has no other use for before its next barrier. */
-__device__ inline float block_sum(float value, float *kept)
+template <class T> __device__ inline T block_sum(T value, T *kept)
 {
     value = warp_sum(value);
     if (lane_id() == 0)
         kept[warp_id()] = value;
     __syncthreads();
-    return warp_sum(lane_id() < (int)(blockDim.x / WARP) ? kept[lane_id()] : 0.0f);
+    return warp_sum(lane_id() < (int)(blockDim.x / WARP) ? kept[lane_id()] : T(0));
 }
 
 /* Sum over lanes 0 .. this one. */

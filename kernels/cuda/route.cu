@@ -99,18 +99,6 @@ cudaError_t cuda_route(const struct cuda_launch *launch, const struct op_route *
  * and needs neither scratch nor a second launch. */
 #define LIST_THREADS 512
 
-/* Over a block; every thread gets it. */
-__device__ static int block_total(int value, int *kept)
-{
-    for (int step = WARP / 2; step > 0; step /= 2)
-        value += __shfl_xor_sync(ALL_LANES, value, step);
-    if (lane_id() == 0)
-        kept[warp_id()] = value;
-    __syncthreads();
-    int total = lane_id() < (int)(blockDim.x / WARP) ? kept[lane_id()] : 0;
-    return __shfl_sync(ALL_LANES, warp_prefix(total), WARP - 1);
-}
-
 /* Where in the experts here pair `p` goes; -1: nowhere. */
 __device__ static int pair_expert(const struct op_group *op, int64_t p)
 {
@@ -132,7 +120,7 @@ __global__ void group_kernel(const struct op_group op)
         if (is_nowhere && to < 0)
             op.position_of[p] = -1;
     }
-    int next = block_total(before, kept);
+    int next = block_sum(before, kept);
     if (threadIdx.x == 0)
         op.offsets[expert] = next;
     if (is_nowhere)
@@ -180,7 +168,7 @@ __global__ void dispatch_kernel(const struct op_dispatch op)
             before += to >= 0 && to < group;
         }
     }
-    int start = block_total(before, kept), next = start;
+    int start = block_sum(before, kept), next = start;
     for (int64_t first = 0; first < op.token_count; first += blockDim.x) {
         int64_t t = first + threadIdx.x;
         int all;
