@@ -19,13 +19,15 @@
 #include "measure/meter.h"
 #include "parts.h"
 
-#define ROUNDS_MAX        99
-#define LAYOUTS_MAX       (2 * LAYOUT_LIST_MAX)
-#define VOCAB             2000 /* token ids below it, above the special ones */
-#define PASS_TOKENS_MAX   16384
-#define ROUTING_DEVIATION 0.3 /* what `phasor plan` takes where nobody says otherwise */
-#define GOAL              0.10
-#define RANK_BYTES        ((uint64_t)384 << 20) /* what calibration reads, or more than caches hold */
+#define ROUNDS_MAX      99
+#define LAYOUTS_MAX     (2 * LAYOUT_LIST_MAX)
+#define VOCAB           2000 /* token ids below it, above the special ones */
+#define PASS_TOKENS_MAX 16384
+#define GOAL            0.10
+#define RANK_BYTES      ((uint64_t)384 << 20) /* what calibration reads, or more than caches hold */
+
+/* What `phasor plan` takes where nobody says otherwise. */
+static const struct routing assumed = {.deviation = 0.3};
 
 enum { PREFILL, DECODE, PHASES };
 static const char *const phase_words[PHASES] = {"prefill", "decode"};
@@ -118,7 +120,7 @@ static void predict_all(void)
                                 .load = load,
                                 .max_num_seqs = load.sequences,
                                 .max_num_batched_tokens = pass_tokens(),
-                                .routing_deviation = ROUTING_DEVIATION,
+                                .routing = &assumed,
                             },
                             &err),
           &err);

@@ -97,6 +97,7 @@ static struct taken plan_once(int *candidates, const struct model_config *config
                               const struct profile *profile, const struct box_model *box,
                               size_t question)
 {
+    static const struct routing assumed = {.deviation = 0.3};
     struct plan_subject subject;
     struct plan_table table;
     struct error err;
@@ -111,7 +112,7 @@ static struct taken plan_once(int *candidates, const struct model_config *config
         .allows_int4 = true,
         .max_num_seqs = questions[question].max_num_seqs,
         .max_num_batched_tokens = questions[question].max_num_batched_tokens,
-        .routing_deviation = 0.3,
+        .routing = &assumed,
     };
     double begin = system_seconds(), cpu_begin = cpu_seconds();
     check(plan_subject_init(&subject, &params, &err), &err);

@@ -11,7 +11,7 @@
 #include "table.h"
 
 struct plan_values {
-    const char *revision, *box, *input, *report;
+    const char *revision, *box, *input, *report, *routing;
     int dtype, policy;
     int64_t sequences, prompt_len, output_len, max_num_seqs, max_num_batched_tokens;
     uint64_t memory;
@@ -20,7 +20,7 @@ struct plan_values {
 };
 
 static struct plan_values values = {
-    .sequences = -1, .prompt_len = -1, .output_len = -1, .routing_deviation = 0.3};
+    .sequences = -1, .prompt_len = -1, .output_len = -1, .routing_deviation = -1};
 
 #define AT(member) offsetof(struct plan_values, member)
 #define COUNT_TOP  0x1p31
@@ -51,7 +51,11 @@ static const struct cli_option options[] = {
     {"max-num-batched-tokens", 0, OPTION_COUNT, AT(max_num_batched_tokens), "COUNT",
      "tokens of one forward pass (0: chosen)", 0, COUNT_TOP, NULL},
     {"routing-deviation", 0, OPTION_REAL, AT(routing_deviation), "SHARE",
-     "how much experts differ in the tokens they get, relative to the mean (0.3)", 0, 100, NULL},
+     "how much experts are assumed to differ in the tokens they get, relative to the mean (0.3)", 0,
+     100, NULL},
+    {"routing", 0, OPTION_FILE, AT(routing), "FILE",
+     "instead of that: how often experts were chosen, as phasor run --routing-counts found it", 0,
+     0, NULL},
     {"all", 0, OPTION_FLAG, AT(all), NULL, "every candidate, and why others cannot be", 0, 0, NULL},
     {"report", 0, OPTION_FILE, AT(report), "FILE",
      "write a page of pictures, too: where the time goes, memory, which plan for which load (HTML)",
@@ -315,7 +319,9 @@ static struct phasor_plan_params params_of(const char *model)
     params.memory_bytes = values.memory;
     params.max_num_seqs = values.max_num_seqs;
     params.max_num_batched_tokens = values.max_num_batched_tokens;
-    params.routing_deviation = values.routing_deviation;
+    if (values.routing_deviation >= 0)
+        params.routing_deviation = values.routing_deviation;
+    params.routing_path = values.routing;
     return params;
 }
 
@@ -398,6 +404,8 @@ static int run(const struct cli_command *command, char **operands, int operand_c
         (values.sequences > 0 || values.prompt_len > 0 || values.output_len > 0))
         return options_mistake(command, "--rows has the load; leave --prompt-len, "
                                         "--output-len and --batch-size");
+    if (values.routing != NULL && values.routing_deviation >= 0)
+        return options_mistake(command, "--routing has what --routing-deviation assumes; give one");
     if (values.report != NULL && !page_file_check(values.report, PLAN_PAGE_HEAD, "--report"))
         return EXIT_FATAL;
     enum phasor_status status = phasor_plan(&text, &params, &err);

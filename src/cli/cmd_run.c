@@ -13,13 +13,13 @@
 struct run_values {
     const char *model, *revision;
     const char *input, *output, *errors;
-    const char *metrics, *summary, *trace, *record;
+    const char *metrics, *summary, *trace, *record, *routing_counts;
     const char *chat_template;
     const char *prompt;
     int dtype, expert_dtype, transition, policy;
     const char *backup;
     int64_t threads;
-    const char *devices, *plan, *profile;
+    const char *devices, *plan, *profile, *routing;
     uint64_t seed;
     int64_t max_num_seqs, max_num_batched_tokens, max_model_len;
     uint64_t memory, kv_memory;
@@ -70,6 +70,9 @@ static const struct cli_option options[] = {
      "what was computed, sent and read and what waited for what, for replay on other boxes; the "
      "ranks then work one at a time",
      0, 0, NULL},
+    {"routing-counts", 0, OPTION_FILE, AT(routing_counts), "FILE",
+     "how often each expert was chosen, at the end, for --routing of phasor plan and later runs", 0,
+     0, NULL},
     {"overwrite", 0, OPTION_FLAG, AT(overwrite), NULL, "replace output files that are not empty", 0,
      0, NULL},
     {"resume", 0, OPTION_FLAG, AT(resume), NULL,
@@ -103,7 +106,8 @@ static const struct cli_option options[] = {
      0, 0, expert_dtype_words},
     {"devices", 0, OPTION_TEXT, AT(devices), "cpu:N",
      "N ranks, each with its share of the cores and its own memory (as many as the plan has); or "
-     "GPUs: cuda:0, cuda:0-3, cuda:0,2, a rank on each, or cuda:0x4, four ranks on the first",
+     "GPUs: cuda:0, cuda:0-3, cuda:0,2, a rank on each, or cuda:0x4, four ranks on the first, "
+     "perhaps with links made slow: cuda:0x4@22GB/s",
      0, 0, NULL},
     {"plan", 0, OPTION_TEXT, AT(plan), "PLAN",
      "how weights lie over the ranks, such as \"tp4|ep4\", or in prefill and then in decode, such "
@@ -115,6 +119,10 @@ static const struct cli_option options[] = {
     {"profile", 0, OPTION_FILE, AT(profile), "FILE",
      "the times that --plan auto chooses by (those of these devices in $PHASOR_CACHE or "
      "~/.cache/phasor)",
+     0, 0, NULL},
+    {"routing", 0, OPTION_FILE, AT(routing), "FILE",
+     "how unevenly experts are chosen, as --routing-counts of an earlier run found it, for --plan "
+     "auto (it is assumed)",
      0, 0, NULL},
     {"transition", 0, OPTION_WORD, AT(transition), "WAY",
      "how experts come from one layout to the other: auto, keep, reshard, reload, upload, mixed "
@@ -172,6 +180,7 @@ static int check_mode(const struct cli_command *command)
         {"--summary-file", values.summary != NULL, false},
         {"--trace", values.trace != NULL, false},
         {"--record", values.record != NULL, false},
+        {"--routing-counts", values.routing_counts != NULL, false},
         {"--strict", values.strict, false},
         {"--overwrite", values.overwrite, false},
         {"--resume", values.resume, false},
@@ -243,6 +252,9 @@ static int check_values(const struct cli_command *command, char **operands, int 
     if (values.profile != NULL && strcmp(values.plan, PLAN_AUTO) != 0)
         return options_mistake(command, "--profile is for --plan auto, and the plan is %s",
                                values.plan);
+    if (values.routing != NULL && strcmp(values.plan, PLAN_AUTO) != 0)
+        return options_mistake(command, "--routing is for --plan auto, and the plan is %s",
+                               values.plan);
     if (values.max_num_batched_tokens < values.max_num_seqs)
         return options_mistake(command,
                                "--max-num-batched-tokens (%lld) must be at least --max-num-seqs "
@@ -261,6 +273,7 @@ static int check_files(void)
                                                .summary = values.summary,
                                                .trace = values.trace,
                                                .record = values.record,
+                                               .routing_counts = values.routing_counts,
                                                .keeps_output = values.overwrite || values.resume});
 }
 
@@ -284,6 +297,7 @@ static struct phasor_batch_params batch_params(void)
     params.summary_path = values.summary;
     params.trace_path = values.trace;
     params.record_path = values.record;
+    params.routing_counts_path = values.routing_counts;
     params.chat_template = values.chat_template;
     params.overwrite = values.overwrite;
     params.resume = values.resume;
@@ -317,6 +331,7 @@ static enum phasor_status open_model(struct phasor_model **out, struct progress 
     params.devices = values.devices;
     params.plan = values.plan;
     params.profile_path = values.profile;
+    params.routing_path = values.routing;
     params.transition = (enum phasor_transition)values.transition;
     params.backup_path = values.backup;
     params.policy = (enum phasor_policy)values.policy;

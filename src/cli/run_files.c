@@ -13,6 +13,7 @@ int run_files_check(const struct run_files *files)
     params.summary_path = files->summary;
     params.trace_path = files->trace;
     params.record_path = files->record;
+    params.routing_counts_path = files->routing_counts;
     params.overwrite = files->keeps_output;
     return phasor_batch_check(&params, &err) == PHASOR_OK ? -1 : fail(&err);
 }

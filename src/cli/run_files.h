@@ -6,8 +6,8 @@
 #include <stdbool.h>
 
 struct run_files {
-    const char *input, *output;                              /* "-": a stream */
-    const char *errors, *metrics, *summary, *trace, *record; /* or NULL */
+    const char *input, *output;                                               /* "-": a stream */
+    const char *errors, *metrics, *summary, *trace, *record, *routing_counts; /* or NULL */
     bool keeps_output; /* output that is not empty is to be gone on with, or replaced */
 };
 

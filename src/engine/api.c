@@ -114,6 +114,7 @@ static enum status plan_ask(struct auto_plan *plan, struct phasor_batch_params *
                             const struct phasor_model_params *params, struct error *err)
 {
     plan->profile_path = params->profile_path;
+    plan->routing_path = params->routing_path;
     plan->load = (struct plan_load){params->load.sequences, params->load.prompt_tokens,
                                     params->load.output_tokens};
     if (params->batch == NULL)
@@ -129,6 +130,7 @@ static enum status plan_ask(struct auto_plan *plan, struct phasor_batch_params *
 static void plan_forget(struct auto_plan *plan)
 {
     plan->profile_path = NULL;
+    plan->routing_path = NULL;
     plan->batch = NULL;
 }
 
@@ -357,6 +359,7 @@ static enum status plan_params_make(struct plan_params *out,
         .max_num_batched_tokens = params->max_num_batched_tokens,
         .memory_bytes = params->memory_bytes,
         .routing_deviation = params->routing_deviation,
+        .routing = params->routing_path,
     };
     return STATUS_OK;
 }

@@ -20,6 +20,7 @@
 #include "engine/plan_answer.h"
 #include "engine/plan_problem.h"
 #include "engine/plan_source.h"
+#include "engine/routing_counts.h"
 #include "engine/run_limits.h"
 
 /* Of runs that do not say. */
@@ -243,9 +244,20 @@ static enum status memory_of_rank(uint64_t *out, const struct engine_params *par
     return STATUS_OK;
 }
 
+static enum status routing_find(struct routing *out, const struct auto_plan *plan,
+                                const struct engine_basis *basis, struct error *err)
+{
+    *out = (struct routing){.deviation = ROUTING_DEVIATION};
+    return plan->routing_path == NULL
+               ? STATUS_OK
+               : routing_counts_read(out, plan->routing_path, checkpoint_config(basis->checkpoint),
+                                     err);
+}
+
+/* `routing` is borrowed by `out`. */
 static enum status subject_make(struct plan_subject_params *out, const struct auto_plan *plan,
-                                const struct profile *profile, const struct engine_basis *basis,
-                                struct error *err)
+                                const struct profile *profile, const struct routing *routing,
+                                const struct engine_basis *basis, struct error *err)
 {
     uint64_t memory_bytes;
     const struct engine_params *params = basis->params;
@@ -269,7 +281,7 @@ static enum status subject_make(struct plan_subject_params *out, const struct au
         .allows_int4 = !params->is_exact,
         .max_num_batched_tokens = pass,
         .wave_max = wave,
-        .routing_deviation = ROUTING_DEVIATION,
+        .routing = routing,
     };
     return STATUS_OK;
 }
@@ -363,13 +375,15 @@ static enum status plan_for(struct auto_plan *plan, struct engine_choice *out,
                             const struct engine_basis *basis, struct error *err)
 {
     struct plan_subject_params subject;
+    struct routing routing;
     const struct auto_limits limits = {
         .engine = basis->params,
         .has_backup = engine_backup_is_at_hand(basis->params, basis->checkpoint),
     };
     struct plan_answer answer;
     enum status status = STATUS_OK;
-    TRY(subject_make(&subject, plan, profile, basis, err));
+    TRY(routing_find(&routing, plan, basis, err));
+    TRY(subject_make(&subject, plan, profile, &routing, basis, err));
     tell_question(&subject, &basis->params->log);
     TRY(plan_answer_find(&answer,
                          &(struct plan_question){

@@ -21,6 +21,7 @@ struct plan_forecast {
 
 struct auto_plan {
     const char *profile_path;                /* NULL: the one in the cache */
+    const char *routing_path;                /* counts (engine/routing_counts.h); NULL: none */
     const struct phasor_batch_params *batch; /* complete; NULL: there is none, but */
     struct plan_load load;                   /* such; of no sequences: nothing is known of it */
     /* Found: */

@@ -281,6 +281,7 @@ static enum status open_session(struct batch *batch, struct error *err)
         .kv_bytes = params->kv_bytes,
         .aside_bytes = batch_past_bytes(batch_reader_row_count(batch->reader), &batch->names),
         .shares_prefixes = params->shares_prefixes,
+        .counts_routing = params->routing_counts_path != NULL,
         .watch = {.ask = tick, .context = batch},
         .log = *batch->log,
     };
@@ -471,6 +472,9 @@ enum status batch_run_planned(struct engine *engine, const struct phasor_batch_p
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--record: the model was not opened to be recorded; its params say "
                          "`records`");
+    if (params->routing_counts_path != NULL && engine_config(engine)->expert_count == 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--routing-counts: the model has no routed experts; leave it out");
     batch.names.run_seed = params->seed;
     batch.progress =
         (struct batch_progress){.params = params, .result = result, .world = &batch.world};

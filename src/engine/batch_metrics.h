@@ -10,6 +10,7 @@
 #include "engine/batch_meter.h"
 #include "engine/generator.h"
 #include "engine/rank_use.h"
+#include "engine/routing_counts.h"
 #include "phasor.h"
 #include "transition/transition.h"
 
@@ -24,7 +25,8 @@ struct batch_snapshot {
     const struct transition *transition; /* NULL: the plan has one layout */
     struct trace *trace;
     const char *kernels;
-    double started_at; /* by system_seconds */
+    struct routing_counts *routing; /* NULL: they were not counted */
+    double started_at;              /* by system_seconds */
     int64_t layer_count;
     struct generator_counters counters;
     uint64_t generated_tokens; /* in rows that are in flight, too */

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/new_file.h"
 #include "engine/batch_record.h"
+#include "engine/routing_counts.h"
 #include "replay/recording.h"
 
 static bool is_stream(const char *path)
@@ -32,6 +33,9 @@ struct side_file batch_names_side(const struct phasor_batch_params *params, enum
                         .flag = "--trace",
                         .head = "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"program\":\"phasor"},
         [SIDE_RECORD] = {.path = params->record_path, .flag = "--record", .head = RECORDING_MAGIC},
+        [SIDE_ROUTING] = {.path = params->routing_counts_path,
+                          .flag = "--routing-counts",
+                          .head = ROUTING_COUNTS_HEAD},
     };
     return files[side];
 }
@@ -71,7 +75,7 @@ enum status batch_names_check(const struct phasor_batch_params *params, struct e
     const char *const others[] = {params->input_path,   params->output_path,
                                   params->error_path,   *record == 0 ? NULL : record,
                                   params->metrics_path, params->summary_path,
-                                  params->trace_path};
+                                  params->trace_path,   params->record_path};
     TRY(check_output_name(params->output_path, params->input_path, record, err));
     TRY(check_output_name(params->error_path, params->input_path, record, err));
     for (int side = 0; side < SIDE_COUNT; side++) {

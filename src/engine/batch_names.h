@@ -7,7 +7,7 @@
 #include "engine/side_file.h"
 #include "phasor.h"
 
-enum batch_side { SIDE_METRICS, SIDE_SUMMARY, SIDE_TRACE, SIDE_RECORD, SIDE_COUNT };
+enum batch_side { SIDE_METRICS, SIDE_SUMMARY, SIDE_TRACE, SIDE_RECORD, SIDE_ROUTING, SIDE_COUNT };
 
 /* The files that tell about the run, by its parameters; borrows the names. */
 struct side_file batch_names_side(const struct phasor_batch_params *params, enum batch_side side);

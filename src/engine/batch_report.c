@@ -155,10 +155,16 @@ static void fill_result(struct batch_report *report)
 
 /* ---- Files --------------------------------------------------------------------------------- */
 
+static void routing_write(struct text *out, const struct batch_snapshot *now)
+{
+    routing_counts_write(out, now->routing, now->model_name);
+}
+
 static void (*const writers[SIDE_COUNT])(struct text *, const struct batch_snapshot *) = {
     [SIDE_METRICS] = batch_metrics_write,
     [SIDE_SUMMARY] = batch_summary_write,
     [SIDE_TRACE] = batch_trace_write,
+    [SIDE_ROUTING] = routing_write,
 }; /* a recording is no text: recording_end */
 
 static void write_file(struct batch_report *report, enum batch_side side, bool has_ended,
@@ -180,6 +186,7 @@ static void write_file(struct batch_report *report, enum batch_side side, bool h
         .transition = engine_transition(report->run.engine),
         .trace = engine_trace(report->run.engine),
         .kernels = engine_kernels(report->run.engine),
+        .routing = report->run.session->routing,
         .started_at = report->started_at,
         .layer_count = engine_config(report->run.engine)->layer_count,
         .counters = generator_counters_get(report->run.session->generator),

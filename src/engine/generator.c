@@ -8,6 +8,7 @@
 #include "base/system.h"
 #include "base/trace.h"
 #include "engine/generator_state.h"
+#include "engine/routing_counts.h"
 #include "replay/recording.h"
 
 /* ---- Life ---------------------------------------------------------------------------------- */
@@ -108,6 +109,8 @@ enum status generator_create(struct generator **out, struct exec *exec,
     TRY(memory_get((void **)&generator, 1, sizeof *generator, "the generator", err));
     generator->exec = exec;
     generator->params = *params;
+    if (params->routing != NULL)
+        exec_record_routing(exec, routing_counts_ids(params->routing));
     exec_stage_totals(exec, generator->stages);
     generator->group_count = exec_layout(exec)->attention.dp;
     generator->group_token_max = ceil_div(params->batch_token_max, generator->group_count);
@@ -351,6 +354,8 @@ enum status generator_step(struct generator *generator, struct error *err)
     TRY(pass_run(&seconds, generator, form, segment_count, &head, err));
     double start = system_seconds(), begin = trace_begin();
     int64_t tokens = generator_advance(generator, segment_count);
+    if (generator->params.routing != NULL)
+        routing_counts_add(generator->params.routing, tokens);
     TRY(generator_use_logits(generator, &head, wanted_count, err));
     end_scored(generator, segment_count);
     trace_add(begin, "logits and choice of tokens", 0);

@@ -96,6 +96,7 @@ struct sequence_request {
 struct exec;
 struct exec_hooks;
 struct generator;
+struct routing_counts;
 
 #define GENERATOR_TAIL 32
 
@@ -127,6 +128,9 @@ struct generator_params {
      * way. A pass where they were not is entered and run again: nothing of it is given out. */
     bool (*was_whole)(void *context);
     void *enter_context;
+    /* Counts what the passes' tokens chose: made for the executor's token_max; NULL: they are not
+     * counted. Borrowed as long as `exec` runs. */
+    struct routing_counts *routing;
 };
 
 /* `exec` is borrowed. */

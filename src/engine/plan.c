@@ -10,6 +10,7 @@
 #include "engine/plan_report.h"
 #include "engine/plan_rows.h"
 #include "engine/plan_source.h"
+#include "engine/routing_counts.h"
 #include "model/hub.h"
 
 /* What is read before anything is priced. */
@@ -17,6 +18,7 @@ struct plan_inputs {
     struct model_config config;
     struct plan_source source;
     struct batch_lengths rows; /* of an input; else there are none */
+    struct routing routing;
     char *dir;
 };
 
@@ -45,6 +47,15 @@ static enum status rows_read(struct plan_params *params, struct plan_inputs *inp
     TRY(plan_rows_read(&inputs->rows, params->input, inputs->dir, &inputs->config, err));
     params->load = inputs->rows.load;
     return STATUS_OK;
+}
+
+static enum status routing_read(struct plan_inputs *inputs, const struct plan_params *params,
+                                struct error *err)
+{
+    inputs->routing = (struct routing){.deviation = params->routing_deviation};
+    return params->routing == NULL
+               ? STATUS_OK
+               : routing_counts_read(&inputs->routing, params->routing, &inputs->config, err);
 }
 
 /* ---- What was asked -------------------------------------------------------------------------- */
@@ -125,7 +136,10 @@ static void put_question(struct description *to, const struct plan_params *param
     description_put(to, to->root, "dtype", json_string(dtype_name(subject->dtype)));
     description_put(to, to->root, "policy",
                     json_string(params->allows_int4 ? "int4-decode" : "exact"));
-    description_put(to, to->root, "routing_deviation", json_real(params->routing_deviation));
+    description_put(to, to->root, "routing_deviation",
+                    params->routing == NULL ? json_real(params->routing_deviation) : json_null());
+    description_put(to, to->root, "routing",
+                    params->routing == NULL ? json_null() : description_text(params->routing));
 }
 
 /* ---- The answer ------------------------------------------------------------------------------ */
@@ -151,7 +165,7 @@ static struct plan_subject_params subject_of(const struct plan_params *params,
         .allows_int4 = params->allows_int4,
         .max_num_seqs = params->max_num_seqs,
         .max_num_batched_tokens = params->max_num_batched_tokens,
-        .routing_deviation = params->routing_deviation,
+        .routing = &inputs->routing,
     };
 }
 
@@ -279,6 +293,8 @@ static enum status plan_read(char **out, const struct plan_params *params,
     TRY(memory_get((void **)&inputs, 1, sizeof *inputs, "the plans", err));
     struct plan_params whole = *params;
     enum status status = config_read(inputs, params, err);
+    if (status == STATUS_OK)
+        status = routing_read(inputs, params, err);
     if (status == STATUS_OK)
         status = rows_read(&whole, inputs, err);
     if (status == STATUS_OK && axes == NULL)

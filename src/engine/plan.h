@@ -11,7 +11,7 @@ struct plan_params {
     const char *revision; /* or NULL */
     const char *box;      /* see plan_source_read */
     uint64_t draw;
-    const char *input;    /* rows in place of `load`; NULL: none */
+    const char *input; /* rows in place of `load`; NULL: none */
     bool dtype_is_auto;
     enum dtype dtype;
     struct plan_load load;
@@ -19,6 +19,7 @@ struct plan_params {
     int64_t max_num_seqs, max_num_batched_tokens; /* 0: part of the plan */
     uint64_t memory_bytes;                        /* of a device; 0: as the box says */
     double routing_deviation;
+    const char *routing; /* counts in place of it (engine/routing_counts.h); NULL: none */
 };
 
 /* The contract is phasor_plan's; the keys are in phasor(1). `*out` is freed by memory_free. */

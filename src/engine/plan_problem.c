@@ -212,7 +212,7 @@ enum status plan_subject_init(struct plan_subject *out, const struct plan_subjec
         .profile = params->profile,
         .types = {params->dtype, native.dtype, params->dtype},
         .native = native,
-        .routing = {.deviation = params->routing_deviation},
+        .routing = params->routing != NULL ? *params->routing : (struct routing){0},
         .load = params->load,
         .mix = params->mix,
         .mix_count = params->mix_count,

@@ -54,7 +54,7 @@ struct plan_subject_params {
     int64_t max_num_seqs, max_num_batched_tokens; /* 0: the planner chooses */
     int64_t wave_max; /* where it does: at most so many sequences at a time, for which passes are
                        * opened; 0: 256, and for those that run */
-    double routing_deviation;
+    const struct routing *routing; /* copied; NULL: all experts are liked alike */
 };
 
 /* STATUS_INVALID_ARGUMENT when a limit is out of range, or a sequence longer than the model's

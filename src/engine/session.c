@@ -4,6 +4,7 @@
 #include "base/size_text.h"
 #include "base/system.h"
 #include "base/text.h"
+#include "engine/routing_counts.h"
 #include "engine/run_limits.h"
 #include "exec/exec.h"
 
@@ -99,6 +100,7 @@ static enum status generator_open(struct session *session, const struct session_
         .enter = enter,
         .was_whole = was_whole,
         .enter_context = engine,
+        .routing = session->routing,
     };
     uint64_t kv_bytes = params->kv_bytes, left;
     if (engine_memory_bytes(engine) > 0) {
@@ -129,7 +131,12 @@ enum status session_open(struct session *out, struct engine *engine,
                                                  : engine_config(engine)->position_count_max};
     TRY(engine_exec_create(&session.exec, engine, params->max_num_batched_tokens,
                            params->max_num_seqs, err));
-    enum status status = generator_open(&session, params, engine, err);
+    enum status status = STATUS_OK;
+    if (params->counts_routing)
+        status = routing_counts_create(&session.routing, engine_config(engine),
+                                       exec_token_max(session.exec), err);
+    if (status == STATUS_OK)
+        status = generator_open(&session, params, engine, err);
     if (status != STATUS_OK) {
         session_close(&session);
         return status;
@@ -147,6 +154,7 @@ void session_close(struct session *session)
         engine_watch(session->engine, &nobody);
     generator_destroy(session->generator);
     exec_destroy(session->exec);
+    routing_counts_destroy(session->routing);
     *session = (struct session){0};
 }
 

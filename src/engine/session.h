@@ -16,6 +16,7 @@ struct session_params {
     uint64_t kv_bytes;
     uint64_t aside_bytes; /* of memory_bytes, which the caller takes later */
     bool shares_prefixes; /* see generator_params */
+    bool counts_routing;  /* of a model with experts */
     struct watch watch;   /* see engine_watch; while the session is open */
     struct log_sink log;
 };
@@ -24,6 +25,7 @@ struct session {
     struct engine *engine;
     struct exec *exec;
     struct generator *generator;
+    struct routing_counts *routing; /* NULL: they are not counted */
     int64_t context_max;
     int64_t kv_token_max; /* tokens that the KV cache can hold of one sequence */
 };

@@ -81,53 +81,6 @@ static void exchange(struct stages *stages, enum traffic kind, double layers, en
             profile_collective_seconds(stages->profile, op, size, is_strided, bytes));
 }
 
-/* ---- Routing --------------------------------------------------------------------------------- */
-
-/* The largest of n normal values whose sum is given, in deviations above their mean, on the mean:
- * sqrt(n / (n - 1)) times that of independent ones. Between these n, along ln n. */
-static double largest_deviation(int n)
-{
-    static const struct {
-        int n;
-        double deviations;
-    } known[] = {{2, 0.7979},  {3, 1.0365},  {4, 1.1886},  {6, 1.3882},  {8, 1.5219}, {12, 1.7017},
-                 {16, 1.8239}, {24, 1.9896}, {32, 2.1028}, {48, 2.2568}, {64, 2.3623}};
-    size_t i = 0, last = sizeof known / sizeof *known - 1;
-    while (i < last && known[i].n < n)
-        i++;
-    if (i == 0 || known[i].n <= n)
-        return known[i].deviations;
-    double share = log((double)n / known[i - 1].n) / log((double)known[i].n / known[i - 1].n);
-    return known[i - 1].deviations + share * (known[i].deviations - known[i - 1].deviations);
-}
-
-double routing_imbalance(const struct routing *routing, const struct model_shape *shape, int ep,
-                         double draws)
-{
-    if (ep < 2 || !(draws > 0))
-        return 1;
-    double chance = (ep - 1) / draws;
-    double liking = routing->deviation * routing->deviation * ep / (double)shape->expert_count;
-    double fullest = 1 + largest_deviation(ep) * sqrt(chance + liking);
-    return fmin(fullest, ep);
-}
-
-double routing_experts_met(const struct model_shape *shape, double held, double tokens)
-{
-    double misses = 1 - (double)shape->expert_top_k / (double)shape->expert_count;
-    return misses > 0 ? held * (1 - pow(misses, tokens)) : held;
-}
-
-/* How likely a token has any of its experts in one group. */
-static double group_chance(const struct model_shape *shape, int ep)
-{
-    double held = (double)shape->expert_count / ep, misses = 1;
-    for (int64_t draw = 0; draw < shape->expert_top_k; draw++)
-        misses *= fmax(0, (double)shape->expert_count - held - (double)draw) /
-                  ((double)shape->expert_count - (double)draw);
-    return 1 - misses;
-}
-
 /* ---- Attention: stages 1 to 3 ---------------------------------------------------------------- */
 
 /* Pairs and tokens of all groups, of which each has as many. More than can be counted, of a wave
@@ -189,7 +142,7 @@ static bool sends_apart(const struct stages *stages)
 static double sent_rows(const struct stages *stages)
 {
     int ep = stages->layout->experts.ep;
-    return stages->own * group_chance(stages->shape, ep) * ep;
+    return stages->own * routing_group_chance(stages->shape, ep) * ep;
 }
 
 /* Rows that the experts of the fullest group have before them. */

@@ -8,6 +8,7 @@
 #include "layout/layout.h"
 #include "layout/traffic.h"
 #include "planner/profile.h"
+#include "planner/routing.h"
 
 struct pass_shape {
     enum layer_form form;
@@ -16,11 +17,6 @@ struct pass_shape {
     double seen;  /* tokens of the cache that attention reads, likewise */
     double sliding_pairs, sliding_seen; /* the same in layers with a sliding window */
     double logit_rows;                  /* tokens whose logits are wanted */
-};
-
-/* How unevenly routers choose. */
-struct routing {
-    double deviation; /* of the experts' shares from one another, relative to the mean */
 };
 
 /* The numbers of weights and cache. */
@@ -62,16 +58,5 @@ static inline void pass_cost_add(struct pass_cost *to, const struct pass_cost *m
 struct pass_cost pass_cost(const struct profile *profile, const struct model_shape *shape,
                            const struct layout *layout, const struct cost_types *types,
                            const struct routing *routing, const struct pass_shape *pass);
-
-/* The same over the layout's groups of experts: rows of the fullest group over the mean, >= 1. Rows
- * are drawn by chance, and experts are not equally liked:
- *   1 + d(Ee) x sqrt(variance), variance = (Ee - 1) / draws + deviation^2 x Ee / E
- * relative to the mean's square, at most Ee; d(n): how many deviations the largest of n normal
- * values of a given sum lies above their mean, on the mean. */
-double routing_imbalance(const struct routing *routing, const struct model_shape *shape, int ep,
-                         double draws);
-
-/* Of one group's `held` experts, those that any of `tokens` tokens chooses, on the mean. */
-double routing_experts_met(const struct model_shape *shape, double held, double tokens);
 
 #endif

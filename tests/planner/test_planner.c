@@ -139,6 +139,11 @@ Test(planner, routing_is_uneven_by_chance_and_by_liking)
     cr_assert_float_eq(routing_imbalance(&even, shape, 4, 300), 1 + 1.1886 * 0.1, 1e-12);
     cr_assert_float_eq(routing_imbalance(&skewed, shape, 4, 1e15), 1 + 1.1886 * sqrt(0.125), 1e-6);
     cr_assert_eq(routing_imbalance(&skewed, shape, 4, 0.1), 4);
+    /* What was counted stands in place of what is assumed, and chance beside it. */
+    struct routing counted = {.deviation = 0.5, .is_counted = true, .excess = {[4] = 0.3}};
+    cr_assert_eq(routing_imbalance(&counted, shape, 2, 1e15), 1 + routing_by_chance(2, 1e15));
+    cr_assert_float_eq(routing_imbalance(&counted, shape, 4, 1e15), 1.3, 1e-6);
+    cr_assert_float_eq(routing_imbalance(&counted, shape, 4, 300), 1 + hypot(0.3, 0.11886), 1e-12);
     /* One token meets 2 of 8 experts; two meet 8 x (1 - (3/4)^2). */
     cr_assert_float_eq(routing_experts_met(shape, 8, 1), 2, 1e-12);
     cr_assert_float_eq(routing_experts_met(shape, 8, 2), 3.5, 1e-12);

@@ -1,0 +1,297 @@
+#include "engine/routing_counts.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "base/json_writer.h"
+#include "base/memory.h"
+
+/* Passes are put together to so many choices of a layer before their groups are compared: of a few,
+ * as of a step of decode, chance alone makes one group twice as full as another. */
+#define WINDOW_CHOICES 4096
+
+#define FILE_FORMAT    "phasor-routing"
+#define FILE_VERSION   1
+#define FILE_BYTES_MAX ((size_t)64 << 20)
+
+/* Of one number of groups; means are weighted by choices. */
+struct groups {
+    double over_mean; /* sum: the fullest group over the mean, less 1 */
+    double by_chance; /* sum: what even routing would have */
+};
+
+struct routing_counts {
+    const struct model_config *config;
+    int64_t token_max;
+    int32_t *ids;     /* [layer][token_max][top_k] */
+    uint64_t *window; /* [layer][expert]: choices since the groups were compared last */
+    uint64_t *totals; /* [layer][expert]: of all before */
+    int64_t window_choices;
+    double choices; /* of all windows and layers that were compared */
+    uint64_t tokens, passes;
+    struct groups of[ROUTING_GROUPS_MAX + 1];
+};
+
+static bool is_moe(const struct model_config *config, int64_t layer)
+{
+    return config->layers[layer].ffn == FFN_MOE;
+}
+
+/* Numbers of groups that experts can lie in. */
+static bool are_groups(const struct model_config *config, int64_t groups)
+{
+    return groups >= 2 && groups <= ROUTING_GROUPS_MAX && config->expert_count % groups == 0;
+}
+
+enum status routing_counts_create(struct routing_counts **out, const struct model_config *config,
+                                  int64_t token_max, struct error *err)
+{
+    const char *what = "counting how experts are chosen";
+    size_t layers = (size_t)config->layer_count, experts = (size_t)config->expert_count;
+    struct routing_counts *counts;
+    ASSERT(config->expert_count > 0 && token_max > 0);
+    TRY(memory_get((void **)&counts, 1, sizeof *counts, what, err));
+    counts->config = config;
+    counts->token_max = token_max;
+    enum status status = memory_get((void **)&counts->ids, layers * (size_t)token_max,
+                                    (size_t)config->expert_top_k * sizeof *counts->ids, what, err);
+    if (status == STATUS_OK)
+        status = memory_get((void **)&counts->window, layers, experts * sizeof *counts->window,
+                            what, err);
+    if (status == STATUS_OK)
+        status = memory_get((void **)&counts->totals, layers, experts * sizeof *counts->totals,
+                            what, err);
+    if (status == STATUS_OK)
+        *out = counts;
+    else
+        routing_counts_destroy(counts);
+    return status;
+}
+
+void routing_counts_destroy(struct routing_counts *counts)
+{
+    if (counts == NULL)
+        return;
+    memory_free(counts->ids);
+    memory_free(counts->window);
+    memory_free(counts->totals);
+    memory_free(counts);
+}
+
+int32_t *routing_counts_ids(struct routing_counts *counts)
+{
+    return counts->ids;
+}
+
+/* ---- Counting -------------------------------------------------------------------------------- */
+
+static double fullest_over_mean(const uint64_t *counts, int64_t expert_count, int64_t groups)
+{
+    int64_t each = expert_count / groups;
+    uint64_t all = 0, fullest = 0;
+    for (int64_t g = 0; g < groups; g++) {
+        uint64_t sum = 0;
+        for (int64_t e = g * each; e < (g + 1) * each; e++)
+            sum += counts[e];
+        all += sum;
+        fullest = sum > fullest ? sum : fullest;
+    }
+    return (double)fullest * (double)groups / (double)all;
+}
+
+/* Of one layer's window. */
+static void groups_compare(struct routing_counts *counts, const uint64_t *window)
+{
+    double choices = (double)counts->window_choices;
+    for (int64_t groups = 2; groups <= ROUTING_GROUPS_MAX; groups++) {
+        if (!are_groups(counts->config, groups))
+            continue;
+        double over = fullest_over_mean(window, counts->config->expert_count, groups) - 1;
+        counts->of[groups].over_mean += choices * over;
+        counts->of[groups].by_chance +=
+            choices * fmin(routing_by_chance((int)groups, choices), (double)groups - 1);
+    }
+    counts->choices += choices;
+}
+
+static void window_end(struct routing_counts *counts)
+{
+    const struct model_config *config = counts->config;
+    for (int64_t layer = 0; layer < config->layer_count && counts->window_choices > 0; layer++) {
+        uint64_t *window = counts->window + layer * config->expert_count;
+        uint64_t *totals = counts->totals + layer * config->expert_count;
+        if (!is_moe(config, layer))
+            continue;
+        groups_compare(counts, window);
+        for (int64_t e = 0; e < config->expert_count; e++)
+            totals[e] += window[e];
+        memset(window, 0, (size_t)config->expert_count * sizeof *window);
+    }
+    counts->window_choices = 0;
+}
+
+void routing_counts_add(struct routing_counts *counts, int64_t token_count)
+{
+    const struct model_config *config = counts->config;
+    int64_t top_k = config->expert_top_k;
+    ASSERT(token_count <= counts->token_max);
+    for (int64_t layer = 0; layer < config->layer_count; layer++) {
+        const int32_t *ids = counts->ids + layer * counts->token_max * top_k;
+        uint64_t *window = counts->window + layer * config->expert_count;
+        for (int64_t i = 0; is_moe(config, layer) && i < token_count * top_k; i++)
+            window[ids[i]]++;
+    }
+    counts->tokens += (uint64_t)token_count;
+    counts->passes++;
+    counts->window_choices += token_count * top_k;
+    if (counts->window_choices >= WINDOW_CHOICES)
+        window_end(counts);
+}
+
+/* ---- The file -------------------------------------------------------------------------------- */
+
+static void write_groups(struct json_writer *json, const struct routing_counts *counts)
+{
+    json_write_key(json, "fullest_group");
+    json_write_open(json, '[');
+    for (int64_t groups = 2; groups <= ROUTING_GROUPS_MAX && counts->choices > 0; groups++) {
+        if (!are_groups(counts->config, groups))
+            continue;
+        double over = counts->of[groups].over_mean / counts->choices;
+        double by_chance = counts->of[groups].by_chance / counts->choices;
+        double excess = over > by_chance ? sqrt(over * over - by_chance * by_chance) : 0;
+        json_write_open(json, '{');
+        json_write_key(json, "groups");
+        json_write_int(json, groups);
+        json_write_key(json, "over_mean");
+        json_write_number(json, 1 + over);
+        json_write_key(json, "by_chance");
+        json_write_number(json, 1 + by_chance);
+        json_write_key(json, "excess");
+        json_write_number(json, excess);
+        json_write_close(json, '}');
+    }
+    json_write_close(json, ']');
+}
+
+static void write_layers(struct json_writer *json, const struct routing_counts *counts)
+{
+    const struct model_config *config = counts->config;
+    json_write_key(json, "layers");
+    json_write_open(json, '[');
+    for (int64_t layer = 0; layer < config->layer_count; layer++) {
+        const uint64_t *totals = counts->totals + layer * config->expert_count;
+        if (!is_moe(config, layer))
+            continue;
+        json_write_open(json, '{');
+        json_write_key(json, "layer");
+        json_write_int(json, layer);
+        json_write_key(json, "choices");
+        json_write_open(json, '[');
+        for (int64_t e = 0; e < config->expert_count; e++)
+            json_write_int(json, (int64_t)totals[e]);
+        json_write_close(json, ']');
+        json_write_close(json, '}');
+    }
+    json_write_close(json, ']');
+}
+
+void routing_counts_write(struct text *out, struct routing_counts *counts, const char *model_name)
+{
+    struct json_writer json = {.out = out};
+    window_end(counts);
+    json_write_open(&json, '{');
+    json_write_key(&json, "format");
+    json_write_string(&json, FILE_FORMAT);
+    json_write_key(&json, "version");
+    json_write_int(&json, FILE_VERSION);
+    json_write_key(&json, "model_id");
+    json_write_string(&json, model_name);
+    json_write_key(&json, "experts");
+    json_write_int(&json, counts->config->expert_count);
+    json_write_key(&json, "top_k");
+    json_write_int(&json, counts->config->expert_top_k);
+    json_write_key(&json, "tokens");
+    json_write_int(&json, (int64_t)counts->tokens);
+    json_write_key(&json, "passes");
+    json_write_int(&json, (int64_t)counts->passes);
+    write_groups(&json, counts);
+    write_layers(&json, counts);
+    json_write_close(&json, '}');
+    text_append_string(out, "\n");
+}
+
+/* ---- Reading --------------------------------------------------------------------------------- */
+
+static enum status check_head(const json_t *root, const char *path,
+                              const struct model_config *config, struct error *err)
+{
+    const char *format;
+    int64_t version, experts, top_k;
+    TRY(json_get_string(&format, root, path, "format", err));
+    if (strcmp(format, FILE_FORMAT) != 0)
+        return error_set(err, STATUS_FORMAT,
+                         "%s: \"format\": expected \"" FILE_FORMAT "\", found \"%s\"; phasor run "
+                         "--routing-counts writes such a file",
+                         path, format);
+    TRY(json_get_int(&version, root, path, "version", FILE_VERSION, FILE_VERSION, err));
+    TRY(json_get_int(&experts, root, path, "experts", 1, MODEL_EXPERTS_MAX, err));
+    TRY(json_get_int(&top_k, root, path, "top_k", 1, MODEL_EXPERTS_MAX, err));
+    if (experts == config->expert_count && top_k == config->expert_top_k)
+        return STATUS_OK;
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "%s was counted with a model that takes %lld of %lld experts for a token, and "
+                     "this one takes %lld of %lld; count with this model (phasor run "
+                     "--routing-counts)",
+                     path, (long long)top_k, (long long)experts, (long long)config->expert_top_k,
+                     (long long)config->expert_count);
+}
+
+static enum status read_groups(struct routing *out, const json_t *list, const char *path,
+                               const struct model_config *config, struct error *err)
+{
+    size_t index, found = 0, wanted = 0;
+    const json_t *entry;
+    bool is_known[ROUTING_GROUPS_MAX + 1] = {false};
+    json_array_foreach(list, index, entry)
+    {
+        int64_t groups;
+        double excess;
+        if (!json_is_object(entry))
+            return error_set(err, STATUS_FORMAT,
+                             "%s: \"fullest_group\": expected objects, found %s", path,
+                             json_kind(entry));
+        TRY(json_get_int(&groups, entry, path, "groups", 2, ROUTING_GROUPS_MAX, err));
+        TRY(json_get_real(&excess, entry, path, "excess", 0, ROUTING_GROUPS_MAX, err));
+        out->excess[groups] = excess;
+        is_known[groups] = true;
+    }
+    for (int64_t groups = 2; groups <= ROUTING_GROUPS_MAX; groups++) {
+        wanted += are_groups(config, groups);
+        found += are_groups(config, groups) && is_known[groups];
+    }
+    if (found == wanted)
+        return STATUS_OK;
+    return error_set(err, STATUS_FORMAT,
+                     "%s: \"fullest_group\" has %zu of the %zu numbers of groups that %lld experts "
+                     "can lie in; a run that computed tokens writes all",
+                     path, found, wanted, (long long)config->expert_count);
+}
+
+enum status routing_counts_read(struct routing *out, const char *path,
+                                const struct model_config *config, struct error *err)
+{
+    json_t *root;
+    TRY(json_load_object(&root, path, FILE_BYTES_MAX, err));
+    *out = (struct routing){.is_counted = true};
+    const json_t *list = json_object_get(root, "fullest_group");
+    enum status status = check_head(root, path, config, err);
+    if (status == STATUS_OK && !json_is_array(list))
+        status = error_set(err, STATUS_FORMAT, "%s: \"fullest_group\": expected an array, found %s",
+                           path, json_kind(list));
+    if (status == STATUS_OK)
+        status = read_groups(out, list, path, config, err);
+    json_decref(root);
+    return status;
+}

@@ -1,0 +1,40 @@
+/* How unevenly routers choose, and what a layout pays for it whose experts lie in groups: the group
+ * with most rows is the last to be done. */
+#ifndef PHASOR_PLANNER_ROUTING_H
+#define PHASOR_PLANNER_ROUTING_H
+
+#include <stdbool.h>
+
+#include "layout/layout.h"
+
+#define ROUTING_GROUPS_MAX 64
+
+/* As it is assumed, or as it was counted (engine/routing_counts.h). */
+struct routing {
+    double deviation; /* of the experts' shares from one another, relative to the mean */
+    bool is_counted;
+    /* [groups]: rows of the fullest of so many groups over the mean, less 1, as they are beyond
+     * what chance makes of even routing */
+    double excess[ROUTING_GROUPS_MAX + 1];
+};
+
+/* Rows of the fullest of `ep` groups over the mean, >= 1. Rows are drawn by chance, and experts are
+ * not equally liked:
+ *   1 + sqrt(by_chance^2 + excess^2), at most ep,
+ * where by_chance is routing_by_chance, and the excess, where none was counted,
+ *   d(ep) x deviation x sqrt(ep / E). */
+double routing_imbalance(const struct routing *routing, const struct model_shape *shape, int ep,
+                         double draws);
+
+/* d(ep) x sqrt((ep - 1) / draws): what the fullest of `ep` >= 2 groups has above the mean, relative
+ * to it, where `draws` > 0 choices fall on all alike. d(n): how many deviations the largest of n
+ * normal values of a given sum lies above their mean, on the mean. */
+double routing_by_chance(int ep, double draws);
+
+/* Of one group's `held` experts, those that any of `tokens` tokens chooses, on the mean. */
+double routing_experts_met(const struct model_shape *shape, double held, double tokens);
+
+/* How likely a token has any of its experts in one of `ep` groups. */
+double routing_group_chance(const struct model_shape *shape, int ep);
+
+#endif

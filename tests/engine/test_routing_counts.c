@@ -1,0 +1,354 @@
+/* How often experts were chosen: what is counted, the file, and what a plan makes of it. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "engine/routing_counts.h"
+#include "engine_tools.h"
+#include "phasor.h"
+
+#define MODEL   MODELS_DIR "/kjv-moe"
+#define EXPERTS 8
+#define TOP_K   2
+#define TOKENS  4096
+
+TestSuite(routing_counts, .timeout = 120);
+
+/* Two layers of experts around a dense one. */
+static const struct model_config *config_get(void)
+{
+    static struct model_config config = {
+        .layer_count = 3,
+        .expert_count = EXPERTS,
+        .expert_top_k = TOP_K,
+        .layers = {{.ffn = FFN_MOE}, {.ffn = FFN_DENSE}, {.ffn = FFN_MOE}},
+    };
+    return &config;
+}
+
+static struct routing_counts *counts_make(void)
+{
+    struct routing_counts *counts;
+    struct error err;
+    cr_assert_eq(routing_counts_create(&counts, config_get(), TOKENS, &err), STATUS_OK, "%s",
+                 err.message);
+    return counts;
+}
+
+static json_t *counts_json(struct routing_counts *counts)
+{
+    struct text text = {0};
+    json_error_t at;
+    routing_counts_write(&text, counts, "m");
+    cr_assert_eq(strncmp(text.bytes, ROUTING_COUNTS_HEAD, sizeof ROUTING_COUNTS_HEAD - 1), 0);
+    json_t *root = json_loads(text.bytes, 0, &at);
+    cr_assert_not_null(root, "%s: %s", at.text, text.bytes);
+    text_deinit(&text);
+    return root;
+}
+
+static double of_groups(const json_t *root, int groups, const char *key)
+{
+    size_t index;
+    const json_t *entry;
+    json_array_foreach(json_object_get(root, "fullest_group"), index, entry)
+    {
+        if (json_integer_value(json_object_get(entry, "groups")) == groups)
+            return json_number_value(json_object_get(entry, key));
+    }
+    cr_assert_fail("no %d groups", groups);
+    return 0;
+}
+
+/* ---- Counting -------------------------------------------------------------------------------- */
+
+/* A token's second expert is another one of the same `span` experts. */
+static void tokens_draw(int32_t *ids, int64_t count, int span, struct random *random)
+{
+    for (int64_t t = 0; t < count; t++) {
+        ids[TOP_K * t] = (int32_t)random_below(random, (uint64_t)span);
+        ids[TOP_K * t + 1] =
+            (int32_t)((ids[TOP_K * t] + 1 + (int32_t)random_below(random, (uint64_t)span - 1)) %
+                      span);
+    }
+}
+
+/* Passes of many sizes whose tokens choose among the first experts of each layer alone. */
+static struct routing_counts *counts_of(const int span[2])
+{
+    static const int64_t passes[] = {1, 32, 4096, 7, 2048, 100, 1000, 3000};
+    struct routing_counts *counts = counts_make();
+    struct random random = {.seed = 11};
+    int32_t *ids = routing_counts_ids(counts);
+    for (int repeat = 0; repeat < 20; repeat++) {
+        for (size_t p = 0; p < sizeof passes / sizeof *passes; p++) {
+            tokens_draw(ids, passes[p], span[0], &random);
+            tokens_draw(ids + (size_t)2 * TOKENS * TOP_K, passes[p], span[1], &random);
+            routing_counts_add(counts, passes[p]);
+        }
+    }
+    return counts;
+}
+
+Test(routing_counts, even_routing_has_what_chance_gives)
+{
+    struct routing_counts *counts = counts_of((int[]){EXPERTS, EXPERTS});
+    json_t *root = counts_json(counts);
+    for (int groups = 2; groups <= EXPERTS; groups *= 2) {
+        double over = of_groups(root, groups, "over_mean"),
+               by_chance = of_groups(root, groups, "by_chance");
+        cr_expect_gt(by_chance, 1.005);
+        cr_expect_float_eq((over - 1) / (by_chance - 1), 1, 0.25, "%d groups: %g, by chance %g",
+                           groups, over, by_chance);
+        cr_expect_lt(of_groups(root, groups, "excess"), 0.02);
+    }
+    json_decref(root);
+    routing_counts_destroy(counts);
+}
+
+/* Of the one layer half of the experts have everything, of the other all have as much: half of the
+ * groups are twice as full as they should be in the one, so the mean over layers is half of that.
+ */
+Test(routing_counts, uneven_routing_shows_in_the_groups)
+{
+    struct routing_counts *counts = counts_of((int[]){EXPERTS / 2, EXPERTS});
+    json_t *root = counts_json(counts);
+    cr_expect_float_eq(of_groups(root, 2, "over_mean"), 1.5, 0.02);
+    cr_expect_float_eq(of_groups(root, 2, "excess"), 0.5, 0.02);
+    cr_expect_float_eq(of_groups(root, 4, "over_mean"), 1.5, 0.05);
+    cr_expect_float_eq(of_groups(root, 8, "excess"), 0.5, 0.05);
+    json_decref(root);
+    routing_counts_destroy(counts);
+}
+
+Test(routing_counts, each_choice_is_counted_once)
+{
+    struct routing_counts *counts = counts_make();
+    int32_t *ids = routing_counts_ids(counts);
+    uint64_t expected[2][EXPERTS] = {{0}};
+    struct random random = {.seed = 3};
+    for (int pass = 0; pass < 9; pass++) {
+        int64_t tokens = pass * 100 + 1;
+        memset(ids, 0xff, (size_t)3 * TOKENS * TOP_K * sizeof *ids); /* what no token left */
+        for (int l = 0; l < 2; l++) {
+            int32_t *of_layer = ids + (size_t)(2 * l) * TOKENS * TOP_K;
+            tokens_draw(of_layer, tokens, EXPERTS, &random);
+            for (int64_t i = 0; i < tokens * TOP_K; i++)
+                expected[l][of_layer[i]]++;
+        }
+        routing_counts_add(counts, tokens);
+    }
+    json_t *root = counts_json(counts), *layers = json_object_get(root, "layers");
+    cr_assert_eq(json_array_size(layers), 2);
+    for (size_t l = 0; l < 2; l++) {
+        const json_t *layer = json_array_get(layers, l), *choices;
+        choices = json_object_get(layer, "choices");
+        cr_expect_eq(json_integer_value(json_object_get(layer, "layer")), (json_int_t)(2 * l));
+        cr_assert_eq(json_array_size(choices), EXPERTS);
+        for (size_t e = 0; e < EXPERTS; e++)
+            cr_expect_eq((uint64_t)json_integer_value(json_array_get(choices, e)), expected[l][e]);
+    }
+    cr_expect_eq(json_integer_value(json_object_get(root, "tokens")), 3609);
+    cr_expect_eq(json_integer_value(json_object_get(root, "passes")), 9);
+    json_decref(root);
+    routing_counts_destroy(counts);
+}
+
+/* ---- The file -------------------------------------------------------------------------------- */
+
+Test(routing_counts, what_was_written_is_read)
+{
+    struct routing_counts *counts = counts_of((int[]){EXPERTS / 2, 3});
+    struct text text = {0};
+    struct routing routing;
+    struct error err;
+    const char *path = tools_path(tools_folder(), "counts.json");
+    routing_counts_write(&text, counts, "m");
+    tools_write_file(path, text.bytes, text.length);
+    cr_assert_eq(routing_counts_read(&routing, path, config_get(), &err), STATUS_OK, "%s",
+                 err.message);
+    json_t *root = json_loads(text.bytes, 0, NULL);
+    cr_expect(routing.is_counted);
+    for (int groups = 2; groups <= EXPERTS; groups *= 2) {
+        cr_expect_gt(routing.excess[groups], 0.5);
+        cr_expect_float_eq(routing.excess[groups], of_groups(root, groups, "excess"), 1e-9);
+    }
+    json_decref(root);
+    text_deinit(&text);
+    routing_counts_destroy(counts);
+}
+
+#define HEAD(experts)                                                                              \
+    "{\"format\":\"phasor-routing\",\"version\":1,\"experts\":" experts ",\"top_k\":2"
+#define GROUP(groups, excess) "{\"groups\":" groups ",\"excess\":" excess "}"
+
+static const struct {
+    const char *content;
+    enum status status;
+    const char *says;
+} wrong[] = {
+    {"", STATUS_FORMAT, ""},
+    {"[]", STATUS_FORMAT, ""},
+    {"{\"format\":\"phasor-profile\"}", STATUS_FORMAT, "--routing-counts writes"},
+    {"{\"format\":\"phasor-routing\",\"version\":2}", STATUS_FORMAT, "version"},
+    {HEAD("0") "}", STATUS_FORMAT, "experts"},
+    {HEAD("60") ",\"fullest_group\":[]}", STATUS_INVALID_ARGUMENT, "2 of 60 experts"},
+    {HEAD("8") "}", STATUS_FORMAT, "found nothing"},
+    {HEAD("8") ",\"fullest_group\":7}", STATUS_FORMAT, "found an integer"},
+    {HEAD("8") ",\"fullest_group\":[7]}", STATUS_FORMAT, "expected objects"},
+    {HEAD("8") ",\"fullest_group\":[" GROUP("65", "0") "]}", STATUS_FORMAT, "groups"},
+    {HEAD("8") ",\"fullest_group\":[" GROUP("-1", "0") "]}", STATUS_FORMAT, "groups"},
+    {HEAD("8") ",\"fullest_group\":[" GROUP("2", "-0.1") "]}", STATUS_FORMAT, "excess"},
+    {HEAD("8") ",\"fullest_group\":[" GROUP("2", "1e300") "]}", STATUS_FORMAT, "excess"},
+    {HEAD("8") ",\"fullest_group\":[" GROUP("2", "0") "," GROUP("8", "0") "," GROUP("8", "0") "]}",
+     STATUS_FORMAT, "2 of the 3"},
+};
+
+Test(routing_counts, other_files_are_refused)
+{
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct routing routing;
+        struct error err;
+        const char *path = tools_path(tools_folder(), "wrong.json");
+        tools_write_file(path, wrong[i].content, strlen(wrong[i].content));
+        cr_expect_eq(routing_counts_read(&routing, path, config_get(), &err), wrong[i].status, "%s",
+                     wrong[i].content);
+        cr_expect(strstr(err.message, path) != NULL && strstr(err.message, wrong[i].says) != NULL,
+                  "%s: %s", wrong[i].content, err.message);
+    }
+}
+
+/* ---- In a run, and in a plan ----------------------------------------------------------------- */
+
+#define ROWS 3
+
+static const char rows[] =
+    "{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":"
+    "\"In the beginning God created\",\"max_tokens\":12,\"temperature\":0,\"ignore_eos\":true}}\n"
+    "{\"custom_id\":\"b\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":"
+    "\"And Moses said unto the people\",\"max_tokens\":7,\"temperature\":0,\"ignore_eos\":true}}\n"
+    "{\"custom_id\":\"c\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":"
+    "\"Behold\",\"max_tokens\":1,\"temperature\":0,\"ignore_eos\":true}}\n";
+
+static json_t *run_counted(const char *devices, const char *plan, const char *counts,
+                           struct phasor_batch_result *result)
+{
+    struct phasor_model *model;
+    struct phasor_error err;
+    struct phasor_model_params params = phasor_model_params_default();
+    struct phasor_batch_params batch = phasor_batch_params_default();
+    params.model = MODEL;
+    params.dtype = PHASOR_DTYPE_FLOAT32;
+    params.devices = devices;
+    params.plan = plan;
+    batch.input_path = tools_path(tools_folder(), "in");
+    batch.output_path = tools_path(tools_folder(), "out");
+    batch.routing_counts_path = counts;
+    batch.overwrite = true;
+    batch.max_num_seqs = 4;
+    batch.max_num_batched_tokens = 16;
+    batch.kv_bytes = 16 << 20;
+    tools_write_file(batch.input_path, rows, sizeof rows - 1);
+    cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_OK, "%s", err.message);
+    cr_assert_eq(phasor_batch_run(model, &batch, result, &err), PHASOR_OK, "%s", err.message);
+    phasor_model_close(model);
+    cr_assert_eq(result->completed, ROWS);
+    size_t length;
+    char *text = tools_read_file(counts, &length);
+    json_t *root = json_loads(text, 0, NULL);
+    free(text);
+    cr_assert_not_null(root);
+    return root;
+}
+
+/* All tokens that were computed, in each layer, whatever the layout: those of prompts, and of each
+ * answer all but the last. */
+Test(routing_counts, a_run_counts_every_token)
+{
+    static const struct {
+        const char *devices, *plan;
+    } plans[] = {{"cpu:1", "tp1|tp1"},
+                 {"cpu:2", "tp2|ep2"},
+                 {"cpu:2", "dp2|ep2>tp2"},
+                 {"cpu:4", "tp2dp2|tp2ep2"}};
+    json_t *first = NULL;
+    char counts[512];
+    snprintf(counts, sizeof counts, "%s", tools_path(tools_folder(), "counts.json"));
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
+        struct phasor_batch_result result;
+        json_t *root = run_counted(plans[i].devices, plans[i].plan, counts, &result);
+        json_t *layers = json_object_get(root, "layers");
+        json_int_t tokens = json_integer_value(json_object_get(root, "tokens")),
+                   top_k = json_integer_value(json_object_get(root, "top_k"));
+        cr_expect_eq(tokens, (json_int_t)(result.prompt_tokens + 12 + 7 + 1 - ROWS));
+        cr_assert_gt(json_array_size(layers), 0);
+        for (size_t l = 0; l < json_array_size(layers); l++) {
+            json_int_t sum = 0;
+            size_t e;
+            const json_t *value;
+            json_array_foreach(json_object_get(json_array_get(layers, l), "choices"), e, value)
+                sum += json_integer_value(value);
+            cr_expect_eq(sum, tokens * top_k);
+        }
+        if (first == NULL)
+            first = json_incref(layers);
+        cr_expect(json_equal(first, layers), "%s counts otherwise", plans[i].plan);
+        json_decref(root);
+    }
+    json_decref(first);
+}
+
+static json_t *plan_get(const char *routing)
+{
+    char *text;
+    struct phasor_error err;
+    struct phasor_plan_params params = phasor_plan_params_default();
+    params.model = MODEL;
+    params.box = "a6000x4";
+    params.routing_path = routing;
+    cr_assert_eq(phasor_plan(&text, &params, &err), PHASOR_OK, "%s", err.message);
+    json_t *root = json_loads(text, 0, NULL);
+    phasor_text_free(text);
+    cr_assert_not_null(root);
+    return root;
+}
+
+static double prefill_of(const json_t *root, const char *plan)
+{
+    size_t index;
+    const json_t *candidate;
+    json_array_foreach(json_object_get(root, "plans"), index, candidate)
+    {
+        if (strcmp(json_string_value(json_object_get(candidate, "plan")), plan) == 0)
+            return json_number_value(json_object_get(candidate, "prefill_s"));
+    }
+    cr_assert_fail("no %s", plan);
+    return 0;
+}
+
+/* What spreads experts over groups gets slower where one group has three times its share, and what
+ * cuts them stays as fast. */
+Test(routing_counts, a_plan_goes_by_what_was_counted)
+{
+    static const char of_one_group[] = HEAD("8") ",\"fullest_group\":[" GROUP("2", "1") "," GROUP(
+        "4", "2") "," GROUP("8", "4") "]}";
+    static const char even[] = HEAD("8") ",\"fullest_group\":[" GROUP("2", "0") "," GROUP(
+        "4", "0") "," GROUP("8", "0") "]}";
+    char path[512];
+    snprintf(path, sizeof path, "%s", tools_path(tools_folder(), "counts.json"));
+    tools_write_file(path, even, sizeof even - 1);
+    json_t *evenly = plan_get(path);
+    tools_write_file(path, of_one_group, sizeof of_one_group - 1);
+    json_t *unevenly = plan_get(path), *assumed = plan_get(NULL);
+    cr_expect_gt(prefill_of(unevenly, "dp4|ep4"), prefill_of(assumed, "dp4|ep4"));
+    cr_expect_gt(prefill_of(assumed, "dp4|ep4"), prefill_of(evenly, "dp4|ep4"));
+    cr_expect_float_eq(prefill_of(unevenly, "tp4|tp4"), prefill_of(evenly, "tp4|tp4"), 1e-12);
+    cr_expect_str_eq(json_string_value(json_object_get(unevenly, "routing")), path);
+    cr_expect(json_is_null(json_object_get(unevenly, "routing_deviation")));
+    cr_expect(json_is_null(json_object_get(assumed, "routing")));
+    json_decref(evenly);
+    json_decref(unevenly);
+    json_decref(assumed);
+}
