@@ -126,8 +126,9 @@ struct phasor_model_params {
     int thread_count;      /* of all devices together; 0: one for each core the process may use */
     const char *devices;   /* "cpu:N": N ranks, each with its share of the cores and its own
                             * memory; "cuda:0": one rank, the first GPU; "cuda:0-3", "cuda:0,2": one
-                            * on each of them; "cuda:0x4": four on the first; NULL: as many of the
-                            * CPU as the plan has, or one */
+                            * on each of them; "cuda:0x4": four on the first; "cuda:0x4@22GB/s": each
+                            * with a link that is made as slow as that, to see what others would
+                            * have; NULL: as many of the CPU as the plan has, or one */
     const char *plan;      /* how weights lie over the ranks, "tp4|ep4", or in prefill and then in
                             * decode, "dp4|ep4>tp4", perhaps on packed INT4 weights,
                             * "tp4|tp4>tp4:int4" (docs/plans.md); "auto": see `batch`; NULL or
@@ -162,6 +163,8 @@ struct phasor_model_params {
     const struct phasor_batch_params *batch;
     struct phasor_load load;  /* of no sequences: not known, and the plan is static */
     const char *profile_path; /* of phasor_calibrate; NULL: what phasor_profile_path says */
+    const char *routing_path; /* how often experts are chosen, counted in an earlier run
+                               * (routing_counts_path), for plan "auto"; NULL: it is assumed */
 };
 PHASOR_API struct phasor_model_params phasor_model_params_default(void);
 
@@ -235,6 +238,9 @@ struct phasor_batch_params {
     const char *record_path; /* what was computed, sent and read, and what waited for what, for
                               * replay on other boxes; of a model that was opened with `records`.
                               * At the end of a run that did all rows: else there is none */
+    const char *routing_counts_path; /* how often each expert was chosen, as JSON (docs/plans.md),
+                                      * for routing_path of later plans; of a model with experts.
+                                      * The passes take a little longer */
 };
 PHASOR_API struct phasor_batch_params phasor_batch_params_default(void);
 
@@ -387,14 +393,17 @@ struct phasor_plan_params {
                             * of a profile's CPU devices what this machine has over them */
     int64_t max_num_seqs;  /* sequences at a time; 0: part of the plan */
     int64_t max_num_batched_tokens; /* tokens of a pass; 0: part of the plan */
-    double routing_deviation; /* how much the experts' shares of tokens differ from one another,
-                               * relative to the mean */
+    double routing_deviation; /* how much the experts' shares of tokens are assumed to differ from
+                               * one another, relative to the mean */
     const char *input_path;   /* a batch file whose rows are the load, in place of sequences,
                                * prompt_tokens and output_tokens; NULL: none */
     uint64_t draw;            /* 0: the box as its file has it. Else a seed: every number with a
                                * range is drawn from it, uniform in its logarithm, to see what a plan
                                * is worth where the box is not quite what was assumed. Not of a
                                * profile */
+    const char
+        *routing_path; /* in place of routing_deviation: how often experts are chosen, counted
+                        * in a run (routing_counts_path of phasor_batch_params); NULL: none */
 };
 PHASOR_API struct phasor_plan_params phasor_plan_params_default(void);
 

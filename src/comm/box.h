@@ -22,7 +22,7 @@ struct box_params {
     const char *kernels;     /* see cpu_share; NULL */
     struct turn *turn;       /* see device/device.h; NULL */
     struct trace *trace;     /* see cpu_share; NULL */
-    struct comm_links links; /* {0}: as fast as they are; else for benchmarks */
+    struct comm_links links; /* {0}: as fast as they are */
     struct log_sink log;     /* see comm_domain_params */
 };
 

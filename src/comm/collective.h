@@ -88,6 +88,12 @@ enum status moves_run(const struct collective *call, struct error *err) MUST_CHE
  * `from`; its own are not. moves.c */
 void collective_count(const struct collective *call, int from, int64_t bytes);
 
+/* What flows from one member to another, by their calls: of an all-gather the sender's part, of a
+ * reduce-scatter the receiver's, of an all-reduce 2 / size of the whole, of the others what is
+ * sent; and in how many steps, one behind another. moves.c */
+double collective_bytes(const struct collective *sender, const struct collective *receiver);
+int collective_steps(const struct collective *call);
+
 extern const struct comm_reach comm_reach_local;       /* local.c */
 extern const struct comm_backend comm_backend_local;   /* the same */
 extern const struct comm_backend comm_backend_slow;    /* slow.c */

@@ -13,8 +13,8 @@
  *
  * Backends: `local` (ranks of one process), `slow`, the same with links as slow as they are told,
  * by which replay is held against runs; of GPUs `nccl`, where every rank has one of its own and
- * there is an NCCL (nccl_library.h), and `virtual`, where there is none or some share one. Which it
- * is, the devices say, which are all of one kind.
+ * there is an NCCL (nccl_library.h), and `virtual`, where there is none, some share one, or links
+ * are to be slow. Which it is, the devices say, which are all of one kind.
  */
 #ifndef PHASOR_COMM_COMM_H
 #define PHASOR_COMM_COMM_H
@@ -33,8 +33,9 @@
 
 struct comm_domain;
 
-/* What one rank sends to another: so fast, behind so much for each step of a collective (slow.c),
- * in both directions at once. */
+/* Slow links, in both directions at once: of the CPU's ranks one between each two (slow.c), of GPUs
+ * one for each rank, over which goes all that it sends or receives (virtual.c). So fast, behind so
+ * much for each step of a collective. */
 struct comm_links {
     double bytes_per_second; /* 0: as fast as memory is, and no latency */
     double latency_seconds;
@@ -47,7 +48,7 @@ struct comm_domain_params {
                                    * run is ended; 0: 10 seconds */
     const char *const *tag_names; /* [tag_count] for sentences, NULLs allowed */
     int tag_count;                /* <= COMM_TAGS_MAX; 0: tags have no names */
-    struct comm_links links;      /* {0}: none are slow; else not of GPUs */
+    struct comm_links links;      /* {0}: none are slow */
     struct log_sink log;          /* is told once how several GPUs are joined */
 };
 

@@ -72,8 +72,8 @@ enum status comm_domain_create(struct comm_domain **out, const struct comm_domai
     TRY(memory_get((void **)&domain, 1,
                    sizeof *domain + (size_t)params->rank_count * sizeof domain->ranks[0],
                    "what the ranks share", err));
-    if (params->links.bytes_per_second > 0) {
-        ASSERT(params->devices[0]->ops->peers == NULL);
+    domain->speed = params->links;
+    if (params->links.bytes_per_second > 0 && params->devices[0]->ops->peers == NULL) {
         enum status status = links_create(&domain->links, params->rank_count, &params->links, err);
         if (status != STATUS_OK) {
             memory_free(domain);

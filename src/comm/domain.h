@@ -31,7 +31,8 @@ struct comm_domain {
     bool may_spin; /* every thread of every device has a CPU */
     double patience_seconds;
     double poll_seconds;      /* between two looks of one who waits */
-    struct links *links;      /* that are slow; NULL */
+    struct comm_links speed;  /* of slow links; {0}: they are as they are */
+    struct links *links;      /* of the CPU's ranks, that are slow; NULL */
     struct nccl_domain *nccl; /* between GPUs; NULL: they are joined by copies */
 
     atomic_bool ended; /* set after `failure` was written, which then stays */

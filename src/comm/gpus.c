@@ -100,7 +100,9 @@ enum status gpus_join(struct comm_domain *domain, const struct log_sink *log, st
                   "says so");
     else
         TRY(reach_each_other(domain, err));
-    return has_each_its_own(domain) ? nccl_open(domain, log, err) : STATUS_OK;
+    return has_each_its_own(domain) && domain->speed.bytes_per_second == 0
+               ? nccl_open(domain, log, err)
+               : STATUS_OK;
 }
 
 void gpus_part(struct comm_domain *domain)

@@ -35,8 +35,9 @@ struct comm_group {
     atomic_int ends_left; /* not yet destroyed */
     /* With slow links: what is under way, and room to tell them of it. */
     struct transfer transfer;
-    struct link_bytes *sent;       /* [size x (size - 1)] */
-    bool is_joined;                /* nccl.c: all ends are of use */
+    struct link_bytes *sent; /* [size x (size - 1)] */
+    double pace_seconds; /* virtual.c: that the collective takes at least; 0: as long as it takes */
+    bool is_joined;      /* nccl.c: all ends are of use */
     _Alignas(64) atomic_uint here; /* members that have come to the gate */
     _Alignas(64) atomic_uint gate; /* see rendezvous.c; futex of those who wait */
     struct comm ends[];

@@ -30,6 +30,34 @@ void collective_count(const struct collective *call, int from, int64_t bytes)
     trace_bytes((uint64_t)bytes);
 }
 
+double collective_bytes(const struct collective *sender, const struct collective *receiver)
+{
+    int from = sender->comm->member, to = receiver->comm->member;
+    double value = (double)sizeof(float), sum = 0;
+    switch (sender->kind) {
+    case COLLECTIVE_ALL_GATHER:
+        return (double)sender->all_gather.counts[from];
+    case COLLECTIVE_REDUCE_SCATTER:
+        return value * (double)sender->reduce_scatter.counts[to];
+    case COLLECTIVE_ALL_REDUCE:
+        return 2 * value * (double)sender->all_reduce.count / sender->comm->group->size;
+    case COLLECTIVE_ALL_TO_ALL_V:
+        return (double)sender->all_to_all_v.send_counts[to];
+    default:
+        break;
+    }
+    for (int64_t i = 0; i < sender->exchange.send_count; i++) {
+        const struct comm_message *send = &sender->exchange.sends[i];
+        sum += send->peer == to ? (double)send->bytes : 0;
+    }
+    return sum;
+}
+
+int collective_steps(const struct collective *call)
+{
+    return call->kind == COLLECTIVE_ALL_REDUCE ? 2 : 1;
+}
+
 /* Bytes of member `from` to this one. */
 static enum status copy_from(const struct collective *call, int from, void *out, const void *in,
                              int64_t bytes, struct error *err)

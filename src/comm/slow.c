@@ -2,10 +2,9 @@
  * replay says of a box can be held against a run that took its time.
  *
  * Bytes move as by local.c; then each member sleeps until they would have come over the links
- * (links.h) from when the last member came. Between each two members flow what replay lets flow
- * (replay/collective_flows.h, `direct`): of an all-gather the sender's part, of a reduce-scatter
- * the receiver's, of an all-reduce 2 / size of the whole, of the others what is sent. Copying and
- * adding is done within that time, or takes longer than it: links should be slower than memory.
+ * (links.h) from when the last member came: between each two members collective_bytes, as replay
+ * lets flow (replay/collective_flows.h, `direct`). Copying and adding is done within that time, or
+ * takes longer than it: links should be slower than memory.
  */
 #include <errno.h>
 #include <sys/prctl.h>
@@ -16,38 +15,14 @@
 #include "base/system.h"
 #include "comm/group.h"
 
-/* Of a member to another. */
-static double bytes_between(const struct collective *sender, const struct collective *receiver)
-{
-    int from = sender->comm->member, to = receiver->comm->member;
-    double value = (double)sizeof(float), sum = 0;
-    switch (sender->kind) {
-    case COLLECTIVE_ALL_GATHER:
-        return (double)sender->all_gather.counts[from];
-    case COLLECTIVE_REDUCE_SCATTER:
-        return value * (double)sender->reduce_scatter.counts[to];
-    case COLLECTIVE_ALL_REDUCE:
-        return 2 * value * (double)sender->all_reduce.count / sender->comm->group->size;
-    case COLLECTIVE_ALL_TO_ALL_V:
-        return (double)sender->all_to_all_v.send_counts[to];
-    default:
-        break;
-    }
-    for (int64_t i = 0; i < sender->exchange.send_count; i++) {
-        const struct comm_message *send = &sender->exchange.sends[i];
-        sum += send->peer == to ? (double)send->bytes : 0;
-    }
-    return sum;
-}
-
 /* For all members, by the last of them to come. */
 static void send(struct comm_group *group)
 {
-    int steps = group->ends[0].call->kind == COLLECTIVE_ALL_REDUCE ? 2 : 1, count = 0;
+    int steps = collective_steps(group->ends[0].call), count = 0;
     for (int from = 0; from < group->size; from++) {
         for (int to = 0; to < group->size; to++) {
             double bytes =
-                to == from ? 0 : bytes_between(group->ends[from].call, group->ends[to].call);
+                to == from ? 0 : collective_bytes(group->ends[from].call, group->ends[to].call);
             if (bytes > 0)
                 group->sent[count++] =
                     (struct link_bytes){group->ranks[from], group->ranks[to], bytes};

@@ -12,10 +12,16 @@
  * later, when all have met that wait for it. With one a thread that is late would let its stream
  * wait for what the others have put on theirs meanwhile, and copies would run one after another.
  *
+ * Links that are to be slow (struct comm_links) are a clock on each member's stream, which holds it
+ * back until the bytes would have come: what copies and sums take is within that time, or longer
+ * than it. Collectives of several communicators that run at once do not slow each other down.
+ *
  * A member that fails ends the run, and goes to the meetings that are left. Before the parting it
  * waits for its stream: perhaps it could not mark what it has put there. Behind the parting all see
  * that the run has ended, so that no wrong value is taken for a result.
  */
+#include <math.h>
+
 #include "comm/group.h"
 #include "device/peers.h"
 
@@ -76,9 +82,52 @@ static void give_up(const struct collective *call, const struct error *cause)
         return; /* a GPU that is broken: nothing runs on it any more */
 }
 
+/* By the last to come: all that a rank sends or receives goes over one link, in both directions at
+ * once, and the collective is done when the busiest is. */
+static void pace_find(struct comm_group *group)
+{
+    const struct comm_links *speed = &group->domain->speed;
+    double most = 0;
+    for (int m = 0; speed->bytes_per_second > 0 && m < group->size; m++) {
+        double sent = 0, received = 0;
+        for (int other = 0; other < group->size; other++) {
+            if (other == m)
+                continue;
+            sent += collective_bytes(group->ends[m].call, group->ends[other].call);
+            received += collective_bytes(group->ends[other].call, group->ends[m].call);
+        }
+        most = fmax(most, fmax(sent, received));
+    }
+    group->pace_seconds = most > 0
+                              ? collective_steps(group->ends[0].call) * speed->latency_seconds +
+                                    most / speed->bytes_per_second
+                              : 0;
+}
+
+/* The clock runs from when all members' streams have come. */
+static enum status pace_begin(const struct collective *call, struct error *err)
+{
+    TRY(wait_for_marks(call, err));
+    return peers_of(call)->pace_begin(call->stream, err);
+}
+
+/* Where it fails it meets the others nevertheless, in moves_run. */
+static enum status move_paced(const struct collective *call, struct error *err)
+{
+    struct error later;
+    double seconds = call->comm->group->pace_seconds;
+    if (seconds == 0)
+        return moves_run(call, err);
+    enum status begun = pace_begin(call, err);
+    enum status moved = moves_run(call, begun == STATUS_OK ? err : &later);
+    if (begun != STATUS_OK || moved != STATUS_OK)
+        return begun != STATUS_OK ? begun : moved;
+    return peers_of(call)->pace_end(call->stream, seconds, err);
+}
+
 static enum status move(const struct collective *call, struct error *err)
 {
-    enum status status = moves_run(call, err);
+    enum status status = move_paced(call, err);
     if (status != STATUS_OK)
         give_up(call, err);
     return status;
@@ -122,6 +171,7 @@ const struct comm_backend comm_backend_virtual = {
     .init = init,
     .deinit = deinit,
     .come = mark,
+    .met = pace_find,
     .move = move,
     .parted = parted,
     .reach = &reach,

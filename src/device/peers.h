@@ -33,7 +33,8 @@ struct peer_ops {
     void (*call)(struct stream *stream, enum status (*work)(void *argument, struct error *err),
                  const void *argument, size_t bytes);
 
-    /* ---- For such work, on its own stream. None waits but `settle`, and `sum` that takes memory.
+    /* ---- For such work, on its own stream. None waits but `settle`, and `sum` and `pace_begin`
+     * that take memory.
      */
 
     /* `event` is of the stream's device, from event_create, and recorded here alone. */
@@ -50,6 +51,11 @@ struct peer_ops {
     /* Reads memory of other devices by copies alone, piece by piece through some of its own. */
     enum status (*sum)(struct stream *stream, const struct peer_sum *op,
                        struct error *err) MUST_CHECK;
+
+    /* From here on to pace_end, which follows on the stream, passes at least so much time of the
+     * device's clock. One begins when the one before has ended. */
+    enum status (*pace_begin)(struct stream *stream, struct error *err) MUST_CHECK;
+    enum status (*pace_end)(struct stream *stream, double seconds, struct error *err) MUST_CHECK;
 
     /* Returns when all that is on the stream has run, or cannot run any more. */
     enum status (*settle)(struct stream *stream, struct error *err) MUST_CHECK;

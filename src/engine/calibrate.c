@@ -309,6 +309,7 @@ static enum status box_get(struct calibration *now, struct error *err)
     struct box_params box = {.rank_count = devices->rank_count,
                              .thread_count = now->params.thread_count,
                              .gpus = devices->cuda ? devices->gpus : NULL,
+                             .links = engine_devices_links(devices),
                              .log = now->params.log};
     TRY(profile_identity_of(&now->store.identity, devices, box.thread_count, err));
     return box_open(&now->box, &box, err);

@@ -197,7 +197,8 @@ static enum status box_get(struct engine *engine, struct engine_room *room, stru
                      .gpus = engine->devices.cuda ? engine->devices.gpus : NULL,
                      .turn = engine->turn,
                      .trace = engine->trace,
-                     .links = room->params->links,
+                     .links = engine->devices.link_mb > 0 ? engine_devices_links(&engine->devices)
+                                                          : room->params->links,
                      .log = room->params->log,
                  },
                  err));

@@ -5,13 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GPU_MAX 999
+#define GPU_MAX     999
+#define MB_MAX      999999
+#define MB_OF_GB    1000
+#define BYTES_OF_MB 1e6
 
 /* A number from `least` to `most`, behind which *text then stands; false: there is none. */
 static bool number_take(int *out, const char **text, int least, int most)
 {
     size_t digits = strspn(*text, "0123456789");
-    if (digits < 1 || digits > 3 || ((*text)[0] == '0' && digits > 1))
+    if (digits < 1 || digits > 6 || ((*text)[0] == '0' && digits > 1))
         return false;
     *out = atoi(*text);
     *text += digits;
@@ -59,6 +62,16 @@ static bool gpus_take(struct engine_devices *out, const char **text)
     return true;
 }
 
+/* What stands behind the '@': "22GB/s", "800MB/s". */
+static bool rate_parse(struct engine_devices *out, const char *text)
+{
+    int number;
+    if (!number_take(&number, &text, 1, MB_MAX))
+        return false;
+    out->link_mb = strcmp(text, "GB/s") == 0 ? (int64_t)number * MB_OF_GB : number;
+    return strcmp(text, "MB/s") == 0 || (strcmp(text, "GB/s") == 0 && out->link_mb <= MB_MAX);
+}
+
 /* What stands behind "cuda:". */
 static bool gpus_parse(struct engine_devices *out, const char *text)
 {
@@ -66,6 +79,8 @@ static bool gpus_parse(struct engine_devices *out, const char *text)
     while (gpus_take(out, &text)) {
         if (*text == '\0')
             return true;
+        if (*text == '@')
+            return rate_parse(out, text + 1);
         if (*text++ != ',')
             return false;
     }
@@ -90,7 +105,8 @@ enum status engine_devices_parse(struct engine_devices *out, const char *devices
     return error_set(err, STATUS_INVALID_ARGUMENT,
                      "--devices: expected cpu, cpu:N with N from 1 to %d, or GPUs such as cuda:0, "
                      "cuda:0-3, cuda:0,2 or cuda:0x4 (four ranks on cuda:0), each once, of at most "
-                     "%d ranks, found \"%s\"",
+                     "%d ranks, perhaps with a rate of their links (cuda:0x4@22GB/s), found "
+                     "\"%s\"",
                      COMM_RANKS_MAX, COMM_RANKS_MAX, devices);
 }
 
@@ -145,6 +161,12 @@ void engine_devices_format(char out[ENGINE_DEVICES_BYTES], const struct engine_d
             out[length++] = ',';
         first += part_format(out + length, ENGINE_DEVICES_BYTES - length, devices, first);
     }
+    length = strlen(out);
+    bool is_gb = devices->link_mb % MB_OF_GB == 0;
+    if (devices->link_mb > 0)
+        snprintf(out + length, ENGINE_DEVICES_BYTES - length, "@%lld%s",
+                 (long long)(is_gb ? devices->link_mb / MB_OF_GB : devices->link_mb),
+                 is_gb ? "GB/s" : "MB/s");
 }
 
 int engine_devices_sharers(const struct engine_devices *devices, int rank)
@@ -153,6 +175,11 @@ int engine_devices_sharers(const struct engine_devices *devices, int rank)
     for (int r = 0; devices->cuda && r < devices->rank_count; r++)
         count += devices->gpus[r] == devices->gpus[rank];
     return devices->cuda ? count : 1;
+}
+
+struct comm_links engine_devices_links(const struct engine_devices *devices)
+{
+    return (struct comm_links){.bytes_per_second = (double)devices->link_mb * BYTES_OF_MB};
 }
 
 int engine_devices_gpu_count(const struct engine_devices *devices)

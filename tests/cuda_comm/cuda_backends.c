@@ -8,8 +8,8 @@
 /* What was not brought is not there. */
 const bool cuda_box_leaves_anything = false;
 
-enum status cuda_box_open(struct box **out, int rank_count, int gpu_count, double patience_seconds,
-                          struct error *err)
+enum status cuda_box_open(struct box **out, int rank_count, int gpu_count, double bytes_per_second,
+                          double patience_seconds, struct error *err)
 {
     int gpus[COMM_RANKS_MAX];
     int there = gpu_count_use(gpu_count);
@@ -21,8 +21,17 @@ enum status cuda_box_open(struct box **out, int rank_count, int gpu_count, doubl
                                          .patience_seconds = patience_seconds,
                                          .tag_names = tag_names,
                                          .tag_count = COMM_TAGS_MAX,
+                                         .links = {.bytes_per_second = bytes_per_second},
                                          .gpus = gpus},
                     err);
+}
+
+/* Fast enough that nothing waits long, and paced. */
+static enum status slow_links_6(struct box **out, int rank_count, double patience_seconds,
+                                struct error *err)
+{
+    gpu_order_use(GPU_RANDOM, 6);
+    return cuda_box_open(out, rank_count, 1, 1e9, patience_seconds, err);
 }
 
 #define DEFINE_OPEN(name, gpu_count, order, seed)                                                  \
@@ -30,7 +39,7 @@ enum status cuda_box_open(struct box **out, int rank_count, int gpu_count, doubl
                             struct error *err)                                                     \
     {                                                                                              \
         gpu_order_use(order, seed);                                                                \
-        return cuda_box_open(out, rank_count, gpu_count, patience_seconds, err);                   \
+        return cuda_box_open(out, rank_count, gpu_count, 0, patience_seconds, err);                \
     }
 
 DEFINE_OPEN(one_gpu_0, 1, GPU_FORWARD, 0)
@@ -53,5 +62,6 @@ const struct backend backends[] = {
     {.name = "a GPU each, seed 0", .open = own_gpus_0, .close = box_close},
     {.name = "a GPU each, seed 2", .open = own_gpus_2, .close = box_close},
     {.name = "a GPU each, seed 3", .open = own_gpus_3, .close = box_close},
+    {.name = "slow links, seed 6", .open = slow_links_6, .close = box_close},
 };
 const int backend_count = sizeof backends / sizeof backends[0];

@@ -14,13 +14,18 @@
 
 TestSuite(cuda_comm, .timeout = 250);
 
-static struct box *cuda_box(int rank_count, int gpu_count)
+static struct box *cuda_box_slow(int rank_count, int gpu_count, double bytes_per_second)
 {
     struct box *box;
     struct error err;
-    cr_assert_eq(cuda_box_open(&box, rank_count, gpu_count, FOREVER, &err), STATUS_OK, "%s",
-                 err.message);
+    cr_assert_eq(cuda_box_open(&box, rank_count, gpu_count, bytes_per_second, FOREVER, &err),
+                 STATUS_OK, "%s", err.message);
     return box;
+}
+
+static struct box *cuda_box(int rank_count, int gpu_count)
+{
+    return cuda_box_slow(rank_count, gpu_count, 0);
 }
 
 /* ---- The box --------------------------------------------------------------------------------- */
@@ -415,10 +420,17 @@ static void check_said(const struct fault *fault, const struct error *err, bool 
     }
 }
 
+/* How ranks are joined. */
+struct joint {
+    int gpu_count;
+    double bytes_per_second;
+};
+
 /* Whether the failure came. */
-static bool fault_run(int gpu_count, int n, int late, bool kernel)
+static bool fault_run(const struct joint *joint, int n, int late, bool kernel)
 {
-    struct fault fault = {.box = cuda_box(FAULT_RANKS, gpu_count), .late = late};
+    struct fault fault = {
+        .box = cuda_box_slow(FAULT_RANKS, joint->gpu_count, joint->bytes_per_second), .late = late};
     struct error err = {.message = ""};
     test_comm_create(fault.comms, fault.box, FAULT_RANKS);
     test_box_run(fault.box, fault_prepare, &fault);
@@ -452,7 +464,8 @@ static bool fault_run(int gpu_count, int n, int late, bool kernel)
  * names rank and call, and nobody waits for ever. */
 Test(cuda_comm, each_call_of_a_collective_may_fail)
 {
-    for (int gpu_count = 1; gpu_count <= FAULT_RANKS; gpu_count += 2) {
+    static const struct joint joints[] = {{1, 0}, {FAULT_RANKS, 0}, {1, 1e9}};
+    for (size_t j = 0; j < sizeof joints / sizeof *joints; j++) {
         int n = 0;
         bool came = true;
         while (came) {
@@ -460,7 +473,7 @@ Test(cuda_comm, each_call_of_a_collective_may_fail)
             came = false;
             for (int late = 0; late < FAULT_RANKS; late++) {
                 simt_stream_seed_set((uint64_t)(n + late) % 4);
-                came = fault_run(gpu_count, n, late, false) || came;
+                came = fault_run(&joints[j], n, late, false) || came;
             }
         }
         cr_assert(n > 50, "only %d calls", n);
@@ -472,7 +485,7 @@ Test(cuda_comm, a_kernel_that_breaks_its_gpu_ends_the_run)
     for (uint64_t seed = 0; seed < 4; seed++) {
         int n = 1;
         simt_stream_seed_set(seed);
-        while (fault_run(1, n, n % FAULT_RANKS, true))
+        while (fault_run(&(struct joint){1, seed % 2 == 0 ? 0 : 1e9}, n, n % FAULT_RANKS, true))
             n++;
         cr_assert_gt(n, 2 * FAULT_RANKS, "seed %d: only %d kernels", (int)seed, n - 1);
     }

@@ -7,7 +7,8 @@
 #include "gpu.h"
 
 static enum status open_with(struct box **out, int rank_count, int gpu_count,
-                             double patience_seconds, const struct log_sink *log, struct error *err)
+                             double bytes_per_second, double patience_seconds,
+                             const struct log_sink *log, struct error *err)
 {
     int gpus[COMM_RANKS_MAX];
     int there = gpu_count_use(gpu_count);
@@ -19,6 +20,7 @@ static enum status open_with(struct box **out, int rank_count, int gpu_count,
                                          .patience_seconds = patience_seconds,
                                          .tag_names = tag_names,
                                          .tag_count = COMM_TAGS_MAX,
+                                         .links = {.bytes_per_second = bytes_per_second},
                                          .gpus = gpus,
                                          .log = log != NULL ? *log : (struct log_sink){0}},
                     err);
@@ -27,17 +29,17 @@ static enum status open_with(struct box **out, int rank_count, int gpu_count,
 enum status nccl_box_open(struct box **out, int rank_count, double patience_seconds,
                           const struct log_sink *log, struct error *err)
 {
-    return open_with(out, rank_count, rank_count, patience_seconds, log, err);
+    return open_with(out, rank_count, rank_count, 0, patience_seconds, log, err);
 }
 
 /* What was aborted may have been added up already. */
 const bool cuda_box_leaves_anything = true;
 
 /* For the tests of copies between GPUs, which NCCL holds, too. */
-enum status cuda_box_open(struct box **out, int rank_count, int gpu_count, double patience_seconds,
-                          struct error *err)
+enum status cuda_box_open(struct box **out, int rank_count, int gpu_count, double bytes_per_second,
+                          double patience_seconds, struct error *err)
 {
-    return open_with(out, rank_count, gpu_count, patience_seconds, NULL, err);
+    return open_with(out, rank_count, gpu_count, bytes_per_second, patience_seconds, NULL, err);
 }
 
 #define DEFINE_OPEN(name, order, stream_seed, polls, jitter)                                       \

@@ -66,6 +66,24 @@ static enum status sum(struct stream *stream, const struct peer_sum *op, struct 
     return STATUS_OK;
 }
 
+static enum status pace_begin(struct stream *stream, struct error *err)
+{
+    struct cuda_stream *cuda = cuda_stream_of(stream);
+    if (cuda->pace_began == NULL)
+        CUDA_TRY(cuda->common->ordinal,
+                 cudaMalloc((void **)&cuda->pace_began, sizeof *cuda->pace_began), err);
+    CUDA_TRY(cuda->common->ordinal, cuda_pace_begin(&cuda->launch, cuda->pace_began), err);
+    return STATUS_OK;
+}
+
+static enum status pace_end(struct stream *stream, double seconds, struct error *err)
+{
+    const struct cuda_stream *cuda = cuda_stream_of(stream);
+    CUDA_TRY(cuda->common->ordinal,
+             cuda_pace_end(&cuda->launch, cuda->pace_began, (uint64_t)(seconds * 1e9)), err);
+    return STATUS_OK;
+}
+
 static enum status scratch(struct stream *stream, size_t bytes, void **out, struct error *err)
 {
     struct cuda_stream *cuda = cuda_stream_of(stream);
@@ -110,6 +128,8 @@ const struct peer_ops cuda_peers = {
     .wait = cuda_event_follow,
     .copy = copy,
     .sum = sum,
+    .pace_begin = pace_begin,
+    .pace_end = pace_end,
     .settle = cuda_stream_settle,
     .scratch = scratch,
     .on_settled = cuda_on_settled,

@@ -24,7 +24,8 @@ struct cuda_stream {
     struct stream base;
     const struct cuda_common *common;
     struct cuda_launch launch;
-    bool is_current; /* the GPU is its thread's */
+    bool is_current;      /* the GPU is its thread's */
+    uint64_t *pace_began; /* of the device; NULL: nothing was paced yet */
     struct cuda_ring ring;
     struct cuda_stages stages;
     struct cuda_graphs graphs;

@@ -1,0 +1,180 @@
+/* Links between ranks on GPUs that are made slow: how long a collective takes at least, by its
+ * bytes. That its results are right, the suite of tests/comm says, of which one backend has such
+ * links. */
+#include <criterion/criterion.h>
+
+#include "base/system.h"
+#include "comm_tools.h"
+#include "cuda_boxes.h"
+#include "device/peers.h"
+
+TestSuite(slow_links, .timeout = 120);
+
+#define RATE   1e7 /* bytes a second */
+#define VALUES 25000
+#define BYTES  (VALUES * (int64_t)sizeof(float)) /* 10 ms */
+#define RANKS  4
+
+struct job {
+    struct box *box;
+    struct comm *comms[RANKS];
+    float *in[RANKS], *out[RANKS];
+    void (*put)(const struct job *job, int rank);
+    double busy[RANKS];    /* seconds that the rank's stream has something else to do before */
+    double seconds[RANKS]; /* until it was done */
+};
+
+static enum status job_prepare(void *context, int rank, struct error *err)
+{
+    struct job *job = context;
+    struct device *device = box_device(job->box, rank);
+    TRY(device->ops->memory_get(device, (void **)&job->in[rank], RANKS * BYTES, "in", err));
+    return device->ops->memory_get(device, (void **)&job->out[rank], RANKS * BYTES, "out", err);
+}
+
+struct busy {
+    struct stream *stream;
+    const struct peer_ops *peers;
+    double seconds;
+};
+
+static enum status be_busy(void *argument, struct error *err)
+{
+    const struct busy *busy = argument;
+    TRY(busy->peers->pace_begin(busy->stream, err));
+    return busy->peers->pace_end(busy->stream, busy->seconds, err);
+}
+
+static enum status job_run(void *context, int rank, struct error *err)
+{
+    struct job *job = context;
+    struct device *device = box_device(job->box, rank);
+    const struct busy busy = {device->stream, device->ops->peers, job->busy[rank]};
+    double begin = system_seconds();
+    if (busy.seconds > 0)
+        busy.peers->call(device->stream, be_busy, &busy, sizeof busy);
+    job->put(job, rank);
+    enum status status = device->ops->synchronize(device->stream, err);
+    job->seconds[rank] = system_seconds() - begin;
+    return status;
+}
+
+static enum status job_end(void *context, int rank, struct error *err)
+{
+    struct job *job = context;
+    struct device *device = box_device(job->box, rank);
+    (void)err;
+    device->ops->memory_free(device, job->in[rank]);
+    device->ops->memory_free(device, job->out[rank]);
+    return STATUS_OK;
+}
+
+static struct stream *stream_of(const struct job *job, int rank)
+{
+    return box_device(job->box, rank)->stream;
+}
+
+static void put_all_gather(const struct job *job, int rank)
+{
+    static const int64_t counts[RANKS] = {BYTES, BYTES / 2, BYTES, BYTES};
+    comm_all_gather(job->comms[rank], stream_of(job, rank),
+                    &(struct comm_all_gather){job->out[rank], job->in[rank], counts, 0});
+}
+
+static void put_reduce_scatter(const struct job *job, int rank)
+{
+    static const int64_t counts[RANKS] = {VALUES, VALUES, VALUES / 2, VALUES};
+    comm_reduce_scatter(job->comms[rank], stream_of(job, rank),
+                        &(struct comm_reduce_scatter){job->out[rank], job->in[rank], counts, 0});
+}
+
+static void put_all_reduce(const struct job *job, int rank)
+{
+    comm_all_reduce(job->comms[rank], stream_of(job, rank),
+                    &(struct comm_all_reduce){job->out[rank], job->in[rank], 4 * VALUES, 0});
+}
+
+/* All send to rank 0 alone. */
+static void put_all_to_all(const struct job *job, int rank)
+{
+    static const int64_t to_first[RANKS] = {BYTES, 0, 0, 0}, none[RANKS];
+    static const int64_t from_all[RANKS] = {BYTES, BYTES, BYTES, BYTES};
+    static const int64_t offsets[RANKS] = {0, BYTES, 2 * BYTES, 3 * BYTES};
+    comm_all_to_all_v(job->comms[rank], stream_of(job, rank),
+                      &(struct comm_all_to_all_v){job->out[rank], job->in[rank], to_first, offsets,
+                                                  rank == 0 ? from_all : none, offsets, 0});
+}
+
+/* Once around. */
+static void put_exchange(const struct job *job, int rank)
+{
+    static struct comm_message sends[RANKS], receives[RANKS];
+    sends[rank] = (struct comm_message){(rank + 1) % RANKS, job->in[rank], 2 * BYTES};
+    receives[rank] = (struct comm_message){(rank + RANKS - 1) % RANKS, job->out[rank], 2 * BYTES};
+    comm_exchange(job->comms[rank], stream_of(job, rank),
+                  &(struct comm_exchange){&sends[rank], &receives[rank], 1, 1, 0});
+}
+
+/* Units of BYTES that the busiest link has, in the one direction or in the other. */
+static const struct {
+    const char *name;
+    void (*put)(const struct job *job, int rank);
+    double units;
+} cases[] = {
+    {"all-gather", put_all_gather, 3},         /* a whole part goes to three others */
+    {"reduce-scatter", put_reduce_scatter, 3}, /* a whole part comes from three others */
+    {"all-reduce", put_all_reduce, 6},         /* 2 x 3/4 of 4 */
+    {"all-to-all", put_all_to_all, 3},         /* to rank 0 */
+    {"exchange", put_exchange, 2},
+};
+
+static void job_open(struct job *job)
+{
+    struct error err;
+    *job = (struct job){0};
+    cr_assert_eq(cuda_box_open(&job->box, RANKS, 1, RATE, FOREVER, &err), STATUS_OK, "%s",
+                 err.message);
+    test_comm_create(job->comms, job->box, RANKS);
+    test_box_run(job->box, job_prepare, job);
+}
+
+static void job_close(struct job *job)
+{
+    test_box_run(job->box, job_end, job);
+    test_comms_destroy(job->comms, RANKS);
+    box_close(job->box);
+}
+
+static void expect_all(const struct job *job, const char *name, double at_least)
+{
+    for (int r = 0; r < RANKS; r++)
+        cr_expect_geq(job->seconds[r], at_least, "%s, rank %d: %g s for %g", name, r,
+                      job->seconds[r], at_least);
+}
+
+Test(slow_links, a_collective_takes_as_long_as_its_busiest_link)
+{
+    struct job job;
+    job_open(&job);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        job.put = cases[c].put;
+        test_box_run(job.box, job_run, &job);
+        expect_all(&job, cases[c].name, cases[c].units * (double)BYTES / RATE);
+    }
+    job_close(&job);
+}
+
+/* All bytes begin to flow when the last stream has come, not when each has. */
+Test(slow_links, the_clock_begins_when_all_have_come)
+{
+    struct job job;
+    job_open(&job);
+    for (int late = 0; late < RANKS; late++) {
+        job.put = put_all_gather;
+        for (int r = 0; r < RANKS; r++)
+            job.busy[r] = r == late ? 0.1 : 0;
+        test_box_run(job.box, job_run, &job);
+        expect_all(&job, "all-gather", 0.1 + 3 * (double)BYTES / RATE);
+    }
+    job_close(&job);
+}
