@@ -127,8 +127,8 @@ struct phasor_model_params {
     const char *devices;   /* "cpu:N": N ranks, each with its share of the cores and its own
                             * memory; "cuda:0": one rank, the first GPU; "cuda:0-3", "cuda:0,2": one
                             * on each of them; "cuda:0x4": four on the first; "cuda:0x4@22GB/s": each
-                            * with a link that is made as slow as that, to see what others would
-                            * have; NULL: as many of the CPU as the plan has, or one */
+                            * with a link that is made as slow as that; NULL: as many of the CPU as
+                            * the plan has, or one */
     const char *plan;      /* how weights lie over the ranks, "tp4|ep4", or in prefill and then in
                             * decode, "dp4|ep4>tp4", perhaps on packed INT4 weights,
                             * "tp4|tp4>tp4:int4" (docs/plans.md); "auto": see `batch`; NULL or
@@ -240,7 +240,8 @@ struct phasor_batch_params {
                               * At the end of a run that did all rows: else there is none */
     const char *routing_counts_path; /* how often each expert was chosen, as JSON (docs/plans.md),
                                       * for routing_path of later plans; of a model with experts.
-                                      * The passes take a little longer */
+                                      * The passes
+                                      * are slower meanwhile */
 };
 PHASOR_API struct phasor_batch_params phasor_batch_params_default(void);
 

@@ -1,6 +1,7 @@
 /* phasor run: a batch file, or one prompt, through a model. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "commands.h"
 #include "progress.h"
@@ -163,6 +164,13 @@ static const struct cli_option options[] = {
 
 /* ---- Checks before the model is loaded ----------------------------------------------------- */
 
+static bool is_same_file(const char *a, const char *b)
+{
+    struct stat of_a, of_b;
+    return stat(a, &of_a) == 0 && stat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev &&
+           of_a.st_ino == of_b.st_ino;
+}
+
 /* Options that mean something with --prompt alone, or with files alone: silence would mislead. */
 static int check_mode(const struct cli_command *command)
 {
@@ -255,6 +263,10 @@ static int check_values(const struct cli_command *command, char **operands, int 
     if (values.routing != NULL && strcmp(values.plan, PLAN_AUTO) != 0)
         return options_mistake(command, "--routing is for --plan auto, and the plan is %s",
                                values.plan);
+    if (values.routing != NULL && values.routing_counts != NULL &&
+        is_same_file(values.routing, values.routing_counts))
+        return options_mistake(command, "--routing-counts would replace what --routing reads; "
+                                        "name another file");
     if (values.max_num_batched_tokens < values.max_num_seqs)
         return options_mistake(command,
                                "--max-num-batched-tokens (%lld) must be at least --max-num-seqs "

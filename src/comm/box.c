@@ -41,12 +41,22 @@ static int sharers_of(const struct box_params *params, int gpu)
     return count;
 }
 
+/* Ranks before this one on its GPU. */
+static int sharers_before(const struct box_params *params, int rank)
+{
+    int count = 0;
+    for (int r = 0; r < rank; r++)
+        count += params->gpus[r] == params->gpus[rank];
+    return count;
+}
+
 static enum status gpus_create(struct box *box, const struct box_params *params, struct error *err)
 {
     int threads = threads_wanted(params) / params->rank_count;
     for (int r = 0; r < params->rank_count; r++) {
         struct gpu_share share = {.ordinal = params->gpus[r],
                                   .sharer_count = sharers_of(params, params->gpus[r]),
+                                  .sharer_index = sharers_before(params, r),
                                   .thread_count = threads > 1 ? threads : 1,
                                   .trace = params->trace,
                                   .rank = r};

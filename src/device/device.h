@@ -204,7 +204,9 @@ void device_cpu_protect(struct device *device, bool closed);
 
 struct gpu_share {
     int ordinal;         /* as CUDA counts: cuda:0 is the first */
-    int sharer_count;    /* ranks on this GPU, each with the same part of its memory; 0: one */
+    int sharer_count;    /* ranks on this GPU, each with the same part of its memory, and of its
+                          * multiprocessors where it can be cut; 0: one */
+    int sharer_index;    /* which of them this is */
     int thread_count;    /* of host_run; 0: one for each CPU that the process may use */
     struct trace *trace; /* has a lane for each stream; borrowed; NULL: none */
     int rank;            /* whose lanes they are */

@@ -244,6 +244,7 @@ static enum status memory_of_rank(uint64_t *out, const struct engine_params *par
     return STATUS_OK;
 }
 
+/* Also where no plan is chosen in the end: a file that is none is told. */
 static enum status routing_find(struct routing *out, const struct auto_plan *plan,
                                 const struct engine_basis *basis, struct error *err)
 {
@@ -372,18 +373,17 @@ static enum status answer_use(struct auto_plan *plan, struct engine_choice *out,
 
 static enum status plan_for(struct auto_plan *plan, struct engine_choice *out,
                             const struct batch_lengths *lengths, const struct profile *profile,
-                            const struct engine_basis *basis, struct error *err)
+                            const struct routing *routing, const struct engine_basis *basis,
+                            struct error *err)
 {
     struct plan_subject_params subject;
-    struct routing routing;
     const struct auto_limits limits = {
         .engine = basis->params,
         .has_backup = engine_backup_is_at_hand(basis->params, basis->checkpoint),
     };
     struct plan_answer answer;
     enum status status = STATUS_OK;
-    TRY(routing_find(&routing, plan, basis, err));
-    TRY(subject_make(&subject, plan, profile, &routing, basis, err));
+    TRY(subject_make(&subject, plan, profile, routing, basis, err));
     tell_question(&subject, &basis->params->log);
     TRY(plan_answer_find(&answer,
                          &(struct plan_question){
@@ -406,14 +406,15 @@ static enum status plan_for(struct auto_plan *plan, struct engine_choice *out,
 }
 
 static enum status plan_with(struct auto_plan *plan, struct engine_choice *out,
-                             const struct profile *profile, const struct engine_basis *basis,
-                             struct error *err)
+                             const struct profile *profile, const struct routing *routing,
+                             const struct engine_basis *basis, struct error *err)
 {
     struct batch_lengths lengths;
     TRY(load_find(&lengths, plan, basis, err));
     plan->load = lengths.load;
-    enum status status =
-        plan->load.sequences == 0 ? STATUS_OK : plan_for(plan, out, &lengths, profile, basis, err);
+    enum status status = STATUS_OK;
+    if (plan->load.sequences > 0)
+        status = plan_for(plan, out, &lengths, profile, routing, basis, err);
     batch_lengths_deinit(&lengths);
     return status;
 }
@@ -424,6 +425,7 @@ enum status auto_plan_choose(void *context, struct engine_choice *out,
     struct auto_plan *plan = context;
     struct batch_staying staying;
     struct profile_file file;
+    struct routing routing;
     bool fits;
     *out = (struct engine_choice){.is_made = false};
     TRY(auto_past_choose(out, &staying, plan->batch, basis, err));
@@ -439,10 +441,11 @@ enum status auto_plan_choose(void *context, struct engine_choice *out,
                       plan->profile_path);
         return STATUS_OK;
     }
+    TRY(routing_find(&routing, plan, basis, err));
     TRY(auto_profile_read(&file, &fits, plan->profile_path, basis, err));
     if (!fits)
         return STATUS_OK;
-    enum status status = plan_with(plan, out, &file.profile, basis, err);
+    enum status status = plan_with(plan, out, &file.profile, &routing, basis, err);
     profile_file_deinit(&file);
     return status;
 }

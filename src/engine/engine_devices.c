@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define GPU_MAX     999
+#define MB_MIN      10 /* slower ones would look as if they hung */
 #define MB_MAX      999999
 #define MB_OF_GB    1000
 #define BYTES_OF_MB 1e6
@@ -69,7 +70,8 @@ static bool rate_parse(struct engine_devices *out, const char *text)
     if (!number_take(&number, &text, 1, MB_MAX))
         return false;
     out->link_mb = strcmp(text, "GB/s") == 0 ? (int64_t)number * MB_OF_GB : number;
-    return strcmp(text, "MB/s") == 0 || (strcmp(text, "GB/s") == 0 && out->link_mb <= MB_MAX);
+    return (strcmp(text, "GB/s") == 0 || strcmp(text, "MB/s") == 0) && out->link_mb >= MB_MIN &&
+           out->link_mb <= MB_MAX;
 }
 
 /* What stands behind "cuda:". */

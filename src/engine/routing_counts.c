@@ -3,13 +3,16 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/checked.h"
 #include "base/json.h"
 #include "base/json_writer.h"
 #include "base/memory.h"
 
-/* Passes are put together to so many choices of a layer before their groups are compared: of a few,
- * as of a step of decode, chance alone makes one group twice as full as another. */
-#define WINDOW_CHOICES 4096
+/* Passes are put together to so many choices of a layer, for each of its experts, before their
+ * groups are compared: of a few, as of a step of decode, chance alone makes one group twice as full
+ * as another. A file of fewer than the other says more of chance than of the router. */
+#define WINDOW_CHOICES 512
+#define LEAST_CHOICES  64
 
 #define FILE_FORMAT    "phasor-routing"
 #define FILE_VERSION   1
@@ -145,7 +148,7 @@ void routing_counts_add(struct routing_counts *counts, int64_t token_count)
     counts->tokens += (uint64_t)token_count;
     counts->passes++;
     counts->window_choices += token_count * top_k;
-    if (counts->window_choices >= WINDOW_CHOICES)
+    if (counts->window_choices >= WINDOW_CHOICES * config->expert_count)
         window_end(counts);
 }
 
@@ -228,7 +231,7 @@ static enum status check_head(const json_t *root, const char *path,
                               const struct model_config *config, struct error *err)
 {
     const char *format;
-    int64_t version, experts, top_k;
+    int64_t version, experts, top_k, tokens, least;
     TRY(json_get_string(&format, root, path, "format", err));
     if (strcmp(format, FILE_FORMAT) != 0)
         return error_set(err, STATUS_FORMAT,
@@ -238,6 +241,13 @@ static enum status check_head(const json_t *root, const char *path,
     TRY(json_get_int(&version, root, path, "version", FILE_VERSION, FILE_VERSION, err));
     TRY(json_get_int(&experts, root, path, "experts", 1, MODEL_EXPERTS_MAX, err));
     TRY(json_get_int(&top_k, root, path, "top_k", 1, MODEL_EXPERTS_MAX, err));
+    TRY(json_get_int(&tokens, root, path, "tokens", 0, (int64_t)1 << 60, err));
+    least = ceil_div(LEAST_CHOICES * experts, top_k);
+    if (tokens < least)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "%s was counted over %lld tokens, of which chance says more than the "
+                         "router; count at least %lld",
+                         path, (long long)tokens, (long long)least);
     if (experts == config->expert_count && top_k == config->expert_top_k)
         return STATUS_OK;
     return error_set(err, STATUS_INVALID_ARGUMENT,

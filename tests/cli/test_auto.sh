@@ -31,6 +31,21 @@ expect 0 "one rank" "$phasor" run "$model" -i in -o one
 ! grep -q "plan" err || fail "one rank: a word of plans"
 answers none >answers
 
+# ---- how often experts were chosen
+expect 0 "counted" "${run[@]}" -o counted --routing-counts counts.json
+jq -e '.tokens > 100 and (.layers | length) > 0' counts.json >/dev/null || fail "counted: no counts"
+answers counted | cmp -s - answers || fail "counted: other answers"
+jq -c '.tokens = 100000' counts.json >many.json
+jq -c '.tokens = 10' counts.json >few.json
+expect 0 "counts, no profile" "${run[@]}" -o o.counts --routing many.json
+expect 2 "few counts" "${run[@]}" -o few --routing few.json
+has err "few.json was counted over 10 tokens" "few counts"
+expect 1 "no counts" "${run[@]}" -o none.counts --routing absent.json
+has err "absent.json" "no counts"
+expect 2 "counts in and out" "${run[@]}" -o o.both --routing many.json --routing-counts ./many.json
+has err "--routing-counts would replace" "counts in and out"
+expect 2 "counts of a plan that is named" "${run[@]}" -o o.named --plan static --routing many.json
+
 # ---- one that fits
 "$example" gathers.json 2 gather=1e6 # what gathers is slow
 "$example" exchanges.json 2 exchange=1e5

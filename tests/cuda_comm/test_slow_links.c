@@ -4,13 +4,15 @@
 #include <criterion/criterion.h>
 
 #include "base/system.h"
+#include "comm/group.h"
 #include "comm_tools.h"
-#include "cuda_boxes.h"
 #include "device/peers.h"
+#include "gpu.h"
 
 TestSuite(slow_links, .timeout = 120);
 
 #define RATE   1e7 /* bytes a second */
+#define DELAY  0.002
 #define VALUES 25000
 #define BYTES  (VALUES * (int64_t)sizeof(float)) /* 10 ms */
 #define RANKS  4
@@ -115,25 +117,32 @@ static void put_exchange(const struct job *job, int rank)
                   &(struct comm_exchange){&sends[rank], &receives[rank], 1, 1, 0});
 }
 
-/* Units of BYTES that the busiest link has, in the one direction or in the other. */
+/* Units of BYTES that the busiest link has, in the one direction or in the other, and how often it
+ * delays them. */
 static const struct {
     const char *name;
     void (*put)(const struct job *job, int rank);
     double units;
+    int steps;
 } cases[] = {
-    {"all-gather", put_all_gather, 3},         /* a whole part goes to three others */
-    {"reduce-scatter", put_reduce_scatter, 3}, /* a whole part comes from three others */
-    {"all-reduce", put_all_reduce, 6},         /* 2 x 3/4 of 4 */
-    {"all-to-all", put_all_to_all, 3},         /* to rank 0 */
-    {"exchange", put_exchange, 2},
+    {"all-gather", put_all_gather, 3, 1},         /* a whole part goes to three others */
+    {"reduce-scatter", put_reduce_scatter, 3, 1}, /* a whole part comes from three others */
+    {"all-reduce", put_all_reduce, 6, 2},         /* 2 x 3/4 of 4 */
+    {"all-to-all", put_all_to_all, 3, 1},         /* to rank 0 */
+    {"exchange", put_exchange, 2, 1},
 };
 
 static void job_open(struct job *job)
 {
     struct error err;
+    struct box_params params = {.rank_count = RANKS,
+                                .thread_count = RANKS,
+                                .patience_seconds = FOREVER,
+                                .links = {RATE, DELAY},
+                                .gpus = (int[RANKS]){0}};
     *job = (struct job){0};
-    cr_assert_eq(cuda_box_open(&job->box, RANKS, 1, RATE, FOREVER, &err), STATUS_OK, "%s",
-                 err.message);
+    gpu_count_use(1);
+    cr_assert_eq(box_open(&job->box, &params, &err), STATUS_OK, "%s", err.message);
     test_comm_create(job->comms, job->box, RANKS);
     test_box_run(job->box, job_prepare, job);
 }
@@ -159,7 +168,9 @@ Test(slow_links, a_collective_takes_as_long_as_its_busiest_link)
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         job.put = cases[c].put;
         test_box_run(job.box, job_run, &job);
-        expect_all(&job, cases[c].name, cases[c].units * (double)BYTES / RATE);
+        double seconds = cases[c].units * (double)BYTES / RATE + cases[c].steps * DELAY;
+        cr_expect_float_eq(job.comms[0]->group->pace_seconds, seconds, 1e-9, "%s", cases[c].name);
+        expect_all(&job, cases[c].name, seconds);
     }
     job_close(&job);
 }
@@ -174,7 +185,7 @@ Test(slow_links, the_clock_begins_when_all_have_come)
         for (int r = 0; r < RANKS; r++)
             job.busy[r] = r == late ? 0.1 : 0;
         test_box_run(job.box, job_run, &job);
-        expect_all(&job, "all-gather", 0.1 + 3 * (double)BYTES / RATE);
+        expect_all(&job, "all-gather", 0.1 + 3 * (double)BYTES / RATE + DELAY);
     }
     job_close(&job);
 }

@@ -27,7 +27,7 @@ static const struct {
     {"cuda:0x2,1x2", 4, true, {0, 0, 1, 1}, 0},
     {"cuda:1x1,4-6", 4, true, {1, 4, 5, 6}, 0},
     {"cuda:0x2@22GB/s", 2, true, {0, 0}, 22000},
-    {"cuda:0,2@1MB/s", 2, true, {0, 2}, 1},
+    {"cuda:0,2@10MB/s", 2, true, {0, 2}, 10},
     {"cuda:0@999999MB/s", 1, true, {0}, 999999},
 };
 
@@ -89,6 +89,7 @@ static const char *const unsound[] = {
     "cuda:0@1GB",
     "cuda:0@1000GB/s",
     "cuda:0@1000000MB/s",
+    "cuda:0@9MB/s",
     "cuda:0@1.5GB/s",
     "cuda:0@-1GB/s",
     "cuda:0@1GB/s,1",

@@ -68,6 +68,18 @@ void simt_global_bytes_set(size_t bytes);
  * as 10 x major + minor, with the shared memory that such a one has. False: it is none of these. */
 bool simt_capability_set(int capability);
 
+/* How many multiprocessors each has, 4 at the start. */
+void simt_multiprocessors_set(int count);
+int simt_multiprocessors(void);
+
+/* Whether the driver has green contexts, as at the start. */
+enum simt_green { SIMT_GREEN_NONE, SIMT_GREEN_SOUND };
+void simt_green_set(enum simt_green green);
+
+/* The n-th call of the driver for them, from here on, fails; 0: none. */
+void simt_green_fail_at(uint64_t n);
+bool simt_green_fail_is_ahead(void);
+
 /* Whether what frees memory or an event waits until the GPU has nothing to do, as at the start, and
  * as CUDA does but does not promise. If not, what is queued finds 0xff in memory that was freed. */
 void simt_free_waits_set(bool waits);

@@ -38,7 +38,6 @@ const gpu_kind gpu_kinds[] = {
     {86, 99 << 10}, {89, 99 << 10}, {90, 227 << 10},
 };
 
-#define MULTIPROCESSORS   4
 #define SHARED_BYTES      (48 << 10)
 #define BLOCK_THREADS_MAX 1024
 #define GLOBAL_BYTES      ((size_t)16 << 30) /* unless a test says another */
@@ -48,7 +47,7 @@ std::condition_variable moved; /* what is held may be ready */
 std::vector<CUstream_st *> streams;
 std::map<const void *, size_t> shared_allowed;
 uint64_t stream_seed, random_state = simt::random_start(0);
-int device_count = 1;
+int device_count = 1, multiprocessors = 4;
 size_t global_bytes = GLOBAL_BYTES;
 gpu_kind gpu = gpu_kinds[0];
 bool free_waits = true;
@@ -369,7 +368,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device)
     std::strcpy(out->name, "emulated GPU");
     out->major = gpu.capability / 10;
     out->minor = gpu.capability % 10;
-    out->multiProcessorCount = MULTIPROCESSORS;
+    out->multiProcessorCount = multiprocessors;
     out->totalGlobalMem = global_bytes;
     out->sharedMemPerBlockOptin = (size_t)gpu.shared_optin_bytes;
     return cudaSuccess;
@@ -750,6 +749,18 @@ void simt_device_count_set(int count)
 {
     locked guard;
     device_count = count;
+}
+
+void simt_multiprocessors_set(int count)
+{
+    locked guard;
+    multiprocessors = count;
+}
+
+int simt_multiprocessors(void)
+{
+    locked guard;
+    return multiprocessors;
 }
 
 void simt_global_bytes_set(size_t bytes)

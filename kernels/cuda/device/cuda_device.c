@@ -137,6 +137,8 @@ static void cuda_destroy(struct device *device)
     cuda_upload_deinit(&cuda->upload);
     thread_team_destroy(cuda->team);
     cuda_pool_deinit(&cuda->pool);
+    if (!cuda_is_stuck())
+        cuda_partition_deinit(&cuda->common.partition);
     memory_free(cuda);
 }
 
@@ -242,13 +244,20 @@ static enum status gpu_describe(struct cuda_device *cuda, const struct gpu_share
     struct cudaDeviceProp properties;
     CUDA_TRY(ordinal, cudaGetDeviceProperties(&properties, ordinal), err);
     TRY(memory_find(&cuda->pool.limit_bytes, share, err));
+    int capability = 10 * properties.major + properties.minor, all = properties.multiProcessorCount;
+    struct cuda_partition *partition = &cuda->common.partition;
+    cuda_partition_init(partition, share, capability, all);
     cuda->common.launch = (struct cuda_launch){
-        .multiprocessors = properties.multiProcessorCount,
-        .capability = 10 * properties.major + properties.minor,
+        .multiprocessors = partition->multiprocessors,
+        .capability = capability,
         .shared_bytes_max = (int)properties.sharedMemPerBlockOptin,
     };
-    snprintf(cuda->name, sizeof cuda->name, "cuda:%d (%s, sm_%d)", ordinal, properties.name,
-             cuda->common.launch.capability);
+    if (partition->context != NULL)
+        snprintf(cuda->name, sizeof cuda->name, "cuda:%d (%s, sm_%d, %d of %d multiprocessors)",
+                 ordinal, properties.name, capability, partition->multiprocessors, all);
+    else
+        snprintf(cuda->name, sizeof cuda->name, "cuda:%d (%s, sm_%d)", ordinal, properties.name,
+                 capability);
     return STATUS_OK;
 }
 

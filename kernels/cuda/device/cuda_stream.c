@@ -171,8 +171,8 @@ static enum status stream_open(struct cuda_stream *cuda, enum stream_priority pr
     CUDA_TRY(ordinal, cudaSetDevice(ordinal), err);
     CUDA_TRY(ordinal, cudaDeviceGetStreamPriorityRange(&least, &greatest), err);
     CUDA_TRY(ordinal,
-             cudaStreamCreateWithPriority(&cuda->launch.stream, cudaStreamNonBlocking,
-                                          priority == STREAM_LOW ? least : greatest),
+             cuda_partition_stream(&cuda->common->partition, &cuda->launch.stream,
+                                   priority == STREAM_LOW ? least : greatest),
              err);
     TRY(cuda_ring_init(&cuda->ring, ordinal, cuda->launch.stream, err));
     return cuda_stages_init(&cuda->stages, ordinal, cuda->launch.stream, err);

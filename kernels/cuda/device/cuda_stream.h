@@ -8,6 +8,7 @@
 #include "device/command_event.h"
 #include "device/command_stream.h"
 #include "kernels/cuda/device/cuda_graph.h"
+#include "kernels/cuda/device/cuda_partition.h"
 #include "kernels/cuda/device/cuda_ring.h"
 #include "kernels/cuda/device/cuda_stages.h"
 #include "kernels/cuda/launch.h"
@@ -16,6 +17,7 @@
 struct cuda_common {
     struct stream_owner owner;
     int ordinal;
+    struct cuda_partition partition;
     struct cuda_launch launch; /* without stream and scratch */
     atomic_uint freed;         /* memory of the device or for it, so often: graphs may know it */
 };

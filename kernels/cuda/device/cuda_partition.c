@@ -1,0 +1,189 @@
+#include "kernels/cuda/device/cuda_partition.h"
+
+#include <string.h>
+
+#include "device/peers.h"
+#include "kernels/cuda/launch.h"
+
+/* Green contexts are the driver's, which is opened by the runtime. */
+#define PARTITION_VERSION 12040
+#define BY_VERSION        12050 /* since then an entry point is asked for with its version */
+
+#if CUDART_VERSION >= PARTITION_VERSION
+#include <cuda.h>
+
+struct driver {
+    CUresult (*device_get)(CUdevice *, int);
+    CUresult (*resource_get)(CUdevice, CUdevResource *, CUdevResourceType);
+    CUresult (*split)(CUdevResource *, unsigned *, const CUdevResource *, CUdevResource *, unsigned,
+                      unsigned);
+    CUresult (*describe)(CUdevResourceDesc *, CUdevResource *, unsigned);
+    CUresult (*context_create)(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned);
+    CUresult (*context_destroy)(CUgreenCtx);
+    CUresult (*stream_create)(CUstream *, CUgreenCtx, unsigned, int);
+};
+
+static bool entry_get(void *out, const char *name)
+{
+    void *entry = NULL;
+    enum cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION >= BY_VERSION
+    cudaError_t error = cudaGetDriverEntryPointByVersion(name, &entry, PARTITION_VERSION,
+                                                         cudaEnableDefault, &found);
+#else
+    cudaError_t error = cudaGetDriverEntryPoint(name, &entry, cudaEnableDefault, &found);
+#endif
+    if (error != cudaSuccess || found != cudaDriverEntryPointSuccess || entry == NULL)
+        return false;
+    memcpy(out, &entry, sizeof entry);
+    return true;
+}
+
+static bool driver_get(struct driver *out)
+{
+    return entry_get(&out->device_get, "cuDeviceGet") &&
+           entry_get(&out->resource_get, "cuDeviceGetDevResource") &&
+           entry_get(&out->split, "cuDevSmResourceSplitByCount") &&
+           entry_get(&out->describe, "cuDevResourceGenerateDesc") &&
+           entry_get(&out->context_create, "cuGreenCtxCreate") &&
+           entry_get(&out->context_destroy, "cuGreenCtxDestroy") &&
+           entry_get(&out->stream_create, "cuGreenCtxStreamCreate");
+}
+
+/* A part has a multiple of so many multiprocessors: of the CUDA driver's manual, "Green Contexts".
+ */
+static unsigned multiple_of(int capability)
+{
+    return capability >= 90 ? 8 : 2;
+}
+
+static unsigned least_of(int capability)
+{
+    return capability >= 90 ? 8 : capability >= 80 ? 4 : 2;
+}
+
+/* As large as they can be, all alike; false: there are not so many. Every sharer finds the same. */
+static bool parts_find(CUdevResource parts[PEERS_MAX], const struct driver *driver,
+                       const CUdevResource *all, const struct gpu_share *share, int capability)
+{
+    unsigned wanted = (unsigned)share->sharer_count, step = multiple_of(capability);
+    unsigned each = all->sm.smCount / wanted / step * step;
+    for (; each >= least_of(capability); each -= step) {
+        unsigned count = wanted;
+        if (driver->split(parts, &count, all, NULL, 0, each) == CUDA_SUCCESS && count == wanted)
+            return true;
+    }
+    return false;
+}
+
+static bool context_get(struct cuda_partition *out, const struct driver *driver,
+                        const struct gpu_share *share, int capability)
+{
+    CUdevice device;
+    CUdevResource all, parts[PEERS_MAX];
+    CUdevResourceDesc description;
+    CUgreenCtx context;
+    if (driver->device_get(&device, share->ordinal) != CUDA_SUCCESS ||
+        driver->resource_get(device, &all, CU_DEV_RESOURCE_TYPE_SM) != CUDA_SUCCESS ||
+        !parts_find(parts, driver, &all, share, capability))
+        return false;
+    CUdevResource *own = &parts[share->sharer_index];
+    if (driver->describe(&description, own, 1) != CUDA_SUCCESS ||
+        driver->context_create(&context, description, device, CU_GREEN_CTX_DEFAULT_STREAM) !=
+            CUDA_SUCCESS)
+        return false;
+    out->context = context;
+    out->multiprocessors = (int)own->sm.smCount;
+    return true;
+}
+
+/* What is put on a stream of it: memory, events and a kernel of the runtime. */
+struct trial {
+    struct cuda_launch launch;
+    cudaEvent_t event;
+    uint64_t *memory;
+};
+
+static bool trial_runs(struct trial *trial, const struct cuda_partition *partition)
+{
+    cudaStream_t *stream = &trial->launch.stream;
+    return cuda_partition_stream(partition, stream, 0) == cudaSuccess &&
+           cudaMalloc((void **)&trial->memory, sizeof *trial->memory) == cudaSuccess &&
+           cudaEventCreateWithFlags(&trial->event, cudaEventDisableTiming) == cudaSuccess &&
+           cuda_pace_begin(&trial->launch, trial->memory) == cudaSuccess &&
+           cudaEventRecord(trial->event, *stream) == cudaSuccess &&
+           cudaStreamWaitEvent(*stream, trial->event, 0) == cudaSuccess &&
+           cudaStreamSynchronize(*stream) == cudaSuccess;
+}
+
+static bool is_of_use(const struct cuda_partition *partition)
+{
+    struct trial trial = {.event = NULL};
+    bool runs = trial_runs(&trial, partition);
+    if (trial.event != NULL)
+        (void)cudaEventDestroy(trial.event);
+    if (trial.launch.stream != NULL)
+        (void)cudaStreamDestroy(trial.launch.stream);
+    (void)cudaFree(trial.memory);
+    return runs;
+}
+
+void cuda_partition_init(struct cuda_partition *out, const struct gpu_share *share, int capability,
+                         int multiprocessors)
+{
+    struct driver driver;
+    *out = (struct cuda_partition){.multiprocessors = multiprocessors};
+    if (share->sharer_count > 1 && share->sharer_count <= PEERS_MAX && driver_get(&driver) &&
+        context_get(out, &driver, share, capability) && !is_of_use(out)) {
+        cuda_partition_deinit(out);
+        out->multiprocessors = multiprocessors;
+    }
+    (void)cudaGetLastError();
+}
+
+void cuda_partition_deinit(struct cuda_partition *partition)
+{
+    struct driver driver;
+    if (partition->context != NULL && driver_get(&driver))
+        (void)driver.context_destroy(partition->context);
+    *partition = (struct cuda_partition){.context = NULL};
+}
+
+cudaError_t cuda_partition_stream(const struct cuda_partition *partition, cudaStream_t *out,
+                                  int priority)
+{
+    struct driver driver;
+    if (partition->context == NULL)
+        return cudaStreamCreateWithPriority(out, cudaStreamNonBlocking, priority);
+    if (!driver_get(&driver))
+        return cudaErrorNotSupported;
+    CUresult result =
+        driver.stream_create(out, partition->context, CU_STREAM_NON_BLOCKING, priority);
+    return result == CUDA_SUCCESS               ? cudaSuccess
+           : result == CUDA_ERROR_OUT_OF_MEMORY ? cudaErrorMemoryAllocation
+                                                : cudaErrorUnknown;
+}
+
+#else
+
+void cuda_partition_init(struct cuda_partition *out, const struct gpu_share *share, int capability,
+                         int multiprocessors)
+{
+    (void)share;
+    (void)capability;
+    *out = (struct cuda_partition){.multiprocessors = multiprocessors};
+}
+
+void cuda_partition_deinit(struct cuda_partition *partition)
+{
+    *partition = (struct cuda_partition){.context = NULL};
+}
+
+cudaError_t cuda_partition_stream(const struct cuda_partition *partition, cudaStream_t *out,
+                                  int priority)
+{
+    (void)partition;
+    return cudaStreamCreateWithPriority(out, cudaStreamNonBlocking, priority);
+}
+
+#endif

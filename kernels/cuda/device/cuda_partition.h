@@ -1,0 +1,31 @@
+/* A rank's share of its GPU's multiprocessors, where several ranks are on one: so the kernels of
+ * one rank do not stand in the way of another's, and each computes as fast as a smaller GPU would.
+ * By green contexts, which the driver has since CUDA 12.4. Memory, caches and copy engines stay
+ * everybody's. */
+#ifndef PHASOR_KERNELS_CUDA_DEVICE_CUDA_PARTITION_H
+#define PHASOR_KERNELS_CUDA_DEVICE_CUDA_PARTITION_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+
+#include "device/device.h"
+
+struct cuda_partition {
+    void *context;       /* CUgreenCtx; NULL: the rank's streams have the whole GPU */
+    int multiprocessors; /* that its streams have */
+};
+
+/* Of the GPU with so many multiprocessors, which is the thread's, the share of one of its sharers.
+ * Never fails: where there are no green contexts, the GPU cannot be cut in so many parts, or a
+ * stream of one does not do what streams do, the share is the whole. */
+void cuda_partition_init(struct cuda_partition *out, const struct gpu_share *share, int capability,
+                         int multiprocessors);
+
+/* Behind all its streams. */
+void cuda_partition_deinit(struct cuda_partition *partition);
+
+/* As cudaStreamCreateWithPriority makes it, not blocking. */
+cudaError_t cuda_partition_stream(const struct cuda_partition *partition, cudaStream_t *out,
+                                  int priority);
+
+#endif

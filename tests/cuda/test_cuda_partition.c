@@ -1,0 +1,137 @@
+/* A rank's share of a GPU's multiprocessors: how many it has, and that without green contexts, or
+ * where anything of them fails, it has all. That ranks compute the same with shares, the tests of
+ * communicators and of the executor say, whose ranks have them. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/cuda/device/cuda_partition.h"
+#include "simt_control.h"
+
+TestSuite(cuda_partition, .timeout = 60);
+
+static struct cuda_partition partition_get(int capability, int multiprocessors, int sharers,
+                                           int index)
+{
+    struct cuda_partition partition;
+    simt_multiprocessors_set(multiprocessors);
+    cr_assert_eq(cudaSetDevice(0), cudaSuccess);
+    cuda_partition_init(&partition,
+                        &(struct gpu_share){.sharer_count = sharers, .sharer_index = index},
+                        capability, multiprocessors);
+    return partition;
+}
+
+static const struct {
+    int capability, multiprocessors, sharers, each; /* all of them: it is not cut */
+} shares[] = {
+    {90, 132, 4, 32},   {90, 132, 2, 64},  {90, 132, 8, 16}, {90, 132, 16, 8}, {90, 132, 17, 132},
+    {90, 132, 1, 132},  {90, 132, 0, 132}, {80, 108, 4, 26}, {86, 84, 8, 10},  {80, 108, 27, 4},
+    {80, 108, 28, 108}, {75, 40, 4, 10},   {70, 80, 8, 10},  {75, 4, 2, 2},    {75, 4, 4, 4},
+};
+
+Test(cuda_partition, sharers_have_equal_parts)
+{
+    for (size_t i = 0; i < sizeof shares / sizeof shares[0]; i++) {
+        for (int index = 0; index < shares[i].sharers; index++) {
+            struct cuda_partition partition = partition_get(
+                shares[i].capability, shares[i].multiprocessors, shares[i].sharers, index);
+            cr_expect_eq(partition.multiprocessors, shares[i].each, "sm_%d, %d over %d: %d",
+                         shares[i].capability, shares[i].multiprocessors, shares[i].sharers,
+                         partition.multiprocessors);
+            cr_expect_eq(partition.context != NULL, shares[i].each < shares[i].multiprocessors);
+            cuda_partition_deinit(&partition);
+            cr_expect_eq(simt_live_count(), 0);
+        }
+    }
+}
+
+Test(cuda_partition, a_driver_without_green_contexts)
+{
+    simt_green_set(SIMT_GREEN_NONE);
+    struct cuda_partition partition = partition_get(90, 132, 4, 1);
+    cr_expect_null(partition.context);
+    cr_expect_eq(partition.multiprocessors, 132);
+    cudaStream_t stream;
+    cr_expect_eq(cuda_partition_stream(&partition, &stream, 0), cudaSuccess);
+    cr_expect_eq(cudaStreamDestroy(stream), cudaSuccess);
+    cuda_partition_deinit(&partition);
+}
+
+/* Nothing is left, and the thread has no error that a later call would tell. */
+static void expect_whole(const struct cuda_partition *partition, int n)
+{
+    cr_expect_null(partition->context, "at %d", n);
+    cr_expect_eq(partition->multiprocessors, 132, "at %d", n);
+    cr_expect_eq(simt_live_count(), 0, "at %d", n);
+    cr_expect_eq(cudaGetLastError(), cudaSuccess, "at %d", n);
+}
+
+Test(cuda_partition, each_call_of_the_driver_may_fail)
+{
+    int n = 1;
+    for (;; n++) {
+        simt_green_fail_at((uint64_t)n);
+        struct cuda_partition partition = partition_get(90, 132, 4, 3);
+        bool is_ahead = simt_green_fail_is_ahead();
+        simt_green_fail_at(0);
+        if (is_ahead) {
+            cr_expect_not_null(partition.context);
+            cuda_partition_deinit(&partition);
+            break;
+        }
+        /* A split that fails is tried with fewer multiprocessors each. */
+        if (partition.context != NULL) {
+            cr_expect_lt(partition.multiprocessors, 32, "at %d", n);
+            cuda_partition_deinit(&partition);
+        } else {
+            expect_whole(&partition, n);
+        }
+        cr_expect_eq(simt_live_count(), 0, "at %d", n);
+    }
+    cr_expect_gt(n, 5, "only %d calls", n - 1);
+}
+
+/* What the trial puts on a stream. */
+Test(cuda_partition, each_call_of_the_runtime_may_fail)
+{
+    int n = 1;
+    for (;; n++) {
+        cr_assert_eq(cudaSetDevice(0), cudaSuccess);
+        struct cuda_partition partition;
+        simt_multiprocessors_set(132);
+        simt_fail_at((uint64_t)n, cudaErrorInvalidResourceHandle);
+        cuda_partition_init(&partition, &(struct gpu_share){.sharer_count = 4}, 90, 132);
+        bool is_ahead = simt_fail_is_ahead();
+        simt_fail_at(0, cudaSuccess);
+        if (is_ahead) {
+            cuda_partition_deinit(&partition);
+            break;
+        }
+        if (partition.context != NULL) /* what is freed is gone anyway */
+            cuda_partition_deinit(&partition);
+        else
+            expect_whole(&partition, n);
+        cr_expect_eq(simt_live_count(), 0, "at %d", n);
+    }
+    cr_expect_gt(n, 7, "only %d calls", n - 1);
+}
+
+Test(cuda_partition, a_device_says_how_much_of_its_gpu_it_has)
+{
+    static const struct {
+        int multiprocessors;
+        const char *says;
+    } gpus[] = {{40, ", 20 of 40 multiprocessors)"}, {2, ", sm_75)"}};
+    for (size_t i = 0; i < sizeof gpus / sizeof gpus[0]; i++) {
+        struct device *device;
+        struct error err;
+        simt_multiprocessors_set(gpus[i].multiprocessors);
+        cr_assert_eq(device_cuda_create(
+                         &device, &(struct gpu_share){.sharer_count = 2, .sharer_index = 1}, &err),
+                     STATUS_OK, "%s", err.message);
+        cr_expect_not_null(strstr(device->ops->name, gpus[i].says), "%s", device->ops->name);
+        device_destroy(device);
+        cr_expect_eq(simt_live_count(), 0);
+    }
+}
