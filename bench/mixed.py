@@ -27,15 +27,21 @@ def fail(sentence):
 
 
 def run(command):
-    done = subprocess.run(command, capture_output=True, text=True)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:
+        fail(f"{command[0]}: {error.strerror}; --phasor names the program")
     if done.returncode != 0:
         fail(f"{' '.join(command)}: exit status {done.returncode}: {done.stderr.strip()[-500:]}")
     return done.stdout
 
 
 def rows_write(path, model, count, seed):
-    with open(os.path.join(model, "config.json"), encoding="utf-8") as file:
-        vocab = json.load(file)["vocab_size"]
+    try:
+        with open(os.path.join(model, "config.json"), encoding="utf-8") as file:
+            vocab = json.load(file)["vocab_size"]
+    except (OSError, ValueError, LookupError) as error:
+        fail(f"{model}: no model with a config.json: {error}")
     draw = random.Random(seed)
     between = lambda least, most: round(least * (most / least) ** draw.random())
     with open(path, "w", encoding="utf-8") as file:
@@ -46,28 +52,37 @@ def rows_write(path, model, count, seed):
                                    "body": body}) + "\n")
 
 
+def limits_of(options):
+    return ["--policy", "exact", "--max-num-seqs", str(options.max_num_seqs), "--max-num-batched-tokens", "2048"]
+
+
 def plans_of(options, rows):
     """The fastest by prediction, and static TP: their texts and ways, the planner's choice first."""
     answer = json.loads(run([options.phasor, "plan", options.model, "--box", options.profile, "--rows", rows,
-                             "--policy", "exact", "--max-num-seqs", str(options.max_num_seqs), "--json"]))
+                             *limits_of(options), "--json"]))
+    if answer["best"] is None or answer["static_tp"] is None:
+        fail(f"{options.model}: no plan fits the memory of {options.profile}")
     possible = [plan for plan in answer["plans"] if plan["verdict"] == "possible"]
     order = sorted(possible, key=lambda plan: plan["total_s"])
     chosen, static = answer["plans"][answer["best"]], answer["plans"][answer["static_tp"]]
-    texts = {}
-    for plan in [chosen, *order[:options.plans], static]:
-        texts.setdefault(plan["plan"], plan["way"])
-    return answer, texts
+    named = []
+    for plan in [chosen, static, *order]:
+        name = plan["plan"], plan["way"]
+        if name not in named and len(named) < options.plans:
+            named.append(name)
+    return answer, named
 
 
 def seconds_of(options, folder, rows, more):
     summary = os.path.join(folder, "summary")
     run([options.phasor, "run", options.model, "-i", rows, "-o", os.path.join(folder, "out"), "--overwrite",
-         "--devices", options.devices, "--policy", "exact", "--max-num-seqs", str(options.max_num_seqs),
-         "--summary-file", summary, "-q", *more])
+         "--devices", options.devices, *limits_of(options), "--summary-file", summary, "-q", *more])
     with open(summary, encoding="utf-8") as file:
         told = json.load(file)
     if told["failed"] > 0 or told["completed"] != options.rows:
         fail(f"{told['failed']} of {options.rows} rows failed")
+    if "--profile" in more and "predicted_prefill_s" not in told:
+        fail(f"{options.profile} does not fit --devices {options.devices}; phasor calibrate makes one that does")
     return told["duration"], told["plan"]
 
 
@@ -83,10 +98,11 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         rows = os.path.join(folder, "rows")
         rows_write(rows, options.model, options.rows, options.seed)
-        answer, texts = plans_of(options, rows)
+        answer, named = plans_of(options, rows)
         ways = {"grouped": ["--plan", "auto", "--profile", options.profile]}
-        for text, way in texts.items():
-            ways[text] = ["--plan", text, *([] if way == "none" else ["--transition", way])]
+        for plan, way in named:
+            text = plan if way == "none" else f"{plan} by {way}"
+            ways[text] = ["--plan", plan, *([] if way == "none" else ["--transition", way])]
         took, plan_taken = {name: [] for name in ways}, None
         for round_ in range(options.rounds):
             names = list(ways)
@@ -96,12 +112,12 @@ def main():
                 plan_taken = plan if name == "grouped" else plan_taken
     classes = answer["load"]["classes"]
     predicted = answer["plans"][answer["best"]]["total_s"]
-    print(f"# {options.rows} rows in {len(classes)} classes; by prediction {answer['load']['in_file_order_s']:.2f} s "
-          f"in the order of the file, {predicted:.2f} s as grouped; it took {plan_taken}")
+    print(f"# {options.rows} rows in {len(classes)} classes, predicted to take {predicted:.2f} s; the plan was "
+          f"{plan_taken}")
     for name, all_seconds in took.items():
         median = statistics.median(all_seconds)
         ratio = statistics.median(other / grouped for other, grouped in zip(all_seconds, took["grouped"]))
-        print(f"{name:24} {median:8.2f} s  {100 * (max(all_seconds) - min(all_seconds)) / median:5.1f} %  {ratio:6.3f}")
+        print(f"{name:32} {median:8.2f} s  {100 * (max(all_seconds) - min(all_seconds)) / median:5.1f} %  {ratio:6.3f}")
 
 
 if __name__ == "__main__":

@@ -46,7 +46,8 @@ struct comm_domain_params {
     struct device *const *devices; /* [rank_count], borrowed */
     int rank_count;                /* 1 .. COMM_RANKS_MAX */
     double patience_seconds;      /* no rank's stream moves for so long while one is waited for: the
-                                   * run is ended; 0: 10 seconds */
+                                   * run is ended; 0: 10 seconds, and 100
+                                   * where links of GPUs are slow */
     const char *const *tag_names; /* [tag_count] for sentences, NULLs allowed */
     int tag_count;                /* <= COMM_TAGS_MAX; 0: tags have no names */
     struct comm_links links;      /* {0}: none are slow */

@@ -11,8 +11,8 @@
 #include "comm/links.h"
 #include "device/thread_team.h"
 
-#define PATIENCE_SECONDS 10.0
-#define SLOW_PATIENCE    10 /* times as much where a GPU waits for slow links: nothing moves then */
+#define PATIENCE_SECONDS      10.0
+#define SLOW_PATIENCE_SECONDS 100.0 /* where a GPU waits for slow links, and nothing moves */
 
 /* Often enough that a short patience is kept, seldom enough that waiting costs nothing. */
 #define POLL_SECONDS_MAX  0.1
@@ -37,10 +37,10 @@ static void stream_failed(void *context, const struct error *err)
 static void domain_init(struct comm_domain *domain, const struct comm_domain_params *params)
 {
     domain->rank_count = params->rank_count;
-    domain->patience_seconds =
-        params->patience_seconds > 0 ? params->patience_seconds : PATIENCE_SECONDS;
-    if (params->links.bytes_per_second > 0 && params->devices[0]->ops->peers != NULL)
-        domain->patience_seconds *= SLOW_PATIENCE;
+    bool waits_for_links =
+        params->links.bytes_per_second > 0 && params->devices[0]->ops->peers != NULL;
+    double patience = waits_for_links ? SLOW_PATIENCE_SECONDS : PATIENCE_SECONDS;
+    domain->patience_seconds = params->patience_seconds > 0 ? params->patience_seconds : patience;
     domain->poll_seconds = domain->patience_seconds / POLLS_OF_PATIENCE;
     if (domain->poll_seconds > POLL_SECONDS_MAX)
         domain->poll_seconds = POLL_SECONDS_MAX;

@@ -1,6 +1,6 @@
-/* A rank's share of a GPU's multiprocessors: how many it has, and that without green contexts, or
- * where anything of them fails, it has all. That ranks compute the same with shares, the tests of
- * communicators and of the executor say, whose ranks have them. */
+/* A rank's share of a GPU's multiprocessors: which it has, and that without green contexts, or
+ * where anything of them fails, it has all. Builds before CUDA 12.5 have no shares, and these tests
+ * nothing to look at. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,6 +9,8 @@
 #include "simt_control.h"
 
 TestSuite(cuda_partition, .timeout = 60);
+
+#if CUDART_VERSION >= 12050
 
 static struct cuda_partition partition_get(int capability, int multiprocessors, int sharers,
                                            int index)
@@ -44,6 +46,39 @@ Test(cuda_partition, sharers_have_equal_parts)
             cr_expect_eq(simt_live_count(), 0);
         }
     }
+}
+
+/* The multiprocessors of a stream that the partition makes. */
+static unsigned first_of(const struct cuda_partition *partition)
+{
+    cudaStream_t stream;
+    unsigned first = 0, count = 0;
+    cr_assert_eq(cuda_partition_stream(partition, &stream, 0), cudaSuccess);
+    cr_expect(simt_stream_part(stream, &first, &count));
+    cr_expect_eq((int)count, partition->multiprocessors);
+    cr_assert_eq(cudaStreamDestroy(stream), cudaSuccess);
+    return first;
+}
+
+Test(cuda_partition, parts_do_not_overlap)
+{
+    struct cuda_partition partitions[4];
+    for (int index = 0; index < 4; index++)
+        partitions[index] = partition_get(90, 132, 4, index);
+    for (int index = 0; index < 4; index++)
+        cr_expect_eq(first_of(&partitions[index]), 32u * (unsigned)index);
+    for (int index = 0; index < 4; index++)
+        cuda_partition_deinit(&partitions[index]);
+    cr_expect_eq(simt_live_count(), 0);
+}
+
+/* Clusters may lie so that there are fewer parts of a size than multiprocessors would have it. */
+Test(cuda_partition, parts_that_are_too_few_become_smaller)
+{
+    simt_green_uneven_above(24);
+    struct cuda_partition partition = partition_get(90, 128, 4, 3);
+    cr_expect_eq(partition.multiprocessors, 24);
+    cuda_partition_deinit(&partition);
 }
 
 Test(cuda_partition, a_driver_without_green_contexts)
@@ -132,6 +167,8 @@ Test(cuda_partition, a_device_says_how_much_of_its_gpu_it_has)
                      STATUS_OK, "%s", err.message);
         cr_expect_not_null(strstr(device->ops->name, gpus[i].says), "%s", device->ops->name);
         device_destroy(device);
-        cr_expect_eq(simt_live_count(), 0);
+        cr_expect_eq(simt_live_count(), 0); /* its streams went before its part */
     }
 }
+
+#endif

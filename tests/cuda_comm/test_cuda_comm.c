@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "comm_tools.h"
 #include "cuda_boxes.h"
+#include "device/peers.h"
 #include "device_bytes.h"
 #include "simt_control.h"
 
@@ -227,6 +228,31 @@ Test(cuda_comm, kernels_and_collectives_follow_each_other_without_the_host)
         for (uint64_t seed = 0; seed < 6; seed++)
             chain_run(boxes[b].rank_count, boxes[b].gpu_count, seed);
     }
+}
+
+/* Of a GPU that can be cut each rank has a part of its own, and all streams of the rank are there.
+ */
+Test(cuda_comm, ranks_on_a_gpu_have_a_part_each)
+{
+#if CUDART_VERSION >= 12050
+    simt_multiprocessors_set(64);
+    struct box *box = cuda_box(4, 1);
+    for (int r = 0; r < 4; r++) {
+        struct device *device = box_device(box, r);
+        struct stream *streams[] = {device->stream, NULL};
+        struct error err;
+        cr_assert_eq(device->ops->stream_create(device, &streams[1], STREAM_LOW, &err), STATUS_OK);
+        for (int s = 0; s < 2; s++) {
+            unsigned first = 0, count = 0;
+            cr_expect(simt_stream_part(device->ops->peers->native(streams[s]), &first, &count));
+            cr_expect(first == 16u * (unsigned)r && count == 16, "rank %d: %u from %u", r, count,
+                      first);
+        }
+        device->ops->stream_destroy(device, streams[1]);
+    }
+    box_close(box);
+    chain_run(4, 1, 1);
+#endif
 }
 
 /* ---- Bytes between GPUs ---------------------------------------------------------------------- */

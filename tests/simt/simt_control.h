@@ -80,6 +80,12 @@ void simt_green_set(enum simt_green green);
 void simt_green_fail_at(uint64_t n);
 bool simt_green_fail_is_ahead(void);
 
+/* Parts of more multiprocessors than these are one fewer than there would be. */
+void simt_green_uneven_above(unsigned count);
+
+/* The part of its GPU that a stream has; false: all. */
+bool simt_stream_part(cudaStream_t stream, unsigned *first, unsigned *count);
+
 /* Whether what frees memory or an event waits until the GPU has nothing to do, as at the start, and
  * as CUDA does but does not promise. If not, what is queued finds 0xff in memory that was freed. */
 void simt_free_waits_set(bool waits);

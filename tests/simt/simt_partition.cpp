@@ -7,22 +7,18 @@
 #include <cstring>
 #include <cuda.h>
 
+#if CUDART_VERSION >= 12050
+
 namespace {
 
 simt_green green = SIMT_GREEN_SOUND;
 uint64_t fail_in; /* calls of the driver until then; 0: never */
+unsigned uneven_above = ~0u;
 
-/* A green context, or the description of one. */
+/* A green context, or the description of one: multiprocessors first .. first + count - 1. */
 struct part {
-    int device;
-    unsigned count;
+    unsigned first, count;
 };
-
-part *part_new(int device, unsigned count)
-{
-    simt::live_count_add(1);
-    return new part{device, count};
-}
 
 CUresult begin()
 {
@@ -45,18 +41,20 @@ CUresult resource_get(CUdevice, CUdevResource *out, CUdevResourceType type)
     return begin();
 }
 
-/* Parts of `least`, as many as are wanted or as there are; one more than that goes to waste, as
- * where clusters do not come out even. */
+/* Parts of `least`, as many as are wanted or as there are, but one fewer where clusters are said
+ * not to come out even. A resource's padding says where it begins. */
 CUresult split(CUdevResource *out, unsigned *count, const CUdevResource *all, CUdevResource *,
                unsigned flags, unsigned least)
 {
     if (flags != 0 || least == 0 || least > all->sm.smCount)
         return CUDA_ERROR_INVALID_VALUE;
-    unsigned there = all->sm.smCount / least;
+    unsigned there = all->sm.smCount / least - (least > uneven_above);
     *count = there < *count ? there : *count;
     for (unsigned i = 0; i < *count; i++) {
+        unsigned first = i * least;
         out[i] = *all;
         out[i].sm.smCount = least;
+        std::memcpy(out[i]._internal_padding, &first, sizeof first);
     }
     return begin();
 }
@@ -69,39 +67,45 @@ CUresult describe(CUdevResourceDesc *out, CUdevResource *own, unsigned count)
     if (count != 1)
         return CUDA_ERROR_INVALID_VALUE;
     described = {0, own->sm.smCount};
+    std::memcpy(&described.first, own->_internal_padding, sizeof described.first);
     *out = reinterpret_cast<CUdevResourceDesc>(&described);
     return begin();
 }
 
-CUresult context_create(CUgreenCtx *out, CUdevResourceDesc description, CUdevice device,
-                        unsigned flags)
+CUresult context_create(CUgreenCtx *out, CUdevResourceDesc description, CUdevice, unsigned flags)
 {
     CUresult result = begin();
     if (flags != CU_GREEN_CTX_DEFAULT_STREAM)
         return CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        *out = reinterpret_cast<CUgreenCtx>(
-            part_new(device, reinterpret_cast<part *>(description)->count));
-    return result;
+    if (result != CUDA_SUCCESS)
+        return result;
+    simt::live_count_add(1);
+    *out = reinterpret_cast<CUgreenCtx>(new part(*reinterpret_cast<part *>(description)));
+    return CUDA_SUCCESS;
 }
 
+/* One that has streams is lost, and stays in the count of what is there. */
 CUresult context_destroy(CUgreenCtx context)
 {
-    simt::live_count_add(-1);
-    delete reinterpret_cast<part *>(context);
+    part *own = reinterpret_cast<part *>(context);
+    if (simt::streams_of(own) == 0) {
+        simt::live_count_add(-1);
+        delete own;
+    }
     return begin();
 }
 
-CUresult stream_create(CUstream *out, CUgreenCtx, unsigned flags, int priority)
+CUresult stream_create(CUstream *out, CUgreenCtx context, unsigned flags, int priority)
 {
     CUresult result = begin();
     if (flags != CU_STREAM_NON_BLOCKING)
         return CUDA_ERROR_INVALID_VALUE;
     if (result != CUDA_SUCCESS)
         return result;
-    return cudaStreamCreateWithPriority(out, cudaStreamNonBlocking, priority) == cudaSuccess
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_UNKNOWN;
+    if (cudaStreamCreateWithPriority(out, cudaStreamNonBlocking, priority) != cudaSuccess)
+        return CUDA_ERROR_UNKNOWN;
+    (*out)->part = context;
+    return CUDA_SUCCESS;
 }
 
 struct entry {
@@ -135,6 +139,21 @@ bool simt_green_fail_is_ahead(void)
     return fail_in > 0;
 }
 
+void simt_green_uneven_above(unsigned count)
+{
+    uneven_above = count;
+}
+
+bool simt_stream_part(cudaStream_t stream, unsigned *first, unsigned *count)
+{
+    const part *own = static_cast<const part *>(stream->part);
+    if (own == nullptr)
+        return false;
+    *first = own->first;
+    *count = own->count;
+    return true;
+}
+
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **out, unsigned,
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult *found)
@@ -149,3 +168,25 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **out, unsig
     }
     return cudaSuccess;
 }
+
+#else
+
+void simt_green_set(enum simt_green)
+{
+}
+void simt_green_fail_at(uint64_t)
+{
+}
+bool simt_green_fail_is_ahead(void)
+{
+    return true;
+}
+void simt_green_uneven_above(unsigned)
+{
+}
+bool simt_stream_part(cudaStream_t, unsigned *, unsigned *)
+{
+    return false;
+}
+
+#endif

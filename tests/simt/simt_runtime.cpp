@@ -93,6 +93,13 @@ cudaError_t simt::call_begin()
     return broken;
 }
 
+int simt::streams_of(const void *part)
+{
+    locked guard;
+    return (int)std::count_if(streams.begin(), streams.end(),
+                              [=](const CUstream_st *stream) { return stream->part == part; });
+}
+
 void simt::live_count_add(int more)
 {
     live_count += (uint64_t)more;

@@ -48,7 +48,8 @@ struct capture {
 struct CUstream_st {
     int device;
     std::deque<simt::item> queue;
-    simt::capture *capture; /* nullptr: none */
+    simt::capture *capture;     /* nullptr: none */
+    const void *part = nullptr; /* of the GPU's multiprocessors: simt_partition.cpp; all */
 };
 
 namespace simt {
@@ -71,6 +72,9 @@ cudaError_t call_begin();
 cudaError_t answer(cudaError_t error);
 
 void enqueue(CUstream_st *stream, item next);
+
+/* How many streams are in that part of a GPU. */
+int streams_of(const void *part);
 
 /* Of what simt_live_count says. */
 void live_count_add(int more);

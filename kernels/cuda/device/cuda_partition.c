@@ -5,12 +5,12 @@
 #include "device/peers.h"
 #include "kernels/cuda/launch.h"
 
-/* Green contexts are the driver's, which is opened by the runtime. */
-#define PARTITION_VERSION 12040
-#define BY_VERSION        12050 /* since then an entry point is asked for with its version */
-
-#if CUDART_VERSION >= PARTITION_VERSION
+/* Green contexts are the driver's since CUDA 12.4, which the runtime opens; it is asked for them by
+ * their version since 12.5. */
+#if CUDART_VERSION >= 12050
+#define DRIVER_VERSION 12040
 #include <cuda.h>
+#include <pthread.h>
 
 struct driver {
     CUresult (*device_get)(CUdevice *, int);
@@ -27,12 +27,8 @@ static bool entry_get(void *out, const char *name)
 {
     void *entry = NULL;
     enum cudaDriverEntryPointQueryResult found;
-#if CUDART_VERSION >= BY_VERSION
-    cudaError_t error = cudaGetDriverEntryPointByVersion(name, &entry, PARTITION_VERSION,
-                                                         cudaEnableDefault, &found);
-#else
-    cudaError_t error = cudaGetDriverEntryPoint(name, &entry, cudaEnableDefault, &found);
-#endif
+    cudaError_t error =
+        cudaGetDriverEntryPointByVersion(name, &entry, DRIVER_VERSION, cudaEnableDefault, &found);
     if (error != cudaSuccess || found != cudaDriverEntryPointSuccess || entry == NULL)
         return false;
     memcpy(out, &entry, sizeof entry);
@@ -97,29 +93,63 @@ static bool context_get(struct cuda_partition *out, const struct driver *driver,
     return true;
 }
 
-/* What is put on a stream of it: memory, events and a kernel of the runtime. */
+/* What is put on a stream of it: kernels, copies and events of the runtime, and a graph of them. */
 struct trial {
     struct cuda_launch launch;
     cudaEvent_t event;
-    uint64_t *memory;
+    cudaGraph_t graph;
+    cudaGraphExec_t instance;
+    uint64_t *memory; /* [2]: a kernel writes the first, a copy the other */
 };
+
+static bool work_put(const struct trial *trial)
+{
+    return cuda_pace_begin(&trial->launch, trial->memory) == cudaSuccess &&
+           cudaMemcpyAsync(trial->memory + 1, trial->memory, sizeof *trial->memory,
+                           cudaMemcpyDeviceToDevice, trial->launch.stream) == cudaSuccess;
+}
+
+static bool graph_get(struct trial *trial)
+{
+    cudaStream_t stream = trial->launch.stream;
+    if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess)
+        return false;
+    bool is_put = work_put(trial);
+    return cudaStreamEndCapture(stream, &trial->graph) == cudaSuccess && is_put &&
+           cudaGraphInstantiateWithFlags(&trial->instance, trial->graph, 0) == cudaSuccess;
+}
+
+/* The clock goes on from the one kernel to the next, and its last word is copied. */
+static bool is_done(const struct trial *trial)
+{
+    uint64_t words[2] = {0, 0};
+    cudaStream_t stream = trial->launch.stream;
+    return cudaMemcpyAsync(words, trial->memory, sizeof words, cudaMemcpyDeviceToHost, stream) ==
+               cudaSuccess &&
+           cudaStreamSynchronize(stream) == cudaSuccess && words[0] != 0 && words[0] == words[1];
+}
 
 static bool trial_runs(struct trial *trial, const struct cuda_partition *partition)
 {
     cudaStream_t *stream = &trial->launch.stream;
+    size_t bytes = 2 * sizeof *trial->memory;
     return cuda_partition_stream(partition, stream, 0) == cudaSuccess &&
-           cudaMalloc((void **)&trial->memory, sizeof *trial->memory) == cudaSuccess &&
+           cudaMalloc((void **)&trial->memory, bytes) == cudaSuccess &&
+           cudaMemsetAsync(trial->memory, 0, bytes, *stream) == cudaSuccess &&
            cudaEventCreateWithFlags(&trial->event, cudaEventDisableTiming) == cudaSuccess &&
-           cuda_pace_begin(&trial->launch, trial->memory) == cudaSuccess &&
+           graph_get(trial) && cudaGraphLaunch(trial->instance, *stream) == cudaSuccess &&
            cudaEventRecord(trial->event, *stream) == cudaSuccess &&
-           cudaStreamWaitEvent(*stream, trial->event, 0) == cudaSuccess &&
-           cudaStreamSynchronize(*stream) == cudaSuccess;
+           cudaStreamWaitEvent(*stream, trial->event, 0) == cudaSuccess && is_done(trial);
 }
 
 static bool is_of_use(const struct cuda_partition *partition)
 {
     struct trial trial = {.event = NULL};
     bool runs = trial_runs(&trial, partition);
+    if (trial.instance != NULL)
+        (void)cudaGraphExecDestroy(trial.instance);
+    if (trial.graph != NULL)
+        (void)cudaGraphDestroy(trial.graph);
     if (trial.event != NULL)
         (void)cudaEventDestroy(trial.event);
     if (trial.launch.stream != NULL)
@@ -132,6 +162,7 @@ void cuda_partition_init(struct cuda_partition *out, const struct gpu_share *sha
                          int multiprocessors)
 {
     struct driver driver;
+    ASSERT(share->sharer_index == 0 || share->sharer_index < share->sharer_count);
     *out = (struct cuda_partition){.multiprocessors = multiprocessors};
     if (share->sharer_count > 1 && share->sharer_count <= PEERS_MAX && driver_get(&driver) &&
         context_get(out, &driver, share, capability) && !is_of_use(out)) {
@@ -157,8 +188,13 @@ cudaError_t cuda_partition_stream(const struct cuda_partition *partition, cudaSt
         return cudaStreamCreateWithPriority(out, cudaStreamNonBlocking, priority);
     if (!driver_get(&driver))
         return cudaErrorNotSupported;
+    /* Nothing in a green context is locked by itself; streams go on without it once they are there.
+     */
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
     CUresult result =
         driver.stream_create(out, partition->context, CU_STREAM_NON_BLOCKING, priority);
+    pthread_mutex_unlock(&lock);
     return result == CUDA_SUCCESS               ? cudaSuccess
            : result == CUDA_ERROR_OUT_OF_MEMORY ? cudaErrorMemoryAllocation
                                                 : cudaErrorUnknown;
