@@ -90,7 +90,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--profile", required=True)
-    parser.add_argument("--phasor", default="build/phasor")
+    parser.add_argument("--phasor", default="build/release/phasor")
     parser.add_argument("--devices", default="cpu:2")
     for name, default in (("rows", 96), ("plans", 4), ("rounds", 5), ("max-num-seqs", 32), ("seed", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)

@@ -245,6 +245,14 @@ static void print_question(const json_t *root)
              table_int(load, "output_tokens"), input == NULL ? "" : " on the mean, in ",
              input == NULL ? "" : input);
     table_row("load", text);
+    const char *routing = json_string_value(json_object_get(root, "routing"));
+    if (routing != NULL)
+        snprintf(text, sizeof text, "experts are chosen as counted in %s", routing);
+    else
+        snprintf(text, sizeof text,
+                 "experts are assumed to differ by %.0f %% in the tokens they get",
+                 100 * table_seconds(root, "routing_deviation"));
+    table_row("routing", text);
     print_classes(load);
     printf("\n");
 }

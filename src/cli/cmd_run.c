@@ -108,7 +108,7 @@ static const struct cli_option options[] = {
     {"devices", 0, OPTION_TEXT, AT(devices), "cpu:N",
      "N ranks, each with its share of the cores and its own memory (as many as the plan has); or "
      "GPUs: cuda:0, cuda:0-3, cuda:0,2, a rank on each, or cuda:0x4, four ranks on the first, "
-     "perhaps with links made slow: cuda:0x4@22GB/s",
+     "perhaps with links made slow (cuda:0x4@22GB/s, 800MB/s), as between several cards",
      0, 0, NULL},
     {"plan", 0, OPTION_TEXT, AT(plan), "PLAN",
      "how weights lie over the ranks, such as \"tp4|ep4\", or in prefill and then in decode, such "
@@ -123,7 +123,7 @@ static const struct cli_option options[] = {
      0, 0, NULL},
     {"routing", 0, OPTION_FILE, AT(routing), "FILE",
      "how unevenly experts are chosen, as --routing-counts of an earlier run found it, for --plan "
-     "auto (it is assumed)",
+     "auto (assumed: they differ by 30 %)",
      0, 0, NULL},
     {"transition", 0, OPTION_WORD, AT(transition), "WAY",
      "how experts come from one layout to the other: auto, keep, reshard, reload, upload, mixed "

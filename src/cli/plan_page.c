@@ -288,7 +288,12 @@ static void put_question(FILE *file, const json_t *root)
             table_int(load, "sequences"), table_int(load, "prompt_tokens"),
             table_int(load, "output_tokens"));
     page_text(file, table_text(box, "times"));
-    fputs(" figures of the box.</p>\n<p><b>", file);
+    fputs(" figures of the box", file);
+    if (json_is_string(json_object_get(root, "routing"))) {
+        fputs(", and experts chosen as counted in ", file);
+        page_text(file, table_text(root, "routing"));
+    }
+    fputs(".</p>\n<p><b>", file);
     page_text(file, table_text(root, "why"));
     fputs("</b></p>\n", file);
 }

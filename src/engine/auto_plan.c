@@ -443,8 +443,14 @@ enum status auto_plan_choose(void *context, struct engine_choice *out,
     }
     TRY(routing_find(&routing, plan, basis, err));
     TRY(auto_profile_read(&file, &fits, plan->profile_path, basis, err));
-    if (!fits)
+    if (!fits) {
+        if (plan->routing_path != NULL)
+            log_write(
+                &basis->params->log, LOG_WARNING,
+                "--routing %s is not used: no plan is chosen without a profile of this machine",
+                plan->routing_path);
         return STATUS_OK;
+    }
     enum status status = plan_with(plan, out, &file.profile, &routing, basis, err);
     profile_file_deinit(&file);
     return status;

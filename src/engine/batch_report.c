@@ -301,6 +301,20 @@ static void recording_end(const struct batch_report *report, enum status status)
     recording_deinit(&recording);
 }
 
+static void tell_routing(const struct batch_report *report)
+{
+    const struct side_file *file = &report->files[SIDE_ROUTING];
+    const struct routing_counts *counts = report->run.session->routing;
+    if (counts == NULL)
+        return; /* the model may have no experts */
+    int64_t least = routing_counts_least(engine_config(report->run.engine));
+    if (routing_counts_tokens(counts) < least)
+        log_write(report->run.log, LOG_INFO,
+                  "%s: %s has the choices of %lld tokens, and --routing takes no fewer than %lld",
+                  file->flag, file->path, (long long)routing_counts_tokens(counts),
+                  (long long)least);
+}
+
 void batch_report_end(struct batch_report *report, enum status status)
 {
     if (report->started_at == 0) {
@@ -317,6 +331,7 @@ void batch_report_end(struct batch_report *report, enum status status)
         record_forget(engine_trace(report->run.engine));
     }
     tell_trace(report);
+    tell_routing(report);
     for (int side = 0; side < SIDE_COUNT; side++)
         write_file(report, (enum batch_side)side, true, status);
 }

@@ -41,6 +41,14 @@ static bool is_moe(const struct model_config *config, int64_t layer)
     return config->layers[layer].ffn == FFN_MOE;
 }
 
+static int64_t moe_count(const struct model_config *config)
+{
+    int64_t count = 0;
+    for (int64_t layer = 0; layer < config->layer_count; layer++)
+        count += is_moe(config, layer);
+    return count;
+}
+
 /* Numbers of groups that experts can lie in. */
 static bool are_groups(const struct model_config *config, int64_t groups)
 {
@@ -152,6 +160,16 @@ void routing_counts_add(struct routing_counts *counts, int64_t token_count)
         window_end(counts);
 }
 
+int64_t routing_counts_tokens(const struct routing_counts *counts)
+{
+    return (int64_t)counts->tokens;
+}
+
+int64_t routing_counts_least(const struct model_config *config)
+{
+    return ceil_div(LEAST_CHOICES * config->expert_count, config->expert_top_k);
+}
+
 /* ---- The file -------------------------------------------------------------------------------- */
 
 static void write_groups(struct json_writer *json, const struct routing_counts *counts)
@@ -231,31 +249,36 @@ static enum status check_head(const json_t *root, const char *path,
                               const struct model_config *config, struct error *err)
 {
     const char *format;
-    int64_t version, experts, top_k, tokens, least;
+    int64_t version, experts, top_k, tokens;
     TRY(json_get_string(&format, root, path, "format", err));
     if (strcmp(format, FILE_FORMAT) != 0)
         return error_set(err, STATUS_FORMAT,
-                         "%s: \"format\": expected \"" FILE_FORMAT "\", found \"%s\"; phasor run "
-                         "--routing-counts writes such a file",
-                         path, format);
+                         "%s: \"format\": expected \"" FILE_FORMAT "\", found \"%s\"", path,
+                         format);
     TRY(json_get_int(&version, root, path, "version", FILE_VERSION, FILE_VERSION, err));
     TRY(json_get_int(&experts, root, path, "experts", 1, MODEL_EXPERTS_MAX, err));
     TRY(json_get_int(&top_k, root, path, "top_k", 1, MODEL_EXPERTS_MAX, err));
     TRY(json_get_int(&tokens, root, path, "tokens", 0, (int64_t)1 << 60, err));
-    least = ceil_div(LEAST_CHOICES * experts, top_k);
+    const json_t *layers = json_object_get(root, "layers");
+    int64_t layer_count = (int64_t)json_array_size(layers), own = moe_count(config);
+    if (!json_is_array(layers))
+        return error_set(err, STATUS_FORMAT, "%s: \"layers\": expected an array, found %s", path,
+                         json_kind(layers));
+    if (experts != config->expert_count || top_k != config->expert_top_k || layer_count != own)
+        return error_set(
+            err, STATUS_INVALID_ARGUMENT,
+            "%s was counted with a model of %lld layers with experts that takes %lld of "
+            "%lld for a token, and this one has %lld and takes %lld of %lld; count with "
+            "this model (phasor run --routing-counts)",
+            path, (long long)layer_count, (long long)top_k, (long long)experts, (long long)own,
+            (long long)config->expert_top_k, (long long)config->expert_count);
+    int64_t least = routing_counts_least(config);
     if (tokens < least)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "%s was counted over %lld tokens, of which chance says more than the "
                          "router; count at least %lld",
                          path, (long long)tokens, (long long)least);
-    if (experts == config->expert_count && top_k == config->expert_top_k)
-        return STATUS_OK;
-    return error_set(err, STATUS_INVALID_ARGUMENT,
-                     "%s was counted with a model that takes %lld of %lld experts for a token, and "
-                     "this one takes %lld of %lld; count with this model (phasor run "
-                     "--routing-counts)",
-                     path, (long long)top_k, (long long)experts, (long long)config->expert_top_k,
-                     (long long)config->expert_count);
+    return STATUS_OK;
 }
 
 static enum status read_groups(struct routing *out, const json_t *list, const char *path,
@@ -289,8 +312,9 @@ static enum status read_groups(struct routing *out, const json_t *list, const ch
                      path, found, wanted, (long long)config->expert_count);
 }
 
-enum status routing_counts_read(struct routing *out, const char *path,
-                                const struct model_config *config, struct error *err)
+/* `layers` is for people, but for how many there are. */
+static enum status counts_read(struct routing *out, const char *path,
+                               const struct model_config *config, struct error *err)
 {
     json_t *root;
     TRY(json_load_object(&root, path, FILE_BYTES_MAX, err));
@@ -304,4 +328,16 @@ enum status routing_counts_read(struct routing *out, const char *path,
         status = read_groups(out, list, path, config, err);
     json_decref(root);
     return status;
+}
+
+enum status routing_counts_read(struct routing *out, const char *path,
+                                const struct model_config *config, struct error *err)
+{
+    struct error cause;
+    enum status status = counts_read(out, path, config, &cause);
+    if (status == STATUS_OK)
+        return STATUS_OK;
+    return error_set(err, status, "--routing: %s%s", cause.message,
+                     status == STATUS_FORMAT ? "; phasor run --routing-counts writes what it takes"
+                                             : "");
 }

@@ -22,6 +22,10 @@ int32_t *routing_counts_ids(struct routing_counts *counts);
 /* Counts what the pass left there, of so many tokens. */
 void routing_counts_add(struct routing_counts *counts, int64_t token_count);
 
+/* How many tokens were counted, and how many routing_counts_read wants. */
+int64_t routing_counts_tokens(const struct routing_counts *counts);
+int64_t routing_counts_least(const struct model_config *config);
+
 #define ROUTING_COUNTS_HEAD "{\"format\":\"phasor-routing\""
 
 /* Appends the file; out of memory shows in text_check. */

@@ -38,6 +38,7 @@ answers counted | cmp -s - answers || fail "counted: other answers"
 jq -c '.tokens = 100000' counts.json >many.json
 jq -c '.tokens = 10' counts.json >few.json
 expect 0 "counts, no profile" "${run[@]}" -o o.counts --routing many.json
+has err "^warning: --routing many.json is not used" "counts, no profile"
 expect 2 "few counts" "${run[@]}" -o few --routing few.json
 has err "few.json was counted over 10 tokens" "few counts"
 expect 1 "no counts" "${run[@]}" -o none.counts --routing absent.json

@@ -207,10 +207,11 @@ Test(routing_counts, what_was_written_is_read)
     routing_counts_destroy(counts);
 }
 
-#define HEAD_OF(experts, tokens)                                                                   \
+#define HEAD_OF(experts, tokens, layers)                                                           \
     "{\"format\":\"phasor-routing\",\"version\":1,\"experts\":" experts                            \
-    ",\"top_k\":2,\"tokens\":" tokens
-#define HEAD(experts)         HEAD_OF(experts, "10000")
+    ",\"top_k\":2,\"layers\":[" layers "],\"tokens\":" tokens
+#define HEAD(experts)         HEAD_OF(experts, "10000", "{},{}")
+#define HEAD_OF_MODEL         HEAD_OF("8", "10000", "{},{},{},{},{},{}")
 #define GROUP(groups, excess) "{\"groups\":" groups ",\"excess\":" excess "}"
 
 static const struct {
@@ -220,12 +221,14 @@ static const struct {
 } wrong[] = {
     {"", STATUS_FORMAT, ""},
     {"[]", STATUS_FORMAT, ""},
-    {"{\"format\":\"phasor-profile\"}", STATUS_FORMAT, "--routing-counts writes"},
+    {"{\"format\":\"phasor-profile\"}", STATUS_FORMAT, "--routing-counts writes what it takes"},
     {"{\"format\":\"phasor-routing\",\"version\":2}", STATUS_FORMAT, "version"},
     {HEAD("0") "}", STATUS_FORMAT, "experts"},
-    {HEAD("60") ",\"fullest_group\":[]}", STATUS_INVALID_ARGUMENT, "2 of 60 experts"},
-    {HEAD_OF("8", "255") "}", STATUS_INVALID_ARGUMENT, "over 255 tokens"},
-    {HEAD_OF("8", "-1") "}", STATUS_FORMAT, "tokens"},
+    {HEAD("8") ",\"layers\":[{},{}]}", STATUS_FORMAT, "not valid JSON"},
+    {HEAD_OF("8", "10000", "{}") ",\"fullest_group\":[]}", STATUS_INVALID_ARGUMENT, "of 1 layers"},
+    {HEAD("60") ",\"fullest_group\":[]}", STATUS_INVALID_ARGUMENT, "takes 2 of 60"},
+    {HEAD_OF("8", "255", "{},{}") "}", STATUS_INVALID_ARGUMENT, "over 255 tokens"},
+    {HEAD_OF("8", "-1", "{},{}") "}", STATUS_FORMAT, "tokens"},
     {HEAD("8") "}", STATUS_FORMAT, "found nothing"},
     {HEAD("8") ",\"fullest_group\":7}", STATUS_FORMAT, "found an integer"},
     {HEAD("8") ",\"fullest_group\":[7]}", STATUS_FORMAT, "expected objects"},
@@ -246,7 +249,9 @@ Test(routing_counts, other_files_are_refused)
         tools_write_file(path, wrong[i].content, strlen(wrong[i].content));
         cr_expect_eq(routing_counts_read(&routing, path, config_get(), &err), wrong[i].status, "%s",
                      wrong[i].content);
-        cr_expect(strstr(err.message, path) != NULL && strstr(err.message, wrong[i].says) != NULL,
+        cr_expect(strstr(err.message, path) != NULL &&
+                      strncmp(err.message, "--routing: ", 11) == 0 &&
+                      strstr(err.message, wrong[i].says) != NULL,
                   "%s: %s", wrong[i].content, err.message);
     }
 }
@@ -363,10 +368,10 @@ static double prefill_of(const json_t *root, const char *plan)
  * cuts them stays as fast. */
 Test(routing_counts, a_plan_goes_by_what_was_counted)
 {
-    static const char of_one_group[] = HEAD("8") ",\"fullest_group\":[" GROUP("2", "1") "," GROUP(
-        "4", "2") "," GROUP("8", "4") "]}";
-    static const char even[] = HEAD("8") ",\"fullest_group\":[" GROUP("2", "0") "," GROUP(
-        "4", "0") "," GROUP("8", "0") "]}";
+    static const char of_one_group[] = HEAD_OF_MODEL
+        ",\"fullest_group\":[" GROUP("2", "1") "," GROUP("4", "2") "," GROUP("8", "4") "]}";
+    static const char even[] = HEAD_OF_MODEL
+        ",\"fullest_group\":[" GROUP("2", "0") "," GROUP("4", "0") "," GROUP("8", "0") "]}";
     char path[512];
     snprintf(path, sizeof path, "%s", tools_path(tools_folder(), "counts.json"));
     tools_write_file(path, even, sizeof even - 1);
