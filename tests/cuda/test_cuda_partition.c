@@ -93,6 +93,18 @@ Test(cuda_partition, a_driver_without_green_contexts)
     cuda_partition_deinit(&partition);
 }
 
+/* It does not go away while there is one. */
+Test(cuda_partition, a_driver_that_has_lost_them)
+{
+    struct cuda_partition partition = partition_get(90, 132, 4, 1);
+    cudaStream_t stream;
+    simt_green_set(SIMT_GREEN_NONE);
+    cr_expect_eq(cuda_partition_stream(&partition, &stream, 0), cudaErrorNotSupported);
+    simt_green_set(SIMT_GREEN_SOUND);
+    cuda_partition_deinit(&partition);
+    cr_expect_eq(simt_live_count(), 0);
+}
+
 /* Nothing is left, and the thread has no error that a later call would tell. */
 static void expect_whole(const struct cuda_partition *partition, int n)
 {

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "base/random.h"
+#include "base/system.h"
 #include "cuda_tools.h"
 #include "device/peers.h"
 #include "device_bytes.h"
@@ -30,6 +31,36 @@ static void *memory_of(struct device *device, int64_t bytes)
     cr_assert_eq(device->ops->memory_get(device, &out, (size_t)bytes, "a test", &err), STATUS_OK,
                  "%s", err.message);
     return out;
+}
+
+/* ---- Time ------------------------------------------------------------------------------------ */
+
+struct pace {
+    struct stream *stream;
+    const struct peer_ops *peers;
+    double seconds;
+};
+
+static enum status pace_put(void *argument, struct error *err)
+{
+    const struct pace *pace = argument;
+    TRY(pace->peers->pace_begin(pace->stream, err));
+    return pace->peers->pace_end(pace->stream, pace->seconds, err);
+}
+
+/* Twice on a stream: the second begins when the first has ended. */
+Test(cuda_peers, a_stream_is_held_for_as_long_as_it_is_told)
+{
+    struct device *device = gpu_open(0);
+    const struct pace pace = {device->stream, device->ops->peers, 0.02};
+    struct error err;
+    double begin = system_seconds();
+    pace.peers->call(device->stream, pace_put, &pace, sizeof pace);
+    pace.peers->call(device->stream, pace_put, &pace, sizeof pace);
+    cr_assert_eq(device->ops->synchronize(device->stream, &err), STATUS_OK, "%s", err.message);
+    cr_expect_geq(system_seconds() - begin, 2 * pace.seconds);
+    device_destroy(device);
+    cr_expect_eq(simt_live_count(), 0);
 }
 
 /* ---- Sums ------------------------------------------------------------------------------------ */
