@@ -120,7 +120,7 @@ static bool graph_get(struct trial *trial)
            cudaGraphInstantiateWithFlags(&trial->instance, trial->graph, 0) == cudaSuccess;
 }
 
-/* The clock goes on from the one kernel to the next, and its last word is copied. */
+/* The kernel has written the time, and the copy has brought it on. */
 static bool is_done(struct trial *trial)
 {
     uint64_t *words = trial->words;
