@@ -240,8 +240,7 @@ struct phasor_batch_params {
                               * At the end of a run that did all rows: else there is none */
     const char *routing_counts_path; /* how often each expert was chosen, as JSON (docs/plans.md),
                                       * for routing_path of later plans; of a model with experts.
-                                      * The passes
-                                      * are slower meanwhile */
+                                      * The passes are slower meanwhile */
 };
 PHASOR_API struct phasor_batch_params phasor_batch_params_default(void);
 
@@ -402,9 +401,8 @@ struct phasor_plan_params {
                                * range is drawn from it, uniform in its logarithm, to see what a plan
                                * is worth where the box is not quite what was assumed. Not of a
                                * profile */
-    const char
-        *routing_path; /* in place of routing_deviation: how often experts are chosen, counted
-                        * in a run (routing_counts_path of phasor_batch_params); NULL: none */
+    const char *routing_path; /* how often experts are chosen, counted in a run, in place of
+                               * routing_deviation: as in phasor_model_params */
 };
 PHASOR_API struct phasor_plan_params phasor_plan_params_default(void);
 

@@ -196,8 +196,8 @@ cudaError_t cuda_partition_stream(const struct cuda_partition *partition, cudaSt
     CUresult result =
         driver.stream_create(out, partition->context, CU_STREAM_NON_BLOCKING, priority);
     pthread_mutex_unlock(&lock);
-    return (
-        cudaError_t)result; /* the runtime has the driver's numbers for what it shares with it */
+    /* What both know has the same number. */
+    return (cudaError_t)result;
 }
 
 #else
