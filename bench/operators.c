@@ -3,9 +3,13 @@
  *
  * Shapes are drawn log-uniformly over what the planner asks about, from the seed that is printed.
  * Each is predicted, and measured twice, all shapes once before any is measured again; as in a
- * calibration the faster counts, and what the slower differs by is what no prediction can be better
- * than. As in a calibration a shape is measured again while something slows the machine down
- * (src/measure/calm.h). Inside the timed window: what src/measure/meter.h says of a point. */
+ * calibration the faster counts. As in a calibration a shape is measured again while something
+ * slows the machine down (src/measure/calm.h). Inside the timed window: what src/measure/meter.h
+ * says of a point.
+ *
+ * No prediction can be better than the machine repeats itself. What the slower measurement differs
+ * by is that within a minute; between the profile and now it is by how much points that the profile
+ * has, measured among the others, differ from what it has of them. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +17,7 @@
 
 #include "base/random.h"
 #include "base/system.h"
+#include "engine/calibrate_grid.h"
 #include "engine/profile_file.h"
 #include "engine/profile_names.h"
 #include "forest.h"
@@ -137,9 +142,15 @@ static struct work_shape draw_work(enum subject subject)
 
 /* ---- Samples --------------------------------------------------------------------------------- */
 
+enum role {
+    HELD_OUT,
+    TRAINING, /* of the baseline */
+    OWN       /* a point of the profile */
+};
+
 struct sample {
     enum subject subject;
-    bool is_training; /* of the baseline */
+    enum role role;
     struct work_shape work;
     enum group_op op;
     int size;
@@ -148,8 +159,13 @@ struct sample {
     double predicted, seconds[2];
 };
 
-static struct sample samples[2 * SUBJECT_COUNT * DRAWS_MAX];
+static struct sample samples[3 * SUBJECT_COUNT * DRAWS_MAX];
 static int sample_count;
+
+static double seconds_of(const struct sample *sample)
+{
+    return fmin(sample->seconds[0], sample->seconds[1]);
+}
 
 static bool work_draw(struct sample *out)
 {
@@ -177,16 +193,127 @@ static bool collective_draw(struct sample *out)
 static void samples_draw(int count)
 {
     int last = box_rank_count(box) > 1 ? SUBJECT_COUNT : COLLECTIVE;
-    for (int is_training = 0; is_training < 2; is_training++) {
+    for (int role = HELD_OUT; role <= TRAINING; role++) {
         for (int s = 0; s < last; s++) {
             for (int i = 0; i < count; i++) {
                 struct sample *sample = &samples[sample_count++];
-                *sample =
-                    (struct sample){.subject = (enum subject)s, .is_training = is_training == 1};
+                *sample = (struct sample){.subject = (enum subject)s, .role = (enum role)role};
                 while (!(s == COLLECTIVE ? collective_draw(sample) : work_draw(sample)))
                     ;
             }
         }
+    }
+}
+
+/* ---- Points of the profile ------------------------------------------------------------------- */
+
+static struct sample points[PROFILE_TABLE_POINTS_MAX];
+
+static bool subject_of(enum subject *out, const struct work_shape *work)
+{
+    bool is_int4 = work->dtype == DTYPE_INT4;
+    switch (work->kind) {
+    case WORK_MATMUL:
+        *out = MATMUL;
+        return !is_int4;
+    case WORK_FFN_UP:
+        *out = is_int4 ? FFN_UP_INT4 : FFN_UP;
+        return true;
+    case WORK_FFN_DOWN:
+        *out = is_int4 ? FFN_DOWN_INT4 : FFN_DOWN;
+        return true;
+    case WORK_ATTENTION: /* one row of a segment: as many pairs as tokens */
+        *out = work->dims[1] == work->dims[2] ? DECODE : PREFILL;
+        return true;
+    case WORK_ROWS:
+        *out = ROWS;
+        return true;
+    case WORK_DEQUANTIZE:
+        *out = DEQUANTIZE;
+        return true;
+    default:
+        return false;
+    }
+}
+
+static const struct grid *grid_of(const struct work_table *table)
+{
+    const struct calibrate_plan *plan = calibrate_plan_of(&file.identity.devices);
+    for (int g = 0; g < plan->grid_count; g++) {
+        if (plan->grids[g].kind == table->kind && plan->grids[g].dtype == table->dtype)
+            return &plan->grids[g];
+    }
+    return NULL;
+}
+
+/* Of a table those of the subject that were measured, from points[found] on; how many there are
+ * then. */
+static int work_points(int found, int t, enum subject subject)
+{
+    const struct work_table *table = &file.profile.work[t];
+    const struct grid *grid = grid_of(table);
+    int64_t count = profile_table_points(table);
+    if (grid == NULL || grid->axis_count != table->axis_count)
+        return found;
+    for (int64_t i = 0; i < count && found < PROFILE_TABLE_POINTS_MAX; i++) {
+        const struct profile_point *point = &file.work_points[t][i];
+        double values[PROFILE_AXES_MAX] = {0};
+        int64_t rest = i;
+        for (int a = table->axis_count - 1; a >= 0; a--) {
+            values[a] = table->axes[a].values[rest % table->axes[a].count];
+            rest /= table->axes[a].count;
+        }
+        struct sample *out = &points[found];
+        *out = (struct sample){.role = OWN, .work = grid_work(grid, values)};
+        bool is_known = subject_of(&out->subject, &out->work) && out->subject == subject;
+        out->predicted = point->seconds;
+        found += is_known && point->repeats > 0 && meter_holds(meter, &out->work);
+    }
+    return found;
+}
+
+static int collective_points(int found, int t)
+{
+    const struct collective_table *table = &file.profile.collectives[t];
+    for (int i = 0; i < table->point_count && found < PROFILE_TABLE_POINTS_MAX; i++) {
+        int64_t bytes = (int64_t)table->bytes[i];
+        if (bytes <= meter_collective_bytes_max(meter))
+            points[found++] = (struct sample){.subject = COLLECTIVE,
+                                              .role = OWN,
+                                              .op = table->op,
+                                              .size = table->size,
+                                              .is_strided = table->is_strided,
+                                              .bytes = bytes,
+                                              .predicted = table->seconds[i]};
+    }
+    return found;
+}
+
+/* Up to `count` of each subject, at random. */
+static void points_draw(int count)
+{
+    for (int s = 0; s < SUBJECT_COUNT; s++) {
+        int found = 0;
+        for (int t = 0; t < file.profile.work_count && s < COLLECTIVE; t++)
+            found = work_points(found, t, (enum subject)s);
+        for (int t = 0; t < file.profile.collective_count && s == COLLECTIVE; t++)
+            found = collective_points(found, t);
+        for (int i = 0; i < count && i < found; i++) {
+            int other = i + (int)random_below(&draws, (uint64_t)(found - i));
+            samples[sample_count++] = points[other];
+            points[other] = points[i];
+        }
+    }
+}
+
+/* So that what changes while all are measured changes all alike. */
+static void samples_shuffle(void)
+{
+    for (int i = 0; i < sample_count; i++) {
+        int other = i + (int)random_below(&draws, (uint64_t)(sample_count - i));
+        struct sample held = samples[i];
+        samples[i] = samples[other];
+        samples[other] = held;
     }
 }
 
@@ -215,11 +342,6 @@ static void samples_measure(int round)
  * the bandwidth, likewise. What has no flops is estimated by its bytes here. It is trained on as
  * many shapes as are held out, drawn in the same way, once for each row of the result. */
 
-static double seconds_of(const struct sample *sample)
-{
-    return fmin(sample->seconds[0], sample->seconds[1]);
-}
-
 static double amount_of(const struct sample *sample)
 {
     double flops = sample->subject == COLLECTIVE ? 0 : work_shape_flops(&sample->work);
@@ -246,11 +368,11 @@ static void baseline(double *out, enum subject subject)
     int count = 0, filled = 0;
     double peak = 0;
     for (int i = 0; i < sample_count; i++) {
-        if (samples[i].subject == subject && samples[i].is_training)
+        if (samples[i].subject == subject && samples[i].role == TRAINING)
             peak = fmax(peak, amount_of(&samples[i]) / seconds_of(&samples[i]));
     }
     for (int i = 0; i < sample_count; i++) {
-        if (samples[i].subject != subject || !samples[i].is_training)
+        if (samples[i].subject != subject || samples[i].role != TRAINING)
             continue;
         features_of(features[count], &samples[i]);
         targets[count++] = amount_of(&samples[i]) / seconds_of(&samples[i]) / peak;
@@ -261,7 +383,7 @@ static void baseline(double *out, enum subject subject)
         fail("out of memory");
     for (int i = 0; i < sample_count; i++) {
         double own[FOREST_FEATURES];
-        if (samples[i].subject != subject || samples[i].is_training)
+        if (samples[i].subject != subject || samples[i].role != HELD_OUT)
             continue;
         features_of(own, &samples[i]);
         out[filled++] = amount_of(&samples[i]) / (peak * forest_value(forest, own));
@@ -279,6 +401,10 @@ static int by_value(const void *a, const void *b)
 
 static void print_errors(double *errors, int count)
 {
+    if (count == 0) {
+        printf(" %8s %8s ", "-", "-");
+        return;
+    }
     qsort(errors, (size_t)count, sizeof *errors, by_value);
     printf(" %8.1f %8.1f ", 100 * errors[count / 2], 100 * errors[count * 9 / 10]);
 }
@@ -286,13 +412,16 @@ static void print_errors(double *errors, int count)
 static void report(enum subject subject)
 {
     static double predicted[DRAWS_MAX], repeated[DRAWS_MAX], forest[DRAWS_MAX], times[DRAWS_MAX];
-    int count = 0;
+    static double own[DRAWS_MAX];
+    int count = 0, own_count = 0;
     baseline(times, subject);
     for (int i = 0; i < sample_count; i++) {
         const struct sample *sample = &samples[i];
-        if (sample->subject != subject || sample->is_training)
-            continue;
         double fast = seconds_of(sample);
+        if (sample->subject == subject && sample->role == OWN)
+            own[own_count++] = fabs(sample->predicted / fast - 1);
+        if (sample->subject != subject || sample->role != HELD_OUT)
+            continue;
         predicted[count] = fabs(sample->predicted / fast - 1);
         repeated[count] = fmax(sample->seconds[0], sample->seconds[1]) / fast - 1;
         forest[count] = fabs(times[count] / fast - 1);
@@ -302,6 +431,7 @@ static void report(enum subject subject)
         return;
     printf("%-20s %5d", subject_names[subject], count);
     print_errors(predicted, count);
+    print_errors(own, own_count);
     print_errors(repeated, count);
     print_errors(forest, count);
     printf("\n");
@@ -312,9 +442,9 @@ static void print_samples(void)
 {
     for (int i = 0; i < sample_count; i++) {
         const struct sample *sample = &samples[i];
-        if (sample->is_training)
+        if (sample->role == TRAINING)
             continue;
-        printf("# %s:", subject_names[sample->subject]);
+        printf("# %s%s:", subject_names[sample->subject], sample->role == OWN ? ", own" : "");
         if (sample->subject == COLLECTIVE)
             printf(" %s %d%s %lld", profile_group_op_name(sample->op), sample->size,
                    sample->is_strided ? " strided" : "", (long long)sample->bytes);
@@ -363,6 +493,8 @@ int main(int argc, char **argv)
            file.identity.devices.rank_count, file.identity.threads, file.identity.kernels,
            (unsigned long long)draws.seed);
     samples_draw(count);
+    points_draw(count);
+    samples_shuffle();
     for (int round = 0; round < 2; round++)
         samples_measure(round);
     if (prints_all)

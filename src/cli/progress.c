@@ -1,5 +1,6 @@
 #include "progress.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #define PLAIN_SECONDS    5.0
 #define BAR_WIDTH_MAX    40
 #define BAR_WIDTH_MIN    8
+#define STEPS_KNOWN      16 /* that tell how long one takes */
 
 double progress_now(void)
 {
@@ -133,15 +135,22 @@ static void format_time(char *out, size_t capacity, double seconds)
         snprintf(out, capacity, "%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
-/* What is left is not known: some points turn out not to be needed. */
+/* What is left is at most so much: some points turn out not to be needed, and what is gone on with
+ * has others already; `done` is then greater by more than the point that was measured. */
 void progress_points(struct progress *progress, const char *label, uint64_t done, uint64_t total,
                      const char *what)
 {
-    char rest[128], elapsed[32];
+    char rest[128], elapsed[32], remaining[32];
+    progress->steps += done == progress->done + 1;
+    progress->done = done;
     if (!is_time(progress))
         return;
-    format_time(elapsed, sizeof elapsed, progress->drawn_at - progress->started_at);
-    snprintf(rest, sizeof rest, "[%s] %s", elapsed, what);
+    double spent = progress->drawn_at - progress->started_at, left = NAN;
+    if (progress->steps >= STEPS_KNOWN && done < total)
+        left = spent * (double)(total - done) / (double)progress->steps;
+    format_time(elapsed, sizeof elapsed, spent);
+    format_time(remaining, sizeof remaining, left);
+    snprintf(rest, sizeof rest, "[%s<%s] %s", elapsed, remaining, what);
     draw(progress, label, bounded_fraction((double)done, (double)total), rest);
 }
 

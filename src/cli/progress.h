@@ -17,6 +17,7 @@ struct progress {
     double drawn_at;
     double started_at; /* of the present phase */
     uint64_t done;     /* bytes or points in it, as they were told last */
+    uint64_t steps;    /* points that came one by one */
 };
 
 /* Seconds of a clock that nobody sets. */

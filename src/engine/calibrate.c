@@ -165,6 +165,8 @@ static enum status rate_measure(double *out, struct calibration *now, enum calib
         return meter_memory(out, now->meter, err);
     case RATE_HOST_TO_DEVICE:
         return meter_host_to_device(out, now->meter, err);
+    case RATE_HOST_TO_DEVICE_BUSY:
+        return meter_host_to_device_busy(out, now->meter, now->out->profile.host_to_device, err);
     case RATE_CHECK:
         return rates_check(out, now->box, err);
     case RATE_REPACK:
@@ -209,6 +211,7 @@ enum status calibration_rates(struct calibration *now, struct error *err)
     double *places[RATE_COUNT] = {
         [RATE_MEMORY] = &now->out->memory_read,
         [RATE_HOST_TO_DEVICE] = &now->out->profile.host_to_device,
+        [RATE_HOST_TO_DEVICE_BUSY] = &now->out->profile.host_to_device_busy,
         [RATE_DISK] = &now->out->profile.disk_read,
         [RATE_PAGE_CACHE] = &now->out->page_cache_read,
         [RATE_CHECK] = &now->out->profile.check,
@@ -216,7 +219,8 @@ enum status calibration_rates(struct calibration *now, struct error *err)
         [RATE_HOST_STEP] = &now->out->profile.host_step,
     };
     for (int rate = 0; rate < RATE_COUNT; rate++)
-        *places[rate] = rate == RATE_HOST_STEP ? 0 : PROFILE_NO_RATE;
+        *places[rate] =
+            rate == RATE_HOST_STEP || rate == RATE_HOST_TO_DEVICE_BUSY ? 0 : PROFILE_NO_RATE;
     if (now->plan->file_bytes == 0)
         return STATUS_OK;
     calibration_expect(now, RATE_COUNT);

@@ -15,6 +15,7 @@ enum calibrate_rate {
     RATE_CHECK,
     RATE_REPACK,
     RATE_HOST_STEP, /* seconds */
+    RATE_HOST_TO_DEVICE_BUSY,
     RATE_COUNT
 };
 

@@ -169,29 +169,54 @@ static void work_fill(struct tables *tables, struct profile *profile, const stru
     }
 }
 
-/* The least bandwidth on the way from the host to a rank, shared by the ranks whose ways go there.
- */
-static double host_rate(const struct box_model *box)
+/* One way over each link: the ranks that the host reaches by it, and whether ranks reach one
+ * another by it. */
+struct ways {
+    int host[BOX_LINKS_MAX][2];
+    bool ranks[BOX_LINKS_MAX][2];
+};
+
+static void ways_count(struct ways *out, const struct box_model *box)
 {
-    int users[BOX_LINKS_MAX] = {0};
-    double rate = INFINITY;
     struct box_route route;
     struct error ignored;
-    for (int pass = 0; pass < 2; pass++) {
-        for (int rank = 0; rank < box->rank_count; rank++) {
-            if (box->host < 0 ||
-                box_model_route(&route, box, box->host, rank, &ignored) != STATUS_OK)
+    *out = (struct ways){0};
+    for (int to = 0; to < box->rank_count; to++) {
+        bool is_reached =
+            box->host >= 0 && box_model_route(&route, box, box->host, to, &ignored) == STATUS_OK;
+        for (int i = 0; is_reached && i < route.count; i++)
+            out->host[route.link[i]][route.direction[i]]++;
+        for (int from = 0; from < box->rank_count; from++) {
+            if (from == to || box_model_route(&route, box, from, to, &ignored) != STATUS_OK)
                 continue;
-            for (int i = 0; i < route.count; i++) {
-                int link = route.link[i];
-                if (pass == 0)
-                    users[link]++;
-                else
-                    rate = fmin(rate, box->links[link].bytes_per_second / users[link]);
-            }
+            for (int i = 0; i < route.count; i++)
+                out->ranks[route.link[i]][route.direction[i]] = true;
         }
     }
-    return rate;
+}
+
+/* Of the host and each rank: the least bandwidth on a way, shared by the ranks whose ways go there;
+ * and while ranks exchange. Of a link which that takes, too, copies have the share of all that goes
+ * over it: as much as it carries, and they. */
+static void host_rates(struct profile *out, const struct box_model *box)
+{
+    struct ways use;
+    double rate = INFINITY, share = 0;
+    ways_count(&use, box);
+    for (int link = 0; link < box->link_count; link++) {
+        for (int way = 0; way < 2; way++) {
+            if (use.host[link][way] > 0)
+                rate = fmin(rate, box->links[link].bytes_per_second / use.host[link][way]);
+        }
+    }
+    for (int link = 0; link < box->link_count; link++) {
+        for (int way = 0; way < 2; way++) {
+            if (use.ranks[link][way])
+                share = fmax(share, use.host[link][way] * rate / box->links[link].bytes_per_second);
+        }
+    }
+    out->host_to_device = rate;
+    out->host_to_device_busy = isfinite(rate) ? rate / (1 + share) : rate;
 }
 
 /* Where a box has no disk the backup is in the host's memory. */
@@ -216,7 +241,7 @@ static enum status profile_fill(struct plan_box *out, struct one_call *call,
     ASSERT(box->rank_count <= RECORDING_RANKS_MAX);
     profile->work = tables->work;
     profile->collectives = tables->collectives;
-    profile->host_to_device = host_rate(box);
+    host_rates(profile, box);
     profile->disk_read = disk_rate(box);
     profile->host_bytes = (double)box->host_bytes * BACKUP_SHARE;
     profile->check = CHECK_RATE;

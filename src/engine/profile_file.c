@@ -423,6 +423,8 @@ static enum status rates_read(struct profile_file *out, const json_t *root, cons
     for (size_t i = 0; i < sizeof members / sizeof *members; i++)
         TRY(json_get_real_or(members[i].place, rates, reader.place, members[i].key, RATE_MIN,
                              RATE_MAX, PROFILE_NO_RATE, err));
+    TRY(json_get_real_or(&out->profile.host_to_device_busy, rates, reader.place,
+                         "host_to_device_busy", RATE_MIN, RATE_MAX, 0, err));
     return json_get_real_or(&out->profile.host_step, rates, reader.place, "host_step_seconds", 0,
                             SECONDS_MAX, 0, err);
 }

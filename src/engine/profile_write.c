@@ -79,6 +79,8 @@ static void put_rates(struct json_writer *json, const struct profile_file *file)
     json_write_open(json, '{');
     put_rate(json, "memory_read", file->memory_read);
     put_rate(json, "host_to_device", file->profile.host_to_device);
+    if (file->profile.host_to_device_busy > 0)
+        put_rate(json, "host_to_device_busy", file->profile.host_to_device_busy);
     put_rate(json, "disk_read", file->profile.disk_read);
     put_rate(json, "page_cache_read", file->page_cache_read);
     put_rate(json, "check", file->profile.check);

@@ -9,7 +9,6 @@
 #include "base/system.h"
 #include "measure/meter_state.h"
 
-#define STAGING_BYTES  ((int64_t)1 << 20)
 #define TOGETHER_BYTES ((int64_t)64)
 #define LAUNCHES_AHEAD 5 /* samples that are put on a stream before it is waited for */
 
@@ -30,7 +29,7 @@ static void staging_fill(char *staging, int rank)
 {
     struct random random = {.seed = 1 + (uint64_t)rank};
     uint16_t *values = (uint16_t *)staging;
-    for (int64_t i = 0; i < STAGING_BYTES / 2; i++) {
+    for (int64_t i = 0; i < METER_STAGING_BYTES / 2; i++) {
         double unit = random_unit(random_next(&random));
         values[i] = bf16_from_f32((float)(unit - 0.5) * 0.1f);
     }
@@ -38,8 +37,8 @@ static void staging_fill(char *staging, int rank)
 
 static void memory_fill(struct meter_rank *rank, char *memory, int64_t bytes)
 {
-    for (int64_t at = 0; at < bytes; at += STAGING_BYTES) {
-        int64_t part = bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES;
+    for (int64_t at = 0; at < bytes; at += METER_STAGING_BYTES) {
+        int64_t part = bytes - at < METER_STAGING_BYTES ? bytes - at : METER_STAGING_BYTES;
         struct op_copy copy = {.out = memory + at, .in = rank->staging, .bytes = part};
         rank->device->ops->copy(rank->device->stream, &copy);
     }
@@ -70,8 +69,8 @@ static enum status rank_get(struct meter *meter, int index, struct error *err)
                         err));
     TRY(ops->memory_get(rank->device, (void **)&rank->out, (size_t)meter->activation_bytes, what,
                         err));
-    return ops->host_memory_get(rank->device, (void **)&rank->staging, (size_t)STAGING_BYTES, what,
-                                err);
+    return ops->host_memory_get(rank->device, (void **)&rank->staging, (size_t)METER_STAGING_BYTES,
+                                what, err);
 }
 
 /* Three quarters for weights, an eighth each for what goes in and what comes out. */
@@ -133,15 +132,14 @@ void meter_destroy(struct meter *meter)
 
 /* ---- Samples --------------------------------------------------------------------------------- */
 
-static enum status mark_now(void *argument, struct error *err)
+enum status meter_mark(void *argument, struct error *err)
 {
     (void)err;
     **(double **)argument = system_seconds();
     return STATUS_OK;
 }
 
-/* A few bytes of every rank reach every other: none goes on before all are there. */
-static void together(struct meter *meter, int index)
+void meter_together(struct meter *meter, int index)
 {
     struct meter_rank *rank = &meter->ranks[index];
     char *bytes = (char *)rank->out;
@@ -156,11 +154,11 @@ static void put_sample(struct meter *meter, int index, struct mark *mark)
     struct meter_rank *rank = &meter->ranks[index];
     const struct device_ops *ops = rank->device->ops;
     double *begin = &mark->begin, *end = &mark->end;
-    together(meter, index);
-    ops->call(rank->device->stream, mark_now, &begin, sizeof begin);
+    meter_together(meter, index);
+    ops->call(rank->device->stream, meter_mark, &begin, sizeof begin);
     for (int i = 0; i < meter->job.launch_count; i++)
         meter->job.put(rank, &meter->job);
-    ops->call(rank->device->stream, mark_now, &end, sizeof end);
+    ops->call(rank->device->stream, meter_mark, &end, sizeof end);
 }
 
 static enum status rank_sample(void *context, int index, struct error *err)
@@ -199,7 +197,7 @@ static int compare_seconds(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void measured_of(struct measured *out, double *seconds, int count)
+void measured_of(struct measured *out, double *seconds, int count)
 {
     qsort(seconds, (size_t)count, sizeof *seconds, compare_seconds);
     /* A clock may stand still for less than its tick: no time is none. */
@@ -245,63 +243,5 @@ enum status meter_sample(struct measured *out, struct meter *meter, const struct
     } while (count + ahead <= METER_SAMPLES_MAX &&
              (count < METER_SAMPLES_MIN ||
               (!is_settled(meter, out) && system_seconds() - begin < meter->params.point_seconds)));
-    return STATUS_OK;
-}
-
-/* ---- Beside operations ----------------------------------------------------------------------- */
-
-static void put_copy(struct meter_rank *rank, const struct meter_job *job)
-{
-    char *place = meter_next_weights(rank);
-    struct op_copy copy = {.out = place, .in = rank->staging, .bytes = job->bytes};
-    rank->device->ops->copy(rank->device->stream, &copy);
-}
-
-enum status meter_host_to_device(double *out, struct meter *meter, struct error *err)
-{
-    struct meter_job job = {.put = put_copy, .bytes = STAGING_BYTES};
-    struct measured found;
-    for (int r = 0; r < meter->rank_count; r++) {
-        meter->ranks[r].variant_bytes = STAGING_BYTES;
-        meter->ranks[r].variant_count = meter->ranks[r].weight_bytes / STAGING_BYTES;
-    }
-    TRY(meter_sample(&found, meter, &job, err));
-    *out = (double)STAGING_BYTES / found.seconds;
-    return STATUS_OK;
-}
-
-/* A product of one row, with half of all weights. */
-enum status meter_memory(double *out, struct meter *meter, struct error *err)
-{
-    enum { INPUTS = 2048 };
-    struct work_shape work = {.kind = WORK_MATMUL, .dtype = DTYPE_BF16, .dims = {1, 16, INPUTS}};
-    struct measured found;
-    int64_t outputs = meter->ranks[0].weight_bytes / 2 / (2 * INPUTS) / PACK_BLOCK * PACK_BLOCK;
-    int64_t most = meter->activation_bytes / (int64_t)sizeof(float) / PACK_BLOCK * PACK_BLOCK;
-    work.dims[1] = outputs < most ? outputs : most;
-    TRY(meter_work(&found, meter, &work, err));
-    *out = work_shape_bytes(&work) / found.seconds;
-    return STATUS_OK;
-}
-
-static enum status rank_nothing(void *context, int index, struct error *err)
-{
-    struct meter *meter = context;
-    struct device *device = meter->ranks[index].device;
-    return device->ops->synchronize(device->stream, err);
-}
-
-enum status meter_host_step(struct measured *out, struct meter *meter, struct error *err)
-{
-    enum { STEPS = 32 };
-    double seconds[METER_SAMPLES_MAX];
-    int count = 0;
-    for (; count < METER_SAMPLES_MAX; count++) {
-        double begin = system_seconds();
-        for (int i = 0; i < STEPS; i++)
-            TRY(box_run(meter->params.box, rank_nothing, meter, err));
-        seconds[count] = (system_seconds() - begin) / STEPS;
-    }
-    measured_of(out, seconds, count);
     return STATUS_OK;
 }

@@ -72,6 +72,11 @@ enum status meter_collective(struct measured *out, struct meter *meter, enum gro
 /* Bytes a second of each rank, all at once, from host memory to the device. */
 enum status meter_host_to_device(double *out, struct meter *meter, struct error *err) MUST_CHECK;
 
+/* The same while all ranks exchange: `alone`, of meter_host_to_device, or less where both go over
+ * one link. */
+enum status meter_host_to_device_busy(double *out, struct meter *meter, double alone,
+                                      struct error *err) MUST_CHECK;
+
 /* Bytes a second of each rank, all at once, that a sum over its weights reads: what the largest
  * product of one row reaches. */
 enum status meter_memory(double *out, struct meter *meter, struct error *err) MUST_CHECK;

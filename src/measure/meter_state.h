@@ -4,6 +4,8 @@
 
 #include "measure/meter.h"
 
+#define METER_STAGING_BYTES ((int64_t)1 << 20) /* of a rank's `staging` */
+
 struct meter_rank {
     struct device *device;
     struct comm *all; /* of every rank, for beginning together */
@@ -55,6 +57,16 @@ static inline char *meter_next_weights(struct meter_rank *rank)
     int64_t variant = rank->launched++ % rank->variant_count;
     return rank->weights + variant * rank->variant_bytes;
 }
+
+/* A few bytes of every rank reach every other: what is put on its stream next begins on all of them
+ * together. */
+void meter_together(struct meter *meter, int index);
+
+/* For `call` on a stream: the time, to where the argument points. */
+enum status meter_mark(void *argument, struct error *err);
+
+/* Of samples, which it sorts. */
+void measured_of(struct measured *out, double *seconds, int count);
 
 /* Samples of the job until it is settled. */
 enum status meter_sample(struct measured *out, struct meter *meter, const struct meter_job *job,

@@ -77,6 +77,24 @@ static double layer_seconds(const struct search *search, int from, int to, bool 
     }
 }
 
+/* Of it, those on the link from the host. */
+static double layer_link_seconds(const struct search *search, int from, int to, enum plan_way way)
+{
+    const struct changes *changes = &search->changes[search->class_of[from]][search->class_of[to]];
+    const struct profile *profile = search->problem->profile;
+    if (way == PLAN_UPLOAD)
+        return change_link_seconds(profile, &changes->upload);
+    return way == PLAN_RELOAD ? change_link_seconds(profile, &changes->reload) : 0;
+}
+
+static double exchange_seconds(const struct pass_cost *cost)
+{
+    double sum = 0;
+    for (int part = COST_EXCHANGE; part < COST_PART_COUNT; part++)
+        sum += cost->seconds[part];
+    return sum;
+}
+
 /* Back to prefill: by reload, whole, from the backup's weights; else as it came. */
 static double layer_back(const struct search *search, int prefill, int decode, enum plan_way way)
 {
@@ -161,6 +179,9 @@ static double price(struct plan_candidate *out, const struct search *search, int
         .spares = 1,
         .is_beside = out->way != PLAN_RESHARD,
         .layer = layer_seconds(search, prefill, decode, out->layouts.decode_is_packed, out->way),
+        .layer_link = layer_link_seconds(search, prefill, decode, out->way),
+        .exchanging = exchange_seconds(&search->phases.prefill[first].cost),
+        .link_sharing = profile_link_sharing(search->problem->profile),
         .prefill = search->phases.prefill_total[first],
         .last_pass = search->phases.prefill[first].last_pass,
         .decode_layer = decode_layer_seconds(search, search->phases.decode_total[second - moves]),

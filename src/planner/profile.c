@@ -72,6 +72,13 @@ static const struct work_table *work_table_of(const struct profile *profile,
     return NULL;
 }
 
+double profile_link_sharing(const struct profile *profile)
+{
+    double alone = profile->host_to_device, busy = profile->host_to_device_busy;
+    double sharing = alone / busy - 1;
+    return busy > 0 && sharing > 0 ? fmin(sharing, 1) : 0;
+}
+
 double profile_work_seconds(const struct profile *profile, const struct work_shape *work)
 {
     const struct work_table *table = work_table_of(profile, work);

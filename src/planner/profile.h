@@ -52,6 +52,7 @@ struct profile {
     const struct work_table *work;              /* at most one of a kind and dtype */
     const struct collective_table *collectives; /* at most one of an op, size and stride */
     double host_to_device;                      /* bytes per second, all ranks at once, each */
+    double host_to_device_busy;                 /* the same while ranks exchange; 0: not known */
     double disk_read;                           /* bytes per second, all ranks together */
     double host_bytes; /* of the host's memory that a file which is read again and again may have,
                         * to be read from there; 0: there is none */
@@ -68,6 +69,10 @@ struct profile {
 
 /* Of `amount` at `rate` a second: of none 0, whatever the rate; infinite where the rate is none. */
 double profile_rate_seconds(double amount, double rate);
+
+/* By how much a copy from the host and an exchange hold up one another: 0 (not at all, or not
+ * known) to 1 (one link, each has half of it). */
+double profile_link_sharing(const struct profile *profile);
 
 double profile_work_seconds(const struct profile *profile, const struct work_shape *work);
 

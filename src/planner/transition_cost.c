@@ -19,6 +19,16 @@ static double later(double one, double two)
     return one > two ? one : two;
 }
 
+/* Seconds by which copies make passes longer. */
+static double held_up(const struct hiding *hiding)
+{
+    double copying = (double)hiding->layers * hiding->layer_link;
+    if (!hiding->is_beside || !(hiding->prefill > 0))
+        return 0;
+    double beside = fmin(copying / hiding->prefill, 1);
+    return hiding->link_sharing * hiding->exchanging * beside;
+}
+
 /* Layers are written one after another; the i-th needs the slot that the (i - spares)-th left. */
 double hiding_exposed(const struct hiding *hiding)
 {
@@ -36,7 +46,8 @@ double hiding_exposed(const struct hiding *hiding)
         now = later(now, swapped[layer % spares]) + hiding->decode_layer;
     }
     double exposed = now - hiding->prefill - (double)hiding->layers * hiding->decode_layer;
-    return exposed > 1e-12 * now ? exposed : 0; /* sums do not come out even */
+    exposed = exposed > 1e-12 * now ? exposed : 0; /* sums do not come out even */
+    return exposed + held_up(hiding);
 }
 
 /* ---- Bytes ----------------------------------------------------------------------------------- */
@@ -115,11 +126,16 @@ double change_reshard_seconds(const struct profile *profile, const struct change
                                       change->received);
 }
 
+double change_link_seconds(const struct profile *profile, const struct change *change)
+{
+    return profile_rate_seconds(change->taken, profile->host_to_device);
+}
+
 double change_reload_seconds(const struct profile *profile, const struct change *change)
 {
     return fmax(profile_rate_seconds(change->read, profile->disk_read),
                 profile_rate_seconds(change->taken, profile->repack) +
-                    profile_rate_seconds(change->taken, profile->host_to_device));
+                    change_link_seconds(profile, change));
 }
 
 /* Reading goes on beside the rest; and is no more than that from the host's memory, where upload
@@ -129,8 +145,8 @@ double change_upload_seconds(const struct profile *profile, const struct change 
 {
     struct work_shape dequantize = {
         .kind = WORK_DEQUANTIZE, .dtype = DTYPE_INT4, .dims = {(int64_t)change->values}};
-    double device = profile_rate_seconds(change->taken, profile->check) +
-                    profile_rate_seconds(change->taken, profile->host_to_device);
+    double device =
+        profile_rate_seconds(change->taken, profile->check) + change_link_seconds(profile, change);
     if (!is_packed)
         device += profile_work_seconds(profile, &dequantize);
     bool is_in_memory = profile->host_bytes > 0 && change->file <= profile->host_bytes;

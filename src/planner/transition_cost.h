@@ -18,12 +18,19 @@ struct hiding {
     int64_t spares;      /* >= 1: slots that may be written before any layer is released */
     bool is_beside;      /* it works while passes run; else it begins behind them */
     double layer;        /* seconds that a layer takes, alone */
+    double layer_link;   /* of them those in which it comes over a link from the host */
+    double exchanging;   /* of the seconds of prefill, in which ranks exchange */
+    double link_sharing; /* profile_link_sharing */
     double prefill;      /* seconds of all passes of prefill */
     double last_pass;    /* of them the last: layers are released evenly in it */
     double decode_layer; /* seconds of a layer in decode */
 };
 
-/* Seconds by which decode's first step ends later than with all layers there. */
+/* Seconds by which decode's first step ends later than with all layers there.
+ *
+ * What is copied beside exchanges holds them up, and they it: on one link each has half of it, so a
+ * second of exchange takes two, in which a second's worth is copied. Copies are then as far as they
+ * would be, and passes end later by the exchanges that had copies beside them. */
 double hiding_exposed(const struct hiding *hiding);
 
 /* Bytes of one layer's change. */
@@ -44,6 +51,9 @@ struct change change_by_reload(const struct model_shape *shape, const struct lay
 /* Of the whole slice of `to`, from a backup of numbers `backup`. */
 struct change change_by_upload(const struct model_shape *shape, const struct layout *to,
                                struct expert_type backup);
+
+/* Seconds that the rank which takes most has the link from the host, of a layer. */
+double change_link_seconds(const struct profile *profile, const struct change *change);
 
 /* Seconds of a layer. */
 double change_reshard_seconds(const struct profile *profile, const struct change *change,

@@ -72,11 +72,34 @@ Test(plan, a_box_gives_the_times_of_its_links)
         }
     }
     cr_assert_float_eq(made.profile.host_to_device, 1e9 / 4, 1); /* all by the host's one link */
+    /* A rank's own link carries four times as much, and exchanges want all of it. */
+    cr_assert_float_eq(made.profile.host_to_device_busy, 1e9 / 4 / 1.25, 1);
     cr_assert(isinf(made.profile.disk_read));
     struct work_shape product = {WORK_MATMUL, DTYPE_BF16, {4096, 4096, 4096}};
     cr_assert_float_eq(profile_work_seconds(&made.profile, &product) /
                            (2.0 * 4096 * 4096 * 4096 / 0.5e12),
                        1, 1e-9);
+    plan_box_deinit(&made);
+    free(box);
+}
+
+/* The host's link has room for all: each rank's own is what copies and exchanges share. Where ranks
+ * do not reach one another there is nothing to share. */
+Test(plan, copies_and_exchanges_share_a_rank_s_link)
+{
+    struct box_model *box = malloc(sizeof *box);
+    struct plan_box made;
+    struct error err;
+    cr_assert_not_null(box);
+    box_make(box);
+    box->links[4].bytes_per_second = 8e9;
+    cr_assert_eq(plan_box_init(&made, box, &err), STATUS_OK, "%s", err.message);
+    cr_assert_float_eq(made.profile.host_to_device, 1e9, 1);
+    cr_assert_float_eq(made.profile.host_to_device_busy, 0.5e9, 1);
+    plan_box_deinit(&made);
+    box->rank_count = 1;
+    cr_assert_eq(plan_box_init(&made, box, &err), STATUS_OK, "%s", err.message);
+    cr_assert_float_eq(made.profile.host_to_device_busy, 1e9, 1);
     plan_box_deinit(&made);
     free(box);
 }

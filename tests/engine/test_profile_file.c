@@ -17,7 +17,8 @@ static const char whole[] =
     "{\"phasor_profile\":1,\"phasor\":\"0.1.0\","
     "\"box\":{\"processor\":\"A \\\"B\\\"\",\"cores\":2,\"kernels\":\"cpu (plain)\",\"ranks\":2,"
     "\"threads\":2},"
-    "\"rates\":{\"memory_read\":1e10,\"host_to_device\":5e9,\"disk_read\":1e9,\"check\":3e9,"
+    "\"rates\":{\"memory_read\":1e10,\"host_to_device\":5e9,\"host_to_device_busy\":4e9,\"disk_"
+    "read\":1e9,\"check\":3e9,"
     "\"host_step_seconds\":1e-5},"
     "\"work\":[{\"kind\":\"matmul\",\"dtype\":\"bfloat16\",\"flops_per_second\":1e11,"
     "\"bytes_per_second\":1e10,\"fixed_seconds\":1e-6,\"axes\":[{\"size\":\"rows\",\"values\":"
@@ -54,6 +55,7 @@ Test(profile_file, is_read)
     cr_expect_eq(file.work_points[0][5].repeats, 0);
     cr_expect_eq(file.profile.collectives[0].seconds[1], 2e-6);
     cr_expect_eq(file.profile.disk_read, 1e9);
+    cr_expect_eq(file.profile.host_to_device_busy, 4e9);
     cr_expect_eq(file.profile.repack, PROFILE_NO_RATE);
     cr_expect_eq(file.profile.sharing, 1); /* two threads, two cores */
     struct work_shape work = {WORK_MATMUL, DTYPE_BF16, {8, 256, 64}};
@@ -129,6 +131,7 @@ static const struct mistake {
     {"box/threads", "-1", STATUS_FORMAT, "\"threads\": expected 1 to"},
     {"rates", "[]", STATUS_FORMAT, "\"rates\": expected an object, found an array"},
     {"rates/disk_read", "0", STATUS_FORMAT, "\"disk_read\": expected 1 to 1e+24, found 0"},
+    {"rates/host_to_device_busy", "0", STATUS_FORMAT, "\"host_to_device_busy\": expected 1 to"},
     {"rates/check", "\"fast\"", STATUS_FORMAT, "\"check\": expected a number"},
     {"rates/host_step_seconds", "-1", STATUS_FORMAT, "\"host_step_seconds\": expected 0 to"},
     {"work", NULL, STATUS_FORMAT, "\"work\": expected an array"},

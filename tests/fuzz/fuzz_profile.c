@@ -29,6 +29,7 @@ static void check_accepted(const struct profile_file *file)
     FUZZ_CHECK(file->identity.devices.rank_count >= 1 && file->identity.devices.rank_count <= 64);
     check_rate(profile->disk_read);
     check_rate(profile->host_to_device);
+    FUZZ_CHECK(profile->host_to_device_busy == 0 || profile->host_to_device_busy >= 1);
     check_rate(profile->check);
     check_rate(profile->repack);
     FUZZ_CHECK(profile->host_step >= 0 && isfinite(profile->host_step));

@@ -145,7 +145,7 @@ Test(meter, rates_are_rates)
     struct measured step;
     struct read_rates reads;
     struct stat stat_now;
-    double rates[4];
+    double rates[5];
     char path[] = "/tmp/phasor-rates-XXXXXX";
     close(mkstemp(path));
     rig_open(&rig, 2);
@@ -158,12 +158,15 @@ Test(meter, rates_are_rates)
     cr_assert_eq(rates_check(&rates[0], rig.box, &err), STATUS_OK);
     cr_assert_eq(rates_repack(&rates[1], rig.box, &err), STATUS_OK);
     cr_assert_eq(meter_host_to_device(&rates[2], rig.meter, &err), STATUS_OK);
+    cr_assert_eq(meter_host_to_device_busy(&rates[4], rig.meter, rates[2], &err), STATUS_OK, "%s",
+                 err.message);
+    cr_expect_leq(rates[4], rates[2]);
     cr_assert_eq(meter_memory(&rates[3], rig.meter, &err), STATUS_OK);
     cr_assert_eq(meter_host_step(&step, rig.meter, &err), STATUS_OK);
     is_measured(&step, "a step of nothing");
     cr_expect(isfinite(reads.disk) && reads.disk > 0);
     cr_expect(isfinite(reads.page_cache) && reads.page_cache > 0);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         cr_expect(isfinite(rates[i]) && rates[i] > 0, "rate %d: %g", i, rates[i]);
     rig_close(&rig);
 }

@@ -140,3 +140,16 @@ Test(profile, nonsense_is_infinite)
         cr_assert_eq(profile_rate_seconds(0, nonsense[i]), 0);
     }
 }
+
+Test(profile, a_link_is_shared_by_halves_at_most)
+{
+    static const struct {
+        double alone, busy, sharing;
+    } cases[] = {{10, 10, 0}, {10, 12, 0}, {10, 8, 0.25}, {10, 5, 1},
+                 {10, 2, 1},  {10, 0, 0},  {10, NAN, 0},  {NAN, 10, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct profile profile = {.host_to_device = cases[i].alone,
+                                  .host_to_device_busy = cases[i].busy};
+        cr_assert_float_eq(profile_link_sharing(&profile), cases[i].sharing, 1e-12, "case %zu", i);
+    }
+}

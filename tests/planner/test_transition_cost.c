@@ -43,6 +43,40 @@ Test(transition_cost, what_prefill_and_decode_hide)
     }
 }
 
+/* Four layers, of 10 seconds of passes 4 in exchanges. A copy and an exchange on one link hold up
+ * one another: passes end later by the exchanges that had copies beside them. */
+static const struct {
+    const char *name;
+    double layer_link, link_sharing;
+    bool is_beside;
+    double exposed;
+} links[] = {
+    {"copies go over another link", 1, 0, true, 0},
+    {"four seconds of copies meet four tenths of exchanges", 1, 1, true, 1.6},
+    {"each has more than half of the link", 1, 0.5, true, 0.8},
+    {"copies all the while: exchanges take twice as long, no more", 4, 1, true, 4},
+    {"nothing is copied", 0, 1, true, 0},
+    {"behind prefill nothing is exchanged", 1, 1, false, 4 * 1.5},
+};
+
+Test(transition_cost, copies_and_exchanges_on_one_link)
+{
+    for (size_t i = 0; i < sizeof links / sizeof *links; i++) {
+        struct hiding hiding = {.layers = 4,
+                                .spares = 4,
+                                .is_beside = links[i].is_beside,
+                                .layer = 1.5,
+                                .layer_link = links[i].layer_link,
+                                .exchanging = 4,
+                                .link_sharing = links[i].link_sharing,
+                                .prefill = 10,
+                                .last_pass = 10};
+        double exposed = hiding_exposed(&hiding);
+        cr_assert(fabs(exposed - links[i].exposed) < 1e-9, "%s: %g, not %g", links[i].name, exposed,
+                  links[i].exposed);
+    }
+}
+
 /* Sums of many layers do not come out even: what is left of them by rounding is nothing, or else it
  * is taken for time that a change saves. */
 Test(transition_cost, rounding_saves_nothing)
