@@ -12,7 +12,7 @@
 #define PLAIN_SECONDS    5.0
 #define BAR_WIDTH_MAX    40
 #define BAR_WIDTH_MIN    8
-#define STEPS_KNOWN      16 /* that tell how long one takes */
+#define POINTS_KNOWN     16 /* that tell how long one takes */
 
 double progress_now(void)
 {
@@ -135,19 +135,28 @@ static void format_time(char *out, size_t capacity, double seconds)
         snprintf(out, capacity, "%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
-/* What is left is at most so much: some points turn out not to be needed, and what is gone on with
- * has others already; `done` is then greater by more than the point that was measured. */
+/* A table's points that turn out not to be needed are done at its end, together: those to come will
+ * be as few. A table that ends without one of its own was found as an earlier calibration has left
+ * it, and says nothing of the time. */
+static void points_count(struct progress *progress, uint64_t done)
+{
+    uint64_t more = done - progress->done;
+    if (more > 1 && progress->steps == 0)
+        progress->found += more;
+    progress->steps = more == 1 ? progress->steps + 1 : more > 1 ? 0 : progress->steps;
+    progress->done = done;
+}
+
 void progress_points(struct progress *progress, const char *label, uint64_t done, uint64_t total,
                      const char *what)
 {
     char rest[128], elapsed[32], remaining[32];
-    progress->steps += done == progress->done + 1;
-    progress->done = done;
+    points_count(progress, done);
     if (!is_time(progress))
         return;
     double spent = progress->drawn_at - progress->started_at, left = NAN;
-    if (progress->steps >= STEPS_KNOWN && done < total)
-        left = spent * (double)(total - done) / (double)progress->steps;
+    if (done - progress->found >= POINTS_KNOWN && done < total)
+        left = spent * (double)(total - done) / (double)(done - progress->found);
     format_time(elapsed, sizeof elapsed, spent);
     format_time(remaining, sizeof remaining, left);
     snprintf(rest, sizeof rest, "[%s<%s] %s", elapsed, remaining, what);

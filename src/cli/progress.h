@@ -17,7 +17,8 @@ struct progress {
     double drawn_at;
     double started_at; /* of the present phase */
     uint64_t done;     /* bytes or points in it, as they were told last */
-    uint64_t steps;    /* points that came one by one */
+    uint64_t steps;    /* points that came one by one since others came together */
+    uint64_t found;    /* points that nobody measured now */
 };
 
 /* Seconds of a clock that nobody sets. */
