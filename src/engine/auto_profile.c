@@ -73,8 +73,10 @@ static enum status read_at(struct profile_file *out, bool *fits, const char *pat
                                "static");
     enum profile_fit fit = profile_identity_fit(&out->identity, here, &cause);
     *fits = fit == PROFILE_FITS;
-    if (*fits)
+    if (*fits) {
+        profile_host_take(&out->profile);
         return STATUS_OK;
+    }
     tell_misfit(path, named, profile_fit_names[fit], cause.message, basis);
     profile_file_deinit(out);
     return STATUS_OK;

@@ -213,7 +213,7 @@ enum status calibration_rates(struct calibration *now, struct error *err)
         [RATE_HOST_TO_DEVICE] = &now->out->profile.host_to_device,
         [RATE_HOST_TO_DEVICE_BUSY] = &now->out->profile.host_to_device_busy,
         [RATE_DISK] = &now->out->profile.disk_read,
-        [RATE_PAGE_CACHE] = &now->out->page_cache_read,
+        [RATE_PAGE_CACHE] = &now->out->profile.page_cache_read,
         [RATE_CHECK] = &now->out->profile.check,
         [RATE_REPACK] = &now->out->profile.repack,
         [RATE_HOST_STEP] = &now->out->profile.host_step,

@@ -91,7 +91,10 @@ static enum status profile_read(struct plan_source *out, const char *path, struc
     snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1,
              slash == NULL ? path : slash + 1);
     title_make(out->title, identity);
-    return fit_find(out, err);
+    TRY(fit_find(out, err));
+    if (out->fit != PROFILE_FOREIGN)
+        profile_host_take(&out->file.profile);
+    return STATUS_OK;
 }
 
 /* ---- Either ---------------------------------------------------------------------------------- */

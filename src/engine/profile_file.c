@@ -416,7 +416,7 @@ static enum status rates_read(struct profile_file *out, const json_t *root, cons
         double *place;
     } members[] = {
         {"memory_read", &out->memory_read},     {"host_to_device", &out->profile.host_to_device},
-        {"disk_read", &out->profile.disk_read}, {"page_cache_read", &out->page_cache_read},
+        {"disk_read", &out->profile.disk_read}, {"page_cache_read", &out->profile.page_cache_read},
         {"check", &out->profile.check},         {"repack", &out->profile.repack},
     };
     TRY(get_object(&rates, &reader, root, "rates"));

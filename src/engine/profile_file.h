@@ -44,8 +44,7 @@ struct profile_point {
 struct profile_file {
     struct profile_identity identity;
     struct profile profile;
-    double memory_read;     /* bytes a second of each rank, all at once; PROFILE_NO_RATE: unknown */
-    double page_cache_read; /* of a file, all ranks together; likewise */
+    double memory_read; /* bytes a second of each rank, all at once; PROFILE_NO_RATE: unknown */
     /* In the order of the profile's tables and of their points. */
     const struct profile_point *const *work_points;
     const struct profile_point *const *collective_points;
@@ -99,6 +98,11 @@ void profile_identity_here(struct profile_identity *out, const char *kernels, in
  * GPUs are described. STATUS_UNSUPPORTED for GPUs that are not there. */
 enum status profile_identity_of(struct profile_identity *out, const struct engine_devices *devices,
                                 int thread_count, struct error *err) MUST_CHECK;
+
+/* What this machine, of whose memory a profile does not tell, has for files: half of its memory for
+ * the page cache, and of that for a backup what may be locked. So a plan does not depend on what
+ * else runs. */
+void profile_host_take(struct profile *profile);
 
 /* Ranks for each that computes: threads over cores, or ranks over GPUs. */
 double profile_identity_sharing(const struct profile_identity *identity);

@@ -1,10 +1,12 @@
 /* Which box a profile is of, and where it lies. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
 
 #include "base/cache_folder.h"
+#include "base/system.h"
 #include "base/text.h"
 #include "comm/box.h"
 #include "device/device.h"
@@ -54,6 +56,13 @@ double profile_identity_sharing(const struct profile_identity *identity)
     const struct engine_devices *devices = &identity->devices;
     return devices->cuda ? (double)devices->rank_count / engine_devices_gpu_count(devices)
                          : (double)identity->threads / identity->cores;
+}
+
+void profile_host_take(struct profile *profile)
+{
+    double lockable = (double)system_memory_lockable();
+    profile->cache_bytes = (double)system_memory_total() / 2;
+    profile->host_bytes = fmin(lockable, profile->cache_bytes);
 }
 
 /* ---- GPUs ------------------------------------------------------------------------------------ */

@@ -82,7 +82,7 @@ static void put_rates(struct json_writer *json, const struct profile_file *file)
     if (file->profile.host_to_device_busy > 0)
         put_rate(json, "host_to_device_busy", file->profile.host_to_device_busy);
     put_rate(json, "disk_read", file->profile.disk_read);
-    put_rate(json, "page_cache_read", file->page_cache_read);
+    put_rate(json, "page_cache_read", file->profile.page_cache_read);
     put_rate(json, "check", file->profile.check);
     put_rate(json, "repack", file->profile.repack);
     put_number(json, "host_step_seconds", file->profile.host_step);

@@ -54,11 +54,13 @@ struct profile {
     double host_to_device;                      /* bytes per second, all ranks at once, each */
     double host_to_device_busy;                 /* the same while ranks exchange; 0: not known */
     double disk_read;                           /* bytes per second, all ranks together */
-    double host_bytes; /* of the host's memory that a file which is read again and again may have,
-                        * to be read from there; 0: there is none */
-    double check;      /* granules' checksums, bytes per second of a rank */
-    double repack;     /* native weights as they are read from a checkpoint, likewise */
-    double host_step;  /* seconds of the host for a pass */
+    double page_cache_read;                     /* likewise, of a file that is in the page cache */
+    double host_bytes; /* of the host's memory that a backup which is read again and again may have,
+                        * to be there already; 0: there is none */
+    double cache_bytes; /* of files that stay in the page cache; 0: none do */
+    double check;       /* granules' checksums, bytes per second of a rank */
+    double repack;      /* native weights as they are read from a checkpoint, likewise */
+    double host_step;   /* seconds of the host for a pass */
     /* Devices that compute on the same core, as they did when work was measured on all of them at
      * once: who has less to do leaves it to the others. 0 or 1: each has its own. */
     double sharing;

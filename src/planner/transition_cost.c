@@ -99,6 +99,7 @@ struct change change_by_reload(const struct model_shape *shape, const struct lay
             taken += rank == to_rank ? 0 : (double)sent[rank * ranks + to_rank] * block;
         change.read += taken;
         change.taken = fmax(change.taken, taken);
+        change.file += slice_bytes(shape, to, to_rank, type) * (double)shape->moe_layer_count;
     }
     return change;
 }
@@ -113,7 +114,7 @@ struct change change_by_upload(const struct model_shape *shape, const struct lay
         change.taken = fmax(change.taken, taken);
         change.values = fmax(change.values, slice_values(shape, to, rank));
     }
-    change.file = change.read * (double)shape->moe_layer_count;
+    change.backup = change.file = change.read * (double)shape->moe_layer_count;
     return change;
 }
 
@@ -131,15 +132,24 @@ double change_link_seconds(const struct profile *profile, const struct change *c
     return profile_rate_seconds(change->taken, profile->host_to_device);
 }
 
+/* From the page cache where all that is read again and again stays there. */
+static double read_seconds(const struct profile *profile, const struct change *change)
+{
+    double rate = profile->disk_read;
+    if (change->file <= profile->cache_bytes)
+        rate = fmax(rate, profile->page_cache_read);
+    return profile_rate_seconds(change->read, rate);
+}
+
 double change_reload_seconds(const struct profile *profile, const struct change *change)
 {
-    return fmax(profile_rate_seconds(change->read, profile->disk_read),
+    return fmax(read_seconds(profile, change),
                 profile_rate_seconds(change->taken, profile->repack) +
                     change_link_seconds(profile, change));
 }
 
-/* Reading goes on beside the rest; and is no more than that from the host's memory, where upload
- * has a backup that fits (granule_reader.h). */
+/* Reading goes on beside the rest; a backup that fits in the host's memory is there
+ * (granule_reader.h). */
 double change_upload_seconds(const struct profile *profile, const struct change *change,
                              bool is_packed)
 {
@@ -149,7 +159,6 @@ double change_upload_seconds(const struct profile *profile, const struct change 
         profile_rate_seconds(change->taken, profile->check) + change_link_seconds(profile, change);
     if (!is_packed)
         device += profile_work_seconds(profile, &dequantize);
-    bool is_in_memory = profile->host_bytes > 0 && change->file <= profile->host_bytes;
-    return is_in_memory ? device
-                        : fmax(profile_rate_seconds(change->read, profile->disk_read), device);
+    bool is_in_memory = change->backup > 0 && change->backup <= profile->host_bytes;
+    return is_in_memory ? device : fmax(read_seconds(profile, change), device);
 }

@@ -37,7 +37,8 @@ double hiding_exposed(const struct hiding *hiding);
 struct change {
     double received; /* of the rank to which most are sent */
     double read;     /* of a file, by all ranks together */
-    double file;     /* in it for all layers, where it is read again and again; 0: it is not */
+    double backup;   /* in it for all layers, where it is a backup; else 0 */
+    double file;     /* of it those that are read again and again */
     double taken;    /* of it, by the rank that takes most */
     double values;   /* weights that it has to dequantize or to pack */
 };

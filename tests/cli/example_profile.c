@@ -16,7 +16,8 @@ static bool set(struct example_profile *profile, const char *setting)
         double *place;
     } rates[] = {{"flops", &profile->flops_per_second}, {"bytes", &profile->bytes_per_second},
                  {"call", &profile->call_seconds},      {"gather", &profile->gather_rate},
-                 {"exchange", &profile->exchange_rate}, {"disk", &profile->disk_rate}};
+                 {"exchange", &profile->exchange_rate}, {"disk", &profile->disk_rate},
+                 {"check", &profile->check_rate}};
     const struct {
         const char *key;
         char *place;

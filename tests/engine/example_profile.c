@@ -13,7 +13,8 @@ void example_profile_init(struct example_profile *out, int ranks)
                                     .call_seconds = 1e-6,
                                     .gather_rate = 1e11,
                                     .exchange_rate = 1e11,
-                                    .disk_rate = 1e9};
+                                    .disk_rate = 1e9,
+                                    .check_rate = 1e10};
     const struct engine_devices devices = {.rank_count = ranks};
     if (profile_identity_of(&out->identity, &devices, 0, &err) != STATUS_OK)
         memset(&out->identity, 0, sizeof out->identity);
@@ -87,10 +88,10 @@ bool example_profile_write(const struct example_profile *profile, const char *pa
                     .collective_count = call_count,
                     .host_to_device = profile->bytes_per_second,
                     .disk_read = profile->disk_rate,
-                    .check = 1e10,
+                    .page_cache_read = profile->disk_rate,
+                    .check = profile->check_rate,
                     .repack = 1e9},
         .memory_read = profile->bytes_per_second,
-        .page_cache_read = profile->disk_rate,
         .work_points = work_points,
         .collective_points = call_points,
     };

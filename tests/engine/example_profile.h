@@ -10,7 +10,8 @@ struct example_profile {
     double flops_per_second, bytes_per_second; /* of each rank */
     double call_seconds;                       /* of each collective, whatever it sends */
     double gather_rate, exchange_rate;         /* bytes a second: all but all-to-all, and that */
-    double disk_rate;
+    double disk_rate;                          /* and that of the page cache */
+    double check_rate;                         /* of each rank's checksums */
 };
 
 /* Of this machine with so many ranks, one thread for each core; the links are fast. */

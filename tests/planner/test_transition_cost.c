@@ -156,17 +156,46 @@ Test(transition_cost, a_backup_in_memory_is_not_read_from_the_disk)
     struct change upload = change_by_upload(shape, &tp, int4);
     struct profile profile = {.disk_read = 7e9, .check = 20e9, .host_to_device = 25e9};
     double device = upload.taken / 20e9 + upload.taken / 25e9;
-    cr_assert_eq(upload.file, upload.read * (double)shape->moe_layer_count);
+    cr_assert_eq(upload.backup, upload.read * (double)shape->moe_layer_count);
+    cr_assert_eq(upload.file, upload.backup);
     cr_assert_eq(change_upload_seconds(&profile, &upload, true), upload.read / 7e9);
-    profile.host_bytes = upload.file - 1;
+    profile.host_bytes = upload.backup - 1;
     cr_assert_eq(change_upload_seconds(&profile, &upload, true), upload.read / 7e9);
-    profile.host_bytes = upload.file;
+    profile.host_bytes = upload.backup;
     cr_assert_eq(change_upload_seconds(&profile, &upload, true), device);
     /* What is read once is on the disk all the same. */
     struct layout ep = layout_of("tp4|ep4");
     struct change reload = change_by_reload(shape, &ep, &tp, int4);
     profile.repack = 4e9;
     cr_assert_eq(change_reload_seconds(&profile, &reload), reload.read / 7e9);
+}
+
+/* The page cache has all of a file or none: what is read again and again pushes itself out. A layer
+ * that comes back whole is read from all of the experts, as every other is. */
+Test(transition_cost, a_file_in_the_page_cache_is_read_from_there)
+{
+    const struct model_shape *shape = &model_shapes[MIXTRAL_8X7B].shape;
+    struct layout ep = layout_of("tp4|ep4"), tp = layout_of("tp4|tp4");
+    struct expert_type bf16 = {.dtype = DTYPE_BF16}, int4 = {.dtype = DTYPE_INT4, .group = 128};
+    struct change upload = change_by_upload(shape, &tp, int4);
+    struct change reload = change_by_reload(shape, &ep, &tp, bf16);
+    struct profile profile = {.disk_read = 2e9,
+                              .page_cache_read = 8e9,
+                              .check = 1e15,
+                              .repack = 1e15,
+                              .host_to_device = 1e15};
+    double experts = 3.0 * 8 * 14336 * 4096 * 2 * (double)shape->moe_layer_count;
+    cr_assert_eq(reload.file, experts);
+    cr_assert_eq(reload.backup, 0);
+    profile.cache_bytes = upload.file - 1;
+    cr_assert_eq(change_upload_seconds(&profile, &upload, true), upload.read / 2e9);
+    profile.cache_bytes = upload.file;
+    cr_assert_eq(change_upload_seconds(&profile, &upload, true), upload.read / 8e9);
+    cr_assert_eq(change_reload_seconds(&profile, &reload), reload.read / 2e9);
+    profile.cache_bytes = reload.file;
+    cr_assert_eq(change_reload_seconds(&profile, &reload), reload.read / 8e9);
+    profile.page_cache_read = 1; /* not known */
+    cr_assert_eq(change_reload_seconds(&profile, &reload), reload.read / 2e9);
 }
 
 /* A layer that takes no number of seconds is not there in no time. */
