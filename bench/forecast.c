@@ -17,6 +17,7 @@
 #include "exec/stage.h"
 #include "head.h"
 #include "measure/meter.h"
+#include "own_points.h"
 #include "parts.h"
 
 #define ROUNDS_MAX      99
@@ -24,7 +25,14 @@
 #define VOCAB           2000 /* token ids below it, above the special ones */
 #define PASS_TOKENS_MAX 16384
 #define GOAL            0.10
+#define CALM            0.05
 #define RANK_BYTES      ((uint64_t)384 << 20) /* what calibration reads, or more than caches hold */
+
+/* Points that are measured again. */
+#define POINTS_MAX    12
+#define POINT_SECONDS 20e-6
+#define DECODE_ROWS   8
+#define PREFILL_ROWS  64
 
 /* What `phasor plan` takes where nobody says otherwise. */
 static const struct routing assumed = {.deviation = 0.3};
@@ -37,7 +45,7 @@ struct forecast {
     char text[LAYOUT_TEXT_BYTES];
     double predicted[PHASES], predicted_parts[PHASES][PART_COUNT];
     double walls[PHASES][ROUNDS_MAX], parts[PHASES][PART_COUNT][ROUNDS_MAX];
-    double memory; /* what ranks read before its runs, of what they read for the profile */
+    double points[PHASES]; /* see own_points_now */
 };
 
 static struct forecast forecasts[LAYOUTS_MAX];
@@ -209,56 +217,6 @@ static void check_identity(const struct engine *engine)
         fail(difference.message);
 }
 
-static double memory_now(void)
-{
-    const struct profile_identity *identity = &file.identity;
-    struct box *box;
-    struct meter *meter;
-    struct error err;
-    double rate;
-    check(box_open(&box,
-                   &(struct box_params){.rank_count = identity->devices.rank_count,
-                                        .thread_count = identity->threads},
-                   &err),
-          &err);
-    struct meter_params params =
-        meter_params_default(box, RANK_BYTES * (uint64_t)identity->devices.rank_count);
-    params.shares_cores = identity->threads > identity->cores;
-    check(meter_create(&meter, &params, &err), &err);
-    check(meter_memory(&rate, meter, &err), &err);
-    meter_destroy(meter);
-    box_close(box);
-    return rate;
-}
-
-/* The first run touches memory for the first time, and does not count. */
-static void run_layout(struct forecast *forecast, const char *model, int rounds)
-{
-    struct engine *engine;
-    struct error err;
-    char devices[16];
-    snprintf(devices, sizeof devices, "cpu:%d", file.identity.devices.rank_count);
-    struct engine_params params = {.model = model,
-                                   .dtype_is_auto = true,
-                                   .thread_count = file.identity.threads,
-                                   .devices = devices,
-                                   .plan = forecast->text,
-                                   .max_num_seqs = load.sequences,
-                                   .max_num_batched_tokens = pass_tokens(),
-                                   .log = {note, NULL}};
-    forecast->memory = memory_now() / file.memory_read;
-    check(engine_open(&engine, &params, &err), &err);
-    check_identity(engine);
-    run_batch(engine);
-    for (int r = 0; r < rounds; r++) {
-        struct phasor_batch_result result = run_batch(engine);
-        round_keep(forecast, r, &result);
-    }
-    engine_close(engine);
-}
-
-/* ---- Report ---------------------------------------------------------------------------------- */
-
 static int by_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -270,6 +228,93 @@ static double median(double *values, int count)
     qsort(values, (size_t)count, sizeof *values, by_value);
     return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
+
+/* Products and experts of a few rows, as decode has them, or of many. Points of a microsecond or
+ * two are of calls, not of work. */
+static bool is_of_phase(const struct own_point *point, int phase)
+{
+    const struct work_shape *work = &point->work;
+    bool is_product =
+        !point->is_collective && work->dtype == DTYPE_BF16 &&
+        (work->kind == WORK_MATMUL || work->kind == WORK_FFN_UP || work->kind == WORK_FFN_DOWN);
+    if (!is_product || point->seconds < POINT_SECONDS)
+        return false;
+    int64_t rows = work->dims[0] / (work->kind == WORK_MATMUL ? 1 : work->dims[1]);
+    return phase == DECODE ? rows <= DECODE_ROWS : rows >= PREFILL_ROWS;
+}
+
+/* How much longer points that the profile has of each phase take now, by the median of some of
+ * them: the same ones each time. */
+static void points_take(double out[PHASES], struct meter *meter)
+{
+    for (int phase = 0; phase < PHASES; phase++) {
+        struct random draws = {.seed = 1};
+        struct own_point points[POINTS_MAX];
+        double ratios[POINTS_MAX];
+        int count = own_points_draw(points, POINTS_MAX, &file, meter, &draws, is_of_phase, phase);
+        if (count == 0)
+            fail("the profile has no points that can be measured again; calibrate again");
+        for (int i = 0; i < count; i++) {
+            struct measured found;
+            struct error err;
+            check(meter_work(&found, meter, &points[i].work, &err), &err);
+            ratios[i] = found.seconds / points[i].seconds;
+        }
+        out[phase] = median(ratios, count);
+    }
+}
+
+static void own_points_now(double out[PHASES])
+{
+    const struct profile_identity *identity = &file.identity;
+    struct box *box;
+    struct meter *meter;
+    struct error err;
+    check(box_open(&box,
+                   &(struct box_params){.rank_count = identity->devices.rank_count,
+                                        .thread_count = identity->threads},
+                   &err),
+          &err);
+    struct meter_params params =
+        meter_params_default(box, RANK_BYTES * (uint64_t)identity->devices.rank_count);
+    params.shares_cores = identity->threads > identity->cores;
+    check(meter_create(&meter, &params, &err), &err);
+    points_take(out, meter);
+    meter_destroy(meter);
+    box_close(box);
+}
+
+/* The first run touches memory for the first time, and does not count. */
+static void run_layout(struct forecast *forecast, const char *model, int rounds)
+{
+    struct engine *engine;
+    struct error err;
+    double before[PHASES], behind[PHASES];
+    char devices[16];
+    snprintf(devices, sizeof devices, "cpu:%d", file.identity.devices.rank_count);
+    struct engine_params params = {.model = model,
+                                   .dtype_is_auto = true,
+                                   .thread_count = file.identity.threads,
+                                   .devices = devices,
+                                   .plan = forecast->text,
+                                   .max_num_seqs = load.sequences,
+                                   .max_num_batched_tokens = pass_tokens(),
+                                   .log = {note, NULL}};
+    own_points_now(before);
+    check(engine_open(&engine, &params, &err), &err);
+    check_identity(engine);
+    run_batch(engine);
+    for (int r = 0; r < rounds; r++) {
+        struct phasor_batch_result result = run_batch(engine);
+        round_keep(forecast, r, &result);
+    }
+    engine_close(engine);
+    own_points_now(behind);
+    for (int phase = 0; phase < PHASES; phase++)
+        forecast->points[phase] = (before[phase] + behind[phase]) / 2 - 1;
+}
+
+/* ---- Report ---------------------------------------------------------------------------------- */
 
 static void print_predictions(void)
 {
@@ -294,30 +339,32 @@ static double print_phase(struct forecast *forecast, int phase, int rounds)
     double *walls = forecast->walls[phase], middle = median(walls, rounds);
     double spread = (walls[rounds - 1 - rounds / 4] - walls[rounds / 4]) / middle;
     double error = forecast->predicted[phase] / middle - 1;
-    printf("%-16s %-8s %9.4f %9.4f (%.4f to %.4f) %5.1f %% %+7.1f %% %6.0f %%\n", forecast->text,
+    printf("%-16s %-8s %9.4f %9.4f (%.4f to %.4f) %5.1f %% %+7.1f %% %+7.1f %%\n", forecast->text,
            phase_words[phase], forecast->predicted[phase], middle, walls[0], walls[rounds - 1],
-           100 * spread, 100 * error, 100 * forecast->memory);
+           100 * spread, 100 * error, 100 * forecast->points[phase]);
     return fabs(error);
 }
 
 static void print_report(int rounds, bool has_parts)
 {
     static double errors[PHASES * LAYOUTS_MAX];
-    int count = 0, within[PHASES] = {0};
-    printf("# memory: what the ranks read before a layout's runs, of what they read for the "
-           "profile, %.1f GB/s each\n"
-           "# layout         phase    predicted s measured s                spread    error   "
-           "memory\n",
-           file.memory_read / 1e9);
+    int count = 0, within[PHASES] = {0}, calm = 0, calm_within = 0;
+    printf(
+        "# points: how much longer points of the profile took, before and behind a layout's runs\n"
+        "# layout         phase    predicted s measured s                spread    error    "
+        "points\n");
     if (has_parts)
         printf("# parts: predicted/measured, ms; measured ones are means over the ranks, and those "
                "of\n# exchange have what a rank waited for the others\n");
     for (int i = 0; i < forecast_count; i++) {
         for (int phase = 0; phase < PHASES; phase++) {
             double error = print_phase(&forecasts[i], phase, rounds);
+            bool is_calm = fabs(forecasts[i].points[phase]) <= CALM;
             if (has_parts)
                 print_parts(&forecasts[i], phase, rounds);
             within[phase] += error <= GOAL;
+            calm += is_calm;
+            calm_within += is_calm && error <= GOAL;
             errors[count++] = error;
         }
     }
@@ -326,6 +373,8 @@ static void print_report(int rounds, bool has_parts)
            "%%\n",
            100 * GOAL, within[PREFILL] + within[DECODE], count, within[PREFILL], within[DECODE],
            100 * middle, 100 * errors[count - 1]);
+    printf("# of the %d whose points came back within %.0f %%: %d\n", calm, 100 * CALM,
+           calm_within);
 }
 
 /* "8x256/32" */
@@ -349,8 +398,6 @@ int main(int argc, char **argv)
         fail("usage: bench_forecast PROFILE MODEL [rounds (5) [load (8x256/32) [parts]]]");
     check(profile_file_read(&file, argv[1], &err), &err);
     check(model_config_load(&config, argv[2], &err), &err);
-    if (!(file.memory_read > 1))
-        fail("the profile does not say what memory reads; calibrate again");
     predict_all();
     bench_print_head(argc, argv);
     printf("# %s of %d layers; %lld prompts of %lld tokens, %lld to generate; %d devices of %d "

@@ -17,12 +17,12 @@
 
 #include "base/random.h"
 #include "base/system.h"
-#include "engine/calibrate_grid.h"
 #include "engine/profile_file.h"
 #include "engine/profile_names.h"
 #include "forest.h"
 #include "head.h"
 #include "measure/calm.h"
+#include "own_points.h"
 
 #define DRAWS_MAX      1000
 #define LAUNCH_SECONDS 0.3 /* longer ones are drawn anew: they are sums of shorter ones */
@@ -207,8 +207,6 @@ static void samples_draw(int count)
 
 /* ---- Points of the profile ------------------------------------------------------------------- */
 
-static struct sample points[PROFILE_TABLE_POINTS_MAX];
-
 static bool subject_of(enum subject *out, const struct work_shape *work)
 {
     bool is_int4 = work->dtype == DTYPE_INT4;
@@ -236,73 +234,28 @@ static bool subject_of(enum subject *out, const struct work_shape *work)
     }
 }
 
-static const struct grid *grid_of(const struct work_table *table)
+static bool is_of(const struct own_point *point, int subject)
 {
-    const struct calibrate_plan *plan = calibrate_plan_of(&file.identity.devices);
-    for (int g = 0; g < plan->grid_count; g++) {
-        if (plan->grids[g].kind == table->kind && plan->grids[g].dtype == table->dtype)
-            return &plan->grids[g];
-    }
-    return NULL;
+    enum subject own;
+    return point->is_collective ? subject == COLLECTIVE
+                                : subject_of(&own, &point->work) && (int)own == subject;
 }
 
-/* Of a table those of the subject that were measured, from points[found] on; how many there are
- * then. */
-static int work_points(int found, int t, enum subject subject)
-{
-    const struct work_table *table = &file.profile.work[t];
-    const struct grid *grid = grid_of(table);
-    int64_t count = profile_table_points(table);
-    if (grid == NULL || grid->axis_count != table->axis_count)
-        return found;
-    for (int64_t i = 0; i < count && found < PROFILE_TABLE_POINTS_MAX; i++) {
-        const struct profile_point *point = &file.work_points[t][i];
-        double values[PROFILE_AXES_MAX] = {0};
-        int64_t rest = i;
-        for (int a = table->axis_count - 1; a >= 0; a--) {
-            values[a] = table->axes[a].values[rest % table->axes[a].count];
-            rest /= table->axes[a].count;
-        }
-        struct sample *out = &points[found];
-        *out = (struct sample){.role = OWN, .work = grid_work(grid, values)};
-        bool is_known = subject_of(&out->subject, &out->work) && out->subject == subject;
-        out->predicted = point->seconds;
-        found += is_known && point->repeats > 0 && meter_holds(meter, &out->work);
-    }
-    return found;
-}
-
-static int collective_points(int found, int t)
-{
-    const struct collective_table *table = &file.profile.collectives[t];
-    for (int i = 0; i < table->point_count && found < PROFILE_TABLE_POINTS_MAX; i++) {
-        int64_t bytes = (int64_t)table->bytes[i];
-        if (bytes <= meter_collective_bytes_max(meter))
-            points[found++] = (struct sample){.subject = COLLECTIVE,
-                                              .role = OWN,
-                                              .op = table->op,
-                                              .size = table->size,
-                                              .is_strided = table->is_strided,
-                                              .bytes = bytes,
-                                              .predicted = table->seconds[i]};
-    }
-    return found;
-}
-
-/* Up to `count` of each subject, at random. */
+/* Up to `count` of each subject. */
 static void points_draw(int count)
 {
+    static struct own_point points[DRAWS_MAX];
     for (int s = 0; s < SUBJECT_COUNT; s++) {
-        int found = 0;
-        for (int t = 0; t < file.profile.work_count && s < COLLECTIVE; t++)
-            found = work_points(found, t, (enum subject)s);
-        for (int t = 0; t < file.profile.collective_count && s == COLLECTIVE; t++)
-            found = collective_points(found, t);
-        for (int i = 0; i < count && i < found; i++) {
-            int other = i + (int)random_below(&draws, (uint64_t)(found - i));
-            samples[sample_count++] = points[other];
-            points[other] = points[i];
-        }
+        int found = own_points_draw(points, count, &file, meter, &draws, is_of, s);
+        for (int i = 0; i < found; i++)
+            samples[sample_count++] = (struct sample){.subject = (enum subject)s,
+                                                      .role = OWN,
+                                                      .work = points[i].work,
+                                                      .op = points[i].op,
+                                                      .size = points[i].size,
+                                                      .is_strided = points[i].is_strided,
+                                                      .bytes = points[i].bytes,
+                                                      .predicted = points[i].seconds};
     }
 }
 
