@@ -19,7 +19,7 @@ bool auto_takes_int4(const struct plan_candidate *candidate)
 
 bool auto_moves_weights(const struct plan_candidate *candidate)
 {
-    return candidate->way != PLAN_NONE && candidate->way != PLAN_KEEP;
+    return plan_way_moves(candidate->way);
 }
 
 /* Mixed is as good as reshard at least. */

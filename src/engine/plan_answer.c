@@ -82,18 +82,36 @@ static enum status stays_price(struct plan_answer *out, const struct plan_questi
     return STATUS_OK;
 }
 
+/* Where nothing moves, others come for those that end, of whatever class they are: such plans take
+ * what they take with all in one class, and their drain is the last one's alone. */
+static void unmoved_take(struct plan_table *table, const struct plan_table *of_one)
+{
+    ASSERT(table->count == of_one->count);
+    for (int i = 0; i < table->count; i++) {
+        if (!plan_way_moves(table->candidates[i].way))
+            table->candidates[i] = of_one->candidates[i];
+    }
+    table->static_tp = of_one->static_tp;
+    table->static_ep = of_one->static_ep;
+    plan_table_choose(table);
+}
+
+/* `of_one` has the plans that move nothing with all in one class; NULL: this is that. */
 static enum status answer_price(struct plan_answer *out, const struct plan_question *question,
-                                struct error *err)
+                                const struct plan_table *of_one, struct error *err)
 {
     TRY(classes_price(&out->table, out->of_class, question, &out->classes, false, err));
     enum status status = STATUS_OK;
     if (question->may_stay && out->classes.count > 1)
         status = stays_price(out, question, err);
-    if (status == STATUS_OK)
-        out->chosen = pick(question, &out->table);
-    else
+    if (status != STATUS_OK) {
         plan_table_deinit(&out->table);
-    return status;
+        return status;
+    }
+    if (of_one != NULL)
+        unmoved_take(&out->table, of_one);
+    out->chosen = pick(question, &out->table);
+    return STATUS_OK;
 }
 
 /* ---- The answer ------------------------------------------------------------------------------ */
@@ -116,13 +134,13 @@ enum status plan_answer_find(struct plan_answer *out, const struct plan_question
                              struct error *err)
 {
     *out = (struct plan_answer){.classes = {.count = 1}};
-    TRY(answer_price(out, question, err));
+    TRY(answer_price(out, question, NULL, err));
     out->in_file_order = seconds_of(&out->table, out->chosen);
     int most = question->is_one_class ? 1 : question->mix->bin_count;
     for (int count = 2; count <= most; count++) {
         struct plan_answer tried = {.chosen = -1};
         plan_classes_make(&tried.classes, question->mix, count);
-        enum status status = answer_price(&tried, question, err);
+        enum status status = answer_price(&tried, question, &out->table, err);
         if (status != STATUS_OK) {
             plan_answer_deinit(out);
             return status;

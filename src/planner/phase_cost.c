@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "planner/planner.h"
+#include "planner/turns.h"
 
 static struct pass_cost cost_of(const struct plan_problem *problem, const struct layout *layout,
                                 const struct pass_shape *pass, bool is_packed)
@@ -160,6 +161,33 @@ struct pass_cost plan_wave_decode_cost(const struct plan_problem *problem,
         }
         left -= (double)bin->sequences;
         prompts -= (double)bin->sequences * (double)bin->prompt_tokens;
+    }
+    return sum;
+}
+
+/* As many as there are places decode steps of sequences of the mean length, while there is somebody
+ * to come; then each stretch with one less kind of them. */
+struct pass_cost plan_refilled_decode_cost(const struct plan_problem *problem,
+                                           const struct layout *layout, bool is_packed,
+                                           int64_t wave)
+{
+    const struct plan_load *load = problem->mix_count > 0 ? problem->mix : &problem->load;
+    int count = problem->mix_count > 0 ? problem->mix_count : 1;
+    struct pass_cost sum = {{0}};
+    struct turns turns;
+    turns_take(&turns, load, count, wave);
+    if (turns.full_steps > 0) {
+        struct pass_cost all = plan_decode_cost(problem, layout, is_packed, wave);
+        pass_cost_add(&sum, &all,
+                      (double)turns.full_steps / (double)(problem->load.output_tokens - 1));
+    }
+    for (int i = 0; i < turns.tail_count; i++) {
+        const struct stretch *stretch = &turns.tail[i];
+        struct plan_problem part = *problem;
+        part.load.prompt_tokens = stretch->context_tokens;
+        part.load.output_tokens = stretch->steps + 1;
+        struct pass_cost cost = plan_decode_cost(&part, layout, is_packed, stretch->running);
+        pass_cost_add(&sum, &cost, 1);
     }
     return sum;
 }

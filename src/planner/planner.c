@@ -12,12 +12,22 @@ const char *const plan_way_names[PLAN_WAY_COUNT] = {
 
 /* ---- Transitions ----------------------------------------------------------------------------- */
 
-/* What phases cost, once for each (layout, format, pass, wave). */
+/* A batch goes in as many whole waves as it has, and one of the rest, which may be of nobody. */
+enum wave_part { WAVE_WHOLE, WAVE_REST, WAVE_PARTS };
+
+/* What phases cost, once for each (layout, format, pass, size of a wave): the rests of many waves
+ * are of one size, or of another wave's. */
 struct phase_table {
-    struct prefill_cost *prefill; /* [layout][pass][wave] */
+    int64_t *sizes; /* [size] */
+    size_t size_count;
+    size_t *size_of;              /* [wave][part] */
+    double *times;                /* [wave][part]: so many waves */
+    struct prefill_cost *prefill; /* [layout][pass][size] */
     double *prefill_total;        /* the same */
-    struct pass_cost *decode;     /* [layout][packed][wave][whether nobody comes into the wave] */
-    double *decode_total;
+    struct pass_cost *decode;     /* [layout][packed][size]: of a wave into which nobody comes */
+    double *decode_total, *step;  /* the same; seconds of a step of all of the wave */
+    struct pass_cost *refilled;   /* [layout][packed][wave]: of the batch, where others come */
+    double *refilled_total;
 };
 
 /* Bytes of one layer from one layout of the experts to another. */
@@ -50,13 +60,6 @@ static struct changes changes_of(const struct plan_problem *problem, const struc
         .upload = change_by_upload(shape, to, problem->backup),
         .whole = change_by_upload(shape, to, problem->native),
     };
-}
-
-/* Of a step of a whole wave, before any of its sequences has ended. */
-static double decode_layer_seconds(const struct search *search, double decode)
-{
-    double steps = (double)(search->problem->load.output_tokens - 1);
-    return steps > 0 ? decode / steps / (double)search->problem->shape->layer_count : 0;
 }
 
 /* Of one layer, by each way, from the experts' layout of one class to that of another. */
@@ -140,69 +143,132 @@ enum plan_room plan_way_room(enum plan_way way)
     return way == PLAN_NONE ? PLAN_ROOM_ONE : way == PLAN_KEEP ? PLAN_ROOM_BOTH : PLAN_ROOM_SPARE;
 }
 
-/* Decode of all waves by passes of this one. */
-static void decode_take(struct plan_candidate *out, const struct search *search, int index,
-                        double waves)
+static size_t prefill_at(const struct search *search, int layout, int p, size_t size)
 {
-    out->decode = waves * search->phases.decode_total[index];
+    return ((size_t)layout * (size_t)search->problem->pass_count + (size_t)p) *
+               search->phases.size_count +
+           size;
+}
+
+static size_t decode_at(const struct search *search, int layout, bool is_packed, size_t size)
+{
+    return ((size_t)layout * 2 + is_packed) * search->phases.size_count + size;
+}
+
+static void refilled_take(struct plan_candidate *out, const struct search *search, int decode,
+                          int w)
+{
+    const struct phase_table *phases = &search->phases;
+    size_t waves = (size_t)search->problem->wave_count;
+    size_t at = ((size_t)decode * 2 + out->layouts.decode_is_packed) * waves + (size_t)w;
+    out->decode = phases->refilled_total[at];
+    out->decode_cost = phases->refilled[at];
+}
+
+/* Decode of waves into which nobody comes. */
+static void waves_take(struct plan_candidate *out, const struct search *search, int decode,
+                       bool is_packed, int w)
+{
+    const struct phase_table *phases = &search->phases;
+    out->decode = 0;
     out->decode_cost = (struct pass_cost){{0}};
-    pass_cost_add(&out->decode_cost, &search->phases.decode[index], waves);
+    for (int part = 2 * w; part < 2 * w + WAVE_PARTS; part++) {
+        if (phases->times[part] == 0)
+            continue;
+        size_t at = decode_at(search, decode, is_packed, phases->size_of[part]);
+        out->decode += phases->times[part] * phases->decode_total[at];
+        pass_cost_add(&out->decode_cost, &phases->decode[at], phases->times[part]);
+    }
 }
 
 /* In place of a change of layout, where that is sooner done. */
-static void stay(struct plan_candidate *out, const struct search *search, int decode, double waves)
+static void stay(struct plan_candidate *out, const struct search *search, int prefill, int w)
 {
-    double staying = waves * search->phases.decode_total[decode];
-    if (!(staying < out->decode + out->transition + out->way_back))
-        return;
-    decode_take(out, search, decode, waves);
-    out->transition = out->way_back = 0;
-    out->stays = 1;
+    struct plan_candidate staying = *out;
+    waves_take(&staying, search, prefill, false, w);
+    staying.transition = staying.way_back = 0;
+    staying.stays = 1;
+    if (plan_candidate_total(&staying) < plan_candidate_total(out))
+        *out = staying;
 }
 
-/* Seconds of the batch with one pass size and wave; those of its parts go to `out`. */
-static double price(struct plan_candidate *out, const struct search *search, int prefill,
-                    int decode, int p, int w)
+static void prefill_take(struct plan_candidate *out, const struct search *search, int prefill,
+                         int p, int w)
+{
+    const struct phase_table *phases = &search->phases;
+    out->prefill = 0;
+    out->prefill_cost = (struct pass_cost){{0}};
+    for (int part = 2 * w; part < 2 * w + WAVE_PARTS; part++) {
+        if (phases->times[part] == 0)
+            continue;
+        size_t at = prefill_at(search, prefill, p, phases->size_of[part]);
+        out->prefill += phases->times[part] * phases->prefill_total[at];
+        pass_cost_add(&out->prefill_cost, &phases->prefill[at].cost, phases->times[part]);
+    }
+}
+
+/* What a change costs beyond the passes of each wave: those of the rest hide less. */
+static void change_take(struct plan_candidate *out, const struct search *search, int prefill,
+                        int decode, int p, int w)
 {
     const struct plan_problem *problem = search->problem;
-    int64_t wave =
-        problem->waves[w] < problem->load.sequences ? problem->waves[w] : problem->load.sequences;
-    double waves = ceil((double)problem->load.sequences / (double)wave);
-    int first = (prefill * problem->pass_count + p) * problem->wave_count + w;
-    bool moves = out->way != PLAN_NONE && out->way != PLAN_KEEP;
-    int second =
-        ((decode * 2 + out->layouts.decode_is_packed) * problem->wave_count + w) * 2 + moves;
-    double back = layer_back(search, prefill, decode, out->way);
-    double layers = (double)problem->shape->moe_layer_count;
+    const struct phase_table *phases = &search->phases;
+    double layers = (double)problem->shape->moe_layer_count, changes = 0;
+    bool is_packed = out->layouts.decode_is_packed;
     struct hiding hiding = {
         .layers = problem->shape->moe_layer_count,
         .spares = 1,
         .is_beside = out->way != PLAN_RESHARD,
-        .layer = layer_seconds(search, prefill, decode, out->layouts.decode_is_packed, out->way),
+        .layer = layer_seconds(search, prefill, decode, is_packed, out->way),
         .layer_link = layer_link_seconds(search, prefill, decode, out->way),
-        .exchanging = exchange_seconds(&search->phases.prefill[first].cost),
-        .link_sharing = profile_link_sharing(search->problem->profile),
-        .prefill = search->phases.prefill_total[first],
-        .last_pass = search->phases.prefill[first].last_pass,
-        .decode_layer = decode_layer_seconds(search, search->phases.decode_total[second - moves]),
+        .link_sharing = profile_link_sharing(problem->profile),
     };
-    double ways_back = waves - !problem->is_queue;
-    out->prefill = waves * hiding.prefill;
-    out->transition = moves ? waves * hiding_exposed(&hiding) : 0;
-    out->way_back = moves && ways_back > 0 ? ways_back * layers * back : 0;
-    out->prefill_cost = (struct pass_cost){{0}};
-    pass_cost_add(&out->prefill_cost, &search->phases.prefill[first].cost, waves);
-    decode_take(out, search, second, waves);
-    if (moves && problem->may_stay)
-        stay(out, search, (prefill * 2 * problem->wave_count + w) * 2 + 1, waves);
+    out->transition = 0;
+    for (int part = 2 * w; part < 2 * w + WAVE_PARTS; part++) {
+        if (phases->times[part] == 0)
+            continue;
+        size_t first = prefill_at(search, prefill, p, phases->size_of[part]);
+        size_t second = decode_at(search, decode, is_packed, phases->size_of[part]);
+        hiding.prefill = phases->prefill_total[first];
+        hiding.last_pass = phases->prefill[first].last_pass;
+        hiding.exchanging = exchange_seconds(&phases->prefill[first].cost);
+        hiding.decode_layer = phases->step[second] / (double)problem->shape->layer_count;
+        out->transition += phases->times[part] * hiding_exposed(&hiding);
+        changes += phases->times[part];
+    }
+    double ways_back = changes - !problem->is_queue;
+    out->way_back =
+        ways_back > 0 ? ways_back * layers * layer_back(search, prefill, decode, out->way) : 0;
+}
+
+/* Seconds of the batch with one pass size and wave; those of its parts go to `out`. Where nothing
+ * moves, others come for those that end (src/engine/generator_admission.c). */
+static double price(struct plan_candidate *out, const struct search *search, int prefill,
+                    int decode, int p, int w)
+{
+    prefill_take(out, search, prefill, p, w);
+    if (!plan_way_moves(out->way)) {
+        refilled_take(out, search, decode, w);
+        return plan_candidate_total(out);
+    }
+    waves_take(out, search, decode, out->layouts.decode_is_packed, w);
+    change_take(out, search, prefill, decode, p, w);
+    if (search->problem->may_stay)
+        stay(out, search, prefill, w);
     return plan_candidate_total(out);
+}
+
+/* As many sequences at a time as there are, or may be chosen. */
+static int64_t wave_of(const struct plan_problem *problem, int w)
+{
+    int64_t all = problem->load.sequences;
+    return problem->waves[w] < all ? problem->waves[w] : all;
 }
 
 static bool fits(struct plan_candidate *candidate, const struct search *search, int p, int w)
 {
     const struct plan_problem *problem = search->problem;
-    int64_t wave =
-        problem->waves[w] < problem->load.sequences ? problem->waves[w] : problem->load.sequences;
+    int64_t wave = wave_of(problem, w);
     candidate->memory = problem->memory(problem->memory_context, &candidate->layouts,
                                         plan_way_room(candidate->way), problem->passes[p], wave);
     candidate->pass_tokens = problem->passes[p];
@@ -319,37 +385,113 @@ static void layouts_list(struct search *search)
     }
 }
 
+static size_t size_place(struct phase_table *phases, int64_t size)
+{
+    size_t at = 0;
+    while (at < phases->size_count && phases->sizes[at] != size)
+        at++;
+    if (at == phases->size_count)
+        phases->sizes[phases->size_count++] = size;
+    return at;
+}
+
+static enum status sizes_find(struct phase_table *phases, const struct plan_problem *problem,
+                              struct error *err)
+{
+    size_t most = WAVE_PARTS * (size_t)problem->wave_count;
+    const char *what = "the plans";
+    TRY(memory_get((void **)&phases->sizes, most, sizeof *phases->sizes, what, err));
+    TRY(memory_get((void **)&phases->size_of, most, sizeof *phases->size_of, what, err));
+    TRY(memory_get((void **)&phases->times, most, sizeof *phases->times, what, err));
+    for (int w = 0; w < problem->wave_count; w++) {
+        int64_t wave = wave_of(problem, w), rest = problem->load.sequences % wave;
+        size_t *size_of = phases->size_of + WAVE_PARTS * w;
+        double *times = phases->times + WAVE_PARTS * w;
+        size_of[WAVE_WHOLE] = size_place(phases, wave);
+        times[WAVE_WHOLE] = (double)(problem->load.sequences / wave);
+        if (rest == 0)
+            continue;
+        size_of[WAVE_REST] = size_place(phases, rest);
+        times[WAVE_REST] = 1;
+    }
+    return STATUS_OK;
+}
+
+static void prefill_price(struct search *search, size_t layouts)
+{
+    const struct plan_problem *problem = search->problem;
+    struct phase_table *phases = &search->phases;
+    size_t passes = (size_t)problem->pass_count, sizes = phases->size_count;
+    for (size_t i = 0; i < layouts * passes * sizes; i++) {
+        phases->prefill[i] =
+            plan_prefill_cost(problem, &search->layouts[i / sizes / passes],
+                              problem->passes[i / sizes % passes], phases->sizes[i % sizes]);
+        phases->prefill_total[i] = pass_cost_total(&phases->prefill[i].cost);
+    }
+}
+
+static void decode_price(struct search *search, size_t layouts)
+{
+    const struct plan_problem *problem = search->problem;
+    struct phase_table *phases = &search->phases;
+    size_t sizes = phases->size_count;
+    double steps = (double)(problem->load.output_tokens - 1);
+    for (size_t i = 0; i < layouts * 2 * sizes; i++) {
+        const struct layout *layout = &search->layouts[i / sizes / 2];
+        int64_t size = phases->sizes[i % sizes];
+        bool is_packed = i / sizes % 2 == 1;
+        struct pass_cost mean = plan_decode_cost(problem, layout, is_packed, size);
+        phases->step[i] = steps > 0 ? pass_cost_total(&mean) / steps : 0;
+        phases->decode[i] = problem->mix_count <= 1
+                                ? mean
+                                : plan_wave_decode_cost(problem, layout, is_packed, size);
+        phases->decode_total[i] = pass_cost_total(&phases->decode[i]);
+    }
+}
+
+/* Sequences of one length end together, so that others come as a wave does. */
+static struct pass_cost refilled_of(const struct search *search, int layout, bool is_packed, int w)
+{
+    const struct plan_problem *problem = search->problem;
+    struct plan_candidate waves;
+    if (problem->mix_count > 1)
+        return plan_refilled_decode_cost(problem, &search->layouts[layout], is_packed,
+                                         wave_of(problem, w));
+    waves_take(&waves, search, layout, is_packed, w);
+    return waves.decode_cost;
+}
+
+static void refilled_price(struct search *search, size_t layouts)
+{
+    struct phase_table *phases = &search->phases;
+    size_t waves = (size_t)search->problem->wave_count;
+    for (size_t i = 0; i < layouts * 2 * waves; i++) {
+        phases->refilled[i] =
+            refilled_of(search, (int)(i / waves / 2), i / waves % 2 == 1, (int)(i % waves));
+        phases->refilled_total[i] = pass_cost_total(&phases->refilled[i]);
+    }
+}
+
 static enum status phases_price(struct search *search, struct error *err)
 {
     const struct plan_problem *problem = search->problem;
     struct phase_table *phases = &search->phases;
-    size_t layouts = (size_t)search->layout_count, waves = (size_t)problem->wave_count;
-    size_t first = layouts * (size_t)problem->pass_count * waves, second = layouts * 2 * waves * 2;
     const char *what = "the plans";
+    TRY(sizes_find(phases, problem, err));
+    size_t layouts = (size_t)search->layout_count;
+    size_t first = layouts * (size_t)problem->pass_count * phases->size_count;
+    size_t second = layouts * 2 * phases->size_count;
+    size_t third = layouts * 2 * (size_t)problem->wave_count;
     TRY(memory_get((void **)&phases->prefill, first, sizeof *phases->prefill, what, err));
     TRY(memory_get((void **)&phases->prefill_total, first, sizeof(double), what, err));
     TRY(memory_get((void **)&phases->decode, second, sizeof *phases->decode, what, err));
     TRY(memory_get((void **)&phases->decode_total, second, sizeof(double), what, err));
-    for (size_t i = 0; i < first; i++) {
-        int64_t wave = problem->waves[i % waves];
-        int64_t pass_tokens = problem->passes[i / waves % (size_t)problem->pass_count];
-        wave = wave < problem->load.sequences ? wave : problem->load.sequences;
-        phases->prefill[i] = plan_prefill_cost(
-            problem, &search->layouts[i / waves / (size_t)problem->pass_count], pass_tokens, wave);
-        phases->prefill_total[i] = pass_cost_total(&phases->prefill[i].cost);
-    }
-    for (size_t i = 0; i < second; i++) {
-        int64_t wave = problem->waves[i / 2 % waves];
-        const struct layout *layout = &search->layouts[i / 2 / waves / 2];
-        bool is_packed = i / 2 / waves % 2 == 1, is_closed = i % 2 == 1;
-        wave = wave < problem->load.sequences ? wave : problem->load.sequences;
-        if (is_closed && problem->mix_count <= 1)
-            phases->decode[i] = phases->decode[i - 1];
-        else
-            phases->decode[i] = (is_closed ? plan_wave_decode_cost
-                                           : plan_decode_cost)(problem, layout, is_packed, wave);
-        phases->decode_total[i] = pass_cost_total(&phases->decode[i]);
-    }
+    TRY(memory_get((void **)&phases->step, second, sizeof(double), what, err));
+    TRY(memory_get((void **)&phases->refilled, third, sizeof *phases->refilled, what, err));
+    TRY(memory_get((void **)&phases->refilled_total, third, sizeof(double), what, err));
+    prefill_price(search, layouts);
+    decode_price(search, layouts);
+    refilled_price(search, layouts);
     return STATUS_OK;
 }
 
@@ -439,10 +581,16 @@ static void statics_find(struct plan_table *table, const struct plan_problem *pr
 
 static void phases_free(struct phase_table *phases)
 {
+    memory_free(phases->sizes);
+    memory_free(phases->size_of);
+    memory_free(phases->times);
     memory_free(phases->prefill);
     memory_free(phases->prefill_total);
     memory_free(phases->decode);
     memory_free(phases->decode_total);
+    memory_free(phases->step);
+    memory_free(phases->refilled);
+    memory_free(phases->refilled_total);
 }
 
 static enum status search_run(struct search *search, struct error *err)

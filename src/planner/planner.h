@@ -17,6 +17,13 @@ enum plan_way { PLAN_NONE, PLAN_KEEP, PLAN_RESHARD, PLAN_UPLOAD, PLAN_RELOAD, PL
 /* "none" (one layout for both phases), "keep", "reshard", "upload", "reload". */
 extern const char *const plan_way_names[PLAN_WAY_COUNT];
 
+/* Weights move between the phases, so that sequences run in waves; else others come for those that
+ * end. */
+static inline bool plan_way_moves(enum plan_way way)
+{
+    return way != PLAN_NONE && way != PLAN_KEEP;
+}
+
 /* Sequences of one length. */
 struct plan_load {
     int64_t sequences;
@@ -53,8 +60,8 @@ struct plan_problem {
     struct expert_type native, backup;
     struct routing routing;
     struct plan_load load;
-    /* [mix_count], of rising output_tokens: the same sequences by their lengths, of which `load`
-     * has the means; 0: all are of one length. */
+    /* [mix_count <= 16], of rising output_tokens: the same sequences by their lengths, of which
+     * `load` has the means; 0: all are of one length. */
     const struct plan_load *mix;
     int mix_count;
     bool may_stay; /* waves may decode as prefill has the experts, where a change costs more than it
@@ -148,13 +155,18 @@ struct prefill_cost plan_prefill_cost(const struct plan_problem *problem,
                                       const struct layout *layout, int64_t pass_tokens,
                                       int64_t wave);
 
-/* All steps of decode of `wave` sequences, in the place of each of which another comes when it has
- * ended: all of the mean length. */
+/* All steps of decode of `wave` sequences of the mean length, which begin together. */
 struct pass_cost plan_decode_cost(const struct plan_problem *problem, const struct layout *layout,
                                   bool is_packed, int64_t wave);
 
 /* The same where nobody comes: with a mix, fewer and fewer of them, until the longest has ended. */
 struct pass_cost plan_wave_decode_cost(const struct plan_problem *problem,
                                        const struct layout *layout, bool is_packed, int64_t wave);
+
+/* Of the whole batch where another comes for each that has ended, up to `wave` at a time, those
+ * with the longest answers first; in the end fewer and fewer of them (planner/turns.h). */
+struct pass_cost plan_refilled_decode_cost(const struct plan_problem *problem,
+                                           const struct layout *layout, bool is_packed,
+                                           int64_t wave);
 
 #endif

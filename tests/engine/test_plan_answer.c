@@ -149,6 +149,36 @@ Test(plan_answer, short_answers_stay_where_a_change_is_dear, .init = open_subjec
     plan_answer_deinit(&some);
 }
 
+/* Others come for those that end, of whatever class they are. */
+Test(plan_answer, plans_that_move_nothing_have_no_classes, .init = open_subject,
+     .fini = close_subject)
+{
+    const struct plan_load loads[] = {{25, 8, 20}, {9, 8, 240}};
+    struct plan_subject alone;
+    struct plan_table one;
+    struct error err;
+    struct plan_answer answer = ask(loads, 2);
+    cr_assert_eq(answer.classes.count, 2);
+    subject.mix = loads;
+    subject.mix_count = 2;
+    cr_assert_eq(plan_subject_init(&alone, &subject, &err), STATUS_OK);
+    cr_assert_eq(plan_find(&one, &alone.problem, &err), STATUS_OK);
+    int unmoved = 0;
+    for (int i = 0; i < one.count; i++) {
+        const struct plan_candidate *of_all = &one.candidates[i];
+        const struct plan_candidate *found = &answer.table.candidates[i];
+        if (of_all->verdict != PLAN_POSSIBLE)
+            continue;
+        bool is_same = plan_candidate_total(found) == plan_candidate_total(of_all);
+        cr_assert_eq(is_same, !plan_way_moves(of_all->way));
+        unmoved += is_same;
+    }
+    cr_assert_gt(unmoved, 0);
+    cr_assert_eq(answer.table.static_tp, one.static_tp);
+    plan_table_deinit(&one);
+    plan_answer_deinit(&answer);
+}
+
 Test(plan_answer, of_one_length_is_plan_find, .init = open_subject, .fini = close_subject)
 {
     struct plan_answer answer = ask((const struct plan_load[]){{20, 8, 20}}, 1);

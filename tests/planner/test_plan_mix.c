@@ -5,6 +5,7 @@
  *   answers   make the classes where prompts do not matter: none twice as long as others
  *   waves     decode of a mixed wave is the sum of its steps, each by who is left
  *   one       long answer of many is waited for once
+ *   others    come for those that end, where no layout changes
  *   alike     with a mix of one bin, or of equal ones, all costs what it does without
  *   together  a table added to another has the sums, and what is possible in both
  */
@@ -277,6 +278,39 @@ Test(plan_mix, a_mix_of_equals_is_none)
         cr_assert_float_eq(pass_cost_total(&wave) / pass_cost_total(&decode), 1, 1e-9);
         cr_assert_float_eq(pass_cost_total(&mixed.cost) / pass_cost_total(&prefill.cost), 1, 1e-9);
     }
+}
+
+static double refilled(struct test_problem *test, struct plan_load *mix, int64_t wave)
+{
+    struct layout layout = layout_of("tp4|tp4");
+    test->problem.mix = mix;
+    test->problem.mix_count = 2;
+    test->problem.load = plan_loads_mean(mix, 2, CONTEXT);
+    struct pass_cost cost = plan_refilled_decode_cost(&test->problem, &layout, false, wave);
+    return pass_cost_total(&cost);
+}
+
+/* Where nobody is left to come it is a wave; one more waits for a place, not for a wave's end; and
+ * of many all steps are of as many as there are places. */
+Test(plan_mix, others_come_for_those_that_end)
+{
+    struct plan_load mix[] = {{96, 40, 20}, {32, 40, 400}};
+    struct test_problem test;
+    struct layout layout = layout_of("tp4|tp4");
+    problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                   &(struct simple_box){4, 1e12, 1e11, 1e9, 1e-5});
+    double all = refilled(&test, mix, 128);
+    struct pass_cost wave = plan_wave_decode_cost(&test.problem, &layout, false, 128);
+    cr_assert_float_eq(all / pass_cost_total(&wave), 1, 1e-9);
+    mix[0].sequences++;
+    cr_assert_float_eq(refilled(&test, mix, 128) / all, 1, 0.02);
+    mix[0].sequences = 9600;
+    mix[1].sequences = 3200;
+    all = refilled(&test, mix, 128);
+    struct pass_cost mean = plan_decode_cost(&test.problem, &layout, false, 128);
+    double steps = (9600 * 19.0 + 3200 * 399.0) / 128;
+    double step = pass_cost_total(&mean) / (double)(test.problem.load.output_tokens - 1);
+    cr_assert_float_eq(all / (steps * step), 1, 0.01);
 }
 
 /* Attention sees the squares of the prompts' lengths, which the mean's square is less than. */

@@ -467,6 +467,90 @@ Test(planner, a_static_plan_has_no_transition_and_a_queue_pays_the_way_back)
     plan_table_deinit(&table);
 }
 
+/* ---- Waves ----------------------------------------------------------------------------------- */
+
+static void table_of(struct plan_table *table, struct test_problem *test, int64_t sequences)
+{
+    test->problem.load.sequences = sequences;
+    table_find(table, test);
+}
+
+static void check_sum(const struct plan_candidate *sum, const struct plan_candidate *one,
+                      const struct plan_candidate *other, double times)
+{
+    char text[LAYOUT_TEXT_BYTES];
+    plan_layouts_format(text, &sum->layouts);
+    cr_assert_eq(sum->verdict, one->verdict);
+    if (sum->verdict != PLAN_POSSIBLE)
+        return;
+    double of_all[][3] = {
+        {sum->prefill, one->prefill, other->prefill},
+        {sum->transition, one->transition, other->transition},
+        {sum->decode, one->decode, other->decode},
+        {sum->way_back, one->way_back, other->way_back},
+        {pass_cost_total(&sum->prefill_cost), one->prefill, other->prefill},
+        {pass_cost_total(&sum->decode_cost), one->decode, other->decode},
+    };
+    for (size_t i = 0; i < sizeof of_all / sizeof *of_all; i++) {
+        double expected = times * of_all[i][1] + of_all[i][2];
+        cr_assert(fabs(of_all[i][0] - expected) <= 1e-9 * expected,
+                  "%s by %s: %g, not %g, of part %zu", text, plan_way_names[sum->way], of_all[i][0],
+                  expected, i);
+    }
+}
+
+/* A batch takes what its whole waves take, and what a batch of the rest would. */
+Test(planner, the_last_wave_is_of_those_who_are_left)
+{
+    static const int64_t rests[] = {1, 44, 255};
+    struct test_problem test;
+    struct plan_table whole, rest, both;
+    problem_simple(&test, &model_shapes[QWEN15_MOE_A27B].shape,
+                   &(struct simple_box){4, 1e13, 1e11, 1e9, 1e-5});
+    test.problem.load = (struct plan_load){256, 512, 64};
+    test.problem.is_queue = true; /* each wave has a way back */
+    test.waves[0] = 256;
+    for (size_t i = 0; i < sizeof rests / sizeof *rests; i++) {
+        table_of(&whole, &test, 256);
+        table_of(&rest, &test, rests[i]);
+        table_of(&both, &test, 3 * 256 + rests[i]);
+        for (int c = 0; c < both.count; c++)
+            check_sum(&both.candidates[c], &whole.candidates[c], &rest.candidates[c], 3);
+        double now = plan_candidate_total(&both.candidates[both.static_tp]);
+        double before = plan_candidate_total(&whole.candidates[both.static_tp]);
+        cr_assert(rests[i] > 1 || now < 3.1 * before, "one more costs %g waves", now / before - 3);
+        plan_table_deinit(&whole);
+        plan_table_deinit(&rest);
+        plan_table_deinit(&both);
+    }
+}
+
+Test(planner, waves_that_come_out_even_are_alike)
+{
+    struct test_problem test;
+    struct plan_table one, four;
+    problem_simple(&test, &model_shapes[QWEN15_MOE_A27B].shape,
+                   &(struct simple_box){4, 1e13, 1e11, 1e9, 1e-5});
+    test.problem.load = (struct plan_load){64, 512, 64};
+    test.waves[0] = 64;
+    test.problem.is_queue = true;
+    table_of(&one, &test, 64);
+    table_of(&four, &test, 256);
+    struct plan_candidate nothing = {.verdict = PLAN_POSSIBLE};
+    for (int c = 0; c < four.count; c++)
+        check_sum(&four.candidates[c], &one.candidates[c], &nothing, 4);
+    plan_table_deinit(&one);
+    plan_table_deinit(&four);
+    /* The last one's way back is not gone where nobody comes. */
+    test.problem.is_queue = false;
+    table_of(&one, &test, 65);
+    table_of(&four, &test, 64);
+    cr_assert_gt(candidate_of(&one, "tp4|ep4>tp4", PLAN_RESHARD)->way_back, 0);
+    cr_assert_eq(candidate_of(&four, "tp4|ep4>tp4", PLAN_RESHARD)->way_back, 0);
+    plan_table_deinit(&one);
+    plan_table_deinit(&four);
+}
+
 /* The same problem, the same table. */
 Test(planner, is_a_pure_function)
 {

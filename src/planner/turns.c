@@ -1,0 +1,115 @@
+#include "planner/turns.h"
+
+#include <math.h>
+
+/* Places that are free at the same step. A load makes at most one more of them: where its last
+ * sequences take some of those that are free first. */
+struct places {
+    int64_t count;
+    int64_t end;                     /* steps, until they are free */
+    int64_t last_steps, last_prompt; /* of the sequence that is there then */
+};
+
+struct row {
+    struct places of[TURNS_LOADS_MAX + 2]; /* of rising end */
+    int count;
+};
+
+static void sort(struct row *row)
+{
+    for (int i = 1; i < row->count; i++) {
+        struct places moved = row->of[i];
+        int at = i;
+        for (; at > 0 && row->of[at - 1].end > moved.end; at--)
+            row->of[at] = row->of[at - 1];
+        row->of[at] = moved;
+    }
+}
+
+static void lengthen(struct places *places, const struct plan_load *load, int64_t rounds)
+{
+    places->last_steps = load->output_tokens - 1;
+    places->last_prompt = load->prompt_tokens;
+    places->end += rounds * places->last_steps;
+}
+
+/* Less than one for each of the places that are free before any would be free again. */
+static void rest_place(struct row *row, const struct plan_load *load, int64_t rest)
+{
+    int i = 0;
+    for (; rest >= row->of[i].count; i++) {
+        rest -= row->of[i].count;
+        lengthen(&row->of[i], load, 1);
+    }
+    if (rest == 0)
+        return;
+    ASSERT(row->count < TURNS_LOADS_MAX + 2);
+    struct places *taken = &row->of[row->count++];
+    *taken = row->of[i];
+    taken->count = rest;
+    row->of[i].count -= rest;
+    lengthen(taken, load, 1);
+}
+
+/* Places that are free within the steps of one answer are taken in turn, until they meet the next.
+ */
+static void load_place(struct row *row, const struct plan_load *load)
+{
+    int64_t left = load->sequences, steps = load->output_tokens - 1;
+    while (steps > 0 && left > 0) {
+        int64_t first = row->of[0].end, together = 0, rounds;
+        int kinds = 0;
+        for (; kinds < row->count && row->of[kinds].end - first < steps; kinds++)
+            together += row->of[kinds].count;
+        rounds = left / together;
+        if (rounds == 0) {
+            rest_place(row, load, left);
+            sort(row);
+            return;
+        }
+        if (kinds < row->count && (row->of[kinds].end - first) / steps < rounds)
+            rounds = (row->of[kinds].end - first) / steps;
+        for (int i = 0; i < kinds; i++)
+            lengthen(&row->of[i], load, rounds);
+        left -= rounds * together;
+        sort(row);
+    }
+}
+
+/* Who is still there after `now` steps. */
+static struct stretch stretch_from(const struct row *row, int64_t now)
+{
+    struct stretch stretch = {0};
+    double tokens = 0;
+    for (int i = row->count - 1; i >= 0 && row->of[i].end > now; i--) {
+        const struct places *places = &row->of[i];
+        int64_t done = now - (places->end - places->last_steps);
+        stretch.running += places->count;
+        stretch.steps = places->end - now;
+        tokens += (double)places->count * (double)(places->last_prompt + done);
+    }
+    if (stretch.running > 0)
+        stretch.context_tokens = (int64_t)ceil(tokens / (double)stretch.running);
+    return stretch;
+}
+
+void turns_take(struct turns *out, const struct plan_load *loads, int count, int64_t places)
+{
+    struct row row = {.of = {{.count = places}}, .count = 1};
+    ASSERT(count >= 1 && count <= TURNS_LOADS_MAX && places >= 1);
+    *out = (struct turns){0};
+    for (int i = count - 1; i >= 0; i--)
+        load_place(&row, &loads[i]);
+    for (int i = 0; i < row.count; i++) {
+        int64_t begin = row.of[i].end - row.of[i].last_steps;
+        out->full_steps = begin > out->full_steps ? begin : out->full_steps;
+    }
+    int64_t now = out->full_steps;
+    for (;;) {
+        struct stretch stretch = stretch_from(&row, now);
+        if (stretch.running == 0)
+            return;
+        out->tail[out->tail_count++] = stretch;
+        now += stretch.steps;
+    }
+}

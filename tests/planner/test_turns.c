@@ -1,0 +1,112 @@
+/* Who decodes at which step, where others come for those that end: against a schedule that places
+ * sequence by sequence. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/random.h"
+#include "planner/turns.h"
+
+TestSuite(turns, .timeout = 60);
+
+static uint64_t test_seed(void)
+{
+    const char *seed = getenv("PHASOR_TEST_SEED");
+    return seed == NULL ? 0 : strtoull(seed, NULL, 10);
+}
+
+#define STEPS_MAX  4096
+#define PLACES_MAX 64
+
+/* Sequences and tokens in their caches, at each step. */
+struct schedule {
+    int64_t running[STEPS_MAX], tokens[STEPS_MAX];
+    int64_t full_steps;
+};
+
+/* The longest first, each to the place that is free first. */
+static void schedule_make(struct schedule *out, const struct plan_load *loads, int count,
+                          int64_t places)
+{
+    int64_t end[PLACES_MAX] = {0};
+    *out = (struct schedule){.full_steps = 0};
+    for (int i = count - 1; i >= 0; i--) {
+        for (int64_t s = 0; s < loads[i].sequences; s++) {
+            int64_t steps = loads[i].output_tokens - 1;
+            int first = 0;
+            for (int p = 1; p < places; p++)
+                first = end[p] < end[first] ? p : first;
+            cr_assert_leq(end[first] + steps, STEPS_MAX);
+            if (steps > 0 && end[first] > out->full_steps)
+                out->full_steps = end[first];
+            for (int64_t t = 0; t < steps; t++) {
+                out->running[end[first] + t]++;
+                out->tokens[end[first] + t] += loads[i].prompt_tokens + t;
+            }
+            end[first] += steps;
+        }
+    }
+}
+
+static void check_turns(const struct plan_load *loads, int count, int64_t places)
+{
+    static struct schedule schedule;
+    struct turns turns;
+    schedule_make(&schedule, loads, count, places);
+    turns_take(&turns, loads, count, places);
+    cr_assert_eq(turns.full_steps, schedule.full_steps, "%d full steps, not %d",
+                 (int)turns.full_steps, (int)schedule.full_steps);
+    for (int64_t step = 0; step < turns.full_steps; step++)
+        cr_assert_eq(schedule.running[step], places);
+    int64_t now = turns.full_steps;
+    for (int i = 0; i < turns.tail_count; i++) {
+        const struct stretch *stretch = &turns.tail[i];
+        cr_assert_gt(stretch->steps, 0);
+        double tokens = (double)schedule.tokens[now] / (double)stretch->running;
+        cr_assert_eq(stretch->context_tokens, (int64_t)ceil(tokens));
+        for (int64_t end = now + stretch->steps; now < end; now++)
+            cr_assert_eq(schedule.running[now], stretch->running, "step %d", (int)now);
+    }
+    cr_assert_eq(schedule.running[now], 0);
+}
+
+Test(turns, are_those_of_a_schedule)
+{
+    struct random random = {.seed = test_seed()};
+    for (int round = 0; round < 500; round++) {
+        struct plan_load loads[8];
+        int count = 1 + (int)random_below(&random, 8);
+        int64_t output = 1 + (int64_t)random_below(&random, 8);
+        for (int i = 0; i < count; i++) {
+            loads[i] = (struct plan_load){1 + (int64_t)random_below(&random, 40),
+                                          1 + (int64_t)random_below(&random, 200), output};
+            output += (int64_t)random_below(&random, round % 2 == 0 ? 4 : 60);
+        }
+        check_turns(loads, count, 7 + (int64_t)random_below(&random, PLACES_MAX - 6));
+    }
+}
+
+/* What a rest is: of answers of one length a wave by itself. */
+Test(turns, of_one_length_are_waves)
+{
+    struct turns turns;
+    turns_take(&turns, &(struct plan_load){300, 50, 21}, 1, 256);
+    cr_assert_eq(turns.full_steps, 20);
+    cr_assert_eq(turns.tail_count, 1);
+    cr_assert_eq(turns.tail[0].running, 44);
+    cr_assert_eq(turns.tail[0].steps, 20);
+    cr_assert_eq(turns.tail[0].context_tokens, 50);
+    turns_take(&turns, &(struct plan_load){300, 50, 1}, 1, 256);
+    cr_assert_eq(turns.full_steps + turns.tail_count, 0, "prefill's tokens are no steps");
+}
+
+/* Batches that no schedule could be made of one by one. */
+Test(turns, of_many_are_quick)
+{
+    static const struct plan_load loads[] = {
+        {1000000000, 10, 2}, {7, 10, 1000}, {1000000, 10, 1001}, {1, 10, 1000000}};
+    struct turns turns;
+    turns_take(&turns, loads, 4, 3);
+    cr_assert_gt(turns.full_steps, 600000000);
+    cr_assert_leq(turns.tail_count, 4);
+}
