@@ -244,7 +244,7 @@ static enum status memory_of_rank(uint64_t *out, const struct engine_params *par
     return STATUS_OK;
 }
 
-/* Also where no plan is chosen in the end: a file that is none is told. */
+/* Also where no plan is chosen in the end, or the record has it: a file that is none is told. */
 static enum status routing_find(struct routing *out, const struct auto_plan *plan,
                                 const struct engine_basis *basis, struct error *err)
 {
@@ -419,41 +419,61 @@ static enum status plan_with(struct auto_plan *plan, struct engine_choice *out,
     return status;
 }
 
+static void tell_unused(const struct engine_basis *basis, const char *flag, const char *path,
+                        const char *why)
+{
+    if (path != NULL)
+        log_write(&basis->params->log, LOG_WARNING, "%s %s is not used: %s", flag, path, why);
+}
+
+static void tell_no_experts(const struct auto_plan *plan, const struct engine_basis *basis)
+{
+    static const char why[] = "the model has no experts to lay out; the plan is static tensor "
+                              "parallelism, unless --plan names one";
+    tell_unused(basis, "--profile", plan->profile_path, why);
+    tell_unused(basis, "--routing", plan->routing_path, why);
+}
+
+/* By the times of this machine, where they were measured. */
+static enum status plan_by_profile(struct auto_plan *plan, struct engine_choice *out,
+                                   const struct routing *routing, const struct engine_basis *basis,
+                                   struct error *err)
+{
+    struct profile_file file;
+    bool fits;
+    TRY(auto_profile_read(&file, &fits, plan->profile_path, basis, err));
+    if (!fits) {
+        tell_unused(basis, "--routing", plan->routing_path,
+                    "no plan is chosen without a profile of this machine");
+        return STATUS_OK;
+    }
+    enum status status = plan_with(plan, out, &file.profile, routing, basis, err);
+    profile_file_deinit(&file);
+    return status;
+}
+
 enum status auto_plan_choose(void *context, struct engine_choice *out,
                              const struct engine_basis *basis, struct error *err)
 {
     struct auto_plan *plan = context;
     struct batch_staying staying;
-    struct profile_file file;
     struct routing routing;
-    bool fits;
+    bool has_experts = checkpoint_config(basis->checkpoint)->expert_count > 0;
     *out = (struct engine_choice){.is_made = false};
+    if (has_experts)
+        TRY(routing_find(&routing, plan, basis, err));
     TRY(auto_past_choose(out, &staying, plan->batch, basis, err));
+    if (out->is_made)
+        tell_unused(basis, "--routing", plan->routing_path,
+                    "the plan stands in the record of the run that is resumed");
     if (staying.bin_count > 0)
         return order_restore(plan, &staying, basis, err);
     if (out->is_made)
         return STATUS_OK;
-    if (checkpoint_config(basis->checkpoint)->expert_count == 0) {
-        if (plan->profile_path != NULL)
-            log_write(&basis->params->log, LOG_WARNING,
-                      "--profile %s is not used: the model has no experts to lay out; the plan is "
-                      "static tensor parallelism, unless --plan names one",
-                      plan->profile_path);
-        return STATUS_OK;
-    }
-    TRY(routing_find(&routing, plan, basis, err));
-    TRY(auto_profile_read(&file, &fits, plan->profile_path, basis, err));
-    if (!fits) {
-        if (plan->routing_path != NULL)
-            log_write(
-                &basis->params->log, LOG_WARNING,
-                "--routing %s is not used: no plan is chosen without a profile of this machine",
-                plan->routing_path);
-        return STATUS_OK;
-    }
-    enum status status = plan_with(plan, out, &file.profile, &routing, basis, err);
-    profile_file_deinit(&file);
-    return status;
+    if (has_experts)
+        return plan_by_profile(plan, out, &routing, basis, err);
+    tell_no_experts(plan, basis);
+    return STATUS_OK;
 }
 
 /* ---- Life ------------------------------------------------------------------------------------ */

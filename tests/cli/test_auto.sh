@@ -254,6 +254,15 @@ for way in "" --deterministic; do
         answers o | cmp -s - <(answers whole) || fail "resumed with $profile $way: other answers"
     done
 done
+head -n 7 whole >o
+expect 0 "resumed with counts" "${run[@]}" -o o --resume --deterministic --routing many.json
+has err "^warning: --routing many.json is not used: the plan stands in the record" "resumed with counts"
+for counts in few.json:2 in:1 absent.json:1; do
+    head -n 7 whole >o
+    expect "${counts#*:}" "resumed with ${counts%:*}" "${run[@]}" -o o --resume --deterministic --routing "${counts%:*}"
+    has err "${counts%:*}" "resumed with ${counts%:*}"
+    lines o 7 "resumed with ${counts%:*}"
+done
 : >o # nothing is left of it: it begins anew
 expect 0 "begun anew" "${run[@]}" -o o --resume --profile gathers.json --deterministic
 [ "$(plan_of o.phasor-run)" != "$begun" ] || fail "begun anew: by the plan of then"
