@@ -109,18 +109,15 @@ static enum status check_params(const struct phasor_model_params *params, struct
     return STATUS_OK;
 }
 
-/* `batch` has room for the caller's, completed. */
-static enum status plan_ask(struct auto_plan *plan, struct phasor_batch_params *batch,
+/* `batch` is NULL where there is none. */
+static enum status plan_ask(struct auto_plan *plan, const struct phasor_batch_params *batch,
                             const struct phasor_model_params *params, struct error *err)
 {
     plan->profile_path = params->profile_path;
     plan->routing_path = params->routing_path;
     plan->load = (struct plan_load){params->load.sequences, params->load.prompt_tokens,
                                     params->load.output_tokens};
-    if (params->batch == NULL)
-        return STATUS_OK;
-    TRY(api_complete(batch, sizeof *batch, params->batch, err));
-    if (batch->input_path == NULL)
+    if (batch != NULL && batch->input_path == NULL)
         return error_set(err, STATUS_INVALID_ARGUMENT, "the batch to plan for has no input file");
     plan->batch = batch;
     return STATUS_OK;
@@ -139,6 +136,8 @@ static enum status open_model(struct phasor_model *model, const struct phasor_mo
 {
     TRY(check_params(params, err));
     struct phasor_batch_params batch = phasor_batch_params_default();
+    if (params->batch != NULL)
+        TRY(api_complete(&batch, sizeof batch, params->batch, err));
     bool chooses = params->plan != NULL && strcmp(params->plan, PLAN_AUTO) == 0;
     bool is_auto = params->transition == PHASOR_TRANSITION_AUTO;
     struct engine_params engine = {
@@ -154,6 +153,7 @@ static enum status open_model(struct phasor_model *model, const struct phasor_mo
         .choose_context = &model->plan,
         .transition_is_auto = is_auto,
         .transition = is_auto ? WAY_KEEP : (enum way)(params->transition - 1),
+        .keeps_format = batch.deterministic,
         .backup_path = params->backup_path,
         .is_exact = params->policy == PHASOR_POLICY_EXACT,
         .needs_tokenizer = params->needs_tokenizer,
@@ -167,7 +167,7 @@ static enum status open_model(struct phasor_model *model, const struct phasor_mo
         .load_context = params->load_context,
     };
     if (chooses)
-        TRY(plan_ask(&model->plan, &batch, params, err));
+        TRY(plan_ask(&model->plan, params->batch == NULL ? NULL : &batch, params, err));
     TRY(engine_open(&model->engine, &engine, err));
     plan_forget(&model->plan);
     plan_layouts_format(model->plan_text, engine_layouts(model->engine));

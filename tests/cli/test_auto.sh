@@ -119,6 +119,13 @@ expect 0 "a backup" "$phasor" quantize "$model" -q
 expect 0 "with a backup" "${run[@]}" -o int4.2 --profile int4.json --summary-file int4.s
 plan_of int4.s | grep -q int4 || fail "a backup, and decode on $(plan_of int4.s)"
 has err "^note: decode runs on the experts of the INT4 backup, .*--policy exact forbids it" "with a backup"
+named=("${run[@]}" --plan "dp2|ep2>tp2" --backup "$(ls "$PHASOR_CACHE"/*.backup)" --overwrite -o named)
+expect 0 "a backup, auto" "${named[@]}"
+! grep -q "without effect" err || fail "a backup, auto: it is without effect"
+expect 0 "a backup, auto, deterministic" "${named[@]}" --deterministic
+has err "^warning: --backup is without effect: with --deterministic" "a backup, auto, deterministic"
+expect 0 "a backup, upload, deterministic" "${named[@]}" --deterministic --transition upload
+! grep -q "without effect" err || fail "a backup, upload, deterministic: it is without effect"
 expect 0 "a way that no INT4 comes by" "${run[@]}" -o int4.4 --profile int4.json --transition reshard
 ! grep -q "phasor quantize" err || fail "a way that no INT4 comes by: the cure is not one"
 
