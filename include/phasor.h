@@ -404,6 +404,8 @@ struct phasor_plan_params {
                                * profile */
     const char *routing_path; /* how often experts are chosen, counted in a run, in place of
                                * routing_deviation: as in phasor_model_params */
+    enum phasor_dtype expert_dtype; /* of routed experts, in both phases: AUTO (as dtype) or INT4,
+                                     * with which no plan decodes on a backup */
 };
 PHASOR_API struct phasor_plan_params phasor_plan_params_default(void);
 

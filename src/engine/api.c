@@ -87,10 +87,7 @@ struct phasor_model_params phasor_model_params_default(void)
 static enum status check_params(const struct phasor_model_params *params, struct error *err)
 {
     TRY(api_check_model(params->model, params->dtype, err));
-    if (params->expert_dtype != PHASOR_DTYPE_AUTO && params->expert_dtype != PHASOR_DTYPE_INT4)
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "expert_dtype: %d is neither PHASOR_DTYPE_AUTO nor PHASOR_DTYPE_INT4",
-                         (int)params->expert_dtype);
+    TRY(api_check_experts(params->expert_dtype, err));
     if (params->thread_count < 0)
         return error_set(err, STATUS_INVALID_ARGUMENT, "--threads must not be negative, found %d",
                          params->thread_count);
@@ -344,6 +341,7 @@ static enum status plan_params_make(struct plan_params *out,
                                     const struct phasor_plan_params *params, struct error *err)
 {
     TRY(api_check_model(params->model, params->dtype, err));
+    TRY(api_check_experts(params->expert_dtype, err));
     *out = (struct plan_params){
         .model = params->model,
         .revision = params->revision,
@@ -352,6 +350,7 @@ static enum status plan_params_make(struct plan_params *out,
         .input = params->input_path,
         .dtype_is_auto = params->dtype == PHASOR_DTYPE_AUTO,
         .dtype = params->dtype == PHASOR_DTYPE_FLOAT32 ? DTYPE_F32 : DTYPE_BF16,
+        .has_int4_experts = params->expert_dtype == PHASOR_DTYPE_INT4,
         .load = {params->sequences, params->prompt_tokens, params->output_tokens},
         .is_queue = params->is_queue,
         .allows_int4 = params->policy != PHASOR_POLICY_EXACT,

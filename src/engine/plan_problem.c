@@ -174,6 +174,19 @@ static void sizes_find(struct plan_subject *subject, const struct plan_subject_p
                                                                  : PASS_MOST);
 }
 
+/* As a run refuses them. */
+static enum status int4_check(const struct model_config *config, struct error *err)
+{
+    struct model_shape shape = weights_shape(config);
+    if (shape.hidden_dim % PACK_BLOCK != 0 || shape.expert_dim % PACK_BLOCK != 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--expert-dtype int4 needs a hidden size and a width of experts that are "
+                         "multiples of %d, found %lld and %lld; --expert-dtype auto takes them as "
+                         "they are",
+                         PACK_BLOCK, (long long)shape.hidden_dim, (long long)shape.expert_dim);
+    return STATUS_OK;
+}
+
 enum status plan_load_check(const struct plan_subject_params *params, struct error *err)
 {
     const struct plan_load *load = &params->load;
@@ -181,6 +194,8 @@ enum status plan_load_check(const struct plan_subject_params *params, struct err
     int64_t sequences = params->max_num_seqs == 0 ? 1 : params->max_num_seqs;
     int64_t tokens =
         params->max_num_batched_tokens == 0 ? sequences : params->max_num_batched_tokens;
+    if (params->has_int4_experts)
+        TRY(int4_check(params->config, err));
     TRY(run_limits_check(sequences, tokens, params->config, 1, err));
     if (load->prompt_tokens > most || load->output_tokens > most - load->prompt_tokens)
         return error_set(err, STATUS_INVALID_ARGUMENT,

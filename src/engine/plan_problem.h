@@ -62,7 +62,8 @@ struct plan_subject_params {
 enum status plan_subject_init(struct plan_subject *out, const struct plan_subject_params *params,
                               struct error *err) MUST_CHECK;
 
-/* The same, of config, load and the two limits alone: before anything is read or priced. */
+/* The same, of config, experts, load and the two limits alone: before anything is read or priced.
+ */
 enum status plan_load_check(const struct plan_subject_params *params, struct error *err) MUST_CHECK;
 
 #endif

@@ -263,7 +263,7 @@ static void tell_nothing_fits(struct text *out, const struct plan_problem *probl
         tell_plan(out, &would->pass_of);
     }
     if (would->int4_fits) {
-        text_append_format(out, ", or when run with --expert-dtype int4, in %s",
+        text_append_format(out, ", or with --expert-dtype int4, in %s",
                            SIZE_TEXT(plan_memory_total(&would->int4)));
         tell_plan(out, &would->int4_of);
     }

@@ -64,16 +64,18 @@ answers auto | cmp -s - answers || fail "in the cache: other answers"
 # What phasor plan says of the same load: the note has its numbers.
 read -r sequences prompt output < <(sed -n 's/^note: planned for \([0-9]*\) sequences of \([0-9]*\) prompt and \([0-9]*\) output.*/\1 \2 \3/p' err)
 [ "$sequences" = 12 ] && [ "$output" = 17 ] || fail "the load: $sequences sequences, $output output tokens"
-for profile in gathers exchanges; do
-    expect 0 "$profile" "${run[@]}" -o $profile --profile $profile.json --summary-file $profile.s
-    expect 0 "$profile, phasor plan" "$phasor" plan "$model" --box $profile.json --json --policy exact \
+for with in gathers exchanges gathers:int4 exchanges:int4; do
+    profile=${with%:*} flags=()
+    [ $with = $profile ] || flags=(--expert-dtype int4)
+    expect 0 "$with" "${run[@]}" -o $with --profile $profile.json --summary-file $profile.s "${flags[@]}"
+    expect 0 "$with, phasor plan" "$phasor" plan "$model" --box $profile.json --json --policy exact \
         --batch-size "$sequences" --prompt-len "$prompt" --output-len "$output" --memory 256MiB \
-        --max-num-batched-tokens 2048
+        --max-num-batched-tokens 2048 "${flags[@]}"
     jq -e --slurpfile s $profile.s '.plans[.best] as $b | $s[0] |
            .plan == $b.plan and (.transition // "none") == $b.way and
            (.predicted_prefill_s / $b.prefill_s - 1 | fabs) < 1e-9 and
            (.predicted_decode_s / $b.decode_s - 1 | fabs) < 1e-9' out >/dev/null ||
-        fail "$profile: the run is by another plan than phasor plan tells"
+        fail "$with: the run is by another plan than phasor plan tells"
 done
 [ "$(plan_of gathers.s)" != "$(plan_of exchanges.s)" ] || fail "two profiles, one plan"
 
