@@ -18,6 +18,7 @@
 #include "engine/batch_progress.h"
 #include "engine/engine_backup.h"
 #include "engine/plan_answer.h"
+#include "engine/plan_nothing.h"
 #include "engine/plan_problem.h"
 #include "engine/plan_source.h"
 #include "engine/routing_counts.h"
@@ -193,21 +194,36 @@ static void tell_order(const struct log_sink *log, const struct auto_plan *plan,
             plan->class_count, staying, gain);
 }
 
-static void tell_none(const struct log_sink *log, const struct plan_table *table,
-                      uint64_t memory_bytes)
+/* Nothing but a larger one would do. */
+static void append_no_cache(struct text *out, const struct plan_subject_params *params)
 {
-    for (int i = 0; i < table->count; i++) {
-        if (table->candidates[i].verdict != PLAN_UNKNOWN)
-            continue;
-        log_write(log, LOG_WARNING,
-                  "the profile has no times for a plan that fits, and static tensor parallelism is "
-                  "taken; phasor calibrate --overwrite measures anew");
-        return;
-    }
-    log_write(log, LOG_WARNING,
-              "no plan that can be run is predicted to fit into %s on each rank; static tensor "
-              "parallelism is tried",
-              SIZE_TEXT(memory_bytes));
+    text_append_format(out,
+                       "--kv-memory %s holds no sequence of %lld prompt and %lld output tokens",
+                       SIZE_TEXT(params->kv_bytes), (long long)params->load.prompt_tokens,
+                       (long long)params->load.output_tokens);
+}
+
+/* Of a question whose plans may none be taken; `table` is its answer. */
+static enum status tell_none(const struct plan_subject_params *params,
+                             const struct plan_table *table, const struct auto_limits *limits,
+                             struct error *err)
+{
+    struct plan_subject subject;
+    struct plan_remedies would;
+    struct text why = {0};
+    TRY(plan_subject_init(&subject, params, err));
+    plan_remedies_find(&would, &subject.problem, table, auto_can_run, limits);
+    if (params->kv_bytes > 0 && would.smallest != NULL &&
+        would.smallest->memory.cache >= PLAN_CACHE_BYTES_MOST)
+        append_no_cache(&why, params);
+    else
+        plan_nothing_append(&why, &subject.problem, table, &would);
+    enum status status = text_check(&why, "why there is no plan", err);
+    if (status == STATUS_OK)
+        log_write(&limits->engine->log, LOG_WARNING, "%s; static tensor parallelism is tried",
+                  why.bytes);
+    text_deinit(&why);
+    return status;
 }
 
 /* ---- The whole ------------------------------------------------------------------------------- */
@@ -400,7 +416,7 @@ static enum status plan_for(struct auto_plan *plan, struct engine_choice *out,
     if (answer.chosen >= 0)
         status = answer_use(plan, out, &answer, lengths, basis, err);
     else
-        tell_none(&basis->params->log, &answer.table, subject.memory_bytes);
+        status = tell_none(&subject, &answer.table, &limits, err);
     plan_answer_deinit(&answer);
     return status;
 }

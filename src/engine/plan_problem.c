@@ -92,15 +92,12 @@ static uint64_t activation_bytes(struct plan_subject *subject, struct plan_known
     return known->activations[pass][wave];
 }
 
-/* More than there can be is as good as the most: sums with it do not come round to little. */
-#define CACHE_BYTES_MOST ((uint64_t)1 << 60)
-
 static uint64_t cache_bytes(int64_t pages, uint64_t page_bytes)
 {
     uint64_t bytes;
-    return checked_mul(&bytes, (uint64_t)pages, page_bytes) && bytes < CACHE_BYTES_MOST
+    return checked_mul(&bytes, (uint64_t)pages, page_bytes) && bytes < PLAN_CACHE_BYTES_MOST
                ? bytes
-               : CACHE_BYTES_MOST;
+               : PLAN_CACHE_BYTES_MOST;
 }
 
 /* The cache keeps all positions of a sequence, also of layers with a sliding window: its pages are
@@ -117,7 +114,7 @@ static struct plan_memory memory_with(struct plan_subject *subject,
     uint64_t cache =
         cache_bytes(of_group * pages, kv_page_bytes(subject->config, layout, subject->dtype));
     if (subject->cache_bytes_max > 0 && cache > subject->cache_bytes_max)
-        cache = CACHE_BYTES_MOST; /* so that it does not fit */
+        cache = PLAN_CACHE_BYTES_MOST; /* so that it does not fit */
     return (struct plan_memory){
         .weights = resident_bytes(subject, layouts),
         .experts = known->experts,

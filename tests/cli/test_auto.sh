@@ -99,7 +99,14 @@ expect 3 "no row that can be run" "$phasor" run "$model" --devices cpu:2 -i wron
 "$example" empty.json 2
 jq '.collectives = []' empty.json >none.json
 expect 0 "a profile of no collective" "${run[@]}" -o untimed --profile none.json
-has err "^warning: the profile has no times for a plan that fits" "a profile of no collective"
+has err "^warning: the profile has no times for any plan that fits; .*--overwrite.*; static tensor parallelism is tried$" "a profile of no collective"
+jq '.work |= map(select(.dtype != "float32" or .kind == "rows"))' empty.json >measured.json # as a calibration does
+expect 0 "no times of float32" "${run[@]}" -o single --profile measured.json --dtype float32
+has err "^warning: the profile has no times for float32 weights: .*--dtype bfloat16" "no times of float32"
+! grep -q "overwrite" err || fail "no times of float32: to calibrate anew would not help"
+expect 0 "no times of float32, phasor plan" "$phasor" plan "$model" --box measured.json --dtype float32 --all
+has out "^The profile has no times for float32 weights: phasor calibrate measures bfloat16" "no times of float32, phasor plan"
+has out "unknown: the box's profile has no times for float32 weights$" "no times of float32, phasor plan"
 expect 1 "a profile that is not there" "${run[@]}" -o absent --profile absent.json
 has err "--profile: .*absent.json.*phasor calibrate -o absent.json makes one" "a profile that is not there"
 
@@ -111,6 +118,21 @@ for mebibytes in 44 48 52 56 64 72 80 88 96; do
         "${short[@]}" --profile $profile.json 2>err || fail "$profile in $mebibytes MiB: $(tail -1 err)"
     done
 done
+
+# The cures of phasor plan are a run's, too.
+tight=("$phasor" run "$model" --devices cpu:2 --memory 64MiB --max-num-seqs 16 -i in --profile exchanges.json
+    --overwrite -o tight)
+expect 0 "nothing fits" "${tight[@]}"
+has err "^warning: nothing fits: .* (.* experts, .* other weights, .* KV cache, .* activations); it would fit with" "nothing fits"
+has err "or with --expert-dtype int4, in .*; static tensor parallelism is tried$" "nothing fits"
+tokens=$(sed -n 's/^warning: nothing.*--max-num-batched-tokens \([0-9]*\) .*/\1/p' err)
+[ "$(plan_of tight.phasor-run)" = "tp2|tp2" ] || fail "nothing fits: $(plan_of tight.phasor-run)"
+for cure in "--max-num-batched-tokens $tokens" "--expert-dtype int4"; do
+    expect 0 "nothing fits but with $cure" "${tight[@]}" $cure
+    has err "^note: plan: " "nothing fits but with $cure"
+done
+expect 1 "no cache" "${tight[@]}" --max-num-batched-tokens $tokens --kv-memory 64KiB
+has err "^warning: --kv-memory 64 KiB holds no sequence of .*; static tensor parallelism is tried$" "no cache"
 
 # ---- INT4: only with a backup, and not against the policy
 "$example" int4.json 2 bytes=1e8 # weights are all that takes time
