@@ -153,13 +153,14 @@ struct phasor_model_params {
     int64_t max_num_batched_tokens;
     bool records; /* runs may be recorded (record_path): the ranks work one at a time, and what they
                    * take together is what they would if they had one core for all. Of the CPU */
-    /* With plan "auto": the batch that will be run, with all its params. Its rows' lengths are
-     * read, and the plan is taken that the planner finds the best (docs/plans.md), from the times
-     * that phasor_calibrate measured on this machine with these devices and threads; where there
-     * are none it is static tensor parallelism, and the log has the cure. With `resume`, that of
-     * the run that is finished. Read during the call only, but for an input that cannot be read
-     * twice: that is kept for the first phasor_batch_run. NULL: there is no batch, and `load` is
-     * what is run. */
+    /* The batch that will be run, with all its params; NULL: there is none, and `load` is what is
+     * run. Where it is `deterministic`, PHASOR_TRANSITION_AUTO does not weigh UPLOAD, which another
+     * trial might not take, and leaves no way for one that gives decode other numbers. With plan
+     * "auto" its rows' lengths are read, and the plan is taken that the planner finds the best
+     * (docs/plans.md), from the times that phasor_calibrate measured on this machine with these
+     * devices and threads; where there are none it is static tensor parallelism, and the log has
+     * the cure. With `resume`, that of the run that is finished. Read during the call only, but for
+     * an input that cannot be read twice: that is kept for the first phasor_batch_run. */
     const struct phasor_batch_params *batch;
     struct phasor_load load;  /* of no sequences: not known, and the plan is static */
     const char *profile_path; /* of phasor_calibrate; NULL: what phasor_profile_path says */
@@ -403,6 +404,8 @@ struct phasor_plan_params {
                                * profile */
     const char *routing_path; /* how often experts are chosen, counted in a run, in place of
                                * routing_deviation: as in phasor_model_params */
+    enum phasor_dtype expert_dtype; /* of routed experts, in both phases: AUTO (as dtype) or INT4,
+                                     * with which no plan decodes on a backup */
 };
 PHASOR_API struct phasor_plan_params phasor_plan_params_default(void);
 

@@ -12,7 +12,7 @@
 
 struct plan_values {
     const char *revision, *box, *input, *report, *routing;
-    int dtype, policy;
+    int dtype, expert_dtype, policy;
     int64_t sequences, prompt_len, output_len, max_num_seqs, max_num_batched_tokens;
     uint64_t memory;
     double routing_deviation;
@@ -46,6 +46,9 @@ static const struct cli_option options[] = {
      "memory of each device (what the box says, or this machine has, less a twelfth)", 0, 0, NULL},
     {"dtype", 0, OPTION_WORD, AT(dtype), "TYPE",
      "number type of weights and KV cache: auto, float32, bfloat16 (auto)", 0, 0, dtype_words},
+    {"expert-dtype", 0, OPTION_WORD, AT(expert_dtype), "TYPE",
+     "of routed experts in both phases: auto (as --dtype), int4, as of phasor run (auto)", 0, 0,
+     expert_dtype_words},
     {"max-num-seqs", 0, OPTION_COUNT, AT(max_num_seqs), "COUNT",
      "sequences that run at the same time (0: chosen)", 0, COUNT_TOP, NULL},
     {"max-num-batched-tokens", 0, OPTION_COUNT, AT(max_num_batched_tokens), "COUNT",
@@ -229,7 +232,11 @@ static void print_question(const json_t *root)
 {
     const json_t *box = json_object_get(root, "box"), *load = json_object_get(root, "load");
     char text[768], bytes[48];
-    table_row("model", table_text(root, "model"));
+    const char *experts = table_text(root, "expert_dtype");
+    bool differ = strcmp(experts, table_text(root, "dtype")) != 0;
+    snprintf(text, sizeof text, "%s%s%s", table_text(root, "model"),
+             differ ? ", its experts in " : "", differ ? experts : "");
+    table_row("model", text);
     table_format_bytes(bytes, sizeof bytes, (double)table_int(box, "memory_of_device"));
     snprintf(text, sizeof text, "%s: %s", table_text(box, "name"), table_text(box, "title"));
     table_row("box", text);
@@ -315,6 +322,7 @@ static struct phasor_plan_params params_of(const char *model)
     params.revision = values.revision;
     params.box = values.box;
     params.dtype = (enum phasor_dtype)values.dtype;
+    params.expert_dtype = (enum phasor_dtype)values.expert_dtype;
     params.input_path = values.input;
     if (values.sequences > 0)
         params.sequences = values.sequences;

@@ -87,10 +87,7 @@ struct phasor_model_params phasor_model_params_default(void)
 static enum status check_params(const struct phasor_model_params *params, struct error *err)
 {
     TRY(api_check_model(params->model, params->dtype, err));
-    if (params->expert_dtype != PHASOR_DTYPE_AUTO && params->expert_dtype != PHASOR_DTYPE_INT4)
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "expert_dtype: %d is neither PHASOR_DTYPE_AUTO nor PHASOR_DTYPE_INT4",
-                         (int)params->expert_dtype);
+    TRY(api_check_experts(params->expert_dtype, err));
     if (params->thread_count < 0)
         return error_set(err, STATUS_INVALID_ARGUMENT, "--threads must not be negative, found %d",
                          params->thread_count);
@@ -109,18 +106,15 @@ static enum status check_params(const struct phasor_model_params *params, struct
     return STATUS_OK;
 }
 
-/* `batch` has room for the caller's, completed. */
-static enum status plan_ask(struct auto_plan *plan, struct phasor_batch_params *batch,
+/* `batch` is NULL where there is none. */
+static enum status plan_ask(struct auto_plan *plan, const struct phasor_batch_params *batch,
                             const struct phasor_model_params *params, struct error *err)
 {
     plan->profile_path = params->profile_path;
     plan->routing_path = params->routing_path;
     plan->load = (struct plan_load){params->load.sequences, params->load.prompt_tokens,
                                     params->load.output_tokens};
-    if (params->batch == NULL)
-        return STATUS_OK;
-    TRY(api_complete(batch, sizeof *batch, params->batch, err));
-    if (batch->input_path == NULL)
+    if (batch != NULL && batch->input_path == NULL)
         return error_set(err, STATUS_INVALID_ARGUMENT, "the batch to plan for has no input file");
     plan->batch = batch;
     return STATUS_OK;
@@ -139,6 +133,8 @@ static enum status open_model(struct phasor_model *model, const struct phasor_mo
 {
     TRY(check_params(params, err));
     struct phasor_batch_params batch = phasor_batch_params_default();
+    if (params->batch != NULL)
+        TRY(api_complete(&batch, sizeof batch, params->batch, err));
     bool chooses = params->plan != NULL && strcmp(params->plan, PLAN_AUTO) == 0;
     bool is_auto = params->transition == PHASOR_TRANSITION_AUTO;
     struct engine_params engine = {
@@ -154,6 +150,7 @@ static enum status open_model(struct phasor_model *model, const struct phasor_mo
         .choose_context = &model->plan,
         .transition_is_auto = is_auto,
         .transition = is_auto ? WAY_KEEP : (enum way)(params->transition - 1),
+        .keeps_format = batch.deterministic,
         .backup_path = params->backup_path,
         .is_exact = params->policy == PHASOR_POLICY_EXACT,
         .needs_tokenizer = params->needs_tokenizer,
@@ -167,7 +164,7 @@ static enum status open_model(struct phasor_model *model, const struct phasor_mo
         .load_context = params->load_context,
     };
     if (chooses)
-        TRY(plan_ask(&model->plan, &batch, params, err));
+        TRY(plan_ask(&model->plan, params->batch == NULL ? NULL : &batch, params, err));
     TRY(engine_open(&model->engine, &engine, err));
     plan_forget(&model->plan);
     plan_layouts_format(model->plan_text, engine_layouts(model->engine));
@@ -344,6 +341,7 @@ static enum status plan_params_make(struct plan_params *out,
                                     const struct phasor_plan_params *params, struct error *err)
 {
     TRY(api_check_model(params->model, params->dtype, err));
+    TRY(api_check_experts(params->expert_dtype, err));
     *out = (struct plan_params){
         .model = params->model,
         .revision = params->revision,
@@ -352,6 +350,7 @@ static enum status plan_params_make(struct plan_params *out,
         .input = params->input_path,
         .dtype_is_auto = params->dtype == PHASOR_DTYPE_AUTO,
         .dtype = params->dtype == PHASOR_DTYPE_FLOAT32 ? DTYPE_F32 : DTYPE_BF16,
+        .has_int4_experts = params->expert_dtype == PHASOR_DTYPE_INT4,
         .load = {params->sequences, params->prompt_tokens, params->output_tokens},
         .is_queue = params->is_queue,
         .allows_int4 = params->policy != PHASOR_POLICY_EXACT,

@@ -32,6 +32,15 @@ enum status api_complete(void *whole, size_t whole_bytes, const void *params, st
     return STATUS_OK;
 }
 
+enum status api_check_experts(enum phasor_dtype dtype, struct error *err)
+{
+    if (dtype != PHASOR_DTYPE_AUTO && dtype != PHASOR_DTYPE_INT4)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "expert_dtype: %d is neither PHASOR_DTYPE_AUTO nor PHASOR_DTYPE_INT4",
+                         (int)dtype);
+    return STATUS_OK;
+}
+
 enum status api_check_model(const char *model, enum phasor_dtype dtype, struct error *err)
 {
     if (model == NULL || *model == 0)

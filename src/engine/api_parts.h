@@ -36,4 +36,7 @@ struct phasor_model {
 enum status api_check_model(const char *model, enum phasor_dtype dtype,
                             struct error *err) MUST_CHECK;
 
+/* The number type of routed experts. */
+enum status api_check_experts(enum phasor_dtype dtype, struct error *err) MUST_CHECK;
+
 #endif

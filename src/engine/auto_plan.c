@@ -18,6 +18,7 @@
 #include "engine/batch_progress.h"
 #include "engine/engine_backup.h"
 #include "engine/plan_answer.h"
+#include "engine/plan_nothing.h"
 #include "engine/plan_problem.h"
 #include "engine/plan_source.h"
 #include "engine/routing_counts.h"
@@ -193,21 +194,36 @@ static void tell_order(const struct log_sink *log, const struct auto_plan *plan,
             plan->class_count, staying, gain);
 }
 
-static void tell_none(const struct log_sink *log, const struct plan_table *table,
-                      uint64_t memory_bytes)
+/* Nothing but a larger one would do. */
+static void append_no_cache(struct text *out, const struct plan_subject_params *params)
 {
-    for (int i = 0; i < table->count; i++) {
-        if (table->candidates[i].verdict != PLAN_UNKNOWN)
-            continue;
-        log_write(log, LOG_WARNING,
-                  "the profile has no times for a plan that fits, and static tensor parallelism is "
-                  "taken; phasor calibrate --overwrite measures anew");
-        return;
-    }
-    log_write(log, LOG_WARNING,
-              "no plan that can be run is predicted to fit into %s on each rank; static tensor "
-              "parallelism is tried",
-              SIZE_TEXT(memory_bytes));
+    text_append_format(out,
+                       "--kv-memory %s holds no sequence of %lld prompt and %lld output tokens",
+                       SIZE_TEXT(params->kv_bytes), (long long)params->load.prompt_tokens,
+                       (long long)params->load.output_tokens);
+}
+
+/* Of a question whose plans may none be taken; `table` is its answer. */
+static enum status tell_none(const struct plan_subject_params *params,
+                             const struct plan_table *table, const struct auto_limits *limits,
+                             struct error *err)
+{
+    struct plan_subject subject;
+    struct plan_remedies would;
+    struct text why = {0};
+    TRY(plan_subject_init(&subject, params, err));
+    plan_remedies_find(&would, &subject.problem, table, auto_can_run, limits);
+    if (params->kv_bytes > 0 && would.smallest != NULL &&
+        would.smallest->memory.cache >= PLAN_CACHE_BYTES_MOST)
+        append_no_cache(&why, params);
+    else
+        plan_nothing_append(&why, &subject.problem, table, &would);
+    enum status status = text_check(&why, "why there is no plan", err);
+    if (status == STATUS_OK)
+        log_write(&limits->engine->log, LOG_WARNING, "%s; static tensor parallelism is tried",
+                  why.bytes);
+    text_deinit(&why);
+    return status;
 }
 
 /* ---- The whole ------------------------------------------------------------------------------- */
@@ -244,7 +260,7 @@ static enum status memory_of_rank(uint64_t *out, const struct engine_params *par
     return STATUS_OK;
 }
 
-/* Also where no plan is chosen in the end: a file that is none is told. */
+/* Also where no plan is chosen in the end, or the record has it: a file that is none is told. */
 static enum status routing_find(struct routing *out, const struct auto_plan *plan,
                                 const struct engine_basis *basis, struct error *err)
 {
@@ -400,7 +416,7 @@ static enum status plan_for(struct auto_plan *plan, struct engine_choice *out,
     if (answer.chosen >= 0)
         status = answer_use(plan, out, &answer, lengths, basis, err);
     else
-        tell_none(&basis->params->log, &answer.table, subject.memory_bytes);
+        status = tell_none(&subject, &answer.table, &limits, err);
     plan_answer_deinit(&answer);
     return status;
 }
@@ -419,41 +435,61 @@ static enum status plan_with(struct auto_plan *plan, struct engine_choice *out,
     return status;
 }
 
+static void tell_unused(const struct engine_basis *basis, const char *flag, const char *path,
+                        const char *why)
+{
+    if (path != NULL)
+        log_write(&basis->params->log, LOG_WARNING, "%s %s is not used: %s", flag, path, why);
+}
+
+static void tell_no_experts(const struct auto_plan *plan, const struct engine_basis *basis)
+{
+    static const char why[] = "the model has no experts to lay out; the plan is static tensor "
+                              "parallelism, unless --plan names one";
+    tell_unused(basis, "--profile", plan->profile_path, why);
+    tell_unused(basis, "--routing", plan->routing_path, why);
+}
+
+/* By the times of this machine, where they were measured. */
+static enum status plan_by_profile(struct auto_plan *plan, struct engine_choice *out,
+                                   const struct routing *routing, const struct engine_basis *basis,
+                                   struct error *err)
+{
+    struct profile_file file;
+    bool fits;
+    TRY(auto_profile_read(&file, &fits, plan->profile_path, basis, err));
+    if (!fits) {
+        tell_unused(basis, "--routing", plan->routing_path,
+                    "no plan is chosen without a profile of this machine");
+        return STATUS_OK;
+    }
+    enum status status = plan_with(plan, out, &file.profile, routing, basis, err);
+    profile_file_deinit(&file);
+    return status;
+}
+
 enum status auto_plan_choose(void *context, struct engine_choice *out,
                              const struct engine_basis *basis, struct error *err)
 {
     struct auto_plan *plan = context;
     struct batch_staying staying;
-    struct profile_file file;
     struct routing routing;
-    bool fits;
+    bool has_experts = checkpoint_config(basis->checkpoint)->expert_count > 0;
     *out = (struct engine_choice){.is_made = false};
+    if (has_experts)
+        TRY(routing_find(&routing, plan, basis, err));
     TRY(auto_past_choose(out, &staying, plan->batch, basis, err));
+    if (out->is_made)
+        tell_unused(basis, "--routing", plan->routing_path,
+                    "the plan stands in the record of the run that is resumed");
     if (staying.bin_count > 0)
         return order_restore(plan, &staying, basis, err);
     if (out->is_made)
         return STATUS_OK;
-    if (checkpoint_config(basis->checkpoint)->expert_count == 0) {
-        if (plan->profile_path != NULL)
-            log_write(&basis->params->log, LOG_WARNING,
-                      "--profile %s is not used: the model has no experts to lay out; the plan is "
-                      "static tensor parallelism, unless --plan names one",
-                      plan->profile_path);
-        return STATUS_OK;
-    }
-    TRY(routing_find(&routing, plan, basis, err));
-    TRY(auto_profile_read(&file, &fits, plan->profile_path, basis, err));
-    if (!fits) {
-        if (plan->routing_path != NULL)
-            log_write(
-                &basis->params->log, LOG_WARNING,
-                "--routing %s is not used: no plan is chosen without a profile of this machine",
-                plan->routing_path);
-        return STATUS_OK;
-    }
-    enum status status = plan_with(plan, out, &file.profile, &routing, basis, err);
-    profile_file_deinit(&file);
-    return status;
+    if (has_experts)
+        return plan_by_profile(plan, out, &routing, basis, err);
+    tell_no_experts(plan, basis);
+    return STATUS_OK;
 }
 
 /* ---- Life ------------------------------------------------------------------------------------ */

@@ -313,6 +313,7 @@ static enum status transition_get(struct engine *engine, const struct engine_roo
                               .layouts = &engine->layouts,
                               .slots = slots,
                               .is_auto = params->transition_is_auto,
+                              .keeps_format = params->keeps_format,
                               .prefill_seconds = prefill_seconds,
                               .way = params->transition,
                               .memory_available = engine_room_for_backup(room),

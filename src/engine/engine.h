@@ -54,6 +54,8 @@ struct engine_params {
     void *choose_context;
     bool transition_is_auto; /* between the layouts of a plan that has two */
     enum way transition;     /* without transition_is_auto */
+    bool keeps_format; /* transition_is_auto never makes it a matter of times or faults whether
+                        * decode has a backup's weights: without packed decode it has none */
     const char *backup_path; /* INT4, for WAY_UPLOAD, transition_is_auto or packed decode; NULL: in
                               * the cache */
     bool is_exact;           /* decode never uses INT4 weights of a backup */

@@ -122,6 +122,15 @@ static enum status open_in_cache(struct backup **out, const char *path,
     return STATUS_OK;
 }
 
+/* Of a backup that was named, and that nothing but a trial would take. */
+static void tell_unasked(const struct engine_params *params)
+{
+    if (params->backup_path != NULL && params->keeps_format && !params->is_exact)
+        log_write(&params->log, LOG_WARNING,
+                  "--backup is without effect: with --deterministic --transition auto does not "
+                  "weigh upload, which answers otherwise; --transition upload takes it");
+}
+
 enum status engine_backup_open(struct backup **out, const struct checkpoint *checkpoint,
                                const struct engine_params *params, bool is_packed,
                                struct error *err)
@@ -130,9 +139,12 @@ enum status engine_backup_open(struct backup **out, const struct checkpoint *che
     const struct wish wish = {params, is_packed, is_packed || uploads};
     *out = NULL;
     TRY(check_params(&wish, err));
-    bool may_choose = params->transition_is_auto && !params->is_exact && !params->has_int4_experts;
-    if (!wish.is_asked_for && !may_choose)
+    bool may_choose = params->transition_is_auto && !params->is_exact &&
+                      !params->has_int4_experts && !params->keeps_format;
+    if (!wish.is_asked_for && !may_choose) {
+        tell_unasked(params);
         return STATUS_OK;
+    }
     if (params->backup_path != NULL)
         return open_own(out, params->backup_path, checkpoint, err);
     char *path;

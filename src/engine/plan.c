@@ -134,6 +134,8 @@ static void put_question(struct description *to, const struct plan_params *param
     put_box(to, source, subject->problem.memory_bytes);
     put_load(to, params, &subject->problem.load, answer);
     description_put(to, to->root, "dtype", json_string(dtype_name(subject->dtype)));
+    description_put(to, to->root, "expert_dtype",
+                    json_string(dtype_name(subject->problem.native.dtype)));
     description_put(to, to->root, "policy",
                     json_string(params->allows_int4 ? "int4-decode" : "exact"));
     description_put(to, to->root, "routing_deviation",
@@ -159,6 +161,7 @@ static struct plan_subject_params subject_of(const struct plan_params *params,
         .profile = source->profile,
         .rank_count = source->rank_count,
         .dtype = dtype_of(params, &inputs->config),
+        .has_int4_experts = params->has_int4_experts,
         .memory_bytes = params->memory_bytes > 0 ? params->memory_bytes : source->memory_bytes,
         .load = params->load,
         .is_queue = params->is_queue,
@@ -278,6 +281,7 @@ static enum status load_check(const struct plan_params *params, const struct mod
 {
     return plan_load_check(
         &(struct plan_subject_params){.config = config,
+                                      .has_int4_experts = params->has_int4_experts,
                                       .load = params->load,
                                       .max_num_seqs = params->max_num_seqs,
                                       .max_num_batched_tokens = params->max_num_batched_tokens},

@@ -14,6 +14,7 @@ struct plan_params {
     const char *input; /* rows in place of `load`; NULL: none */
     bool dtype_is_auto;
     enum dtype dtype;
+    bool has_int4_experts; /* as of engine_params */
     struct plan_load load;
     bool is_queue, allows_int4;
     int64_t max_num_seqs, max_num_batched_tokens; /* 0: part of the plan */

@@ -92,15 +92,12 @@ static uint64_t activation_bytes(struct plan_subject *subject, struct plan_known
     return known->activations[pass][wave];
 }
 
-/* More than there can be is as good as the most: sums with it do not come round to little. */
-#define CACHE_BYTES_MOST ((uint64_t)1 << 60)
-
 static uint64_t cache_bytes(int64_t pages, uint64_t page_bytes)
 {
     uint64_t bytes;
-    return checked_mul(&bytes, (uint64_t)pages, page_bytes) && bytes < CACHE_BYTES_MOST
+    return checked_mul(&bytes, (uint64_t)pages, page_bytes) && bytes < PLAN_CACHE_BYTES_MOST
                ? bytes
-               : CACHE_BYTES_MOST;
+               : PLAN_CACHE_BYTES_MOST;
 }
 
 /* The cache keeps all positions of a sequence, also of layers with a sliding window: its pages are
@@ -117,7 +114,7 @@ static struct plan_memory memory_with(struct plan_subject *subject,
     uint64_t cache =
         cache_bytes(of_group * pages, kv_page_bytes(subject->config, layout, subject->dtype));
     if (subject->cache_bytes_max > 0 && cache > subject->cache_bytes_max)
-        cache = CACHE_BYTES_MOST; /* so that it does not fit */
+        cache = PLAN_CACHE_BYTES_MOST; /* so that it does not fit */
     return (struct plan_memory){
         .weights = resident_bytes(subject, layouts),
         .experts = known->experts,
@@ -174,6 +171,19 @@ static void sizes_find(struct plan_subject *subject, const struct plan_subject_p
                                                                  : PASS_MOST);
 }
 
+/* As a run refuses them. */
+static enum status int4_check(const struct model_config *config, struct error *err)
+{
+    struct model_shape shape = weights_shape(config);
+    if (shape.hidden_dim % PACK_BLOCK != 0 || shape.expert_dim % PACK_BLOCK != 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--expert-dtype int4 needs a hidden size and a width of experts that are "
+                         "multiples of %d, found %lld and %lld; --expert-dtype auto takes them as "
+                         "they are",
+                         PACK_BLOCK, (long long)shape.hidden_dim, (long long)shape.expert_dim);
+    return STATUS_OK;
+}
+
 enum status plan_load_check(const struct plan_subject_params *params, struct error *err)
 {
     const struct plan_load *load = &params->load;
@@ -181,6 +191,8 @@ enum status plan_load_check(const struct plan_subject_params *params, struct err
     int64_t sequences = params->max_num_seqs == 0 ? 1 : params->max_num_seqs;
     int64_t tokens =
         params->max_num_batched_tokens == 0 ? sequences : params->max_num_batched_tokens;
+    if (params->has_int4_experts)
+        TRY(int4_check(params->config, err));
     TRY(run_limits_check(sequences, tokens, params->config, 1, err));
     if (load->prompt_tokens > most || load->output_tokens > most - load->prompt_tokens)
         return error_set(err, STATUS_INVALID_ARGUMENT,

@@ -7,6 +7,10 @@
 
 #define PLAN_SIZES_MAX 12
 
+/* Of the KV cache, where the bytes that are given for it do not do, or there are more than can be:
+ * sums with it do not come round to little. */
+#define PLAN_CACHE_BYTES_MOST ((uint64_t)1 << 60)
+
 /* What was asked about last: the planner asks about many waves and passes of the same layouts, one
  * after another, and about few attentions. */
 struct plan_known {
@@ -62,7 +66,8 @@ struct plan_subject_params {
 enum status plan_subject_init(struct plan_subject *out, const struct plan_subject_params *params,
                               struct error *err) MUST_CHECK;
 
-/* The same, of config, load and the two limits alone: before anything is read or priced. */
+/* The same, of config, experts, load and the two limits alone: before anything is read or priced.
+ */
 enum status plan_load_check(const struct plan_subject_params *params, struct error *err) MUST_CHECK;
 
 #endif

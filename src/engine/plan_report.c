@@ -1,11 +1,11 @@
 #include "engine/plan_report.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <string.h>
 
 #include "base/size_text.h"
-#include "base/text.h"
-#include "planner/plan_remedy.h"
+#include "engine/plan_nothing.h"
 
 /* ---- One candidate --------------------------------------------------------------------------- */
 
@@ -76,7 +76,9 @@ static void reason_of(struct text *out, const struct plan_problem *problem,
                                 "model cannot have a backup");
         break;
     case PLAN_UNKNOWN:
-        text_append_string(out, "the box's profile has no times for it");
+        text_append_string(out, "the box's profile has no times for ");
+        if (!plan_untimed_append(out, problem))
+            text_append_string(out, "it");
         break;
     case PLAN_POSSIBLE:
         break;
@@ -212,64 +214,6 @@ static void tell_best(struct text *out, const struct plan_candidate *best,
 
 /* ---- Where nothing fits ---------------------------------------------------------------------- */
 
-static void tell_plan(struct text *out, const struct plan_layouts *layouts)
-{
-    char text[LAYOUT_TEXT_BYTES];
-    plan_layouts_format(text, layouts);
-    text_append_format(out, " (%s)", text);
-}
-
-static bool has_unknown(const struct plan_table *table)
-{
-    for (int i = 0; i < table->count; i++) {
-        if (table->candidates[i].verdict == PLAN_UNKNOWN)
-            return true;
-    }
-    return false;
-}
-
-/* What is needed for what, and of each change that would do, the least. */
-static void tell_nothing_fits(struct text *out, const struct plan_problem *problem,
-                              const struct plan_table *table, const struct plan_remedies *would)
-{
-    char text[LAYOUT_TEXT_BYTES];
-    const struct plan_candidate *least = would->smallest;
-    if (has_unknown(table)) {
-        text_append_string(out, "The box's profile has no times for any plan that fits.");
-        return;
-    }
-    if (least == NULL) {
-        text_append_string(out, "No plan is possible for this model on this box.");
-        return;
-    }
-    plan_layouts_format(text, &least->layouts);
-    text_append_format(
-        out,
-        "Nothing fits: the smallest, %s, with %lld sequence%s together in passes of %lld tokens, "
-        "needs %s on a device of %s (%s experts, %s other weights, %s KV cache, %s activations). "
-        "It would fit with %s more on each device",
-        text, (long long)least->wave, least->wave == 1 ? "" : "s", (long long)least->pass_tokens,
-        SIZE_TEXT(would->memory_bytes), SIZE_TEXT(problem->memory_bytes),
-        SIZE_TEXT(least->memory.experts), SIZE_TEXT(least->memory.weights),
-        SIZE_TEXT(least->memory.cache), SIZE_TEXT(least->memory.activations),
-        SIZE_TEXT(would->memory_bytes - problem->memory_bytes));
-    if (would->sequences > 0) {
-        text_append_format(out, ", or with --max-num-seqs %lld", (long long)would->sequences);
-        tell_plan(out, &would->sequences_of);
-    }
-    if (would->pass_tokens > 0) {
-        text_append_format(out, ", or with --max-num-batched-tokens %lld",
-                           (long long)would->pass_tokens);
-        tell_plan(out, &would->pass_of);
-    }
-    if (would->int4_fits) {
-        text_append_format(out, ", or when run with --expert-dtype int4, in %s",
-                           SIZE_TEXT(plan_memory_total(&would->int4)));
-        tell_plan(out, &would->int4_of);
-    }
-    text_append_string(out, ".");
-}
-
 static json_t *size_or_null(int64_t size)
 {
     return size > 0 ? json_integer(size) : json_null();
@@ -291,6 +235,15 @@ static void put_would_fit(struct description *to, const struct plan_remedies *wo
 
 /* ---- The whole ------------------------------------------------------------------------------- */
 
+static void tell_nothing(struct text *out, const struct plan_problem *problem,
+                         const struct plan_table *table, const struct plan_remedies *would)
+{
+    plan_nothing_append(out, problem, table, would);
+    text_append_string(out, ".");
+    if (!out->failed)
+        out->bytes[0] = (char)toupper(out->bytes[0]); /* of a clause a sentence */
+}
+
 static void put_why(struct description *to, const struct plan_problem *problem,
                     const struct plan_table *table)
 {
@@ -299,9 +252,9 @@ static void put_why(struct description *to, const struct plan_problem *problem,
     bool has_tp = table->static_tp >= 0;
     int other = has_tp ? table->static_tp : table->best_static;
     if (table->best < 0)
-        plan_remedies_find(&would, problem, table);
+        plan_remedies_find(&would, problem, table, NULL, NULL);
     if (table->best < 0)
-        tell_nothing_fits(&why, problem, table, &would);
+        tell_nothing(&why, problem, table, &would);
     else if (other < 0)
         text_append_string(&why, "No plan with one layout for both phases fits.");
     else

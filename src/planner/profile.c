@@ -61,12 +61,12 @@ static double log_ratio_of(const struct work_table *table, const struct work_sha
     return sum;
 }
 
-static const struct work_table *work_table_of(const struct profile *profile,
-                                              const struct work_shape *work)
+static const struct work_table *work_table_of(const struct profile *profile, enum work_kind kind,
+                                              enum dtype dtype)
 {
     for (int i = 0; i < profile->work_count; i++) {
         const struct work_table *table = &profile->work[i];
-        if (table->kind == work->kind && table->dtype == work->dtype)
+        if (table->kind == kind && table->dtype == dtype)
             return table;
     }
     return NULL;
@@ -79,9 +79,14 @@ double profile_link_sharing(const struct profile *profile)
     return busy > 0 && sharing > 0 ? fmin(sharing, 1) : 0;
 }
 
+bool profile_has_work(const struct profile *profile, enum work_kind kind, enum dtype dtype)
+{
+    return work_table_of(profile, kind, dtype) != NULL;
+}
+
 double profile_work_seconds(const struct profile *profile, const struct work_shape *work)
 {
-    const struct work_table *table = work_table_of(profile, work);
+    const struct work_table *table = work_table_of(profile, work->kind, work->dtype);
     double bytes = work_shape_bytes(work);
     if (bytes == 0)
         return 0;

@@ -78,6 +78,9 @@ double profile_link_sharing(const struct profile *profile);
 
 double profile_work_seconds(const struct profile *profile, const struct work_shape *work);
 
+/* Whether there is a table of that operation on such numbers. */
+bool profile_has_work(const struct profile *profile, enum work_kind kind, enum dtype dtype);
+
 /* Of a group of one, or of no bytes: 0. */
 double profile_collective_seconds(const struct profile *profile, enum group_op op, int size,
                                   bool is_strided, double bytes);

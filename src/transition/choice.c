@@ -199,7 +199,8 @@ static enum status both_fill(struct transition *transition, enum way way, struct
     return STATUS_OK;
 }
 
-/* Reshard stands by for what others cannot do; the parts of mixed are found by trial. */
+/* Reshard stands by for what others cannot do; the parts of mixed are found by trial. Of which
+ * numbers decode has a trial would let the clock decide. */
 enum status ways_open(struct transition *transition, struct error *err)
 {
     const struct transition_params *params = &transition->params;
@@ -213,7 +214,8 @@ enum status ways_open(struct transition *transition, struct error *err)
     }
     TRY(way_open(transition, WAY_RESHARD, err));
     TRY(way_offer(transition, WAY_RELOAD, err));
-    return params->backup == NULL ? STATUS_OK : way_offer(transition, WAY_UPLOAD, err);
+    return params->backup == NULL || params->keeps_format ? STATUS_OK
+                                                          : way_offer(transition, WAY_UPLOAD, err);
 }
 
 static enum status mixed_take(struct transition *transition, struct error *err)

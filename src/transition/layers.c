@@ -193,13 +193,20 @@ static bool way_is_legal(const struct transition *transition, enum way way, int6
     return !layer_is_int4(transition, layer) || ways[way]->takes_int4;
 }
 
+/* Layers that come by the one have the numbers of those that come by the other. */
+static bool gives_the_same(enum way one, enum way other)
+{
+    return ways[one]->gives_int4 == ways[other]->gives_int4;
+}
+
 /* Another way, from here on, than one that could not move a layer; false where there is none. */
 static bool way_next(struct transition *transition, enum way old, int64_t layer, enum phase phase,
                      const struct error *cause)
 {
     enum way next = WAY_RESHARD;
     if (!transition->params.is_auto || old == next || !transition->is_open[next] ||
-        !way_is_legal(transition, next, layer))
+        !way_is_legal(transition, next, layer) ||
+        (transition->params.keeps_format && !gives_the_same(old, next)))
         return false;
     log_write(&transition->params.log, LOG_WARNING,
               "the experts of layer %lld could not change their layout by %s (%s); going on by "

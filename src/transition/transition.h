@@ -53,6 +53,9 @@ struct transition_params {
                                          * is read by transition_create alone */
     bool is_auto; /* keep where both are resident, else the way for which passes wait least by a
                    * trial (exposed.h), or upload where decode is packed */
+    bool keeps_format;      /* what numbers decode's experts have is none of a trial's nor of a
+                             * fault's to say: upload is not tried, and no other way stands in for
+                             * one of other numbers */
     double prefill_seconds; /* that hide a change, so far as that is known, and so its trial: what
                              * the last pass of prefill takes at least; 0: not known */
     enum way way; /* without is_auto; of packed decode keep or upload. WAY_KEEP and resident
@@ -75,7 +78,8 @@ enum status transition_create(struct transition **out, const struct transition_p
 void transition_destroy(struct transition *transition); /* NULL is allowed */
 
 /* All layers get the layout of `phase`; those that have it stay as they are. With is_auto a way
- * that fails (a file that cannot be read) is left for another with one warning. STATUS_OK: all
+ * that fails (a file that cannot be read) is left for another with one warning, but as keeps_format
+ * allows. STATUS_OK: all
  * layers have it. Else each layer has one of the two, the same on all ranks; where the failure is
  * of the box nothing more can be run, and otherwise passes may go on and the call may be repeated.
  * What was started is finished; what was started to the other phase stops, then all go back. Not

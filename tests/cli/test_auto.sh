@@ -64,16 +64,18 @@ answers auto | cmp -s - answers || fail "in the cache: other answers"
 # What phasor plan says of the same load: the note has its numbers.
 read -r sequences prompt output < <(sed -n 's/^note: planned for \([0-9]*\) sequences of \([0-9]*\) prompt and \([0-9]*\) output.*/\1 \2 \3/p' err)
 [ "$sequences" = 12 ] && [ "$output" = 17 ] || fail "the load: $sequences sequences, $output output tokens"
-for profile in gathers exchanges; do
-    expect 0 "$profile" "${run[@]}" -o $profile --profile $profile.json --summary-file $profile.s
-    expect 0 "$profile, phasor plan" "$phasor" plan "$model" --box $profile.json --json --policy exact \
+for with in gathers exchanges gathers:int4 exchanges:int4; do
+    profile=${with%:*} flags=()
+    [ $with = $profile ] || flags=(--expert-dtype int4)
+    expect 0 "$with" "${run[@]}" -o $with --profile $profile.json --summary-file $profile.s "${flags[@]}"
+    expect 0 "$with, phasor plan" "$phasor" plan "$model" --box $profile.json --json --policy exact \
         --batch-size "$sequences" --prompt-len "$prompt" --output-len "$output" --memory 256MiB \
-        --max-num-batched-tokens 2048
+        --max-num-batched-tokens 2048 "${flags[@]}"
     jq -e --slurpfile s $profile.s '.plans[.best] as $b | $s[0] |
            .plan == $b.plan and (.transition // "none") == $b.way and
            (.predicted_prefill_s / $b.prefill_s - 1 | fabs) < 1e-9 and
            (.predicted_decode_s / $b.decode_s - 1 | fabs) < 1e-9' out >/dev/null ||
-        fail "$profile: the run is by another plan than phasor plan tells"
+        fail "$with: the run is by another plan than phasor plan tells"
 done
 [ "$(plan_of gathers.s)" != "$(plan_of exchanges.s)" ] || fail "two profiles, one plan"
 
@@ -97,7 +99,14 @@ expect 3 "no row that can be run" "$phasor" run "$model" --devices cpu:2 -i wron
 "$example" empty.json 2
 jq '.collectives = []' empty.json >none.json
 expect 0 "a profile of no collective" "${run[@]}" -o untimed --profile none.json
-has err "^warning: the profile has no times for a plan that fits" "a profile of no collective"
+has err "^warning: the profile has no times for any plan that fits; .*--overwrite.*; static tensor parallelism is tried$" "a profile of no collective"
+jq '.work |= map(select(.dtype != "float32" or .kind == "rows"))' empty.json >measured.json # as a calibration does
+expect 0 "no times of float32" "${run[@]}" -o single --profile measured.json --dtype float32
+has err "^warning: the profile has no times for float32 weights: .*--dtype bfloat16" "no times of float32"
+! grep -q "overwrite" err || fail "no times of float32: to calibrate anew would not help"
+expect 0 "no times of float32, phasor plan" "$phasor" plan "$model" --box measured.json --dtype float32 --all
+has out "^The profile has no times for float32 weights: phasor calibrate measures bfloat16" "no times of float32, phasor plan"
+has out "unknown: the box's profile has no times for float32 weights$" "no times of float32, phasor plan"
 expect 1 "a profile that is not there" "${run[@]}" -o absent --profile absent.json
 has err "--profile: .*absent.json.*phasor calibrate -o absent.json makes one" "a profile that is not there"
 
@@ -110,6 +119,21 @@ for mebibytes in 44 48 52 56 64 72 80 88 96; do
     done
 done
 
+# The cures of phasor plan are a run's, too.
+tight=("$phasor" run "$model" --devices cpu:2 --memory 64MiB --max-num-seqs 16 -i in --profile exchanges.json
+    --overwrite -o tight)
+expect 0 "nothing fits" "${tight[@]}"
+has err "^warning: nothing fits: .* (.* experts, .* other weights, .* KV cache, .* activations); it would fit with" "nothing fits"
+has err "or with --expert-dtype int4, in .*; static tensor parallelism is tried$" "nothing fits"
+tokens=$(sed -n 's/^warning: nothing.*--max-num-batched-tokens \([0-9]*\) .*/\1/p' err)
+[ "$(plan_of tight.phasor-run)" = "tp2|tp2" ] || fail "nothing fits: $(plan_of tight.phasor-run)"
+for cure in "--max-num-batched-tokens $tokens" "--expert-dtype int4"; do
+    expect 0 "nothing fits but with $cure" "${tight[@]}" $cure
+    has err "^note: plan: " "nothing fits but with $cure"
+done
+expect 1 "no cache" "${tight[@]}" --max-num-batched-tokens $tokens --kv-memory 64KiB
+has err "^warning: --kv-memory 64 KiB holds no sequence of .*; static tensor parallelism is tried$" "no cache"
+
 # ---- INT4: only with a backup, and not against the policy
 "$example" int4.json 2 bytes=1e8 # weights are all that takes time
 expect 0 "no backup" "${run[@]}" -o int4.1 --profile int4.json --summary-file int4.s
@@ -119,6 +143,13 @@ expect 0 "a backup" "$phasor" quantize "$model" -q
 expect 0 "with a backup" "${run[@]}" -o int4.2 --profile int4.json --summary-file int4.s
 plan_of int4.s | grep -q int4 || fail "a backup, and decode on $(plan_of int4.s)"
 has err "^note: decode runs on the experts of the INT4 backup, .*--policy exact forbids it" "with a backup"
+named=("${run[@]}" --plan "dp2|ep2>tp2" --backup "$(ls "$PHASOR_CACHE"/*.backup)" --overwrite -o named)
+expect 0 "a backup, auto" "${named[@]}"
+! grep -q "without effect" err || fail "a backup, auto: it is without effect"
+expect 0 "a backup, auto, deterministic" "${named[@]}" --deterministic
+has err "^warning: --backup is without effect: with --deterministic" "a backup, auto, deterministic"
+expect 0 "a backup, upload, deterministic" "${named[@]}" --deterministic --transition upload
+! grep -q "without effect" err || fail "a backup, upload, deterministic: it is without effect"
 expect 0 "a way that no INT4 comes by" "${run[@]}" -o int4.4 --profile int4.json --transition reshard
 ! grep -q "phasor quantize" err || fail "a way that no INT4 comes by: the cure is not one"
 
@@ -254,6 +285,15 @@ for way in "" --deterministic; do
         jq -e 'has("predicted_prefill_s") | not' o.json >/dev/null || fail "resumed with $profile: a prediction of all rows"
         answers o | cmp -s - <(answers whole) || fail "resumed with $profile $way: other answers"
     done
+done
+head -n 7 whole >o
+expect 0 "resumed with counts" "${run[@]}" -o o --resume --deterministic --routing many.json
+has err "^warning: --routing many.json is not used: the plan stands in the record" "resumed with counts"
+for counts in few.json:2 in:1 absent.json:1; do
+    head -n 7 whole >o
+    expect "${counts#*:}" "resumed with ${counts%:*}" "${run[@]}" -o o --resume --deterministic --routing "${counts%:*}"
+    has err "${counts%:*}" "resumed with ${counts%:*}"
+    lines o 7 "resumed with ${counts%:*}"
 done
 : >o # nothing is left of it: it begins anew
 expect 0 "begun anew" "${run[@]}" -o o --resume --profile gathers.json --deterministic

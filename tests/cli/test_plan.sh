@@ -176,8 +176,14 @@ check_would_fit()
             fail "$memory: passes of more than $tokens fit"
         shorter=1
     fi
+    if [ "$(jq -r .would_fit.expert_dtype would)" = int4 ]; then
+        best --memory "$memory" --expert-dtype int4 || fail "$memory: INT4 experts do not fit"
+        rounded=1
+    else
+        ! best --memory "$memory" --expert-dtype int4 || fail "$memory: INT4 experts fit, and nobody says so"
+    fi
 }
-fewer=0 shorter=0
+fewer=0 shorter=0 rounded=0
 least=$("$phasor" plan "$model" --box h200x2 --json --batch-size 64 --prompt-len 512 \
     --output-len 128 --max-num-seqs 64 --max-num-batched-tokens 4096 --memory 1 |
     jq .would_fit.memory)
@@ -186,6 +192,19 @@ for share in 99 90 70 50; do
 done
 [ $fewer = 1 ] || fail "no memory was enough for fewer sequences"
 [ $shorter = 1 ] || fail "no memory was enough for a shorter pass"
+[ $rounded = 1 ] || fail "no memory was enough for INT4 experts"
+
+# ---- experts in INT4
+expect 0 "--expert-dtype" "$phasor" plan "$model" --box h200x2 --expert-dtype int4
+has out "^model .*, its experts in int4$" "--expert-dtype"
+expect 0 "--expert-dtype, JSON" "$phasor" plan "$model" --box h200x2 --expert-dtype int4 --json
+jq -e '.expert_dtype == "int4" and .dtype == "bfloat16" and
+       ([.plans[] | select((.plan | test(":int4")) or .way == "upload") | .verdict == "not allowed"] | all)' \
+    out >/dev/null || fail "--expert-dtype, JSON: INT4 experts beside a backup"
+mkdir odd
+jq '.intermediate_size = 264' "$model/config.json" >odd/config.json
+expect 2 "--expert-dtype of an odd width" "$phasor" plan odd/config.json --box no-such-box --expert-dtype int4
+has err "multiples of 16, found 128 and 264" "--expert-dtype of an odd width"
 
 mkdir long
 jq '.max_position_embeddings = 1073741824 | .num_hidden_layers = 512' "$model/config.json" >long/config.json

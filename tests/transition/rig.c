@@ -136,6 +136,7 @@ enum status rig_start(struct rig *rig, const struct rig_params *params, struct e
                                  .layouts = &rig->runner.layouts,
                                  .slots = rig->slots,
                                  .is_auto = params->is_auto,
+                                 .keeps_format = params->keeps_format,
                                  .way = params->way,
                                  .memory_available = params->memory_available,
                                  .memory_lockable = params->memory_lockable,

@@ -16,7 +16,7 @@ struct rig_params {
     bool has_int4_experts;
     int rank_count;
     const char *plan; /* "a|p>d", "a|p>d:int4" */
-    bool is_auto;
+    bool is_auto, keeps_format;
     enum way way; /* without is_auto. WAY_KEEP: both layouts are resident */
     bool keeps_both;
     double prefill_seconds; /* see struct transition_params */

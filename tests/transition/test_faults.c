@@ -326,6 +326,43 @@ Test(transition_faults, A11_A24_any_read_at_the_start_may_fail_or_lie, .timeout 
     cold_close(&cold);
 }
 
+/* A way that keeps what numbers decode has stands in for another; where there is none the run ends,
+ * as if the way had been named. */
+Test(transition_faults, A24_a_format_that_is_kept)
+{
+    static const enum way read_ways[] = {WAY_RELOAD, WAY_UPLOAD};
+    struct cold cold;
+    cold_open(&cold, &cases[0]);
+    for (int w = 0; w < 2; w++) {
+        struct rig_params params = cases[0];
+        bool is_upload = read_ways[w] == WAY_UPLOAD;
+        struct warnings heard;
+        struct rig rig;
+        struct error err = {.message = ""};
+        params.is_auto = params.keeps_format = params.has_backup = true;
+        params.uring = &rig_no_uring;
+        params.log = rig_hear(&heard);
+        rig_open(&rig, &params);
+        rig_take_way(&rig, read_ways[w]);
+        heard.count = 0; /* that there is no io_uring */
+        atomic_store(&reads_stay_broken, false);
+        atomic_store(&reads_are_damaged, false);
+        atomic_store(&reads_left, 1);
+        cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err),
+                     is_upload ? STATUS_IO : STATUS_OK, "%s", err.message);
+        atomic_store(&reads_left, INT64_MAX);
+        cr_assert_eq(heard.count, !is_upload, "%s", heard.last);
+        cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err), STATUS_OK);
+        cr_assert_eq(rig_check(&rig, &cold, PHASE_DECODE, "kept"), rig_moe_layers(&rig));
+        for (int64_t layer = 0; layer < rig.shape.layer_count; layer++) {
+            struct transition_origin origin = transition_layer(rig.transition, layer);
+            cr_assert(!origin.has_experts || origin.is_int4 == is_upload);
+        }
+        rig_close(&rig);
+    }
+    cold_close(&cold);
+}
+
 /* What fails beside passes is told once, and not read again until somebody waits for it. */
 Test(transition_faults, what_fails_beside_a_pass_is_not_tried_beside_the_next)
 {
