@@ -55,6 +55,9 @@ static void times_put(json_t *row, const struct bench_summary *of)
     against_put(row, "against_static_tp_int4", &of->static_tp_int4);
     if (of->static_tp.is_known)
         json_object_set_new(row, "is_static_tp", json_boolean(of->static_tp.is_same));
+    if (of->static_tp.is_known && (of->static_tp.is_same || isfinite(of->static_tp.ratio.high)))
+        json_object_set_new(row, "reaches_static_tp",
+                            json_boolean(!bench_falls_short(&of->static_tp)));
 }
 
 static json_t *row_json(const struct bench_results *results, int index, enum bench_mode mode,
@@ -304,7 +307,7 @@ bool bench_print(const struct bench_results *results, enum bench_format format)
     }
     if (format == BENCH_MARKDOWN) {
         putchar('\n');
-        bench_overalls_tell(&overalls, stdout, "- ", "");
+        bench_overalls_tell(&overalls, &results->question, stdout, "- ", "");
     }
     if (format == BENCH_JSON)
         fputs(is_first ? "[]\n" : "\n]\n", stdout);

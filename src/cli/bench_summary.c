@@ -162,6 +162,26 @@ bool bench_summarize(struct bench_summary *out, const struct bench_results *resu
 
 /* ---- Over cells ------------------------------------------------------------------------------ */
 
+static bool has_interval(const struct bench_against *of)
+{
+    return of->is_known && !of->is_same && isfinite(of->ratio.high);
+}
+
+bool bench_falls_short(const struct bench_against *of)
+{
+    return has_interval(of) && of->ratio.high < BENCH_REACHES;
+}
+
+static void interval_add(struct bench_overall *to, const struct bench_against *cell)
+{
+    double high = cell->ratio.high;
+    if (!has_interval(cell))
+        return;
+    to->least_high = to->timed > 0 ? fmin(to->least_high, high) : high;
+    to->short_of += bench_falls_short(cell);
+    to->timed++;
+}
+
 static void overall_add(struct bench_overall *to, const struct bench_against *cell)
 {
     double ratio = cell->ratio.middle;
@@ -172,6 +192,7 @@ static void overall_add(struct bench_overall *to, const struct bench_against *ce
     to->most = to->cells > 0 ? fmax(to->most, ratio) : ratio;
     to->cells++;
     to->mean = exp((logs + log(ratio)) / to->cells);
+    interval_add(to, cell);
 }
 
 void bench_overalls_add(struct bench_overalls *to, enum bench_mode mode,
@@ -181,20 +202,36 @@ void bench_overalls_add(struct bench_overalls *to, enum bench_mode mode,
     overall_add(&to->static_tp_int4[mode], &cell->static_tp_int4);
 }
 
-static void overall_tell(FILE *file, const char *before, enum bench_mode mode, const char *other,
-                         const struct bench_overall *of, const char *behind)
+static void interval_tell(FILE *file, const struct bench_overall *of)
 {
-    if (of->cells > 0)
-        fprintf(file, "%s%s: %.3f to %.3f times %s, %.3f in the geometric mean of %d loads%s\n",
-                before, bench_mode_names[mode], of->least, of->most, other, of->mean, of->cells,
-                behind);
+    if (of->timed > 0)
+        fprintf(file,
+                "; the interval's upper end is below %.2f in %d of %d that have one, the least "
+                "upper end %.3f",
+                BENCH_REACHES, of->short_of, of->timed, of->least_high);
 }
 
-void bench_overalls_tell(const struct bench_overalls *of, FILE *file, const char *before,
-                         const char *behind)
+static void overall_tell(FILE *file, enum bench_mode mode, const char *other,
+                         const struct bench_overall *of, bool has_intervals)
 {
-    for (int mode = BENCH_STATIC_TP + 1; mode < BENCH_MODE_COUNT; mode++)
-        overall_tell(file, before, mode, "static TP", &of->static_tp[mode], behind);
-    overall_tell(file, before, BENCH_ADAPTIVE, "static TP on INT4",
-                 &of->static_tp_int4[BENCH_ADAPTIVE], behind);
+    fprintf(file, "%s: %.3f to %.3f times %s, %.3f in the geometric mean of %d loads",
+            bench_mode_names[mode], of->least, of->most, other, of->mean, of->cells);
+    if (has_intervals)
+        interval_tell(file, of);
+}
+
+void bench_overalls_tell(const struct bench_overalls *of, const struct bench_question *question,
+                         FILE *file, const char *before, const char *behind)
+{
+    bool has_intervals = question->clock != BENCH_PREDICTED;
+    for (int mode = BENCH_STATIC_TP + 1; mode <= BENCH_MODE_COUNT; mode++) {
+        bool is_again = mode == BENCH_MODE_COUNT; /* adaptive, beside another */
+        enum bench_mode own = is_again ? BENCH_ADAPTIVE : (enum bench_mode)mode;
+        const struct bench_overall *one = is_again ? &of->static_tp_int4[own] : &of->static_tp[own];
+        if (one->cells == 0)
+            continue;
+        fputs(before, file);
+        overall_tell(file, own, is_again ? "static TP on INT4" : "static TP", one, has_intervals);
+        fprintf(file, "%s\n", behind);
+    }
 }

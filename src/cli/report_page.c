@@ -239,7 +239,7 @@ bool report_page_write(FILE *file, const struct bench_results *results, const ch
         fputs("<ul>\n", file);
         for (int i = 0; i < results->cell_count * BENCH_MODE_COUNT; i++)
             bench_overalls_add(&overalls, i % BENCH_MODE_COUNT, &shown.of[i]);
-        bench_overalls_tell(&overalls, file, "<li>", "</li>");
+        bench_overalls_tell(&overalls, &results->question, file, "<li>", "</li>");
         fputs("</ul>\n", file);
         report_put_times(file, &shown);
         put_rungs(file, &shown);
