@@ -95,7 +95,7 @@ static void put_rungs(FILE *file, const struct shown *shown)
         "<h2>What each part is worth</h2>\n<p>How many times as fast with it as without, one on "
         "top "
         "of the other, by medians; the last column is their product, against static TP.</p>\n<div "
-        "class=\"picture\"><table><tr><th>model</th><th>load</th>",
+        "class=\"wide\"><table><tr><th>model</th><th>load</th>",
         file);
     for (size_t i = 0; i < RUNGS; i++)
         fprintf(file, "<th class=\"n\">%s</th>", rungs[i].adds);
@@ -132,7 +132,8 @@ static void put_row(FILE *file, const struct shown *shown, int cell, enum bench_
     const struct bench_summary *of = summary_of(shown, cell, mode);
     fputs("<tr>", file);
     report_put_load(file, shown, cell);
-    fprintf(file, "<td>%s</td><td>", bench_mode_names[mode]);
+    fprintf(file, "<td>%s</td><td%s>", bench_mode_names[mode],
+            of->plan == NULL ? " class=\"why\" colspan=\"11\"" : "");
     if (of->plan == NULL) {
         page_text(file, of->why);
         fputs("</td></tr>\n", file);
@@ -142,7 +143,7 @@ static void put_row(FILE *file, const struct shown *shown, int cell, enum bench_
     fprintf(file, "</td><td class=\"n\">%d%s</td>", of->rounds,
             of->failures > 0 ? " <small>and failures</small>" : "");
     if (of->rounds == 0 && of->why != NULL) {
-        fputs("<td colspan=\"9\">", file);
+        fputs("<td class=\"why\" colspan=\"9\">", file);
         page_text(file, of->why);
         fputs("</td>", file);
     }
@@ -165,7 +166,7 @@ static void put_table(FILE *file, const struct shown *shown)
           file);
     fputs(bench_interval_words(&shown->results->question), file);
     fputs(".</p>\n<div "
-          "class=\"picture\"><table><tr><th>model</th><th>load</th><th>mode</th>"
+          "class=\"wide\"><table><tr><th>model</th><th>load</th><th>mode</th>"
           "<th>plan</th><th class=\"n\">rounds</th><th class=\"n\">prefill</th><th "
           "class=\"n\">decode</th><th class=\"n\">total</th><th class=\"n\">spread</th><th "
           "class=\"n\">tokens/s</th><th class=\"n\">against static TP</th><th></th><th "
@@ -198,12 +199,9 @@ static void put_head(FILE *file, const struct bench_results *results, const char
 {
     fputs(REPORT_PAGE_HEAD, file);
     put_devices(file, results);
-    fprintf(file,
-            "</title><style>%s.tiny{font-size:10px;fill:#fff!important;paint-order:stroke;"
-            "stroke:#0009;stroke-width:2px}.below{font-size:11px;text-anchor:end}</style></"
-            "head><body>\n<h1>Adaptive plans beside static "
-            "ones, on ",
-            page_style);
+    page_begin(file, ".tiny{font-size:10px;fill:#fff!important;paint-order:stroke;"
+                     "stroke:#0009;stroke-width:2px}.below{font-size:11px;text-anchor:end}");
+    fputs("<h1>Adaptive plans beside static ones, on ", file);
     put_devices(file, results);
     if (results->question.clock != BENCH_WALL)
         fprintf(file, ", %s", bench_clock_name(&results->question));

@@ -300,6 +300,7 @@ scales = [float(height) / float(part) for height, part in re.findall(
 assert len(scales) >= 3 and max(scales) / min(scales) < 1.01, scales
 PY
 has page.html "phasor report whole.jsonl</code>" "a page"
+has page.html '<meta name="viewport" content="width=device-width' "a page"
 
 # ---- a table of quality
 cat >quality.json <<'JSON'
