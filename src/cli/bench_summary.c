@@ -135,8 +135,8 @@ static double planning_of(const struct bench_results *results, int index, enum b
     return plans ? results->cells[index].planning_seconds : 0;
 }
 
-bool bench_summarize(struct bench_summary *out, const struct bench_results *results, int index,
-                     enum bench_mode mode)
+static bool summarize(struct bench_summary *out, const struct bench_results *results, int index,
+                      enum bench_mode mode)
 {
     const struct bench_cell *cell = &results->cells[index];
     struct rounds rounds;
@@ -160,78 +160,19 @@ bool bench_summarize(struct bench_summary *out, const struct bench_results *resu
     return true;
 }
 
-/* ---- Over cells ------------------------------------------------------------------------------ */
-
-static bool has_interval(const struct bench_against *of)
+bool bench_summarize(struct bench_summary **out, const struct bench_results *results)
 {
-    return of->is_known && !of->is_same && isfinite(of->ratio.high);
-}
-
-bool bench_falls_short(const struct bench_against *of)
-{
-    return has_interval(of) && of->ratio.high < BENCH_REACHES;
-}
-
-static void interval_add(struct bench_overall *to, const struct bench_against *cell)
-{
-    double high = cell->ratio.high;
-    if (!has_interval(cell))
-        return;
-    to->least_high = to->timed > 0 ? fmin(to->least_high, high) : high;
-    to->short_of += bench_falls_short(cell);
-    to->timed++;
-}
-
-static void overall_add(struct bench_overall *to, const struct bench_against *cell)
-{
-    double ratio = cell->ratio.middle;
-    if (!cell->is_known)
-        return;
-    double logs = to->cells > 0 ? to->cells * log(to->mean) : 0;
-    to->least = to->cells > 0 ? fmin(to->least, ratio) : ratio;
-    to->most = to->cells > 0 ? fmax(to->most, ratio) : ratio;
-    to->cells++;
-    to->mean = exp((logs + log(ratio)) / to->cells);
-    interval_add(to, cell);
-}
-
-void bench_overalls_add(struct bench_overalls *to, enum bench_mode mode,
-                        const struct bench_summary *cell)
-{
-    overall_add(&to->static_tp[mode], &cell->static_tp);
-    overall_add(&to->static_tp_int4[mode], &cell->static_tp_int4);
-}
-
-static void interval_tell(FILE *file, const struct bench_overall *of)
-{
-    if (of->timed > 0)
-        fprintf(file,
-                "; the interval's upper end is below %.2f in %d of %d that have one, the least "
-                "upper end %.3f",
-                BENCH_REACHES, of->short_of, of->timed, of->least_high);
-}
-
-static void overall_tell(FILE *file, enum bench_mode mode, const char *other,
-                         const struct bench_overall *of, bool has_intervals)
-{
-    fprintf(file, "%s: %.3f to %.3f times %s, %.3f in the geometric mean of %d loads",
-            bench_mode_names[mode], of->least, of->most, other, of->mean, of->cells);
-    if (has_intervals)
-        interval_tell(file, of);
-}
-
-void bench_overalls_tell(const struct bench_overalls *of, const struct bench_question *question,
-                         FILE *file, const char *before, const char *behind)
-{
-    bool has_intervals = question->clock != BENCH_PREDICTED;
-    for (int mode = BENCH_STATIC_TP + 1; mode <= BENCH_MODE_COUNT; mode++) {
-        bool is_again = mode == BENCH_MODE_COUNT; /* adaptive, beside another */
-        enum bench_mode own = is_again ? BENCH_ADAPTIVE : (enum bench_mode)mode;
-        const struct bench_overall *one = is_again ? &of->static_tp_int4[own] : &of->static_tp[own];
-        if (one->cells == 0)
-            continue;
-        fputs(before, file);
-        overall_tell(file, own, is_again ? "static TP on INT4" : "static TP", one, has_intervals);
-        fprintf(file, "%s\n", behind);
+    int count = results->cell_count * BENCH_MODE_COUNT;
+    struct bench_summary *all = calloc((size_t)count + 1, sizeof *all);
+    bool is_good = all != NULL;
+    if (!is_good)
+        fprintf(stderr, "phasor: out of memory for the rounds\n");
+    for (int i = 0; i < count && is_good; i++)
+        is_good = summarize(&all[i], results, i / BENCH_MODE_COUNT, i % BENCH_MODE_COUNT);
+    if (!is_good) {
+        free(all);
+        return false;
     }
+    *out = all;
+    return true;
 }

@@ -262,7 +262,7 @@ for picture in pictures:
     xml.dom.minidom.parseString(picture)
 bars = sum(picture.count('class="tiny"') for picture in pictures)
 assert bars == 2 * 2 * 9, bars
-assert page.count("<tr>") == 1 + 36 + 1 + 4 + 1 + 4 and "http" not in page
+assert page.count("<tr>") == 1 + 36 + 1 + 4 + 1 + 1 + 4 and "http" not in page
 for mode in ("static-tp-int4", "adaptive-exact"):
     assert mode in page
 # The rungs of the ladder: each cell's product is the last against the first.
@@ -299,6 +299,36 @@ scales = [float(height) / float(part) for height, part in re.findall(
     r'height="([0-9.]+)" fill="[^"]*" stroke[^>]*><title>[^<]*: ([0-9.e-]+) s of', of_load) if float(height) > 5]
 assert len(scales) >= 3 and max(scales) / min(scales) < 1.01, scales
 PY
+# What each part is worth: the same in the table, its mean, and in the rows of JSON.
+"${small[@]}" --results runs.jsonl --resume -o json >parts.json 2>err
+python3 - page.html table.md parts.json <<'PY' || fail "parts: not what the totals say"
+import json, math, re, sys
+page, table = (open(path, encoding="utf-8").read() for path in sys.argv[1:3])
+part = page.split("<h2>What each part is worth</h2>")[1].split("</table>")[0]
+shown = [[re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<td[^>]*>.*?</td>", row)] for row in part.split("<tr>")[2:]]
+lines = [[cell.strip() for cell in line.split("|") if cell.strip()]
+         for line in table.split("What each part is worth")[1].splitlines()[4:]]
+assert lines == [
+    [row[0], *([row[1]] if row[0] != "geometric mean" else []), *row[-5:]] for row in shown], (lines, shown)
+assert len(lines) == 5 and lines[-1][0] == "geometric mean"
+names = {"best-attention": "data-parallel attention", "best-static": "the experts' layout",
+         "adaptive-exact": "another layout in decode", "adaptive": "packed INT4 decode"}
+rows = json.load(open(sys.argv[3]))
+assert {row["mode"]: row["part"] for row in rows if "part" in row} == names
+for line in lines[:-1]:
+    of = {row["mode"]: row for row in rows if f"{row['prompt_tokens']}/{row['output_tokens']} x {row['batch_size']}" == line[1]}
+    before = of["static-tp"]["total_s"]["median"]
+    for mode, worth in zip(names, line[2:]):
+        own = of[mode]["total_s"]["median"]
+        assert abs(before / own - float(worth)) < 6e-4 and abs(of[mode]["part_worth"] * own / before - 1) < 1e-9, line
+        before = own
+for column in range(-5, 0):
+    mean = math.exp(sum(math.log(float(line[column])) for line in lines[:-1]) / 4)
+    assert abs(float(lines[-1][column]) / mean - 1) < 5e-3, (column, lines)
+PY
+"$phasor" bench "$model" --devices cpu:2 --box two.json --scenarios 16/4 --batch-sizes 2 --modes static-tp,adaptive \
+    --plans-only >out 2>err
+! grep -q "What each part" out || fail "parts: of modes that were not asked for"
 has page.html "phasor report whole.jsonl</code>" "a page"
 has page.html '<meta name="viewport" content="width=device-width' "a page"
 
@@ -560,7 +590,28 @@ cmp -s <(grep '"run"' draws.jsonl) <(grep '"run"' draws-begun.jsonl) || fail "dr
 expect 0 "draws, the page" "$phasor" report draws.jsonl -o draws.html
 has draws.html "with the least and the most of them" "draws, the page"
 expect 0 "draws, the table" "$phasor" report draws.jsonl
-has out "^- adaptive: .* times static TP on INT4, .* of 2 loads$" "draws, the table"
+python3 - draws.jsonl out draws.html <<'PY' || fail "draws, the worst load: not that of the draws"
+import html, json, re, statistics, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+plans, totals = {}, {}
+for line in lines:
+    for plan in line.get("plans", []):
+        for mode in plan["modes"]:
+            plans[line["prompt_tokens"], mode] = plan["plan"], plan["way"]
+    if line["kind"] == "run":
+        totals[line["round"], line["prompt_tokens"], line["plan"], line["way"]] = line["total_s"]
+def ratio(round, prompt, mode, other):
+    return totals[round, prompt, *plans[prompt, other]] / totals[round, prompt, *plans[prompt, mode]]
+for mode, other, words in (("adaptive", "static-tp", "static TP"), ("hap", "static-tp", "static TP"),
+                           ("adaptive", "static-tp-int4", "static TP on INT4")):
+    worst = [min(ratio(round, prompt, mode, other) for prompt in (16, 24)) for round in range(1, 41)]
+    wanted = (f"the worst load of a draw: {statistics.median(worst):.3f} in the median of 40 draws, "
+              f"{min(worst):.3f} at the least")
+    for path in sys.argv[2:]:
+        text = html.unescape(open(path).read())
+        assert re.search(f"{mode}: [^;\n]* times {words}, [^;\n]* of 2 loads; {wanted}", text), (mode, other, wanted, path)
+PY
+! grep -q "upper end" out || fail "draws, the table: of intervals"
 
 # ---- two files
 expect 0 "the same twice" python3 "$changes" whole.jsonl whole.jsonl
