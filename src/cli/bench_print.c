@@ -3,9 +3,11 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "bench_summary.h"
+#include "bench_overall.h"
+#include "bench_parts.h"
 #include "table.h"
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
@@ -55,6 +57,9 @@ static void times_put(json_t *row, const struct bench_summary *of)
     against_put(row, "against_static_tp_int4", &of->static_tp_int4);
     if (of->static_tp.is_known)
         json_object_set_new(row, "is_static_tp", json_boolean(of->static_tp.is_same));
+    if (of->static_tp.is_known && (of->static_tp.is_same || isfinite(of->static_tp.ratio.high)))
+        json_object_set_new(row, "reaches_static_tp",
+                            json_boolean(!bench_falls_short(&of->static_tp)));
 }
 
 static json_t *row_json(const struct bench_results *results, int index, enum bench_mode mode,
@@ -85,6 +90,19 @@ static json_t *row_json(const struct bench_results *results, int index, enum ben
     if (of->rounds > 0)
         times_put(row, of);
     return row;
+}
+
+/* What the mode adds to those before it; `cell`: of each mode. */
+static void part_put(json_t *row, const struct bench_question *question, enum bench_mode mode,
+                     const struct bench_summary *cell)
+{
+    struct bench_parts_worth worth = bench_parts_of(cell);
+    for (int i = 0; i < BENCH_PARTS && bench_parts_asked(question); i++) {
+        if (bench_parts[i].mode != mode || !(worth.of[i] > 0))
+            continue;
+        json_object_set_new(row, "part", json_string(bench_parts[i].adds));
+        json_object_set_new(row, "part_worth", json_real(worth.of[i]));
+    }
 }
 
 /* ---- Markdown and values --------------------------------------------------------------------- */
@@ -134,8 +152,8 @@ static void markdown_against(const struct bench_against *of)
         printf(" %.3f (%.3f to %.3f) |", of->ratio.middle, of->ratio.low, of->ratio.high);
 }
 
-static void markdown_row(const struct bench_results *results, int index, enum bench_mode mode,
-                         const struct bench_summary *of)
+/* The first two columns. */
+static void load_print(const struct bench_results *results, int index)
 {
     const struct bench_question *question = &results->question;
     const struct bench_cell *cell = &results->cells[index];
@@ -144,9 +162,15 @@ static void markdown_row(const struct bench_results *results, int index, enum be
     bench_model_name(name, question, cell->model);
     printf("| ");
     print_text(name);
-    printf(" | %lld/%lld x %lld | %s | ", (long long)scenario->prompt_tokens,
-           (long long)scenario->output_tokens, (long long)question->batch_sizes[cell->batch_size],
-           bench_mode_names[mode]);
+    printf(" | %lld/%lld x %lld ", (long long)scenario->prompt_tokens,
+           (long long)scenario->output_tokens, (long long)question->batch_sizes[cell->batch_size]);
+}
+
+static void markdown_row(const struct bench_results *results, int index, enum bench_mode mode,
+                         const struct bench_summary *of)
+{
+    load_print(results, index);
+    printf("| %s | ", bench_mode_names[mode]);
     if (of->plan == NULL) {
         print_text(of->why);
         printf(" | | | | | | | | | | | |\n");
@@ -205,6 +229,8 @@ static const char *const columns[] = {
     "against_static_tp_int4",
     "against_static_tp_int4_low",
     "against_static_tp_int4_high",
+    "part",
+    "part_worth",
     "why",
 };
 
@@ -262,14 +288,18 @@ static void csv_row(const json_t *row)
     printf("\r\n");
 }
 
-static void row_print(const struct bench_results *results, int cell, enum bench_mode mode,
-                      const struct bench_summary *of, enum bench_format format, bool is_first)
+/* Of the summary at `place`. */
+static void row_print(const struct bench_results *results, const struct bench_summary *of,
+                      int place, enum bench_format format, bool is_first)
 {
+    int cell = place / BENCH_MODE_COUNT;
+    enum bench_mode mode = (enum bench_mode)(place % BENCH_MODE_COUNT);
     if (format == BENCH_MARKDOWN) {
-        markdown_row(results, cell, mode, of);
+        markdown_row(results, cell, mode, &of[place]);
         return;
     }
-    json_t *row = row_json(results, cell, mode, of);
+    json_t *row = row_json(results, cell, mode, &of[place]);
+    part_put(row, &results->question, mode, &of[cell * BENCH_MODE_COUNT]);
     if (format == BENCH_CSV) {
         csv_row(row);
     } else {
@@ -282,31 +312,71 @@ static void row_print(const struct bench_results *results, int cell, enum bench_
     json_decref(row);
 }
 
+static void worth_print(const struct bench_parts_worth *of)
+{
+    for (int i = 0; i <= BENCH_PARTS; i++) {
+        double worth = i < BENCH_PARTS ? of->of[i] : of->all;
+        if (worth > 0)
+            printf(" %.3f |", worth);
+        else
+            printf(" - |");
+    }
+    putchar('\n');
+}
+
+static void parts_print(const struct bench_results *results, const struct bench_summary *of)
+{
+    const struct bench_question *question = &results->question;
+    if (!bench_parts_asked(question))
+        return;
+    printf(
+        "\nWhat each part is worth: how many times as fast with it as without, one on top of the "
+        "other, by medians of the rounds, %s; the last column is their product, against static "
+        "TP.\n\n| model | load |",
+        bench_clock_name(question));
+    for (int i = 0; i < BENCH_PARTS; i++)
+        printf(" %s |", bench_parts[i].adds);
+    printf(" all |\n| --- | --- | ---: | ---: | ---: | ---: | ---: |\n");
+    for (int cell = 0; cell < results->cell_count; cell++) {
+        struct bench_parts_worth worth = bench_parts_of(&of[cell * BENCH_MODE_COUNT]);
+        load_print(results, cell);
+        putchar('|');
+        worth_print(&worth);
+    }
+    struct bench_parts_worth mean = bench_parts_mean(of, results->cell_count);
+    printf("| geometric mean | |");
+    worth_print(&mean);
+}
+
+static void markdown_foot(const struct bench_results *results, const struct bench_summary *of)
+{
+    struct bench_overalls overalls;
+    bench_overalls_make(&overalls, results, of);
+    putchar('\n');
+    bench_overalls_tell(&overalls, &results->question, stdout, "- ", "");
+    parts_print(results, of);
+}
+
 bool bench_print(const struct bench_results *results, enum bench_format format)
 {
-    struct bench_overalls overalls = {.static_tp = {{.cells = 0}}};
+    struct bench_summary *of;
     bool is_first = true;
+    if (!bench_summarize(&of, results))
+        return false;
     if (format == BENCH_MARKDOWN)
         markdown_head(results);
     if (format == BENCH_CSV)
         csv_head();
-    for (int cell = 0; cell < results->cell_count; cell++) {
-        for (int mode = 0; mode < BENCH_MODE_COUNT; mode++) {
-            struct bench_summary summary;
-            if ((results->question.modes & 1u << mode) == 0)
-                continue;
-            if (!bench_summarize(&summary, results, cell, mode))
-                return false;
-            row_print(results, cell, mode, &summary, format, is_first);
-            bench_overalls_add(&overalls, mode, &summary);
-            is_first = false;
-        }
+    for (int i = 0; i < results->cell_count * BENCH_MODE_COUNT; i++) {
+        if ((results->question.modes & 1u << i % BENCH_MODE_COUNT) == 0)
+            continue;
+        row_print(results, of, i, format, is_first);
+        is_first = false;
     }
-    if (format == BENCH_MARKDOWN) {
-        putchar('\n');
-        bench_overalls_tell(&overalls, stdout, "- ", "");
-    }
+    if (format == BENCH_MARKDOWN)
+        markdown_foot(results, of);
     if (format == BENCH_JSON)
         fputs(is_first ? "[]\n" : "\n]\n", stdout);
+    free(of);
     return true;
 }

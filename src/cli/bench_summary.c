@@ -135,8 +135,8 @@ static double planning_of(const struct bench_results *results, int index, enum b
     return plans ? results->cells[index].planning_seconds : 0;
 }
 
-bool bench_summarize(struct bench_summary *out, const struct bench_results *results, int index,
-                     enum bench_mode mode)
+static bool summarize(struct bench_summary *out, const struct bench_results *results, int index,
+                      enum bench_mode mode)
 {
     const struct bench_cell *cell = &results->cells[index];
     struct rounds rounds;
@@ -160,41 +160,19 @@ bool bench_summarize(struct bench_summary *out, const struct bench_results *resu
     return true;
 }
 
-/* ---- Over cells ------------------------------------------------------------------------------ */
-
-static void overall_add(struct bench_overall *to, const struct bench_against *cell)
+bool bench_summarize(struct bench_summary **out, const struct bench_results *results)
 {
-    double ratio = cell->ratio.middle;
-    if (!cell->is_known)
-        return;
-    double logs = to->cells > 0 ? to->cells * log(to->mean) : 0;
-    to->least = to->cells > 0 ? fmin(to->least, ratio) : ratio;
-    to->most = to->cells > 0 ? fmax(to->most, ratio) : ratio;
-    to->cells++;
-    to->mean = exp((logs + log(ratio)) / to->cells);
-}
-
-void bench_overalls_add(struct bench_overalls *to, enum bench_mode mode,
-                        const struct bench_summary *cell)
-{
-    overall_add(&to->static_tp[mode], &cell->static_tp);
-    overall_add(&to->static_tp_int4[mode], &cell->static_tp_int4);
-}
-
-static void overall_tell(FILE *file, const char *before, enum bench_mode mode, const char *other,
-                         const struct bench_overall *of, const char *behind)
-{
-    if (of->cells > 0)
-        fprintf(file, "%s%s: %.3f to %.3f times %s, %.3f in the geometric mean of %d loads%s\n",
-                before, bench_mode_names[mode], of->least, of->most, other, of->mean, of->cells,
-                behind);
-}
-
-void bench_overalls_tell(const struct bench_overalls *of, FILE *file, const char *before,
-                         const char *behind)
-{
-    for (int mode = BENCH_STATIC_TP + 1; mode < BENCH_MODE_COUNT; mode++)
-        overall_tell(file, before, mode, "static TP", &of->static_tp[mode], behind);
-    overall_tell(file, before, BENCH_ADAPTIVE, "static TP on INT4",
-                 &of->static_tp_int4[BENCH_ADAPTIVE], behind);
+    int count = results->cell_count * BENCH_MODE_COUNT;
+    struct bench_summary *all = calloc((size_t)count + 1, sizeof *all);
+    bool is_good = all != NULL;
+    if (!is_good)
+        fprintf(stderr, "phasor: out of memory for the rounds\n");
+    for (int i = 0; i < count && is_good; i++)
+        is_good = summarize(&all[i], results, i / BENCH_MODE_COUNT, i % BENCH_MODE_COUNT);
+    if (!is_good) {
+        free(all);
+        return false;
+    }
+    *out = all;
+    return true;
 }

@@ -27,26 +27,8 @@ struct bench_summary {
     struct bench_against static_tp, static_tp_int4;
 };
 
-/* The same over cells: the least and the most of the ratios, and their geometric mean. */
-struct bench_overall {
-    int cells; /* 0: nothing else is known */
-    double least, most, mean;
-};
-
-struct bench_overalls {
-    struct bench_overall static_tp[BENCH_MODE_COUNT], static_tp_int4[BENCH_MODE_COUNT];
-};
-
-/* Cells of which the ratio is not known are left out. */
-void bench_overalls_add(struct bench_overalls *to, enum bench_mode mode,
-                        const struct bench_summary *cell);
-
-/* A line for each mode, between `before` and `behind`. */
-void bench_overalls_tell(const struct bench_overalls *of, FILE *file, const char *before,
-                         const char *behind);
-
-/* False where memory is short. */
-bool bench_summarize(struct bench_summary *out, const struct bench_results *results, int cell,
-                     enum bench_mode mode);
+/* Of every cell and mode, [cell][mode], to be freed with free(); false where memory is short: told
+ * on standard error. */
+bool bench_summarize(struct bench_summary **out, const struct bench_results *results);
 
 #endif

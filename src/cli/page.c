@@ -5,12 +5,17 @@
 const char *const page_colours[PAGE_COLOURS] = {"#0072b2", "#56b4e9", "#009e73", "#f0e442",
                                                 "#e69f00", "#d55e00", "#cc79a7", "#999999"};
 
-const char page_style[] =
+/* Text and pictures are a column that can be read; a table is as wide as it needs to be, and
+ * scrolls where the screen is narrower. */
+static const char style_of_all[] =
     ":root{color-scheme:light dark;--ink:#222;--paper:#fff;--faint:#8888}"
     "@media(prefers-color-scheme:dark){:root{--ink:#ddd;--paper:#181818;--faint:#aaa6}}"
     "body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);"
-    "max-width:60em;margin:2em auto;padding:0 1em}"
-    ".picture{overflow-x:auto}"
+    "margin:2em 0;padding:0 1em}"
+    "body>*{max-width:56rem;margin-left:auto;margin-right:auto}"
+    "body>.wide{width:fit-content;min-width:min(56rem,100%);max-width:100%}"
+    ".picture,.wide{overflow-x:auto}"
+    "code{overflow-wrap:anywhere}"
     "svg{display:block;width:100%;min-width:42em;height:auto;font:13px system-ui,sans-serif}"
     "svg text{fill:var(--ink)}"
     ".mark{stroke:var(--ink);stroke-width:1.5}"
@@ -19,8 +24,18 @@ const char page_style[] =
     ".legend i{display:inline-block;width:0.9em;height:0.9em;margin-right:0.4em}"
     "table{border-collapse:collapse;font-size:13px}"
     "td,th{padding:0.15em 0.7em 0.15em 0;text-align:left;vertical-align:top}"
+    "td{white-space:nowrap}"
+    "td.why{white-space:normal;min-width:20em}"
     "td.n,th.n{text-align:right}"
     "small,.label{color:color-mix(in srgb,var(--ink) 70%,var(--paper))}";
+
+void page_begin(FILE *file, const char *style)
+{
+    fprintf(file,
+            "</title><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">"
+            "<style>%s%s</style></head><body>\n",
+            style_of_all, style);
+}
 
 void page_text(FILE *file, const char *text)
 {

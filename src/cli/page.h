@@ -9,8 +9,9 @@
 #define PAGE_COLOURS 8
 extern const char *const page_colours[PAGE_COLOURS];
 
-/* Of every page, within <style>; dark where the reader wants it so. */
-extern const char page_style[];
+/* Behind a page's title: what every page has in its head, dark where the reader wants it so and as
+ * wide as the reader's screen, and `style` of its own; then its body begins. */
+void page_begin(FILE *file, const char *style);
 
 /* What a file or a model says of itself. */
 void page_text(FILE *file, const char *text);

@@ -4,22 +4,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench_overall.h"
+#include "bench_parts.h"
 #include "page.h"
 #include "report_shown.h"
 
 static bool shown_make(struct shown *out, const struct bench_results *results)
 {
     *out = (struct shown){.results = results};
-    out->of = calloc((size_t)(results->cell_count + 1) * BENCH_MODE_COUNT, sizeof *out->of);
-    bool is_good = out->of != NULL;
-    if (!is_good)
-        fprintf(stderr, "phasor: out of memory for a page\n");
-    for (int i = 0; i < results->cell_count * BENCH_MODE_COUNT && is_good; i++) {
-        is_good = bench_summarize(&out->of[i], results, i / BENCH_MODE_COUNT, i % BENCH_MODE_COUNT);
+    if (!bench_summarize(&out->of, results))
+        return false;
+    for (int i = 0; i < results->cell_count * BENCH_MODE_COUNT; i++) {
         if (out->of[i].plan != NULL)
             out->modes |= 1u << i % BENCH_MODE_COUNT;
     }
-    return is_good;
+    return true;
 }
 
 /* ---- What tables share ----------------------------------------------------------------------- */
@@ -49,59 +48,40 @@ void report_put_plan(FILE *file, const struct bench_plan *plan)
 /* ---- The parts of an adaptive plan ------------------------------------------------------------
  */
 
-/* Each with what it adds to the one before. */
-static const struct rung {
-    enum bench_mode mode;
-    const char *adds;
-} rungs[] = {
-    {BENCH_BEST_ATTENTION, "data-parallel attention"},
-    {BENCH_BEST_STATIC, "the experts' layout"},
-    {BENCH_ADAPTIVE_EXACT, "another layout in decode"},
-    {BENCH_ADAPTIVE, "packed INT4 decode"},
-};
-#define RUNGS (sizeof rungs / sizeof *rungs)
-
-static bool has_rungs(const struct shown *shown)
+static void put_worth(FILE *file, const struct bench_parts_worth *of)
 {
-    unsigned wanted = 1u << BENCH_STATIC_TP;
-    for (size_t i = 0; i < RUNGS; i++)
-        wanted |= 1u << rungs[i].mode;
-    return (shown->results->question.modes & wanted) == wanted;
-}
-
-static void put_rung_row(FILE *file, const struct shown *shown, int cell)
-{
-    double before = summary_of(shown, cell, BENCH_STATIC_TP)->total.median, first = before;
-    fputs("<tr>", file);
-    report_put_load(file, shown, cell);
-    for (size_t i = 0; i < RUNGS; i++) {
-        double own = summary_of(shown, cell, rungs[i].mode)->total.median;
-        if (own > 0 && before > 0)
-            fprintf(file, "<td class=\"n\">%.3f</td>", before / own);
+    for (int i = 0; i < BENCH_PARTS; i++) {
+        if (of->of[i] > 0)
+            fprintf(file, "<td class=\"n\">%.3f</td>", of->of[i]);
         else
             fputs("<td></td>", file);
-        before = own;
     }
-    if (first > 0 && before > 0)
-        fprintf(file, "<td class=\"n\"><b>%.3f</b></td>", first / before);
+    if (of->all > 0)
+        fprintf(file, "<td class=\"n\"><b>%.3f</b></td>", of->all);
     fputs("</tr>\n", file);
 }
 
-static void put_rungs(FILE *file, const struct shown *shown)
+static void put_parts(FILE *file, const struct shown *shown)
 {
-    if (!has_rungs(shown))
+    int cells = shown->results->cell_count;
+    if (!bench_parts_asked(&shown->results->question))
         return;
-    fputs(
-        "<h2>What each part is worth</h2>\n<p>How many times as fast with it as without, one on "
-        "top "
-        "of the other, by medians; the last column is their product, against static TP.</p>\n<div "
-        "class=\"picture\"><table><tr><th>model</th><th>load</th>",
-        file);
-    for (size_t i = 0; i < RUNGS; i++)
-        fprintf(file, "<th class=\"n\">%s</th>", rungs[i].adds);
+    fputs("<h2>What each part is worth</h2>\n<p>How many times as fast with it as without, one on "
+          "top of the other, by medians; the last column is their product, against static TP.</p>\n"
+          "<div class=\"wide\"><table><tr><th>model</th><th>load</th>",
+          file);
+    for (int i = 0; i < BENCH_PARTS; i++)
+        fprintf(file, "<th class=\"n\">%s</th>", bench_parts[i].adds);
     fputs("<th class=\"n\">all</th></tr>\n", file);
-    for (int cell = 0; cell < shown->results->cell_count; cell++)
-        put_rung_row(file, shown, cell);
+    for (int cell = 0; cell < cells; cell++) {
+        struct bench_parts_worth worth = bench_parts_of(summary_of(shown, cell, 0));
+        fputs("<tr>", file);
+        report_put_load(file, shown, cell);
+        put_worth(file, &worth);
+    }
+    struct bench_parts_worth mean = bench_parts_mean(shown->of, cells);
+    fputs("<tr><td colspan=\"2\">geometric mean</td>", file);
+    put_worth(file, &mean);
     fputs("</table></div>\n", file);
 }
 
@@ -132,7 +112,8 @@ static void put_row(FILE *file, const struct shown *shown, int cell, enum bench_
     const struct bench_summary *of = summary_of(shown, cell, mode);
     fputs("<tr>", file);
     report_put_load(file, shown, cell);
-    fprintf(file, "<td>%s</td><td>", bench_mode_names[mode]);
+    fprintf(file, "<td>%s</td><td%s>", bench_mode_names[mode],
+            of->plan == NULL ? " class=\"why\" colspan=\"11\"" : "");
     if (of->plan == NULL) {
         page_text(file, of->why);
         fputs("</td></tr>\n", file);
@@ -142,7 +123,7 @@ static void put_row(FILE *file, const struct shown *shown, int cell, enum bench_
     fprintf(file, "</td><td class=\"n\">%d%s</td>", of->rounds,
             of->failures > 0 ? " <small>and failures</small>" : "");
     if (of->rounds == 0 && of->why != NULL) {
-        fputs("<td colspan=\"9\">", file);
+        fputs("<td class=\"why\" colspan=\"9\">", file);
         page_text(file, of->why);
         fputs("</td>", file);
     }
@@ -165,7 +146,7 @@ static void put_table(FILE *file, const struct shown *shown)
           file);
     fputs(bench_interval_words(&shown->results->question), file);
     fputs(".</p>\n<div "
-          "class=\"picture\"><table><tr><th>model</th><th>load</th><th>mode</th>"
+          "class=\"wide\"><table><tr><th>model</th><th>load</th><th>mode</th>"
           "<th>plan</th><th class=\"n\">rounds</th><th class=\"n\">prefill</th><th "
           "class=\"n\">decode</th><th class=\"n\">total</th><th class=\"n\">spread</th><th "
           "class=\"n\">tokens/s</th><th class=\"n\">against static TP</th><th></th><th "
@@ -198,12 +179,9 @@ static void put_head(FILE *file, const struct bench_results *results, const char
 {
     fputs(REPORT_PAGE_HEAD, file);
     put_devices(file, results);
-    fprintf(file,
-            "</title><style>%s.tiny{font-size:10px;fill:#fff!important;paint-order:stroke;"
-            "stroke:#0009;stroke-width:2px}.below{font-size:11px;text-anchor:end}</style></"
-            "head><body>\n<h1>Adaptive plans beside static "
-            "ones, on ",
-            page_style);
+    page_begin(file, ".tiny{font-size:10px;fill:#fff!important;paint-order:stroke;"
+                     "stroke:#0009;stroke-width:2px}.below{font-size:11px;text-anchor:end}");
+    fputs("<h1>Adaptive plans beside static ones, on ", file);
     put_devices(file, results);
     if (results->question.clock != BENCH_WALL)
         fprintf(file, ", %s", bench_clock_name(&results->question));
@@ -231,18 +209,17 @@ static void put_head(FILE *file, const struct bench_results *results, const char
 bool report_page_write(FILE *file, const struct bench_results *results, const char *path,
                        const struct report_trace *trace, const struct report_quality *quality)
 {
-    struct bench_overalls overalls = {.static_tp = {{.cells = 0}}};
+    struct bench_overalls overalls;
     struct shown shown;
     bool is_good = shown_make(&shown, results);
     if (is_good) {
         put_head(file, results, path, trace != NULL, quality != NULL);
         fputs("<ul>\n", file);
-        for (int i = 0; i < results->cell_count * BENCH_MODE_COUNT; i++)
-            bench_overalls_add(&overalls, i % BENCH_MODE_COUNT, &shown.of[i]);
-        bench_overalls_tell(&overalls, file, "<li>", "</li>");
+        bench_overalls_make(&overalls, results, shown.of);
+        bench_overalls_tell(&overalls, &results->question, file, "<li>", "</li>");
         fputs("</ul>\n", file);
         report_put_times(file, &shown);
-        put_rungs(file, &shown);
+        put_parts(file, &shown);
         report_put_regret(file, &shown);
         if (results->question.clock != BENCH_PREDICTED)
             report_put_errors(file, &shown);

@@ -70,7 +70,8 @@ static void put_whisker(FILE *file, const struct bench_summary *of, double x, do
     double bottom = BARS_TOP + BARS_HEIGHT;
     double y1 = fmax(bottom - scale / tp->ratio.low, 2), y2 = bottom - scale / tp->ratio.high;
     page_line(file, x, y1, x, y2, "mark");
-    page_line(file, x - 3, y1, x + 3, y1, "mark");
+    if (y1 > 2) /* else it goes on beyond the picture */
+        page_line(file, x - 3, y1, x + 3, y1, "mark");
     page_line(file, x - 3, y2, x + 3, y2, "mark");
 }
 
@@ -201,6 +202,7 @@ void report_put_times(FILE *file, const struct shown *shown)
 /* ---- Predicted against measured -------------------------------------------------------------- */
 
 #define DOTS_SIDE 380
+#define DOTS_LEFT 76 /* room for "0.0001 s" */
 
 struct range {
     double low, high; /* powers of ten; low < high */
@@ -269,7 +271,7 @@ static void dot_put(void *context, int phase, double predicted, double measured,
         return;
     fprintf(dots->file,
             "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\" fill-opacity=\"0.8\"><title>",
-            LEFT + place_of(&dots->range, measured),
+            DOTS_LEFT + place_of(&dots->range, measured),
             10 + DOTS_SIDE - place_of(&dots->range, predicted), page_colours[phase == 0 ? 0 : 5]);
     page_text(dots->file, title);
     fprintf(dots->file, ": predicted %.4g s, came out %.4g s</title></circle>\n", predicted,
@@ -281,7 +283,7 @@ static void put_diagonal(const struct dots *dots, double times, const char *styl
 {
     double shift = log10(times) / (dots->range.high - dots->range.low) * DOTS_SIDE;
     double from = fmax(0, -shift), to = fmin(DOTS_SIDE, DOTS_SIDE - shift);
-    page_line(dots->file, LEFT + from, 10 + DOTS_SIDE - from - shift, LEFT + to,
+    page_line(dots->file, DOTS_LEFT + from, 10 + DOTS_SIDE - from - shift, DOTS_LEFT + to,
               10 + DOTS_SIDE - to - shift, style);
 }
 
@@ -291,11 +293,11 @@ static void put_powers(const struct dots *dots)
         double at = place_of(&dots->range, pow(10, power));
         char text[32];
         snprintf(text, sizeof text, "%.3g s", pow(10, power));
-        page_line(dots->file, LEFT, 10 + DOTS_SIDE - at, LEFT + DOTS_SIDE, 10 + DOTS_SIDE - at,
-                  "grid");
-        page_line(dots->file, LEFT + at, 10, LEFT + at, 10 + DOTS_SIDE, "grid");
-        page_label(dots->file, LEFT - 6, 14 + DOTS_SIDE - at, "end", text);
-        page_label(dots->file, LEFT + at, 28 + DOTS_SIDE, "middle", text);
+        page_line(dots->file, DOTS_LEFT, 10 + DOTS_SIDE - at, DOTS_LEFT + DOTS_SIDE,
+                  10 + DOTS_SIDE - at, "grid");
+        page_line(dots->file, DOTS_LEFT + at, 10, DOTS_LEFT + at, 10 + DOTS_SIDE, "grid");
+        page_label(dots->file, DOTS_LEFT - 6, 14 + DOTS_SIDE - at, "end", text);
+        page_label(dots->file, DOTS_LEFT + at, 28 + DOTS_SIDE, "middle", text);
     }
 }
 

@@ -145,7 +145,7 @@ void report_put_quality(FILE *file, const struct report_quality *quality)
     page_text(file, json_string_value(json_object_get(root, "commit")));
     fputs(". Plans that end in <code>:int4</code>, or change by <code>upload</code>, decode on "
           "such weights; all others on the checkpoint's own.</p>\n<div "
-          "class=\"picture\"><table><tr><th>scheme</th>",
+          "class=\"wide\"><table><tr><th>scheme</th>",
           file);
     for (size_t c = 0; c < COLUMNS; c++)
         fprintf(file, "<th class=\"n\">%s</th>", columns[c].words);

@@ -114,7 +114,7 @@ void report_put_regret(FILE *file, const struct shown *shown)
           file);
     for (int c = 0; c < CHOOSERS; c++)
         put_overall(file, shown, &choosers[c]);
-    fputs("</ul>\n<div class=\"picture\"><table><tr><th>model</th><th>load</th>", file);
+    fputs("</ul>\n<div class=\"wide\"><table><tr><th>model</th><th>load</th>", file);
     for (int c = 0; c < CHOOSERS; c++) {
         if ((shown->modes & 1u << choosers[c].mode) != 0)
             fprintf(file, "<th class=\"n\">%s</th><th>the fastest</th>",
