@@ -166,16 +166,21 @@ Test(cuda_partition, a_device_says_how_much_of_its_gpu_it_has)
 {
     static const struct {
         int multiprocessors;
+        bool is_whole;
+        int part;
         const char *says;
-    } gpus[] = {{40, ", 20 of 40 multiprocessors)"}, {2, ", sm_75)"}};
+    } gpus[] = {{40, false, 20, ", 20 of 40 multiprocessors)"},
+                {40, true, 0, ", sm_75)"},
+                {2, false, 0, ", sm_75)"}};
     for (size_t i = 0; i < sizeof gpus / sizeof gpus[0]; i++) {
         struct device *device;
         struct error err;
         simt_multiprocessors_set(gpus[i].multiprocessors);
-        cr_assert_eq(device_cuda_create(
-                         &device, &(struct gpu_share){.sharer_count = 2, .sharer_index = 1}, &err),
-                     STATUS_OK, "%s", err.message);
+        struct gpu_share share = {
+            .sharer_count = 2, .sharer_index = 1, .is_whole = gpus[i].is_whole};
+        cr_assert_eq(device_cuda_create(&device, &share, &err), STATUS_OK, "%s", err.message);
         cr_expect_not_null(strstr(device->ops->name, gpus[i].says), "%s", device->ops->name);
+        cr_expect_eq(device_cuda_part(device), gpus[i].part);
         device_destroy(device);
         cr_expect_eq(simt_live_count(), 0); /* its streams went before its part */
     }

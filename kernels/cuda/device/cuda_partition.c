@@ -228,7 +228,7 @@ void cuda_partition_init(struct cuda_partition *out, const struct gpu_share *sha
 {
     ASSERT(share->sharer_index == 0 || share->sharer_index < share->sharer_count);
     *out = (struct cuda_partition){.multiprocessors = multiprocessors};
-    if (share->sharer_count > 1 && share->sharer_count <= PEERS_MAX &&
+    if (share->sharer_count > 1 && !share->is_whole && share->sharer_count <= PEERS_MAX &&
         context_get(out, share, capability) && !is_of_use(out)) {
         cuda_partition_deinit(out);
         out->multiprocessors = multiprocessors;
