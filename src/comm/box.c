@@ -1,5 +1,7 @@
 #include "comm/box.h"
 
+#include <limits.h>
+
 #include "base/memory.h"
 #include "base/record.h"
 #include "base/trace.h"
@@ -50,17 +52,70 @@ static int sharers_before(const struct box_params *params, int rank)
     return count;
 }
 
-static enum status gpus_create(struct box *box, const struct box_params *params, struct error *err)
+static enum status gpu_create(struct box *box, const struct box_params *params, int rank,
+                              bool is_whole, struct error *err)
 {
     int threads = threads_wanted(params) / params->rank_count;
+    struct gpu_share share = {.ordinal = params->gpus[rank],
+                              .sharer_count = sharers_of(params, params->gpus[rank]),
+                              .sharer_index = sharers_before(params, rank),
+                              .is_whole = is_whole,
+                              .thread_count = threads > 1 ? threads : 1,
+                              .trace = params->trace,
+                              .rank = rank};
+    return device_cuda_create(&box->devices[rank], &share, err);
+}
+
+/* All ranks on a GPU anew, without parts of it. */
+static enum status gpu_make_whole(struct box *box, const struct box_params *params, int gpu,
+                                  struct error *err)
+{
     for (int r = 0; r < params->rank_count; r++) {
-        struct gpu_share share = {.ordinal = params->gpus[r],
-                                  .sharer_count = sharers_of(params, params->gpus[r]),
-                                  .sharer_index = sharers_before(params, r),
-                                  .thread_count = threads > 1 ? threads : 1,
-                                  .trace = params->trace,
-                                  .rank = r};
-        TRY(device_cuda_create(&box->devices[r], &share, err));
+        if (params->gpus[r] != gpu)
+            continue;
+        device_destroy(box->devices[r]);
+        box->devices[r] = NULL;
+    }
+    for (int r = 0; r < params->rank_count; r++) {
+        if (params->gpus[r] == gpu)
+            TRY(gpu_create(box, params, r, true, err));
+    }
+    return STATUS_OK;
+}
+
+/* One that has no part, or one of another size, would compute on the others' multiprocessors. */
+static enum status parts_settle(struct box *box, const struct box_params *params, int gpu,
+                                struct error *err)
+{
+    int least = INT_MAX, most = 0, sharers = sharers_of(params, gpu);
+    for (int r = 0; r < params->rank_count; r++) {
+        int part = params->gpus[r] == gpu ? device_cuda_part(box->devices[r]) : -1;
+        if (part < 0)
+            continue;
+        least = part < least ? part : least;
+        most = part > most ? part : most;
+    }
+    if (sharers > 1 && most == 0)
+        log_write(&params->log, LOG_INFO,
+                  "the %d ranks on cuda:%d share its multiprocessors: it is not cut into parts",
+                  sharers, gpu);
+    if (least == most)
+        return STATUS_OK;
+    log_write(
+        &params->log, LOG_WARNING,
+        "cuda:%d gave not all of its %d ranks an equal part of its multiprocessors: they share "
+        "all of them, and stand in each other's way",
+        gpu, sharers);
+    return gpu_make_whole(box, params, gpu, err);
+}
+
+static enum status gpus_create(struct box *box, const struct box_params *params, struct error *err)
+{
+    for (int r = 0; r < params->rank_count; r++)
+        TRY(gpu_create(box, params, r, false, err));
+    for (int r = 0; r < params->rank_count; r++) {
+        if (sharers_before(params, r) == 0)
+            TRY(parts_settle(box, params, params->gpus[r], err));
     }
     return STATUS_OK;
 }

@@ -16,14 +16,15 @@ struct box_params {
     double patience_seconds;      /* see comm_domain_params */
     const char *const *tag_names; /* see comm_domain_params */
     int tag_count;
-    const int *gpus;         /* [rank_count]: rank r is cuda:gpus[r], on which others may be, too;
-                              * NULL: each is a share of the CPU. Those below but `trace` and
+    const int *gpus;         /* [rank_count]: rank r is cuda:gpus[r], on which others may be, too:
+                              * all of these have an equal part of its multiprocessors, or none
+                              * has; NULL: each is a share of the CPU. Those below but `trace` and
                               * `log` are the CPU's */
     const char *kernels;     /* see cpu_share; NULL */
     struct turn *turn;       /* see device/device.h; NULL */
     struct trace *trace;     /* see cpu_share; NULL */
     struct comm_links links; /* {0}: as fast as they are */
-    struct log_sink log;     /* see comm_domain_params */
+    struct log_sink log;     /* see comm_domain_params; and is told of GPUs without parts */
 };
 
 enum status box_open(struct box **out, const struct box_params *params,

@@ -207,6 +207,7 @@ struct gpu_share {
     int sharer_count;    /* ranks on this GPU, each with the same part of its memory, and of its
                           * multiprocessors where it can be cut; 0: one */
     int sharer_index;    /* which of them this is */
+    bool is_whole;       /* shares all multiprocessors, though the GPU could be cut */
     int thread_count;    /* of host_run; 0: one for each CPU that the process may use */
     struct trace *trace; /* has a lane for each stream; borrowed; NULL: none */
     int rank;            /* whose lanes they are */
@@ -231,6 +232,11 @@ struct gpu_description {
  * device_cuda_create does. */
 enum status device_cuda_describe(struct gpu_description *out, const struct gpu_share *share,
                                  struct error *err) MUST_CHECK;
+
+/* How many multiprocessors of its GPU a device of device_cuda_create has for itself; 0: it shares
+ * all with whoever is there. A part is its own where all sharers have one of that size: who opens
+ * them sees to it. */
+int device_cuda_part(const struct device *device);
 
 /* Whether this build can have one. */
 bool device_cuda_is_built(void);

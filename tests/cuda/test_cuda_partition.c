@@ -93,14 +93,12 @@ Test(cuda_partition, a_driver_without_green_contexts)
     cuda_partition_deinit(&partition);
 }
 
-/* It does not go away while there is one. */
-Test(cuda_partition, a_driver_that_has_lost_them)
+/* Its entry points are looked up once: streams come and go with what was found then. */
+Test(cuda_partition, a_driver_is_asked_once)
 {
     struct cuda_partition partition = partition_get(90, 132, 4, 1);
-    cudaStream_t stream;
     simt_green_set(SIMT_GREEN_NONE);
-    cr_expect_eq(cuda_partition_stream(&partition, &stream, 0), cudaErrorNotSupported);
-    simt_green_set(SIMT_GREEN_SOUND);
+    cr_expect_eq(first_of(&partition), 32);
     cuda_partition_deinit(&partition);
     cr_expect_eq(simt_live_count(), 0);
 }
@@ -168,16 +166,21 @@ Test(cuda_partition, a_device_says_how_much_of_its_gpu_it_has)
 {
     static const struct {
         int multiprocessors;
+        bool is_whole;
+        int part;
         const char *says;
-    } gpus[] = {{40, ", 20 of 40 multiprocessors)"}, {2, ", sm_75)"}};
+    } gpus[] = {{40, false, 20, ", 20 of 40 multiprocessors)"},
+                {40, true, 0, ", sm_75)"},
+                {2, false, 0, ", sm_75)"}};
     for (size_t i = 0; i < sizeof gpus / sizeof gpus[0]; i++) {
         struct device *device;
         struct error err;
         simt_multiprocessors_set(gpus[i].multiprocessors);
-        cr_assert_eq(device_cuda_create(
-                         &device, &(struct gpu_share){.sharer_count = 2, .sharer_index = 1}, &err),
-                     STATUS_OK, "%s", err.message);
+        struct gpu_share share = {
+            .sharer_count = 2, .sharer_index = 1, .is_whole = gpus[i].is_whole};
+        cr_assert_eq(device_cuda_create(&device, &share, &err), STATUS_OK, "%s", err.message);
         cr_expect_not_null(strstr(device->ops->name, gpus[i].says), "%s", device->ops->name);
+        cr_expect_eq(device_cuda_part(device), gpus[i].part);
         device_destroy(device);
         cr_expect_eq(simt_live_count(), 0); /* its streams went before its part */
     }

@@ -10,6 +10,7 @@
 
 #include "clock.h"
 #include "comm_tools.h"
+#include "device/peers.h"
 #include "device_bytes.h"
 #include "simt_control.h"
 
@@ -120,6 +121,107 @@ Test(gpus, each_call_of_opening_may_fail)
         simt_fail_at(0, cudaSuccess);
         cr_assert(status == STATUS_OK || simt_live_count() == 0, "at %d", n);
     }
+    box_close(box);
+}
+
+/* ---- Parts of a GPU -------------------------------------------------------------------------- */
+
+struct log_count {
+    int infos, warnings;
+    char last[300];
+};
+
+static void count(void *context, enum log_level level, const char *message)
+{
+    struct log_count *log = context;
+    log->infos += level == LOG_INFO;
+    log->warnings += level == LOG_WARNING;
+    snprintf(log->last, sizeof log->last, "%s", message);
+}
+
+static bool part_of(unsigned *first, unsigned *many, const struct device *device)
+{
+    bool is_named = strstr(device->ops->name, " multiprocessors)") != NULL;
+    bool has = simt_stream_part(device->ops->peers->native(device->stream), first, many);
+    cr_expect_eq(has, is_named, "%s", device->ops->name);
+    cr_expect_eq(device_cuda_part(device), has ? (int)*many : 0);
+    return has;
+}
+
+/* Whether the ranks on a GPU have parts, all alike and none in another's; or all have none. */
+static bool expect_parts_alike(const struct box *box, const int *gpus, int gpu, int n)
+{
+    unsigned begins[4], many = 0;
+    int sharers = 0, parts = 0;
+    for (int r = 0; r < 4; r++) {
+        unsigned first, each;
+        if (gpus[r] != gpu)
+            continue;
+        sharers++;
+        if (!part_of(&first, &each, box_device(box, r)))
+            continue;
+        cr_expect(parts == 0 || each == many, "at %d: %u and %u", n, each, many);
+        for (int before = 0; before < parts; before++)
+            cr_expect(begins[before] + each <= first || first + each <= begins[before], "at %d", n);
+        begins[parts++] = first;
+        many = each;
+    }
+    cr_expect(parts == 0 || parts == sharers, "at %d: %d of %d", n, parts, sharers);
+    return parts > 0;
+}
+
+/* Each call for parts fails once. */
+static void check_parts(const int *gpus, int gpu_count)
+{
+    bool is_ahead = false;
+    int n = 1, warned = 0;
+    simt_device_count_set(gpu_count);
+    simt_multiprocessors_set(132);
+    for (; !is_ahead; n++) {
+        struct log_count log = {0};
+        struct error err;
+        struct box *box;
+        struct box_params params = {
+            .rank_count = 4, .gpus = gpus, .log = {.write = count, .context = &log}};
+        simt_green_fail_at((uint64_t)n);
+        enum status status = box_open(&box, &params, &err);
+        is_ahead = simt_green_fail_is_ahead();
+        simt_green_fail_at(0);
+        if (status == STATUS_OK) {
+            int cut = 0;
+            for (int gpu = 0; gpu < gpu_count; gpu++)
+                cut += expect_parts_alike(box, gpus, gpu, n);
+            cr_expect_eq(gpu_count - cut, log.warnings, "at %d: %s", n, log.last);
+            box_close(box);
+        }
+        warned += log.warnings;
+        cr_expect_leq(log.warnings, is_ahead ? 0 : 1, "at %d", n);
+        cr_expect_eq(simt_live_count(), 0, "at %d", n);
+    }
+    cr_expect_geq(warned, 4 * 4, "only %d of %d", warned, n);
+}
+
+Test(gpus, ranks_on_a_gpu_have_parts_or_none)
+{
+#if CUDART_VERSION >= 12050
+    check_parts((int[]){0, 0, 0, 0}, 1);
+    check_parts((int[]){0, 1, 0, 1}, 2);
+#endif
+}
+
+Test(gpus, that_are_not_cut_are_told_of)
+{
+    struct log_count log = {0};
+    struct error err;
+    struct box *box;
+    struct box_params params = {
+        .rank_count = 3, .gpus = (int[]){0, 0, 1}, .log = {.write = count, .context = &log}};
+    simt_device_count_set(2);
+    simt_multiprocessors_set(3);
+    cr_assert_eq(box_open(&box, &params, &err), STATUS_OK, "%s", err.message);
+    cr_expect_eq(log.infos, 1);
+    cr_expect_not_null(strstr(log.last, "the 2 ranks on cuda:0 share its multiprocessors"));
+    cr_expect_eq(log.warnings, 0);
     box_close(box);
 }
 

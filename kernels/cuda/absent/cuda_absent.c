@@ -23,6 +23,12 @@ enum status device_cuda_describe(struct gpu_description *out, const struct gpu_s
     return refuse(share, err);
 }
 
+int device_cuda_part(const struct device *device)
+{
+    (void)device;
+    return 0;
+}
+
 bool device_cuda_is_built(void)
 {
     return false;

@@ -311,6 +311,12 @@ enum status device_cuda_describe(struct gpu_description *out, const struct gpu_s
     return STATUS_OK;
 }
 
+int device_cuda_part(const struct device *device)
+{
+    const struct cuda_partition *partition = &cuda_of(device)->common.partition;
+    return partition->context != NULL ? partition->multiprocessors : 0;
+}
+
 bool device_cuda_is_built(void)
 {
     return true;

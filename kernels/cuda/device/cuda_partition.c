@@ -6,8 +6,14 @@
 #include "kernels/cuda/launch.h"
 
 /* Green contexts are the driver's since CUDA 12.4, which the runtime opens; it is asked for them by
- * their version since 12.5. */
-#if CUDART_VERSION >= 12050
+ * their version since 12.5. The tests also build what older ones have. */
+#ifndef CUDA_PARTITION_IS_BUILT
+#define CUDA_PARTITION_IS_BUILT (CUDART_VERSION >= 12050)
+#endif
+
+/* ---- What the driver has of them ------------------------------------------------------------- */
+
+#if CUDA_PARTITION_IS_BUILT
 #define DRIVER_VERSION 12040
 #include <cuda.h>
 #include <pthread.h>
@@ -35,7 +41,7 @@ static bool entry_get(void *out, const char *name)
     return true;
 }
 
-static bool driver_get(struct driver *out)
+static bool driver_find(struct driver *out)
 {
     return entry_get(&out->device_get, "cuDeviceGet") &&
            entry_get(&out->resource_get, "cuDeviceGetDevResource") &&
@@ -44,6 +50,23 @@ static bool driver_get(struct driver *out)
            entry_get(&out->context_create, "cuGreenCtxCreate") &&
            entry_get(&out->context_destroy, "cuGreenCtxDestroy") &&
            entry_get(&out->stream_create, "cuGreenCtxStreamCreate");
+}
+
+/* The process's: a driver does not change while it is used. */
+static struct driver driver_here;
+static bool driver_has_parts;
+
+static void driver_find_here(void)
+{
+    driver_has_parts = driver_find(&driver_here);
+}
+
+/* NULL: it has no green contexts. */
+static const struct driver *driver_get(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, driver_find_here);
+    return driver_has_parts ? &driver_here : NULL;
 }
 
 /* A part has a multiple of so many multiprocessors: of the CUDA driver's manual, "Green Contexts".
@@ -72,14 +95,14 @@ static bool parts_find(CUdevResource parts[PEERS_MAX], const struct driver *driv
     return false;
 }
 
-static bool context_get(struct cuda_partition *out, const struct driver *driver,
-                        const struct gpu_share *share, int capability)
+static bool context_get(struct cuda_partition *out, const struct gpu_share *share, int capability)
 {
     CUdevice device;
     CUdevResource all, parts[PEERS_MAX];
     CUdevResourceDesc description;
     CUgreenCtx context;
-    if (driver->device_get(&device, share->ordinal) != CUDA_SUCCESS ||
+    const struct driver *driver = driver_get();
+    if (driver == NULL || driver->device_get(&device, share->ordinal) != CUDA_SUCCESS ||
         driver->resource_get(device, &all, CU_DEV_RESOURCE_TYPE_SM) != CUDA_SUCCESS ||
         !parts_find(parts, driver, &all, share, capability))
         return false;
@@ -92,6 +115,45 @@ static bool context_get(struct cuda_partition *out, const struct driver *driver,
     out->multiprocessors = (int)own->sm.smCount;
     return true;
 }
+
+static void context_destroy(void *context)
+{
+    (void)driver_get()->context_destroy(context);
+}
+
+/* Nothing in a green context is locked by itself; streams go on without it once they are there. */
+static cudaError_t context_stream(void *context, cudaStream_t *out, int priority)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    CUresult result = driver_get()->stream_create(out, context, CU_STREAM_NON_BLOCKING, priority);
+    pthread_mutex_unlock(&lock);
+    /* What both know has the same number. */
+    return (cudaError_t)result;
+}
+
+#else
+
+static bool context_get(struct cuda_partition *out, const struct gpu_share *share, int capability)
+{
+    (void)out, (void)share, (void)capability;
+    return false;
+}
+
+static void context_destroy(void *context)
+{
+    (void)context;
+}
+
+static cudaError_t context_stream(void *context, cudaStream_t *out, int priority)
+{
+    (void)context, (void)out, (void)priority;
+    return cudaErrorNotSupported;
+}
+
+#endif
+
+/* ---- Whether one is of use ------------------------------------------------------------------- */
 
 /* What is put on a stream of it: kernels, copies and events of the runtime, and a graph of them. */
 struct trial {
@@ -159,14 +221,15 @@ static bool is_of_use(const struct cuda_partition *partition)
     return runs;
 }
 
+/* ---- A share --------------------------------------------------------------------------------- */
+
 void cuda_partition_init(struct cuda_partition *out, const struct gpu_share *share, int capability,
                          int multiprocessors)
 {
-    struct driver driver;
     ASSERT(share->sharer_index == 0 || share->sharer_index < share->sharer_count);
     *out = (struct cuda_partition){.multiprocessors = multiprocessors};
-    if (share->sharer_count > 1 && share->sharer_count <= PEERS_MAX && driver_get(&driver) &&
-        context_get(out, &driver, share, capability) && !is_of_use(out)) {
+    if (share->sharer_count > 1 && !share->is_whole && share->sharer_count <= PEERS_MAX &&
+        context_get(out, share, capability) && !is_of_use(out)) {
         cuda_partition_deinit(out);
         out->multiprocessors = multiprocessors;
     }
@@ -175,51 +238,15 @@ void cuda_partition_init(struct cuda_partition *out, const struct gpu_share *sha
 
 void cuda_partition_deinit(struct cuda_partition *partition)
 {
-    struct driver driver;
-    if (partition->context != NULL && driver_get(&driver))
-        (void)driver.context_destroy(partition->context);
+    if (partition->context != NULL)
+        context_destroy(partition->context);
     *partition = (struct cuda_partition){.context = NULL};
 }
 
 cudaError_t cuda_partition_stream(const struct cuda_partition *partition, cudaStream_t *out,
                                   int priority)
 {
-    struct driver driver;
-    if (partition->context == NULL)
-        return cudaStreamCreateWithPriority(out, cudaStreamNonBlocking, priority);
-    if (!driver_get(&driver))
-        return cudaErrorNotSupported;
-    /* Nothing in a green context is locked by itself; streams go on without it once they are there.
-     */
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    pthread_mutex_lock(&lock);
-    CUresult result =
-        driver.stream_create(out, partition->context, CU_STREAM_NON_BLOCKING, priority);
-    pthread_mutex_unlock(&lock);
-    /* What both know has the same number. */
-    return (cudaError_t)result;
+    return partition->context == NULL
+               ? cudaStreamCreateWithPriority(out, cudaStreamNonBlocking, priority)
+               : context_stream(partition->context, out, priority);
 }
-
-#else
-
-void cuda_partition_init(struct cuda_partition *out, const struct gpu_share *share, int capability,
-                         int multiprocessors)
-{
-    (void)share;
-    (void)capability;
-    *out = (struct cuda_partition){.multiprocessors = multiprocessors};
-}
-
-void cuda_partition_deinit(struct cuda_partition *partition)
-{
-    *partition = (struct cuda_partition){.context = NULL};
-}
-
-cudaError_t cuda_partition_stream(const struct cuda_partition *partition, cudaStream_t *out,
-                                  int priority)
-{
-    (void)partition;
-    return cudaStreamCreateWithPriority(out, cudaStreamNonBlocking, priority);
-}
-
-#endif
