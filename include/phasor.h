@@ -403,6 +403,7 @@ struct phasor_plan_params {
                                * profile */
     const char *routing_path; /* how often experts are chosen, counted in a run, in place of
                                * routing_deviation: as in phasor_model_params */
+    bool shares_prefixes;     /* of input_path: as in phasor_batch_params; default true */
 };
 PHASOR_API struct phasor_plan_params phasor_plan_params_default(void);
 

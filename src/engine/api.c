@@ -115,8 +115,8 @@ static enum status plan_ask(struct auto_plan *plan, struct phasor_batch_params *
 {
     plan->profile_path = params->profile_path;
     plan->routing_path = params->routing_path;
-    plan->load = (struct plan_load){params->load.sequences, params->load.prompt_tokens,
-                                    params->load.output_tokens};
+    plan->load = (struct plan_load)PLAN_LOAD(params->load.sequences, params->load.prompt_tokens,
+                                             params->load.output_tokens);
     if (params->batch == NULL)
         return STATUS_OK;
     TRY(api_complete(batch, sizeof *batch, params->batch, err));
@@ -337,7 +337,8 @@ struct phasor_plan_params phasor_plan_params_default(void)
                                        .sequences = 32,
                                        .prompt_tokens = 2048,
                                        .output_tokens = 256,
-                                       .routing_deviation = 0.3};
+                                       .routing_deviation = 0.3,
+                                       .shares_prefixes = true};
 }
 
 static enum status plan_params_make(struct plan_params *out,
@@ -352,7 +353,7 @@ static enum status plan_params_make(struct plan_params *out,
         .input = params->input_path,
         .dtype_is_auto = params->dtype == PHASOR_DTYPE_AUTO,
         .dtype = params->dtype == PHASOR_DTYPE_FLOAT32 ? DTYPE_F32 : DTYPE_BF16,
-        .load = {params->sequences, params->prompt_tokens, params->output_tokens},
+        .load = PLAN_LOAD(params->sequences, params->prompt_tokens, params->output_tokens),
         .is_queue = params->is_queue,
         .allows_int4 = params->policy != PHASOR_POLICY_EXACT,
         .max_num_seqs = params->max_num_seqs,
@@ -360,6 +361,7 @@ static enum status plan_params_make(struct plan_params *out,
         .memory_bytes = params->memory_bytes,
         .routing_deviation = params->routing_deviation,
         .routing = params->routing_path,
+        .shares_prefixes = params->shares_prefixes,
     };
     return STATUS_OK;
 }
