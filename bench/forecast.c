@@ -50,7 +50,7 @@ struct forecast {
 
 static struct forecast forecasts[LAYOUTS_MAX];
 static int forecast_count;
-static struct plan_load load = {8, 256, 32};
+static struct plan_load load = PLAN_LOAD(8, 256, 32);
 static struct profile_file file;
 static struct model_config config;
 static char folder[] = "/tmp/bench-forecast-XXXXXX", in_path[64], out_path[64], run_path[80];
@@ -384,7 +384,7 @@ static bool load_parse(const char *text)
     char end;
     if (sscanf(text, "%lldx%lld/%lld%c", &sequences, &prompt, &output, &end) != 3)
         return false;
-    load = (struct plan_load){sequences, prompt, output};
+    load = (struct plan_load)PLAN_LOAD(sequences, prompt, output);
     return sequences >= 1 && sequences <= 1024 && prompt >= 1 && output >= 2;
 }
 

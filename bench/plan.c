@@ -107,7 +107,7 @@ static struct taken plan_once(int *candidates, const struct model_config *config
         .rank_count = box->rank_count,
         .dtype = DTYPE_BF16,
         .memory_bytes = box->device.memory_bytes,
-        .load = {256, 2048, 256},
+        .load = PLAN_LOAD(256, 2048, 256),
         .is_queue = true,
         .allows_int4 = true,
         .max_num_seqs = questions[question].max_num_seqs,

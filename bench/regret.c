@@ -134,7 +134,7 @@ static void ask(struct model *model, const struct scenario *scenario, int64_t se
                                 .rank_count = here.box.rank_count,
                                 .dtype = DTYPE_BF16,
                                 .memory_bytes = MEMORY_NO_LIMIT,
-                                .load = {sequences, scenario->prompt, scenario->output},
+                                .load = PLAN_LOAD(sequences, scenario->prompt, scenario->output),
                                 .allows_int4 = allows_int4,
                                 .max_num_seqs = sequences,
                                 .max_num_batched_tokens = tokens,

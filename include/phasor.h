@@ -406,6 +406,7 @@ struct phasor_plan_params {
                                * routing_deviation: as in phasor_model_params */
     enum phasor_dtype expert_dtype; /* of routed experts, in both phases: AUTO (as dtype) or INT4,
                                      * with which no plan decodes on a backup */
+    bool shares_prefixes;     /* of input_path: as in phasor_batch_params; default true */
 };
 PHASOR_API struct phasor_plan_params phasor_plan_params_default(void);
 

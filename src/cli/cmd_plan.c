@@ -16,7 +16,7 @@ struct plan_values {
     int64_t sequences, prompt_len, output_len, max_num_seqs, max_num_batched_tokens;
     uint64_t memory;
     double routing_deviation;
-    bool json, all, queue;
+    bool json, all, queue, no_prefix_sharing;
 };
 
 static struct plan_values values = {
@@ -38,6 +38,8 @@ static const struct cli_option options[] = {
      COUNT_TOP, NULL},
     {"batch-size", 0, OPTION_COUNT, AT(sequences), "COUNT", "sequences in all (32)", 1, COUNT_TOP,
      NULL},
+    {"no-prefix-sharing", 0, OPTION_FLAG, AT(no_prefix_sharing), NULL,
+     "with --rows: every prompt is computed whole, as by phasor run with this option", 0, 0, NULL},
     {"queue", 0, OPTION_FLAG, AT(queue), NULL,
      "more of the same come behind: the way back to prefill's layout is paid", 0, 0, NULL},
     {"policy", 0, OPTION_WORD, AT(policy), "POLICY",
@@ -252,6 +254,13 @@ static void print_question(const json_t *root)
              table_int(load, "output_tokens"), input == NULL ? "" : " on the mean, in ",
              input == NULL ? "" : input);
     table_row("load", text);
+    if (table_int(load, "shared_tokens") > 0) {
+        snprintf(text, sizeof text,
+                 "%" PRId64 " tokens of a prompt, on the mean, are found computed, where "
+                 "another begins like it",
+                 table_int(load, "shared_tokens"));
+        table_row("shared", text);
+    }
     const char *routing = json_string_value(json_object_get(root, "routing"));
     if (routing != NULL)
         snprintf(text, sizeof text, "experts are chosen as counted in %s", routing);
@@ -338,6 +347,7 @@ static struct phasor_plan_params params_of(const char *model)
     if (values.routing_deviation >= 0)
         params.routing_deviation = values.routing_deviation;
     params.routing_path = values.routing;
+    params.shares_prefixes = !values.no_prefix_sharing;
     return params;
 }
 

@@ -112,8 +112,8 @@ static enum status plan_ask(struct auto_plan *plan, const struct phasor_batch_pa
 {
     plan->profile_path = params->profile_path;
     plan->routing_path = params->routing_path;
-    plan->load = (struct plan_load){params->load.sequences, params->load.prompt_tokens,
-                                    params->load.output_tokens};
+    plan->load = (struct plan_load)PLAN_LOAD(params->load.sequences, params->load.prompt_tokens,
+                                             params->load.output_tokens);
     if (batch != NULL && batch->input_path == NULL)
         return error_set(err, STATUS_INVALID_ARGUMENT, "the batch to plan for has no input file");
     plan->batch = batch;
@@ -334,7 +334,8 @@ struct phasor_plan_params phasor_plan_params_default(void)
                                        .sequences = 32,
                                        .prompt_tokens = 2048,
                                        .output_tokens = 256,
-                                       .routing_deviation = 0.3};
+                                       .routing_deviation = 0.3,
+                                       .shares_prefixes = true};
 }
 
 static enum status plan_params_make(struct plan_params *out,
@@ -351,7 +352,7 @@ static enum status plan_params_make(struct plan_params *out,
         .dtype_is_auto = params->dtype == PHASOR_DTYPE_AUTO,
         .dtype = params->dtype == PHASOR_DTYPE_FLOAT32 ? DTYPE_F32 : DTYPE_BF16,
         .has_int4_experts = params->expert_dtype == PHASOR_DTYPE_INT4,
-        .load = {params->sequences, params->prompt_tokens, params->output_tokens},
+        .load = PLAN_LOAD(params->sequences, params->prompt_tokens, params->output_tokens),
         .is_queue = params->is_queue,
         .allows_int4 = params->policy != PHASOR_POLICY_EXACT,
         .max_num_seqs = params->max_num_seqs,
@@ -359,6 +360,7 @@ static enum status plan_params_make(struct plan_params *out,
         .memory_bytes = params->memory_bytes,
         .routing_deviation = params->routing_deviation,
         .routing = params->routing_path,
+        .shares_prefixes = params->shares_prefixes,
     };
     return STATUS_OK;
 }

@@ -83,6 +83,7 @@ static enum status lengths_read(struct batch_lengths *out, const struct auto_pla
                                   .tokenizer = basis->tokenizer,
                                   .chat_template = template,
                                   .context_max = context_of(plan, basis),
+                                  .shares_prefixes = batch->shares_prefixes,
                                   .watch = *watch,
                               },
                               err);
@@ -170,11 +171,12 @@ static void tell_question(const struct plan_subject_params *subject, const struc
 {
     log_write(
         log, LOG_DEBUG,
-        "planned for %lld sequences of %lld prompt and %lld output tokens on the mean, passes "
-        "of %lld tokens, and %s of memory on each of %d ranks",
+        "planned for %lld sequences of %lld prompt and %lld output tokens on the mean, %.0f of a "
+        "prompt found computed, passes of %lld tokens, and %s of memory on each of %d ranks",
         (long long)subject->load.sequences, (long long)subject->load.prompt_tokens,
-        (long long)subject->load.output_tokens, (long long)subject->max_num_batched_tokens,
-        SIZE_TEXT(subject->memory_bytes), subject->rank_count);
+        (long long)subject->load.output_tokens, subject->load.shared.tokens,
+        (long long)subject->max_num_batched_tokens, SIZE_TEXT(subject->memory_bytes),
+        subject->rank_count);
 }
 
 /* `gain` is 0 where it is not predicted. */

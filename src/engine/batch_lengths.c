@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/memory.h"
+#include "engine/prefix_set.h"
 
 #define WATCH_ROWS 64
 
@@ -18,8 +19,10 @@ struct look {
     struct plan_cell sums; /* of the rows whose prompts were encoded */
     struct plan_cells cells;
     double bytes, tokens; /* of the texts that were */
-    bool encodes;         /* the row that is looked at; or its tokens are estimated */
-    bool is_of_some;      /* the other rows are not looked at */
+    struct prefix_set prefixes;
+    struct plan_cell firsts; /* of the rows that were encoded: of each prompt one sequence */
+    bool encodes;            /* the row that is looked at; or its tokens are estimated */
+    bool is_of_some;         /* the other rows are not looked at */
 };
 
 /* ---- One row --------------------------------------------------------------------------------- */
@@ -48,31 +51,48 @@ static double prompt_bytes(const struct request *request, int64_t index)
     return bytes;
 }
 
-static int64_t text_count(struct look *look, const struct request *request, int64_t index)
+/* The tokens are in `ids` where the row is encoded. */
+static int64_t text_count(struct look *look, struct token_list *ids, const struct request *request,
+                          int64_t index)
 {
-    struct token_list ids = {0};
     struct error ignored; /* the row's, once it is run */
     double bytes = prompt_bytes(request, index);
     if (!look->encodes)
         return (int64_t)fmax(1, look->bytes > 0 ? bytes * look->tokens / look->bytes : bytes);
-    enum status status = prompt_encode(&ids, look->params, request, index, &ignored);
-    int64_t count = status == STATUS_OK ? (int64_t)ids.count : 0;
-    token_list_deinit(&ids);
+    if (prompt_encode(ids, look->params, request, index, &ignored) != STATUS_OK)
+        ids->count = 0;
     look->bytes += bytes;
-    look->tokens += (double)count;
-    return count;
+    look->tokens += (double)ids->count;
+    return (int64_t)ids->count;
 }
 
-/* 0: it cannot be run. */
-static int64_t prompt_count(struct look *look, const struct request *request, int64_t index)
+/* What is no id is the row's error, once it is run. */
+static enum status ids_copy(struct token_list *ids, const json_t *array, struct error *err)
+{
+    size_t count = json_array_size(array);
+    TRY(memory_get((void **)&ids->ids, count, sizeof *ids->ids, "a prompt", err));
+    ids->count = ids->capacity = count;
+    for (size_t i = 0; i < count; i++)
+        ids->ids[i] = (int32_t)json_integer_value(json_array_get(array, i));
+    return STATUS_OK;
+}
+
+/* `*out` is 0: it cannot be run. */
+static enum status prompt_count(int64_t *out, struct look *look, struct token_list *ids,
+                                const struct request *request, int64_t index, struct error *err)
 {
     bool is_chat = request->endpoint == ENDPOINT_CHAT;
     const struct batch_lengths_params *params = look->params;
-    if (!is_chat && request->prompts[index].ids != NULL)
-        return (int64_t)json_array_size(request->prompts[index].ids);
-    if (params->tokenizer == NULL || (is_chat && params->chat_template == NULL))
-        return 0;
-    return text_count(look, request, index);
+    *out = 0;
+    if (!is_chat && request->prompts[index].ids != NULL) {
+        *out = (int64_t)json_array_size(request->prompts[index].ids);
+        return look->encodes && params->shares_prefixes
+                   ? ids_copy(ids, request->prompts[index].ids, err)
+                   : STATUS_OK;
+    }
+    if (params->tokenizer != NULL && (!is_chat || params->chat_template != NULL))
+        *out = text_count(look, ids, request, index);
+    return STATUS_OK;
 }
 
 static int64_t answer_count(const struct request *request, int64_t left)
@@ -84,47 +104,113 @@ static int64_t answer_count(const struct request *request, int64_t left)
     return wanted > 1 ? wanted : 1; /* a prompt that is only scored is a pass, too */
 }
 
-/* Of no sequences where the whole row is refused. */
-static struct plan_cell row_sum(struct look *look, const struct request *request)
+/* ---- What is there already ------------------------------------------------------------------- */
+
+/* Of the first sequence of a prompt: by its pages; or, where these are not known, as much as of
+ * those that are. */
+static enum status first_found(struct prefix_share *out, struct look *look, int64_t prompt,
+                               const struct token_list *ids, struct error *err)
 {
-    struct plan_cell row = {0};
-    for (int64_t i = 0; i < request->prompt_count; i++) {
-        int64_t prompt = prompt_count(look, request, i), left = look->params->context_max - prompt;
-        int64_t least = request->max_tokens >= 0 ? request->max_tokens : 1;
-        if (prompt == 0 || left < least)
-            return (struct plan_cell){0};
-        row.sequences += (double)request->n;
-        row.prompt_tokens += (double)(request->n * prompt);
-        row.output_tokens += (double)request->n * (double)answer_count(request, left);
+    const struct plan_cell *known = &look->firsts;
+    if (look->encodes) {
+        TRY(prefix_set_add(&look->prefixes, out, ids->ids, (int64_t)ids->count, err));
+        look->firsts.prompt_tokens += (double)prompt;
+        look->firsts.found_tokens += (double)out->found;
+        look->firsts.lent_tokens += (double)out->lent;
+        return STATUS_OK;
     }
-    return row;
+    double share = known->prompt_tokens > 0 ? (double)prompt / known->prompt_tokens : 0;
+    int64_t findable = prefix_findable(prompt), found = (int64_t)(known->found_tokens * share);
+    *out = (struct prefix_share){found < findable ? found : findable,
+                                 (int64_t)(known->lent_tokens * share)};
+    return STATUS_OK;
 }
 
-static void cell_add(struct plan_cell *to, const struct plan_cell *row)
+/* The first to be scored shares nothing (engine/batch_row.c). */
+static bool is_scored(const struct request *request)
 {
-    to->sequences += row->sequences;
-    to->prompt_tokens += row->prompt_tokens;
-    to->output_tokens += row->output_tokens;
+    bool is_echoed = request->echo && request->logprobs >= 0;
+    return request->prompt_logprobs >= 0 || is_echoed || request->max_tokens == 0;
 }
 
-/* Returns the row's cell. */
-static uint16_t look_at(struct look *look, struct batch_row *row)
+/* The others of a prompt's sequences find what its first has computed. */
+static enum status prompt_share(struct plan_cell *row, struct look *look,
+                                const struct request *request, int64_t prompt,
+                                const struct token_list *ids, struct error *err)
+{
+    struct prefix_share first, second;
+    int64_t sharing = request->n - is_scored(request), findable = prefix_findable(prompt);
+    if (!look->params->shares_prefixes || sharing == 0)
+        return STATUS_OK;
+    TRY(first_found(&first, look, prompt, ids, err));
+    row->found_tokens += (double)first.found;
+    row->lent_tokens += (double)first.lent;
+    if (sharing == 1)
+        return STATUS_OK;
+    second = (struct prefix_share){findable, findable - first.found};
+    if (look->encodes)
+        TRY(prefix_set_add(&look->prefixes, &second, ids->ids, (int64_t)ids->count, err));
+    row->found_tokens += (double)((sharing - 1) * second.found);
+    row->lent_tokens += (double)second.lent;
+    return STATUS_OK;
+}
+
+/* ---- Rows ------------------------------------------------------------------------------------ */
+
+/* Adds the sequences of a prompt; `*runs` is false where the whole row is refused. */
+static enum status prompt_add(struct plan_cell *row, bool *runs, struct look *look,
+                              const struct request *request, int64_t index, struct error *err)
+{
+    struct token_list ids = {0};
+    int64_t prompt, least = request->max_tokens >= 0 ? request->max_tokens : 1;
+    enum status status = prompt_count(&prompt, look, &ids, request, index, err);
+    int64_t left = look->params->context_max - prompt;
+    *runs = prompt > 0 && left >= least;
+    if (status == STATUS_OK && *runs) {
+        row->sequences += (double)request->n;
+        row->prompt_tokens += (double)(request->n * prompt);
+        row->output_tokens += (double)request->n * (double)answer_count(request, left);
+        status = prompt_share(row, look, request, prompt, &ids, err);
+    }
+    token_list_deinit(&ids);
+    return status;
+}
+
+/* Of no sequences where the whole row is refused. */
+static enum status row_sum(struct plan_cell *out, struct look *look, const struct request *request,
+                           struct error *err)
+{
+    bool runs = true;
+    *out = (struct plan_cell){0};
+    for (int64_t i = 0; i < request->prompt_count && runs; i++)
+        TRY(prompt_add(out, &runs, look, request, i, err));
+    if (!runs)
+        *out = (struct plan_cell){0};
+    return STATUS_OK;
+}
+
+/* `*out` is the row's cell. */
+static enum status look_at(uint16_t *out, struct look *look, struct batch_row *row,
+                           struct error *err)
 {
     struct request request;
     struct row_error ignored;
+    struct plan_cell sum;
+    *out = BATCH_LENGTHS_NO_CELL;
     batch_reader_check(look->params->reader, row);
     if (row->is_wrong || !request_parse(&request, row->bytes, row->length, row->line,
                                         &look->params->defaults, NULL, &ignored))
-        return BATCH_LENGTHS_NO_CELL;
-    struct plan_cell sum = row_sum(look, &request);
+        return STATUS_OK;
+    enum status status = row_sum(&sum, look, &request, err);
     request_deinit(&request);
-    if (sum.sequences == 0)
-        return BATCH_LENGTHS_NO_CELL;
+    if (status != STATUS_OK || sum.sequences == 0)
+        return status;
     int cell = plan_cell_of(sum.prompt_tokens / sum.sequences, sum.output_tokens / sum.sequences);
     if (look->encodes)
-        cell_add(&look->sums, &sum);
-    cell_add(&look->cells.of[cell], &sum);
-    return (uint16_t)cell;
+        plan_cell_add(&look->sums, &sum);
+    plan_cell_add(&look->cells.of[cell], &sum);
+    *out = (uint16_t)cell;
+    return STATUS_OK;
 }
 
 /* ---- All of them ----------------------------------------------------------------------------- */
@@ -154,7 +240,7 @@ static enum status look_at_all(struct look *look, uint16_t *cell_of, int64_t row
                 TRY(watch_ask(&params->watch, err));
             continue;
         }
-        cell_of[row.index] = look_at(look, &row);
+        TRY(look_at(&cell_of[row.index], look, &row, err));
         if (++looked % WATCH_ROWS == 0)
             TRY(watch_ask(&params->watch, err));
     }
@@ -164,16 +250,9 @@ static void sum_up(struct batch_lengths *out, const struct look *look, int64_t s
 {
     if (look->sums.sequences == 0)
         return;
-    /* Rounded up, both together may be a token longer than any. */
     double looked = (double)ceil_div(out->row_count, stride);
-    double context = (double)look->params->context_max;
-    double prompt = fmin(ceil(look->sums.prompt_tokens / look->sums.sequences), context - 1);
-    double output = fmin(ceil(look->sums.output_tokens / look->sums.sequences), context - prompt);
-    out->load = (struct plan_load){
-        .sequences = (int64_t)(look->sums.sequences * (double)out->row_count / looked + 0.5),
-        .prompt_tokens = (int64_t)fmax(1, prompt),
-        .output_tokens = (int64_t)fmax(1, output),
-    };
+    out->load = plan_cell_load(&look->sums, look->sums.sequences * (double)out->row_count / looked,
+                               look->params->context_max);
     plan_mix_make(&out->mix, &look->cells, out->load.sequences, look->params->context_max);
 }
 
@@ -199,6 +278,7 @@ enum status batch_lengths_read(struct batch_lengths *out, const struct batch_len
     if (status == STATUS_OK) {
         look->params = params;
         status = read_with(out, look, err);
+        prefix_set_deinit(&look->prefixes);
         memory_free(look);
     }
     if (status != STATUS_OK)

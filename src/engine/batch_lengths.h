@@ -25,6 +25,7 @@ struct batch_lengths_params {
     const struct tokenizer *tokenizer;         /* NULL: rows of token ids alone are run */
     const struct chat_template *chat_template; /* NULL: no chats are */
     int64_t context_max;
+    bool shares_prefixes; /* as of phasor_batch_params */
     struct watch watch;
 };
 
@@ -33,7 +34,8 @@ struct batch_lengths_params {
 struct batch_lengths {
     /* Sequences (a row has `n` for each of its prompts), and the means of their prompts and of what
      * they may generate, rounded up: an answer counts as long as max_tokens allows. Rows that
-     * cannot be run are left out; `sequences` is 0 where none can. */
+     * cannot be run are left out; `sequences` is 0 where none can. What prompts share is what they
+     * would if no page ever had to give way, by the rows that are tokenized. */
     struct plan_load load;
     struct plan_mix mix; /* the same by their lengths */
     bool is_sample;      /* of most rows nothing is known */

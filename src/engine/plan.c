@@ -44,7 +44,8 @@ static enum status rows_read(struct plan_params *params, struct plan_inputs *inp
 {
     if (params->input == NULL)
         return STATUS_OK;
-    TRY(plan_rows_read(&inputs->rows, params->input, inputs->dir, &inputs->config, err));
+    TRY(plan_rows_read(&inputs->rows, params->input, inputs->dir, &inputs->config,
+                       params->shares_prefixes, err));
     params->load = inputs->rows.load;
     return STATUS_OK;
 }
@@ -65,6 +66,7 @@ static void put_lengths(struct description *to, json_t *object, const struct pla
     description_put_int(to, object, "sequences", (uint64_t)load->sequences);
     description_put_int(to, object, "prompt_tokens", (uint64_t)load->prompt_tokens);
     description_put_int(to, object, "output_tokens", (uint64_t)load->output_tokens);
+    description_put_int(to, object, "shared_tokens", (uint64_t)(load->shared.tokens + 0.5));
 }
 
 static json_t *seconds_or_null(double seconds)

@@ -11,7 +11,8 @@ struct plan_params {
     const char *revision; /* or NULL */
     const char *box;      /* see plan_source_read */
     uint64_t draw;
-    const char *input; /* rows in place of `load`; NULL: none */
+    const char *input;    /* rows in place of `load`; NULL: none */
+    bool shares_prefixes; /* of the rows: as of phasor_batch_params */
     bool dtype_is_auto;
     enum dtype dtype;
     bool has_int4_experts; /* as of engine_params */

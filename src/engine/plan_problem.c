@@ -1,5 +1,6 @@
 #include "engine/plan_problem.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/checked.h"
@@ -100,6 +101,17 @@ static uint64_t cache_bytes(int64_t pages, uint64_t page_bytes)
                : PLAN_CACHE_BYTES_MOST;
 }
 
+/* Of one group: a full page that sequences share is kept once. */
+static int64_t group_pages(const struct plan_load *load, int64_t sequences)
+{
+    int64_t pages = sequences * kv_pages_for(load->prompt_tokens + load->output_tokens);
+    double beginning = plan_load_beginning(load) / KV_PAGE_TOKENS;
+    if (beginning == 0)
+        return pages;
+    double again = (double)sequences - ceil((double)sequences / load->shared.sharers);
+    return pages - (int64_t)(beginning * again + 1e-6); /* means do not come out even */
+}
+
 /* The cache keeps all positions of a sequence, also of layers with a sliding window: its pages are
  * of all layers, and go when the sequence ends. */
 static struct plan_memory memory_with(struct plan_subject *subject,
@@ -109,10 +121,8 @@ static struct plan_memory memory_with(struct plan_subject *subject,
     const struct layout *layout = &layouts->of[PHASE_PREFILL];
     const struct plan_load *load = &subject->problem.load;
     struct plan_known *known = known_of(subject, layouts, room, experts);
-    int64_t pages = kv_pages_for(load->prompt_tokens + load->output_tokens);
-    int64_t of_group = ceil_div(sequences, layout->attention.dp);
-    uint64_t cache =
-        cache_bytes(of_group * pages, kv_page_bytes(subject->config, layout, subject->dtype));
+    int64_t pages = group_pages(load, ceil_div(sequences, layout->attention.dp));
+    uint64_t cache = cache_bytes(pages, kv_page_bytes(subject->config, layout, subject->dtype));
     if (subject->cache_bytes_max > 0 && cache > subject->cache_bytes_max)
         cache = PLAN_CACHE_BYTES_MOST; /* so that it does not fit */
     return (struct plan_memory){
@@ -156,7 +166,8 @@ static void sizes_find(struct plan_subject *subject, const struct plan_subject_p
 {
     int64_t sequences = params->load.sequences;
     int64_t wave_max = params->wave_max > 0 ? params->wave_max : WAVE_MOST;
-    int64_t tokens = sequences < PASS_MOST ? sequences * params->load.prompt_tokens : PASS_MOST;
+    int64_t computed = params->load.prompt_tokens - (int64_t)params->load.shared.tokens;
+    int64_t tokens = sequences < PASS_MOST ? sequences * computed : PASS_MOST;
     struct plan_problem *problem = &subject->problem;
     subject->waves[0] = params->max_num_seqs;
     subject->passes[0] = params->max_num_batched_tokens;

@@ -40,7 +40,8 @@ static enum status read_with(struct batch_lengths *out, const struct batch_lengt
 }
 
 enum status plan_rows_read(struct batch_lengths *out, const char *path, const char *dir,
-                           const struct model_config *config, struct error *err)
+                           const struct model_config *config, bool shares_prefixes,
+                           struct error *err)
 {
     struct tokenizer *tokenizer = NULL;
     const struct chat_template *chat_template = NULL;
@@ -50,6 +51,7 @@ enum status plan_rows_read(struct batch_lengths *out, const char *path, const ch
                                        .tokenizer = tokenizer,
                                        .chat_template = chat_template,
                                        .context_max = config->position_count_max,
+                                       .shares_prefixes = shares_prefixes,
                                    },
                                    path, err);
     tokenizer_close(tokenizer);

@@ -7,9 +7,10 @@
 #include "model/config.h"
 
 /* With the tokenizer in `dir`, where there is one; without, rows of token ids alone are counted, as
- * a run would refuse the others. STATUS_INVALID_ARGUMENT where no row can be run. To be
- * deinitialised after success. */
+ * a run would refuse the others. `shares_prefixes` is as of phasor_batch_params.
+ * STATUS_INVALID_ARGUMENT where no row can be run. To be deinitialised after success. */
 enum status plan_rows_read(struct batch_lengths *out, const char *path, const char *dir,
-                           const struct model_config *config, struct error *err) MUST_CHECK;
+                           const struct model_config *config, bool shares_prefixes,
+                           struct error *err) MUST_CHECK;
 
 #endif

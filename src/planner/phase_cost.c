@@ -13,27 +13,81 @@ static struct pass_cost cost_of(const struct plan_problem *problem, const struct
     return pass_cost(problem->profile, problem->shape, layout, &types, &problem->routing, pass);
 }
 
-/* Tokens of the cache that are read for a prompt in `count` pieces of `piece` tokens each (the last
- * may be a part of one): before each piece stand those before it, and in a window one less than it
- * is wide. */
-static double prompt_seen(double count, double piece, double window)
+/* ---- Prompts that begin alike ---------------------------------------------------------------- */
+
+double plan_load_beginning(const struct plan_load *load)
 {
-    double before = count * (count - 1) / 2 * piece;
-    double growing = window > 0 ? fmin(count, floor((window - 1) / piece) + 1) : count;
+    const struct plan_shared *shared = &load->shared;
+    double all = (double)load->prompt_tokens - 1;
+    if (shared->tokens == 0)
+        return 0;
+    return fmin(shared->tokens * shared->sharers / (shared->sharers - 1), all);
+}
+
+/* What a sequence computes: the whole prompt, or what stands behind a beginning that is there. */
+struct prompt {
+    double tokens, beginning;
+    double share; /* of the sequences, that find it there */
+};
+
+/* Of a beginning that all of a wave have, each group computes its own, one beside another; of as
+ * many as there are groups each is computed by one. */
+static struct prompt prompt_of(const struct plan_load *load, const struct layout *layout,
+                               int64_t wave)
+{
+    double groups = layout->attention.dp, sharers = load->shared.sharers;
+    struct prompt prompt = {.tokens = (double)load->prompt_tokens,
+                            .beginning = plan_load_beginning(load)};
+    if (prompt.beginning == 0)
+        return prompt;
+    double copies = fmin(fmax(groups * sharers / (double)wave, 1), fmin(groups, sharers));
+    prompt.share = (sharers - copies) / sharers;
+    return prompt;
+}
+
+static double prompt_computed(const struct prompt *prompt)
+{
+    return prompt->tokens - prompt->share * prompt->beginning;
+}
+
+/* Tokens of the cache that are read for `tokens` of a prompt in pieces of at most `most` (the last
+ * may be a part of one): before each piece stand `found` and those before it, and in a window one
+ * less than it is wide. */
+static double prompt_seen(double found, double tokens, double most, double window)
+{
+    double piece = fmin(tokens, most), count = tokens / piece, growing = count;
+    if (window > 0)
+        growing = fmin(count, fmax(floor((window - 1 - found) / piece) + 1, 0));
+    double before = growing * found + growing * (growing - 1) / 2 * piece;
     if (growing < count)
-        before = growing * (growing - 1) / 2 * piece + (count - growing) * (window - 1);
+        before += (count - growing) * (window - 1);
     return count * piece + before;
 }
 
+static double mean_seen(const struct prompt *prompt, double most, double window)
+{
+    double whole = prompt_seen(0, prompt->tokens, most, window);
+    if (prompt->share == 0)
+        return whole;
+    double rest = prompt_seen(prompt->beginning, prompt->tokens - prompt->beginning, most, window);
+    return whole + prompt->share * (rest - whole);
+}
+
+/* ---- Prefill --------------------------------------------------------------------------------- */
+
 /* Pairs of positions that attention sees, over the rows of all prompts. */
-static double pairs_of_row(const struct plan_problem *problem, int64_t window)
+static double pairs_of_row(const struct plan_problem *problem, const struct layout *layout,
+                           int64_t wave, int64_t window)
 {
     const struct plan_load *load = problem->mix_count > 0 ? problem->mix : &problem->load;
     double pairs = 0, rows = 0;
     for (int i = 0; i == 0 || i < problem->mix_count; i++) {
+        struct prompt prompt = prompt_of(&load[i], layout, wave);
         double sequences = (double)load[i].sequences;
-        pairs += sequences * (double)work_attention_pairs(load[i].prompt_tokens, 0, window);
-        rows += sequences * (double)load[i].prompt_tokens;
+        double found = (double)work_attention_pairs((int64_t)prompt.beginning, 0, window);
+        pairs += sequences * ((double)work_attention_pairs(load[i].prompt_tokens, 0, window) -
+                              prompt.share * found);
+        rows += sequences * prompt_computed(&prompt);
     }
     return pairs / rows;
 }
@@ -43,17 +97,17 @@ static double pairs_of_row(const struct plan_problem *problem, int64_t window)
 static struct pass_shape prefill_pass(const struct plan_problem *problem,
                                       const struct layout *layout, int64_t wave, double rows)
 {
-    double prompt = (double)problem->load.prompt_tokens, all = prompt * (double)wave;
-    double piece = fmin(prompt, rows / layout->attention.dp);
+    struct prompt prompt = prompt_of(&problem->load, layout, wave);
+    double computed = prompt_computed(&prompt), piece = rows / layout->attention.dp;
     int64_t window = problem->shape->sliding_window;
     return (struct pass_shape){
         .form = FORM_OWNED,
         .rows = rows,
-        .pairs = rows * pairs_of_row(problem, 0),
-        .seen = rows * prompt_seen(prompt / piece, piece, 0) / prompt,
-        .sliding_pairs = rows * pairs_of_row(problem, window),
-        .sliding_seen = rows * prompt_seen(prompt / piece, piece, (double)window) / prompt,
-        .logit_rows = (double)wave * rows / all,
+        .pairs = rows * pairs_of_row(problem, layout, wave, 0),
+        .seen = rows * mean_seen(&prompt, piece, 0) / computed,
+        .sliding_pairs = rows * pairs_of_row(problem, layout, wave, window),
+        .sliding_seen = rows * mean_seen(&prompt, piece, (double)window) / computed,
+        .logit_rows = rows / computed,
     };
 }
 
@@ -68,7 +122,9 @@ struct prefill_cost plan_prefill_cost(const struct plan_problem *problem,
                                       int64_t wave)
 {
     struct prefill_cost prefill = {0};
-    int64_t sequences = padded(wave, layout), all = sequences * problem->load.prompt_tokens;
+    int64_t sequences = padded(wave, layout);
+    struct prompt prompt = prompt_of(&problem->load, layout, sequences);
+    int64_t all = (int64_t)ceil((double)sequences * prompt_computed(&prompt));
     int64_t whole = (all - 1) / pass_tokens; /* passes before the last */
     struct pass_shape last =
         prefill_pass(problem, layout, sequences, (double)(all - whole * pass_tokens));
@@ -82,6 +138,8 @@ struct prefill_cost plan_prefill_cost(const struct plan_problem *problem,
     }
     return prefill;
 }
+
+/* ---- Decode ---------------------------------------------------------------------------------- */
 
 static struct pass_shape decode_pass(const struct plan_problem *problem,
                                      const struct layout *layout, int64_t wave, double context)

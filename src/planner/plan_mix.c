@@ -16,14 +16,42 @@ int plan_cell_of(double prompt_tokens, double output_tokens)
     return cell_of_length(prompt_tokens) * PLAN_CELLS + cell_of_length(output_tokens);
 }
 
-/* ---- What is near ---------------------------------------------------------------------------- */
-
-static void cell_add(struct plan_cell *to, const struct plan_cell *more)
+void plan_cell_add(struct plan_cell *to, const struct plan_cell *more)
 {
     to->sequences += more->sequences;
     to->prompt_tokens += more->prompt_tokens;
     to->output_tokens += more->output_tokens;
+    to->found_tokens += more->found_tokens;
+    to->lent_tokens += more->lent_tokens;
 }
+
+/* What all of a cell's sequences find may have been computed, and found before, by those of others.
+ */
+static struct plan_shared shared_of(const struct plan_cell *sum)
+{
+    if (sum->found_tokens == 0)
+        return (struct plan_shared){.tokens = 0};
+    return (struct plan_shared){
+        .tokens = sum->found_tokens / sum->sequences,
+        .sharers = 1 + fmin(sum->found_tokens / sum->lent_tokens, sum->sequences),
+    };
+}
+
+/* A sequence has at least a token of each kind, and both are no longer than the context. */
+struct plan_load plan_cell_load(const struct plan_cell *sum, double sequences, int64_t context_max)
+{
+    double context = (double)context_max;
+    double prompt = fmin(ceil(sum->prompt_tokens / sum->sequences), context - 1);
+    double output = fmin(ceil(sum->output_tokens / sum->sequences), context - prompt);
+    return (struct plan_load){
+        .sequences = (int64_t)fmax(1, floor(sequences + 0.5)),
+        .prompt_tokens = (int64_t)fmax(1, prompt),
+        .output_tokens = (int64_t)fmax(1, output),
+        .shared = shared_of(sum),
+    };
+}
+
+/* ---- What is near ---------------------------------------------------------------------------- */
 
 /* How many times as long, of both lengths. */
 static double distance(const struct plan_cell *a, const struct plan_cell *b)
@@ -41,7 +69,7 @@ struct heap {
 
 static void heaps_join(struct heap *heaps, int *count, int kept, int gone)
 {
-    cell_add(&heaps[kept].sum, &heaps[gone].sum);
+    plan_cell_add(&heaps[kept].sum, &heaps[gone].sum);
     heaps[gone] = heaps[--*count];
 }
 
@@ -68,19 +96,6 @@ static int lightest_of(const struct heap *heaps, int count)
 }
 
 /* ---- Bins ------------------------------------------------------------------------------------ */
-
-/* A sequence has at least a token of each kind, and both are no longer than the context. */
-static struct plan_load load_of(const struct plan_cell *sum, double sequences, int64_t context_max)
-{
-    double context = (double)context_max;
-    double prompt = fmin(ceil(sum->prompt_tokens / sum->sequences), context - 1);
-    double output = fmin(ceil(sum->output_tokens / sum->sequences), context - prompt);
-    return (struct plan_load){
-        .sequences = (int64_t)fmax(1, floor(sequences + 0.5)),
-        .prompt_tokens = (int64_t)fmax(1, prompt),
-        .output_tokens = (int64_t)fmax(1, output),
-    };
-}
 
 /* Indices of heaps, of rising answers. */
 static void order_by_answers(int *out, const struct heap *heaps, int count)
@@ -124,8 +139,8 @@ void plan_mix_make(struct plan_mix *out, const struct plan_cells *cells, int64_t
     memset(out->bin_of, -1, sizeof out->bin_of);
     for (int bin = 0; bin < count; bin++) {
         const struct heap *heap = &heaps[order[bin]];
-        out->bins[bin] =
-            load_of(&heap->sum, heap->sum.sequences * (double)sequences / counted, context_max);
+        out->bins[bin] = plan_cell_load(
+            &heap->sum, heap->sum.sequences * (double)sequences / counted, context_max);
         for (int i = 0; i < PLAN_CELLS * PLAN_CELLS; i++) {
             if (heap_of[i] == heap->number)
                 out->bin_of[i] = (int8_t)bin;
@@ -138,9 +153,14 @@ void plan_mix_make(struct plan_mix *out, const struct plan_cells *cells, int64_t
 
 static struct plan_cell sum_of(const struct plan_load *load)
 {
-    double sequences = (double)load->sequences;
-    return (struct plan_cell){sequences, sequences * (double)load->prompt_tokens,
-                              sequences * (double)load->output_tokens};
+    double sequences = (double)load->sequences, found = sequences * load->shared.tokens;
+    return (struct plan_cell){
+        .sequences = sequences,
+        .prompt_tokens = sequences * (double)load->prompt_tokens,
+        .output_tokens = sequences * (double)load->output_tokens,
+        .found_tokens = found,
+        .lent_tokens = found > 0 ? found / (load->shared.sharers - 1) : 0,
+    };
 }
 
 void plan_classes_make(struct plan_classes *out, const struct plan_mix *mix, int count)
@@ -207,7 +227,7 @@ struct plan_load plan_loads_mean(const struct plan_load *loads, int count, int64
     struct plan_cell sum = {0};
     for (int i = 0; i < count; i++) {
         struct plan_cell more = sum_of(&loads[i]);
-        cell_add(&sum, &more);
+        plan_cell_add(&sum, &more);
     }
-    return load_of(&sum, sum.sequences, context_max);
+    return plan_cell_load(&sum, sum.sequences, context_max);
 }

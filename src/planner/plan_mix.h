@@ -16,7 +16,15 @@
 /* Of sequences by the logarithms of their prompts and answers: sums. */
 struct plan_cell {
     double sequences, prompt_tokens, output_tokens;
+    double found_tokens; /* of the prompts, that other sequences have computed before */
+    double lent_tokens;  /* of the prompts, that others find; each counted once */
 };
+
+void plan_cell_add(struct plan_cell *to, const struct plan_cell *more);
+
+/* The means, as so many sequences: rounded up, prompt and answer together no more than
+ * context_max. The cell has sequences. */
+struct plan_load plan_cell_load(const struct plan_cell *sum, double sequences, int64_t context_max);
 struct plan_cells {
     struct plan_cell of[PLAN_CELLS * PLAN_CELLS];
 };

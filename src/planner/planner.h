@@ -24,11 +24,28 @@ static inline bool plan_way_moves(enum plan_way way)
     return way != PLAN_NONE && way != PLAN_KEEP;
 }
 
+/* Full pages of prompts that begin alike are computed once, and kept once (src/engine/page_pool.h).
+ */
+struct plan_shared {
+    double tokens;  /* of a prompt, on the mean, that another sequence has computed; 0: none */
+    double sharers; /* sequences that have one page, on the mean; more than 1 where there are any */
+};
+
 /* Sequences of one length. */
 struct plan_load {
     int64_t sequences;
     int64_t prompt_tokens, output_tokens; /* >= 1 each; the first output token is prefill's */
+    struct plan_shared shared;
 };
+
+/* An initialiser, of prompts that share nothing. */
+#define PLAN_LOAD(all, prompt, output)                                                             \
+    {                                                                                              \
+        .sequences = (all), .prompt_tokens = (prompt), .output_tokens = (output)                   \
+    }
+
+/* Of a prompt that begins like others, how long that beginning is; less than the prompt. */
+double plan_load_beginning(const struct plan_load *load);
 
 /* How experts are held. */
 enum plan_room {
@@ -146,7 +163,10 @@ void plan_illegal_reason(struct error *reason, const struct plan_problem *proble
 
 /* ---- The parts, for who explains ------------------------------------------------------------- */
 
-/* All passes of prefill of one wave, and the last of them. */
+/* All passes of prefill of one wave, and the last of them. Data-parallel groups share no pages:
+ * where a wave has fewer beginnings than there are groups, each group computes one, or waits for
+ * who does.
+ */
 struct prefill_cost {
     struct pass_cost cost;
     double last_pass;

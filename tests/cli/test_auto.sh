@@ -61,16 +61,15 @@ jq -e '.predicted_prefill_s > 0 and .predicted_decode_s > 0 and .predicted_betwe
 [ "$(plan_of auto.phasor-run)" = "$first" ] || fail "in the cache: another plan in the record"
 answers auto | cmp -s - answers || fail "in the cache: other answers"
 
-# What phasor plan says of the same load: the note has its numbers.
-read -r sequences prompt output < <(sed -n 's/^note: planned for \([0-9]*\) sequences of \([0-9]*\) prompt and \([0-9]*\) output.*/\1 \2 \3/p' err)
+# What phasor plan says of the same rows; the note has their means.
+read -r sequences output < <(sed -n 's/^note: planned for \([0-9]*\) sequences of [0-9]* prompt and \([0-9]*\) output.*/\1 \2/p' err)
 [ "$sequences" = 12 ] && [ "$output" = 17 ] || fail "the load: $sequences sequences, $output output tokens"
 for with in gathers exchanges gathers:int4 exchanges:int4; do
     profile=${with%:*} flags=()
     [ $with = $profile ] || flags=(--expert-dtype int4)
     expect 0 "$with" "${run[@]}" -o $with --profile $profile.json --summary-file $profile.s "${flags[@]}"
     expect 0 "$with, phasor plan" "$phasor" plan "$model" --box $profile.json --json --policy exact \
-        --batch-size "$sequences" --prompt-len "$prompt" --output-len "$output" --memory 256MiB \
-        --max-num-batched-tokens 2048 "${flags[@]}"
+        -i in --memory 256MiB --max-num-batched-tokens 2048 "${flags[@]}"
     jq -e --slurpfile s $profile.s '.plans[.best] as $b | $s[0] |
            .plan == $b.plan and (.transition // "none") == $b.way and
            (.predicted_prefill_s / $b.prefill_s - 1 | fabs) < 1e-9 and
@@ -78,6 +77,24 @@ for with in gathers exchanges gathers:int4 exchanges:int4; do
         fail "$with: the run is by another plan than phasor plan tells"
 done
 [ "$(plan_of gathers.s)" != "$(plan_of exchanges.s)" ] || fail "two profiles, one plan"
+
+# Prompts of rows that begin alike, as a run computes them: once, or each.
+for i in $(seq 12); do
+    printf '{"custom_id":"r%d","method":"POST","url":"/v1/completions","body":{"max_tokens":9,"prompt":[' "$i"
+    seq -s, 2 301
+    printf ',%d]}}\n' "$i"
+done | sed -z 's/\n,/,/g' >questions
+asked=("$phasor" run "$model" --devices cpu:2 --memory 512MiB -i questions --profile gathers.json -v)
+for sharing in "" --no-prefix-sharing; do
+    expect 0 "questions $sharing" "${asked[@]}" -o questions.out --overwrite --summary-file questions.s $sharing
+    expect 0 "questions $sharing, phasor plan" "$phasor" plan "$model" --box gathers.json --json --policy exact \
+        -i questions $sharing --memory 256MiB --max-num-batched-tokens 2048
+    jq -e --slurpfile s questions.s '.plans[.best] as $b | $s[0] | .plan == $b.plan and
+           (.predicted_prefill_s / $b.prefill_s - 1 | fabs) < 1e-9' out >/dev/null ||
+        fail "questions $sharing: the run is by another plan than phasor plan tells"
+    [ "$(jq .load.shared_tokens out)" = "$([ -z "$sharing" ] && echo 235 || echo 0)" ] ||
+        fail "questions $sharing: $(jq .load.shared_tokens out) tokens are shared"
+done
 
 expect 0 "--plan static" "${run[@]}" -o static --plan static --summary-file static.json
 [ "$(plan_of static.json)" = "tp2|tp2" ] || fail "--plan static: another plan"

@@ -33,6 +33,8 @@ static struct batch_reader *reader_of(const char *lines)
     return reader;
 }
 
+static bool shares_prefixes = true;
+
 /* To be deinitialised. */
 static struct batch_lengths all_of(const char *lines, const struct tokenizer *tokenizer,
                                    int64_t context_max)
@@ -46,6 +48,7 @@ static struct batch_lengths all_of(const char *lines, const struct tokenizer *to
         .tokenizer = tokenizer,
         .chat_template = tokenizer == NULL ? NULL : chat_template_find("kjv-moe"),
         .context_max = context_max,
+        .shares_prefixes = shares_prefixes,
     };
     cr_assert_eq(batch_lengths_read(&lengths, &params, &err), STATUS_OK, "%s", err.message);
     cr_assert_eq(batch_reader_next(params.reader, &row, &found, &err), STATUS_OK);
@@ -67,21 +70,21 @@ static const struct {
     const char *name, *lines;
     struct plan_load load;
 } cases[] = {
-    {"ids", ROW("a", "\"prompt\":[5,6,7],\"max_tokens\":9"), {1, 3, 9}},
-    {"no max_tokens", ROW("a", "\"prompt\":[5,6,7]"), {1, 3, 16}},
+    {"ids", ROW("a", "\"prompt\":[5,6,7],\"max_tokens\":9"), PLAN_LOAD(1, 3, 9)},
+    {"no max_tokens", ROW("a", "\"prompt\":[5,6,7]"), PLAN_LOAD(1, 3, 16)},
     {"means, rounded up",
      ROW("a", "\"prompt\":[5],\"max_tokens\":1") ROW("b", "\"prompt\":[5,6],\"max_tokens\":4"),
-     {2, 2, 3}},
-    {"n, and several prompts",
-     ROW("a", "\"prompt\":[[5],[5,6,7]],\"n\":3,\"max_tokens\":8"),
-     {6, 2, 8}},
-    {"scored only", ROW("a", "\"prompt\":[5,6],\"max_tokens\":0,\"prompt_logprobs\":0"), {1, 2, 1}},
+     PLAN_LOAD(2, 2, 3)},
+    {"n, and several prompts", ROW("a", "\"prompt\":[[5],[5,6,7]],\"n\":3,\"max_tokens\":8"),
+     PLAN_LOAD(6, 2, 8)},
+    {"scored only", ROW("a", "\"prompt\":[5,6],\"max_tokens\":0,\"prompt_logprobs\":0"),
+     PLAN_LOAD(1, 2, 1)},
     {"wrong rows are left out",
      "no json\n" ROW("a", "\"prompt\":[5,6,7],\"max_tokens\":9") ROW("a", "\"prompt\":[5]")
          ROW("b", "\"prompt\":[5],\"max_tokens\":100") ROW("c", "\"prompt\":\"needs a tokenizer\""),
-     {1, 3, 9}},
-    {"none", "no json\n", {0, 0, 0}},
-    {"nothing", "", {0, 0, 0}},
+     PLAN_LOAD(1, 3, 9)},
+    {"none", "no json\n", PLAN_LOAD(0, 0, 0)},
+    {"nothing", "", PLAN_LOAD(0, 0, 0)},
 };
 
 #define CONTEXT 100
@@ -163,6 +166,105 @@ Test(batch_lengths, are_those_of_the_run)
     tokenizer_close(tokenizer);
 }
 
+/* ---- Prompts that begin alike ---------------------------------------------------------------- */
+
+/* Ids of `count` tokens, of which those at `from` and behind it are `own`. */
+static void put_prompt(struct text *lines, int64_t count, int64_t from, int own)
+{
+    for (int64_t t = 0; t < count; t++)
+        text_append_format(lines, "%s%d", t == 0 ? "" : ",", t < from ? (int)t % 97 : own);
+}
+
+static void put_row(struct text *lines, int id, const char *more, int64_t count, int64_t from)
+{
+    text_append_format(lines,
+                       "{\"custom_id\":\"%d\",\"method\":\"POST\",\"url\":"
+                       "\"/v1/completions\",\"body\":{\"max_tokens\":5%s,\"prompt\":[",
+                       id, more);
+    put_prompt(lines, count, from, 100 + id);
+    text_append_string(lines, "]}}\n");
+}
+
+static void expect_shared(const struct text *lines, double tokens, double sharers, const char *what)
+{
+    cr_assert(!lines->failed);
+    struct plan_shared found = lengths_of(lines->bytes, NULL, 16384).shared;
+    cr_expect_float_eq(found.tokens, tokens, 1e-9 * tokens, "%s: %g tokens", what, found.tokens);
+    if (tokens > 0)
+        cr_expect_float_eq(found.sharers, sharers, 1e-9 * sharers, "%s: %g sharers", what,
+                           found.sharers);
+}
+
+/* As bench_prefix has them: 64 questions of 64 tokens behind one document of 128 pages. */
+Test(batch_lengths, a_document_of_many_questions_is_computed_once)
+{
+    struct text lines = {0};
+    for (int q = 0; q < 64; q++)
+        put_row(&lines, q, "", 8192 + 64, 8192);
+    expect_shared(&lines, 8192 * 63.0 / 64, 64, "sharing");
+    struct plan_load load = lengths_of(lines.bytes, NULL, 16384);
+    cr_expect_eq(load.prompt_tokens, 8192 + 64);
+    cr_expect_float_eq(plan_load_beginning(&load), 8192, 1e-6);
+    shares_prefixes = false;
+    expect_shared(&lines, 0, 0, "without");
+    text_deinit(&lines);
+}
+
+Test(batch_lengths, full_pages_of_prompts_are_shared)
+{
+    static const struct {
+        const char *name, *more;
+        int rows;
+        int64_t count, from;
+        double tokens, sharers;
+    } kinds[] = {
+        {"one prompt", "", 1, 200, 200, 0, 0},
+        {"choices", ",\"n\":3", 1, 200, 200, 192 * 2 / 3.0, 3},
+        {"short choices", ",\"n\":3", 1, 64, 64, 0, 0},
+        {"a last token of one's own", ",\"n\":2", 1, 128, 128, 64 / 2.0, 2},
+        {"choices of rows alike", ",\"n\":2", 3, 200, 200, 192 * 5 / 6.0, 6},
+        {"scored prompts", ",\"prompt_logprobs\":0", 3, 200, 200, 0, 0},
+        {"echoed with scores", ",\"echo\":true,\"logprobs\":1", 3, 200, 200, 0, 0},
+        {"choices of one that is scored", ",\"n\":3,\"prompt_logprobs\":0", 1, 200, 200, 64, 2},
+        {"part of a page", "", 4, 200, 60, 0, 0},
+        {"the first page", "", 4, 200, 100, 64 * 3 / 4.0, 4},
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        struct text lines = {0};
+        for (int row = 0; row < kinds[i].rows; row++)
+            put_row(&lines, row, kinds[i].more, kinds[i].count, kinds[i].from);
+        expect_shared(&lines, kinds[i].tokens, kinds[i].sharers, kinds[i].name);
+        text_deinit(&lines);
+    }
+}
+
+/* Rows that are not tokenized find as much of their prompts as those that are. */
+Test(batch_lengths, other_rows_share_in_proportion)
+{
+    struct text lines = {0};
+    int rows = BATCH_LENGTHS_ROWS_MAX + 1000;
+    for (int i = 0; i < rows; i++)
+        put_row(&lines, i, i % 4 < 2 ? ",\"n\":2" : "", i % 4 < 2 ? 200 : 400, 140);
+    cr_assert(!lines.failed);
+    struct batch_lengths lengths = all_of(lines.bytes, NULL, CONTEXT * 10);
+    /* 128 tokens of each, and of a row's second choice its full pages. */
+    struct plan_cell all = {0};
+    cr_assert_eq(lengths.mix.bin_count, 2);
+    cr_expect_float_eq(lengths.load.shared.tokens, (128 + 192 + 128) / 3.0, 0.5, "%g",
+                       lengths.load.shared.tokens);
+    for (int b = 0; b < 2; b++) {
+        const struct plan_load *bin = &lengths.mix.bins[b];
+        double expected = bin->prompt_tokens == 400 ? 128 : (128 + 192) / 2.0;
+        cr_expect_float_eq(bin->shared.tokens / expected, 1, 0.25, "%g for %g", bin->shared.tokens,
+                           expected);
+        all.sequences += (double)bin->sequences;
+        all.found_tokens += (double)bin->sequences * bin->shared.tokens;
+    }
+    cr_expect_float_eq(all.found_tokens / all.sequences / lengths.load.shared.tokens, 1, 0.01);
+    batch_lengths_deinit(&lengths);
+    text_deinit(&lines);
+}
+
 /* ---- Which rows are alike -------------------------------------------------------------------- */
 
 Test(batch_lengths, rows_are_in_cells)
@@ -176,7 +278,7 @@ Test(batch_lengths, rows_are_in_cells)
     cr_expect_eq(lengths.cell_of[1], BATCH_LENGTHS_NO_CELL);
     cr_expect_eq(lengths.cell_of[2], plan_cell_of(2.5, 40));
     cr_assert_eq(lengths.mix.bin_count, 2);
-    struct plan_load few = {1, 3, 9}, many = {4, 3, 40};
+    struct plan_load few = PLAN_LOAD(1, 3, 9), many = PLAN_LOAD(4, 3, 40);
     cr_expect(is_same(&lengths.mix.bins[0], &few));
     cr_expect(is_same(&lengths.mix.bins[1], &many));
     cr_expect_eq(lengths.mix.bin_of[lengths.cell_of[0]], 0);

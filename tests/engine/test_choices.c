@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "device/ops.h"
+#include "engine/batch_lengths.h"
 #include "engine_tools.h"
 #include "phasor.h"
 
@@ -59,6 +60,22 @@ static char *choices_of(const char *name)
     return text;
 }
 
+/* Of the row that was written last, as a plan has it. */
+static uint64_t shared_ahead(void)
+{
+    struct batch_lengths lengths;
+    struct batch_lengths_params params = {.context_max = 1024, .shares_prefixes = true};
+    struct error err;
+    cr_assert_eq(batch_reader_open(&params.reader, tools_path(tools_folder(), "in"),
+                                   BATCH_LINE_BYTES_MAX, NULL, NULL, &err),
+                 STATUS_OK, "%s", err.message);
+    cr_assert_eq(batch_lengths_read(&lengths, &params, &err), STATUS_OK, "%s", err.message);
+    double tokens = lengths.load.shared.tokens * (double)lengths.load.sequences;
+    batch_lengths_deinit(&lengths);
+    batch_reader_close(params.reader);
+    return (uint64_t)(tokens + 0.5);
+}
+
 Test(choices, cost_one_prompt_and_a_tail_each, .timeout = 120)
 {
     static const struct {
@@ -84,6 +101,7 @@ Test(choices, cost_one_prompt_and_a_tail_each, .timeout = 120)
         cr_expect_eq(shared.prefill_tokens, cases[c].computed, "case %zu: %llu", c,
                      (unsigned long long)shared.prefill_tokens);
         cr_expect_eq(shared.shared_tokens, all - cases[c].computed);
+        cr_expect_eq(shared_ahead(), shared.shared_tokens, "case %zu: what was read ahead", c);
         cr_expect_eq(whole.prefill_tokens, all);
         char *a = choices_of("shared"), *b = choices_of("whole");
         cr_expect_str_eq(a, b);

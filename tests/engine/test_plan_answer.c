@@ -99,7 +99,8 @@ static void close_subject(void)
 /* Two waves either way, and one way back between them. */
 Test(plan_answer, rows_that_gain_nothing_stay_together, .init = open_subject, .fini = close_subject)
 {
-    struct plan_answer answer = ask((const struct plan_load[]){{8, 8, 20}, {8, 17, 20}}, 2);
+    struct plan_answer answer =
+        ask((const struct plan_load[]){PLAN_LOAD(8, 8, 20), PLAN_LOAD(8, 17, 20)}, 2);
     cr_assert_eq(answer.classes.count, 1);
     cr_assert_eq(answer.in_file_order,
                  plan_candidate_total(&answer.table.candidates[answer.chosen]));
@@ -108,7 +109,7 @@ Test(plan_answer, rows_that_gain_nothing_stay_together, .init = open_subject, .f
 
 Test(plan_answer, rows_of_long_answers_run_apart, .init = open_subject, .fini = close_subject)
 {
-    const struct plan_load loads[] = {{24, 8, 20}, {8, 8, 240}};
+    const struct plan_load loads[] = {PLAN_LOAD(24, 8, 20), PLAN_LOAD(8, 8, 240)};
     struct plan_answer answer = ask(loads, 2);
     const struct plan_candidate *chosen = &answer.table.candidates[answer.chosen];
     cr_assert_eq(answer.classes.count, 2);
@@ -126,7 +127,7 @@ Test(plan_answer, rows_of_long_answers_run_apart, .init = open_subject, .fini = 
 Test(plan_answer, short_answers_stay_where_a_change_is_dear, .init = open_subject,
      .fini = close_subject)
 {
-    const struct plan_load loads[] = {{24, 8, 20}, {8, 8, 240}};
+    const struct plan_load loads[] = {PLAN_LOAD(24, 8, 20), PLAN_LOAD(8, 8, 240)};
     file.profile.disk_read = 1e7;
     subject.allows_int4 = true;
     way = PLAN_UPLOAD;
@@ -149,11 +150,35 @@ Test(plan_answer, short_answers_stay_where_a_change_is_dear, .init = open_subjec
     plan_answer_deinit(&some);
 }
 
+/* Questions of one document: its pages stand in each group's cache once. */
+Test(plan_answer, pages_that_are_shared_are_kept_once, .init = open_subject, .fini = close_subject)
+{
+    struct plan_subject whole, shared;
+    struct error err;
+    struct layout layout;
+    int64_t document = 3 * KV_PAGE_TOKENS, sequences = 8, pages = 4;
+    subject.load = (struct plan_load)PLAN_LOAD(sequences, document + 32, 32);
+    cr_assert_eq(plan_subject_init(&whole, &subject, &err), STATUS_OK);
+    subject.load.shared = (struct plan_shared){(double)document * 7 / 8, 8};
+    cr_assert_eq(plan_subject_init(&shared, &subject, &err), STATUS_OK);
+    static const char *const texts[] = {"tp2|tp2", "dp2|ep2"};
+    for (int i = 0; i < 2; i++) {
+        int64_t of_group = i == 0 ? sequences : sequences / 2;
+        cr_assert_eq(layout_parse(&layout, texts[i], 0, &err), STATUS_OK);
+        struct plan_layouts layouts = {.of = {layout, layout}};
+        uint64_t all = whole.problem.memory(&whole, &layouts, PLAN_ROOM_ONE, 2048, sequences).cache;
+        uint64_t once =
+            shared.problem.memory(&shared, &layouts, PLAN_ROOM_ONE, 2048, sequences).cache;
+        uint64_t page = all / (uint64_t)(of_group * pages);
+        cr_assert_eq(once, (uint64_t)(of_group + 3) * page, "%s", texts[i]);
+    }
+}
+
 /* Others come for those that end, of whatever class they are. */
 Test(plan_answer, plans_that_move_nothing_have_no_classes, .init = open_subject,
      .fini = close_subject)
 {
-    const struct plan_load loads[] = {{25, 8, 20}, {9, 8, 240}};
+    const struct plan_load loads[] = {PLAN_LOAD(25, 8, 20), PLAN_LOAD(9, 8, 240)};
     struct plan_subject alone;
     struct plan_table one;
     struct error err;
@@ -181,11 +206,11 @@ Test(plan_answer, plans_that_move_nothing_have_no_classes, .init = open_subject,
 
 Test(plan_answer, of_one_length_is_plan_find, .init = open_subject, .fini = close_subject)
 {
-    struct plan_answer answer = ask((const struct plan_load[]){{20, 8, 20}}, 1);
+    struct plan_answer answer = ask((const struct plan_load[]){PLAN_LOAD(20, 8, 20)}, 1);
     struct plan_subject alone;
     struct plan_table table;
     struct error err;
-    subject.load = (struct plan_load){20, 8, 20};
+    subject.load = (struct plan_load)PLAN_LOAD(20, 8, 20);
     cr_assert_eq(plan_subject_init(&alone, &subject, &err), STATUS_OK);
     cr_assert_eq(plan_find(&table, &alone.problem, &err), STATUS_OK);
     cr_assert_eq(answer.chosen, pick_way(NULL, &table));

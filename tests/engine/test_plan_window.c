@@ -136,7 +136,7 @@ static double priced(const struct load *load, const struct model_shape *shape, b
         .shape = shape,
         .profile = &profile,
         .types = {DTYPE_BF16, DTYPE_BF16, DTYPE_BF16},
-        .load = {load->rows, load->prompt, load->output},
+        .load = PLAN_LOAD(load->rows, load->prompt, load->output),
     };
     struct pass_cost cost = is_decode
                                 ? plan_decode_cost(&problem, &layout, false, load->rows)

@@ -70,7 +70,7 @@ void problem_simple(struct test_problem *out, const struct model_shape *shape,
         .types = {DTYPE_BF16, DTYPE_BF16, DTYPE_BF16},
         .native = {.dtype = DTYPE_BF16},
         .backup = {.dtype = DTYPE_INT4, .group = 64},
-        .load = {8, 512, 64},
+        .load = PLAN_LOAD(8, 512, 64),
         .allows_int4 = true,
         .passes = out->passes,
         .waves = out->waves,
@@ -119,8 +119,8 @@ void problem_random(struct test_problem *out, struct random *random)
     for (int i = 0; i < out->profile.work_count; i++)
         out->log_ratios[i] = between(random, 0.01, 1);
     out->problem.routing.deviation = between(random, 0.01, 0.5);
-    out->problem.load = (struct plan_load){power_of_two(random, 0, 6), power_of_two(random, 4, 12),
-                                           power_of_two(random, 0, 10)};
+    out->problem.load = (struct plan_load)PLAN_LOAD(
+        power_of_two(random, 0, 6), power_of_two(random, 4, 12), power_of_two(random, 0, 10));
     out->problem.is_queue = random_below(random, 2) == 0;
     out->problem.allows_int4 = random_below(random, 4) != 0;
     out->expert_bytes = 1000;

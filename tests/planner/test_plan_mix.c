@@ -7,6 +7,7 @@
  *   one       long answer of many is waited for once
  *   others    come for those that end, where no layout changes
  *   alike     with a mix of one bin, or of equal ones, all costs what it does without
+ *   alike     prompts that begin so are computed once, in each group that has one of them
  *   together  a table added to another has the sums, and what is possible in both
  */
 #include <criterion/criterion.h>
@@ -223,7 +224,8 @@ static double steps_of(const struct plan_problem *problem, const struct layout *
 
 Test(plan_mix, a_wave_decodes_until_its_longest_has_ended)
 {
-    static const struct plan_load mix[] = {{4, 40, 1}, {8, 10, 12}, {3, 100, 12}, {1, 30, 200}};
+    static const struct plan_load mix[] = {PLAN_LOAD(4, 40, 1), PLAN_LOAD(8, 10, 12),
+                                           PLAN_LOAD(3, 100, 12), PLAN_LOAD(1, 30, 200)};
     struct test_problem test;
     struct layout layout = layout_of("tp4|tp4");
     problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
@@ -244,7 +246,7 @@ Test(plan_mix, a_wave_decodes_until_its_longest_has_ended)
 /* 390 waves of ten tokens, and one of 4000. */
 Test(plan_mix, one_long_answer_is_waited_for_once)
 {
-    static const struct plan_load mix[] = {{99839, 40, 10}, {1, 40, 4000}};
+    static const struct plan_load mix[] = {PLAN_LOAD(99839, 40, 10), PLAN_LOAD(1, 40, 4000)};
     struct test_problem test;
     struct layout layout = layout_of("tp4|tp4");
     problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
@@ -263,12 +265,12 @@ Test(plan_mix, one_long_answer_is_waited_for_once)
 
 Test(plan_mix, a_mix_of_equals_is_none)
 {
-    static const struct plan_load mix[] = {{4, 40, 20}, {12, 40, 20}};
+    static const struct plan_load mix[] = {PLAN_LOAD(4, 40, 20), PLAN_LOAD(12, 40, 20)};
     struct test_problem test;
     struct layout layout = layout_of("dp4|ep4");
     problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
                    &(struct simple_box){4, 1e12, 1e11, 1e9, 1e-5});
-    test.problem.load = (struct plan_load){16, 40, 20};
+    test.problem.load = (struct plan_load)PLAN_LOAD(16, 40, 20);
     struct pass_cost decode = plan_decode_cost(&test.problem, &layout, false, 16);
     struct prefill_cost prefill = plan_prefill_cost(&test.problem, &layout, 128, 16);
     test.problem.mix = mix;
@@ -294,7 +296,7 @@ static double refilled(struct test_problem *test, struct plan_load *mix, int64_t
  * of many all steps are of as many as there are places. */
 Test(plan_mix, others_come_for_those_that_end)
 {
-    struct plan_load mix[] = {{96, 40, 20}, {32, 40, 400}};
+    struct plan_load mix[] = {PLAN_LOAD(96, 40, 20), PLAN_LOAD(32, 40, 400)};
     struct test_problem test;
     struct layout layout = layout_of("tp4|tp4");
     problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
@@ -316,12 +318,12 @@ Test(plan_mix, others_come_for_those_that_end)
 /* Attention sees the squares of the prompts' lengths, which the mean's square is less than. */
 Test(plan_mix, attention_of_unequal_prompts_is_of_their_squares)
 {
-    static const struct plan_load mix[] = {{1, 100, 20}, {1, 300, 20}};
+    static const struct plan_load mix[] = {PLAN_LOAD(1, 100, 20), PLAN_LOAD(1, 300, 20)};
     struct test_problem test;
     struct layout layout = layout_of("tp4|tp4");
     problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
                    &(struct simple_box){4, 1, INFINITY, INFINITY, 0});
-    test.problem.load = (struct plan_load){2, 200, 20};
+    test.problem.load = (struct plan_load)PLAN_LOAD(2, 200, 20);
     struct prefill_cost mean = plan_prefill_cost(&test.problem, &layout, 1024, 2);
     test.problem.mix = mix;
     test.problem.mix_count = 2;
@@ -329,6 +331,97 @@ Test(plan_mix, attention_of_unequal_prompts_is_of_their_squares)
     cr_assert_float_eq(mixed.cost.seconds[COST_ATTENTION] / mean.cost.seconds[COST_ATTENTION],
                        (100 * 101.0 + 300 * 301.0) / (2 * 200 * 201.0), 1e-9);
     cr_assert_eq(mixed.cost.seconds[COST_EXPERTS], mean.cost.seconds[COST_EXPERTS]);
+}
+
+/* ---- Prompts that begin alike ---------------------------------------------------------------- */
+
+/* Costs in flops, of 64 questions of 64 tokens behind documents of 8192, `each` of one. */
+static struct pass_cost questions(const char *text, double each, int64_t pass_tokens)
+{
+    struct test_problem test;
+    struct layout layout = layout_of(text);
+    problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                   &(struct simple_box){4, 1, INFINITY, INFINITY, 0});
+    test.problem.routing.deviation = 0;
+    test.problem.load = (struct plan_load)PLAN_LOAD(64, 8192 + 64, 20);
+    if (each > 0)
+        test.problem.load.shared = (struct plan_shared){8192 * (each - 1) / each, each};
+    return plan_prefill_cost(&test.problem, &layout, pass_tokens, 64).cost;
+}
+
+static double pairs_of(double tokens)
+{
+    return tokens * (tokens + 1) / 2;
+}
+
+/* Documents are computed once in each group that has one of their questions, which are spread over
+ * the groups where there are too few documents. */
+Test(plan_mix, prompts_that_begin_alike_are_computed_once)
+{
+    static const struct {
+        const char *layout;
+        double each, computed; /* documents, in all groups */
+    } cases[] = {{"tp4|tp4", 64, 1}, {"dp4|tp4", 64, 4},    {"dp4|tp4", 4, 16},
+                 {"dp4|tp4", 32, 4}, {"tp2dp2|tp4", 2, 32}, {"dp4|tp4", 2, 32}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pass_cost whole = questions(cases[i].layout, 0, 1 << 20);
+        struct pass_cost shared = questions(cases[i].layout, cases[i].each, 1 << 20);
+        double rows = cases[i].computed * 8192 + 64 * 64;
+        double pairs = cases[i].computed * pairs_of(8192) + 64 * (pairs_of(8256) - pairs_of(8192));
+        cr_expect_float_eq(shared.seconds[COST_EXPERTS] / whole.seconds[COST_EXPERTS],
+                           rows / (64 * 8256), 1e-3, "%s, %g each", cases[i].layout, cases[i].each);
+        cr_expect_float_eq(shared.seconds[COST_ATTENTION] / whole.seconds[COST_ATTENTION],
+                           pairs / (64 * pairs_of(8256)), 1e-4, "%s, %g each", cases[i].layout,
+                           cases[i].each);
+        cr_expect_float_eq(shared.seconds[COST_HEAD] / whole.seconds[COST_HEAD], 1, 1e-6);
+    }
+}
+
+/* Each piece of a question reads its document, and the document's pieces what stands before them.
+ */
+Test(plan_mix, questions_read_the_document_that_is_there)
+{
+    struct test_problem test;
+    struct layout layout = layout_of("tp4|tp4");
+    problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                   &(struct simple_box){4, INFINITY, 1, INFINITY, 0});
+    test.problem.load = (struct plan_load)PLAN_LOAD(4, 1024 + 64, 20);
+    struct pass_cost whole = plan_prefill_cost(&test.problem, &layout, 1 << 20, 4).cost;
+    test.problem.load.shared = (struct plan_shared){1024 * 3 / 4.0, 4};
+    struct pass_cost shared = plan_prefill_cost(&test.problem, &layout, 1 << 20, 4).cost;
+    /* Keys and values that are read stay as many; rows are fewer. */
+    double rows = (1024 + 4 * 64) / (4 * 1088.0);
+    double ratio = shared.seconds[COST_ATTENTION] / whole.seconds[COST_ATTENTION];
+    cr_assert_gt(ratio, rows * 1.05);
+    cr_assert_lt(ratio, 1);
+}
+
+/* A cell's sums are means of bins, and these of classes. */
+Test(plan_mix, what_is_shared_goes_with_its_rows)
+{
+    static struct plan_cells cells;
+    struct plan_mix mix;
+    count_in(&cells, 64, 8256, 10);
+    count_in(&cells, 64, 100, 1000);
+    struct plan_cell *cell = &cells.of[plan_cell_of(8256, 10)];
+    cell->found_tokens = 63 * 8192;
+    cell->lent_tokens = 8192;
+    plan_mix_make(&mix, &cells, 128, 16384);
+    cr_assert_eq(mix.bin_count, 2);
+    cr_expect_float_eq(mix.bins[0].shared.tokens, 8064, 1e-9);
+    cr_expect_float_eq(mix.bins[0].shared.sharers, 64, 1e-9);
+    cr_expect_eq(mix.bins[1].shared.tokens, 0);
+    struct plan_load mean = plan_loads_mean(mix.bins, 2, 16384);
+    cr_expect_float_eq(mean.shared.tokens, 4032, 1e-9);
+    cr_expect_float_eq(mean.shared.sharers, 64, 1e-9);
+    /* Others of that document, which found nothing that had not been found. */
+    count_in(&cells, 64, 8256, 1000);
+    cells.of[plan_cell_of(8256, 1000)].found_tokens = 64 * 8192;
+    plan_mix_make(&mix, &cells, 192, 16384);
+    cr_assert_eq(mix.bin_count, 3);
+    cr_expect_float_eq(plan_load_beginning(&mix.bins[2]), 8192, 8192 * 0.02);
+    mean = plan_loads_mean(mix.bins, 3, 16384);
+    cr_expect_float_eq(mean.shared.tokens, 127 * 8192 / 192.0, 1e-9);
 }
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
@@ -340,10 +433,10 @@ Test(plan_mix, tables_are_added)
     struct error err;
     problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
                    &(struct simple_box){4, 1e12, 1e11, 1e9, 1e-5});
-    test.problem.load = (struct plan_load){16, 400, 20};
+    test.problem.load = (struct plan_load)PLAN_LOAD(16, 400, 20);
     cr_assert_eq(plan_find(&one, &test.problem, &err), STATUS_OK);
     cr_assert_eq(plan_find(&sum, &test.problem, &err), STATUS_OK);
-    test.problem.load = (struct plan_load){3, 40, 500};
+    test.problem.load = (struct plan_load)PLAN_LOAD(3, 40, 500);
     cr_assert_eq(plan_find(&two, &test.problem, &err), STATUS_OK);
     int forbidden = one.static_tp;
     cr_assert_geq(forbidden, 0);

@@ -426,7 +426,7 @@ Test(planner, waves_and_passes_are_part_of_the_plan)
     struct plan_table table;
     problem_simple(&test, &model_shapes[QWEN15_MOE_A27B].shape,
                    &(struct simple_box){4, 1e14, 1e12, 1e10, 1e-5});
-    test.problem.load = (struct plan_load){64, 512, 64};
+    test.problem.load = (struct plan_load)PLAN_LOAD(64, 512, 64);
     test.problem.wave_count = test.problem.pass_count = 2;
     test.waves[0] = 8;
     test.waves[1] = 64;
@@ -507,7 +507,7 @@ Test(planner, the_last_wave_is_of_those_who_are_left)
     struct plan_table whole, rest, both;
     problem_simple(&test, &model_shapes[QWEN15_MOE_A27B].shape,
                    &(struct simple_box){4, 1e13, 1e11, 1e9, 1e-5});
-    test.problem.load = (struct plan_load){256, 512, 64};
+    test.problem.load = (struct plan_load)PLAN_LOAD(256, 512, 64);
     test.problem.is_queue = true; /* each wave has a way back */
     test.waves[0] = 256;
     for (size_t i = 0; i < sizeof rests / sizeof *rests; i++) {
@@ -531,7 +531,7 @@ Test(planner, waves_that_come_out_even_are_alike)
     struct plan_table one, four;
     problem_simple(&test, &model_shapes[QWEN15_MOE_A27B].shape,
                    &(struct simple_box){4, 1e13, 1e11, 1e9, 1e-5});
-    test.problem.load = (struct plan_load){64, 512, 64};
+    test.problem.load = (struct plan_load)PLAN_LOAD(64, 512, 64);
     test.waves[0] = 64;
     test.problem.is_queue = true;
     table_of(&one, &test, 64);
@@ -683,7 +683,7 @@ Test(planner, a_load_that_no_memory_holds)
     struct test_problem test;
     problem_simple(&test, &model_shapes[MIXTRAL_8X22B].shape,
                    &(struct simple_box){8, 1e14, 1e12, 1e10, 1e-5});
-    test.problem.load = (struct plan_load){1 << 20, 1 << 30, 1 << 30};
+    test.problem.load = (struct plan_load)PLAN_LOAD(1 << 20, 1 << 30, 1 << 30);
     test.waves[0] = 1 << 20;
     test.passes[0] = 1 << 24;
     check_table(&test, true, "a long wave");

@@ -51,7 +51,7 @@ static void problem_make(struct test_problem *out, int ranks, uint64_t memory_by
     problem_simple(out, &model_shapes[MIXTRAL_8X7B].shape,
                    &(struct simple_box){ranks, 1e14, 1e12, 1e10, 1e-5});
     out->expert_bytes = 10000;
-    out->problem.load = (struct plan_load){64, 60, 40};
+    out->problem.load = (struct plan_load)PLAN_LOAD(64, 60, 40);
     out->problem.memory_bytes = memory_bytes;
     out->problem.memory_context = out;
     out->waves[0] = 8;

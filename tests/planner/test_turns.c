@@ -78,8 +78,8 @@ Test(turns, are_those_of_a_schedule)
         int count = 1 + (int)random_below(&random, 8);
         int64_t output = 1 + (int64_t)random_below(&random, 8);
         for (int i = 0; i < count; i++) {
-            loads[i] = (struct plan_load){1 + (int64_t)random_below(&random, 40),
-                                          1 + (int64_t)random_below(&random, 200), output};
+            loads[i] = (struct plan_load)PLAN_LOAD(1 + (int64_t)random_below(&random, 40),
+                                                   1 + (int64_t)random_below(&random, 200), output);
             output += (int64_t)random_below(&random, round % 2 == 0 ? 4 : 60);
         }
         check_turns(loads, count, 7 + (int64_t)random_below(&random, PLACES_MAX - 6));
@@ -90,21 +90,22 @@ Test(turns, are_those_of_a_schedule)
 Test(turns, of_one_length_are_waves)
 {
     struct turns turns;
-    turns_take(&turns, &(struct plan_load){300, 50, 21}, 1, 256);
+    turns_take(&turns, &(struct plan_load)PLAN_LOAD(300, 50, 21), 1, 256);
     cr_assert_eq(turns.full_steps, 20);
     cr_assert_eq(turns.tail_count, 1);
     cr_assert_eq(turns.tail[0].running, 44);
     cr_assert_eq(turns.tail[0].steps, 20);
     cr_assert_eq(turns.tail[0].context_tokens, 50);
-    turns_take(&turns, &(struct plan_load){300, 50, 1}, 1, 256);
+    turns_take(&turns, &(struct plan_load)PLAN_LOAD(300, 50, 1), 1, 256);
     cr_assert_eq(turns.full_steps + turns.tail_count, 0, "prefill's tokens are no steps");
 }
 
 /* Batches that no schedule could be made of one by one. */
 Test(turns, of_many_are_quick)
 {
-    static const struct plan_load loads[] = {
-        {1000000000, 10, 2}, {7, 10, 1000}, {1000000, 10, 1001}, {1, 10, 1000000}};
+    static const struct plan_load loads[] = {PLAN_LOAD(1000000000, 10, 2), PLAN_LOAD(7, 10, 1000),
+                                             PLAN_LOAD(1000000, 10, 1001),
+                                             PLAN_LOAD(1, 10, 1000000)};
     struct turns turns;
     turns_take(&turns, loads, 4, 3);
     cr_assert_gt(turns.full_steps, 600000000);

@@ -98,7 +98,7 @@ Test(window, bounds_what_attention_sees)
             problem_make(&test, cases[i].sliding, cases[i].window,
                          bytes == 0 ? &by_flops : &by_bytes);
             test.problem.load =
-                (struct plan_load){cases[i].sequences, cases[i].prompt, cases[i].output};
+                (struct plan_load)PLAN_LOAD(cases[i].sequences, cases[i].prompt, cases[i].output);
             struct pass_cost prefill =
                 plan_prefill_cost(&test.problem, &layout, cases[i].pass, cases[i].sequences).cost;
             struct pass_cost decode =
