@@ -57,7 +57,7 @@ static const json_t *next_fastest(const json_t *root, const struct shown *shown)
     const json_t *plans = json_object_get(root, "plans"), *best = NULL;
     for (size_t i = 0; i < json_array_size(plans); i++) {
         const json_t *row = json_array_get(plans, i);
-        if (json_is_real(json_object_get(row, "total_s")) && !is_shown(shown, row) &&
+        if (table_plan_is_possible(row) && !is_shown(shown, row) &&
             (best == NULL || real_of(row, "total_s") < real_of(best, "total_s")))
             best = row;
     }

@@ -245,14 +245,16 @@ static void pair_add(struct search *search, int prefill, int decode, bool is_pac
         if (!way_fits(&layouts, (enum plan_way)way))
             continue;
         struct plan_candidate *candidate = candidate_add(search);
-        *candidate = (struct plan_candidate){.layouts = layouts, .way = (enum plan_way)way};
         bool takes_int4 = is_packed || way == PLAN_UPLOAD;
-        if (!is_legal)
-            candidate->verdict = PLAN_ILLEGAL;
-        else if (takes_int4 && !search->problem->allows_int4)
+        *candidate = (struct plan_candidate){.layouts = layouts,
+                                             .way = (enum plan_way)way,
+                                             .verdict = is_legal ? PLAN_NOT_ALLOWED : PLAN_ILLEGAL};
+        if (!is_legal || (takes_int4 && !search->problem->can_have_backup))
+            continue;
+        candidate_price(candidate, search, prefill, decode);
+        candidate->has_times = candidate->verdict == PLAN_POSSIBLE;
+        if (takes_int4 && !search->problem->allows_int4)
             candidate->verdict = PLAN_NOT_ALLOWED;
-        else
-            candidate_price(candidate, search, prefill, decode);
     }
 }
 
@@ -464,6 +466,7 @@ static void candidate_join(struct plan_candidate *to, const struct plan_candidat
     bool is_larger = plan_memory_total(&more->memory) > plan_memory_total(&to->memory);
     if (to->verdict == PLAN_POSSIBLE)
         to->verdict = more->verdict;
+    to->has_times &= more->has_times;
     if (is_larger) {
         to->memory = more->memory;
         to->pass_tokens = more->pass_tokens;

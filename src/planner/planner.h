@@ -61,6 +61,7 @@ struct plan_problem {
                     * saves: of a part of a batch, the rest of which changes */
     bool is_queue; /* another batch follows: the last way back is paid, too */
     bool allows_int4;      /* policy int4-decode, and there is a backup or it can be made */
+    bool can_have_backup;  /* or would be allowed: what decodes on one is priced all the same */
     const int64_t *passes; /* [pass_count]: tokens of a pass that may be chosen */
     const int64_t *waves;  /* [wave_count]: sequences together that may be chosen */
     int pass_count, wave_count;
@@ -83,6 +84,8 @@ struct plan_candidate {
     struct plan_layouts layouts;
     enum plan_way way;
     enum plan_verdict verdict;
+    bool has_times; /* it fits, and what it takes is known: it is possible, or would be if it were
+                     * allowed */
     struct plan_memory memory;
     unsigned stays; /* of each part (plan_table_add) a bit: its waves decode as prefill has
                      * the experts */

@@ -17,10 +17,38 @@ expect 0 "--all" "$phasor" plan "$model" --box h200x2 --all
 has out ">tp2:int4 *keep" "--all"
 expect 0 "--policy exact" "$phasor" plan "$model" --box h200x2 --all --policy exact
 has out "not allowed: decode would run on INT4 weights" "--policy exact"
+
 mkdir config
 cp "$model/config.json" config/
 expect 0 "a config alone" "$phasor" plan config/config.json --box h200x2 --batch-size 1
 has out "^load *1 sequences of 2048 prompt and 256 output tokens$" "a config alone"
+
+# ---- what a run would not have is priced, and marked
+"$example" weights.json 2 bytes=1e8 # to read them is all that takes time
+plan_json() { "$phasor" plan "$model" --box weights.json --json "$@"; }
+int4='(.plan | test(":int4")) or .way == "upload"'
+plan_json >allowed
+plan_json --policy exact >exact
+jq -e --slurpfile a allowed "[.plans, \$a[0].plans] | transpose | map(.[0] as \$e | .[1] as \$a | \$e |
+       \$a.total_s == .total_s and .memory.total == \$a.memory.total and
+       if $int4 then .verdict == \"not allowed\" and .runnable == false and (.because | test(\"--policy exact\"))
+       else .verdict == \$a.verdict and .runnable == (.verdict == \"possible\") end) | all" exact >/dev/null ||
+    fail "--policy exact: what is not allowed has other times"
+jq -e '.best == .best_runnable' exact >/dev/null || fail "--policy exact: a run has another plan"
+jq -e ".plans as \$p | [\$p[] | if $int4 then .runnable == false and (.because | test(\"phasor quantize\"))
+       else .runnable and .because == null end] | all" allowed >/dev/null || fail "no backup: what runs"
+jq -e ".plans as \$p | (\$p[.best] | $int4) and (\$p[.best_runnable] | ($int4) | not) and
+       (.why | test(\"needs an INT4 backup, which phasor quantize makes; without one the best is \"))" allowed >/dev/null ||
+    fail "no backup: the best is not one, or nobody says so"
+expect 0 "no backup" "$phasor" plan "$model" --box weights.json
+has out "best, .*needs a backup$" "no backup"; has out "best without a backup" "no backup"
+expect 0 "a backup" "$phasor" quantize "$model" -q
+plan_json >backed
+jq -e '.best == .best_runnable and ([.plans[] | .runnable] | all) and (.why | test("backup") | not)' backed >/dev/null ||
+    fail "a backup: still not runnable"
+jq -e '.best != .best_runnable' <("$phasor" plan config/config.json --box weights.json --json) >/dev/null ||
+    fail "a config alone: it has a backup"
+rm -r "$PHASOR_CACHE"
 
 # ---- the rows of a file
 for i in $(seq 32); do # every fourth has a long answer
