@@ -34,6 +34,8 @@ struct search {
     struct layout layouts[2 * LAYOUT_LIST_MAX]; /* legal */
     int class_of[2 * LAYOUT_LIST_MAX];
     int layout_count;
+    struct layout refused[LAYOUT_LIST_MAX]; /* illegal */
+    int refused_count;
     struct changes changes[CLASSES_MAX][CLASSES_MAX];
     struct phase_table phases;
     struct plan_table *table;
@@ -276,6 +278,16 @@ static void candidates_add(struct search *search)
     }
 }
 
+/* Behind the others: one for each layout, so that who asks why it is not among them is told. */
+static void refused_add(struct search *search)
+{
+    for (int i = 0; i < search->refused_count; i++)
+        *candidate_add(search) =
+            (struct plan_candidate){.layouts = plan_layouts_static(&search->refused[i]),
+                                    .way = PLAN_NONE,
+                                    .verdict = PLAN_ILLEGAL};
+}
+
 /* ---- The table ------------------------------------------------------------------------------- */
 
 /* Replicated shared parts stand apart only where they could be cut. */
@@ -286,8 +298,10 @@ static void layouts_list(struct search *search)
     int count = layout_list(all, LAYOUT_LIST_MAX, search->problem->rank_count);
     for (int i = 0; i < count; i++) {
         struct error ignored;
-        if (layout_check(&all[i], shape, &ignored) != STATUS_OK)
+        if (layout_check(&all[i], shape, &ignored) != STATUS_OK) {
+            search->refused[search->refused_count++] = all[i];
             continue;
+        }
         search->layouts[search->layout_count++] = all[i];
         bool can_cut = all[i].attention.tp > 1 &&
                        ((shape->shared_expert_dim > 0 &&
@@ -431,10 +445,12 @@ static enum status search_run(struct search *search, struct error *err)
     layouts_list(search);
     classes_find(search);
     TRY(phases_price(search, err));
-    search->capacity = search->layout_count * search->layout_count * 2 * PLAN_WAY_COUNT;
+    search->capacity =
+        search->layout_count * search->layout_count * 2 * PLAN_WAY_COUNT + search->refused_count;
     TRY(memory_get((void **)&search->table->candidates, (size_t)search->capacity,
                    sizeof *search->table->candidates, "the plans", err));
     candidates_add(search);
+    refused_add(search);
     statics_find(search->table, search->problem);
     plan_table_choose(search->table);
     return STATUS_OK;

@@ -100,7 +100,8 @@ static inline double plan_candidate_total(const struct plan_candidate *candidate
     return candidate->prefill + candidate->transition + candidate->decode + candidate->way_back;
 }
 
-/* Candidates in the order of the enumeration; indices of them, -1: there is none. */
+/* Candidates in the order of the enumeration, behind them an illegal one for each layout that the
+ * model cannot have; indices of them, -1: there is none. */
 struct plan_table {
     struct plan_candidate *candidates;
     int count;
@@ -136,7 +137,7 @@ int plan_table_pick(const struct plan_table *table,
                     bool (*may)(const void *context, const struct plan_candidate *candidate),
                     const void *context);
 
-/* Why a layout pair is illegal: the rule with its numbers (layout_check). */
+/* Why a layout, or a pair, is illegal: the rule with its numbers (layout_check). */
 void plan_illegal_reason(struct error *reason, const struct plan_problem *problem,
                          const struct plan_candidate *candidate);
 

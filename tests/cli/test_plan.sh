@@ -23,6 +23,10 @@ cp "$model/config.json" config/
 expect 0 "a config alone" "$phasor" plan config/config.json --box h200x2 --batch-size 1
 has out "^load *1 sequences of 2048 prompt and 256 output tokens$" "a config alone"
 
+expect 0 "what cannot be" "$phasor" plan "$(dirname "$boxes")/bench/hap/qwen1.5-moe-a2.7b/config.json" --box a100x8 --all
+has out "^tp8|ep8 *none *illegal: 60 experts cannot be dealt evenly to 8 groups$" "what cannot be"
+[ "$(grep -c " illegal: " out)" = 4 ] || fail "what cannot be: $(grep -c " illegal: " out) layouts"
+
 # ---- what a run would not have is priced, and marked
 "$example" weights.json 2 bytes=1e8 # to read them is all that takes time
 plan_json() { "$phasor" plan "$model" --box weights.json --json "$@"; }

@@ -366,6 +366,33 @@ static bool is_native(const void *context, const struct plan_candidate *candidat
     return !candidate->layouts.decode_is_packed && candidate->way != PLAN_UPLOAD;
 }
 
+/* Every layout of the ranks is told of: what the model cannot have by the rule that it breaks. */
+Test(planner, tells_of_each_layout_that_is_refused)
+{
+    struct layout all[LAYOUT_LIST_MAX];
+    const struct model_shape *shape = &model_shapes[QWEN15_MOE_A27B].shape; /* of 60 experts */
+    struct test_problem test;
+    struct plan_table table;
+    int count = layout_list(all, LAYOUT_LIST_MAX, 8), refused = 0;
+    problem_simple(&test, shape, &(struct simple_box){8, 1e14, 1e12, 1e10, 1e-5});
+    table_find(&table, &test);
+    for (int i = 0; i < count; i++) {
+        char text[LAYOUT_TEXT_BYTES];
+        struct error rule = {.message = ""}, told;
+        enum status status = layout_check(&all[i], shape, &rule);
+        layout_format(text, &all[i]);
+        const struct plan_candidate *candidate = candidate_of(&table, text, PLAN_NONE);
+        cr_assert_eq(candidate->verdict == PLAN_ILLEGAL, status != STATUS_OK, "%s", text);
+        plan_illegal_reason(&told, &test.problem, candidate);
+        cr_assert_str_eq(told.message, rule.message);
+        refused += status != STATUS_OK;
+    }
+    cr_assert_eq(refused, 4);
+    for (int i = 0; i < table.count; i++)
+        cr_assert_eq(table.candidates[i].verdict == PLAN_ILLEGAL, i >= table.count - refused);
+    plan_table_deinit(&table);
+}
+
 /* What is not allowed is priced as if it were, and never taken; without a backup to be had there is
  * nothing to price. */
 Test(planner, prices_what_is_not_allowed)
