@@ -74,6 +74,7 @@ static const struct cli_option options[] = {
 #define PLAN_WIDTH   26
 #define WAY_WIDTH    9
 #define TIME_WIDTH   11
+#define GAIN_WIDTH   8
 #define ROWS_SHOWN   12
 #define REASON_WIDTH 0
 
@@ -133,7 +134,17 @@ static void add_marks(struct table_line *line, const json_t *root, const json_t 
         table_add(line, 0, "%sneeds a backup", has_name(root, index) ? ", " : "");
 }
 
-static void print_row(const json_t *root, const json_t *row, size_t index, double static_tp)
+/* "1.69x", or "-" where there is no such baseline. */
+static void add_gain(struct table_line *line, const json_t *row, const char *key)
+{
+    const json_t *gain = json_object_get(row, key);
+    if (json_is_real(gain))
+        table_add(line, GAIN_WIDTH, "%.2fx", json_real_value(gain));
+    else
+        table_add(line, GAIN_WIDTH, "-");
+}
+
+static void print_row(const json_t *root, const json_t *row, size_t index)
 {
     struct table_line line = {.length = 0};
     char bytes[48];
@@ -154,8 +165,8 @@ static void print_row(const json_t *root, const json_t *row, size_t index, doubl
     table_add(&line, TIME_WIDTH, "%s", bytes);
     table_add(&line, 6, "%" PRId64, table_int(row, "wave"));
     table_add(&line, 7, "%" PRId64, table_int(row, "pass_tokens"));
-    if (static_tp > 0)
-        table_add(&line, 7, "%.2fx", static_tp / table_seconds(row, "total_s"));
+    add_gain(&line, row, "against_static_tp");
+    add_gain(&line, row, "against_static_ep");
     add_marks(&line, root, row, index);
     table_print(&line);
 }
@@ -172,7 +183,7 @@ static void print_head(void)
     table_add(&line, TIME_WIDTH, "memory");
     table_add(&line, 6, "wave");
     table_add(&line, 7, "pass");
-    table_add(&line, 0, "against static TP");
+    table_add(&line, 0, "against static TP and EP");
     table_print(&line);
 }
 
@@ -193,13 +204,8 @@ static int by_total(const void *a, const void *b)
 static void print_plans(const json_t *root)
 {
     const json_t *plans = json_object_get(root, "plans");
-    const json_t *tp = json_object_get(root, "static_tp");
     size_t count = json_array_size(plans), shown = 0;
     struct ranked *ranked = calloc(count + 1, sizeof *ranked);
-    double static_tp =
-        json_is_integer(tp)
-            ? table_seconds(json_array_get(plans, (size_t)json_integer_value(tp)), "total_s")
-            : 0;
     if (ranked == NULL)
         return;
     for (size_t i = 0; i < count; i++) {
@@ -215,7 +221,7 @@ static void print_plans(const json_t *root)
         if (!values.all && !is_near && !has_name(root, ranked[i].index))
             continue;
         shown++;
-        print_row(root, row, ranked[i].index, static_tp);
+        print_row(root, row, ranked[i].index);
     }
     free(ranked);
     if (!values.all && shown < count)

@@ -106,7 +106,19 @@ static void reason_of(struct text *out, const struct plan_problem *problem,
     }
 }
 
-static void put_times(struct description *to, json_t *row, const struct plan_candidate *candidate)
+/* How many times as fast as a baseline; null where that is none of the possible plans. */
+static json_t *against(const struct plan_table *table, int baseline,
+                       const struct plan_candidate *candidate)
+{
+    if (baseline < 0)
+        return json_null();
+    double gain =
+        plan_candidate_total(&table->candidates[baseline]) / plan_candidate_total(candidate);
+    return isfinite(gain) ? json_real(gain) : json_null();
+}
+
+static void put_times(struct description *to, json_t *row, const struct plan_table *table,
+                      const struct plan_candidate *candidate)
 {
     description_put_int(to, row, "wave", (uint64_t)candidate->wave);
     description_put_int(to, row, "pass_tokens", (uint64_t)candidate->pass_tokens);
@@ -115,6 +127,8 @@ static void put_times(struct description *to, json_t *row, const struct plan_can
     description_put(to, row, "decode_s", json_real(candidate->decode));
     description_put(to, row, "way_back_s", json_real(candidate->way_back));
     description_put(to, row, "total_s", json_real(plan_candidate_total(candidate)));
+    description_put(to, row, "against_static_tp", against(table, table->static_tp, candidate));
+    description_put(to, row, "against_static_ep", against(table, table->static_ep, candidate));
     put_cost(to, row, "prefill", &candidate->prefill_cost);
     put_cost(to, row, "decode", &candidate->decode_cost);
 }
@@ -141,8 +155,9 @@ static void put_runnable(struct description *to, json_t *row,
 }
 
 static void put_candidate(struct description *to, json_t *list, const struct plan_problem *problem,
-                          const struct plan_candidate *candidate, bool has_backup)
+                          const struct plan_table *table, int index, bool has_backup)
 {
+    const struct plan_candidate *candidate = &table->candidates[index];
     static const char *const verdicts[] = {[PLAN_POSSIBLE] = "possible",
                                            [PLAN_ILLEGAL] = "illegal",
                                            [PLAN_TOO_LARGE] = "too large",
@@ -156,7 +171,7 @@ static void put_candidate(struct description *to, json_t *list, const struct pla
     description_put(to, row, "way", json_string(plan_way_names[candidate->way]));
     description_put(to, row, "verdict", json_string(verdicts[candidate->verdict]));
     if (candidate->has_times)
-        put_times(to, row, candidate);
+        put_times(to, row, table, candidate);
     if (plan_memory_total(&candidate->memory) > 0)
         put_memory(to, row, &candidate->memory);
     reason_of(&reason, problem, candidate);
@@ -341,7 +356,7 @@ void plan_report_put(struct description *to, const struct plan_problem *problem,
     json_t *list = description_put_array(to, to->root, "plans");
     int runnable = plan_table_pick(table, can_run, &has_backup);
     for (int i = 0; i < table->count; i++)
-        put_candidate(to, list, problem, &table->candidates[i], has_backup);
+        put_candidate(to, list, problem, table, i, has_backup);
     put_index(to, "best", table->best);
     put_index(to, "best_runnable", runnable);
     put_index(to, "fastest", table->fastest);

@@ -133,7 +133,20 @@ jq -e '.plans as $p | ([$p[] | select(.verdict == "possible") | .total_s] | min)
 jq -e '[.plans[] | select(.verdict == "possible") |
         (.prefill_s + .decode_s + .transition_s + .way_back_s - .total_s) |
         (. < 1e-9 and . > -1e-9)] | all' out >/dev/null || fail "--json: times do not add up"
+jq -e '.plans as $p | [$p[.static_tp], $p[.static_ep]] as $s | [$p[] | select(has("total_s")) |
+       (.against_static_tp * .total_s / $s[0].total_s, .against_static_ep * .total_s / $s[1].total_s) - 1 |
+       (. < 1e-9 and . > -1e-9)] | all and length > 10' out >/dev/null || fail "--json: gains are of other times"
 cp out first
+expect 0 "gains" "$phasor" plan "$model" --box h200x2
+has out "  against static TP and EP$" "gains"
+ep=$(printf '%.2fx' "$(jq '.plans[.static_ep].against_static_tp' first)")
+has out "^tp2|ep2 *none .* $ep *1.00x *static EP" "gains"
+sizes=(--max-num-seqs 32 --max-num-batched-tokens 16384 --memory 225MiB) # with which one of the two fits
+expect 0 "no static EP" "$phasor" plan "$model" --box h200x2 "${sizes[@]}"
+has out "^tp2|tp2 *none .* 1.00x *- *best, static TP" "no static EP"
+expect 0 "no static EP, JSON" "$phasor" plan "$model" --box h200x2 "${sizes[@]}" --json
+jq -e '.static_ep == null and (.plans[.best] | .against_static_tp == 1 and .against_static_ep == null)' out >/dev/null ||
+    fail "no static EP, JSON: a gain over it"
 expect 0 "again" "$phasor" plan "$model" --box h200x2 --json
 cmp -s out first || fail "the same question has another answer"
 
