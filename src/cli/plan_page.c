@@ -68,6 +68,7 @@ static struct shown choose_shown(const json_t *root)
 {
     struct shown shown = {.count = 0};
     show(&shown, named_row(root, "best"), "best");
+    show(&shown, named_row(root, "best_runnable"), "best without a backup");
     while (shown.count > 0 && shown.count < ROWS_MAX - 3) {
         const json_t *row = next_fastest(root, &shown);
         const char *name = row == named_row(root, "fastest")       ? "fastest"

@@ -180,7 +180,8 @@ static bool has_backup(const struct plan_params *params, const struct plan_input
                                          .has_int4_experts = params->has_int4_experts};
     struct checkpoint *checkpoint;
     struct error ignored;
-    if (checkpoint_open(&checkpoint, inputs->dir, &ignored) != STATUS_OK)
+    if (engine.is_exact || engine.has_int4_experts ||
+        checkpoint_open(&checkpoint, inputs->dir, &ignored) != STATUS_OK)
         return false;
     bool is_there = engine_backup_is_at_hand(&engine, checkpoint);
     checkpoint_close(checkpoint);

@@ -142,16 +142,17 @@ static bool can_run(const void *context, const struct plan_candidate *candidate)
 
 #define NEEDS_A_BACKUP "needs an INT4 backup: phasor quantize makes it"
 
+/* `reason` is of what is not possible; NULL where there was no memory for it. */
 static void put_runnable(struct description *to, json_t *row,
                          const struct plan_candidate *candidate, const char *reason,
                          bool has_backup)
 {
     bool is_possible = candidate->verdict == PLAN_POSSIBLE;
-    bool is_runnable = is_possible && can_run(&has_backup, candidate);
-    description_put(to, row, "runnable", json_boolean(is_runnable));
-    description_put(to, row, "because",
-                    is_runnable ? json_null()
-                                : description_text(is_possible ? NEEDS_A_BACKUP : reason));
+    const char *because = !is_possible                       ? reason
+                          : !can_run(&has_backup, candidate) ? NEEDS_A_BACKUP
+                                                             : NULL;
+    description_put(to, row, "runnable", json_boolean(is_possible && because == NULL));
+    description_put(to, row, "because", because == NULL ? json_null() : description_text(because));
 }
 
 static void put_candidate(struct description *to, json_t *list, const struct plan_problem *problem,

@@ -44,7 +44,8 @@ jq -e ".plans as \$p | [\$p[] | if $int4 then .runnable == false and (.because |
 jq -e ".plans as \$p | (\$p[.best] | $int4) and (\$p[.best_runnable] | ($int4) | not) and
        (.why | test(\"needs an INT4 backup, which phasor quantize makes; without one the best is \"))" allowed >/dev/null ||
     fail "no backup: the best is not one, or nobody says so"
-expect 0 "no backup" "$phasor" plan "$model" --box weights.json
+expect 0 "no backup" "$phasor" plan "$model" --box weights.json --report unbacked.html
+has unbacked.html "(best without a backup)" "no backup"
 has out "best, .*needs a backup$" "no backup"; has out "best without a backup" "no backup"
 expect 0 "a backup" "$phasor" quantize "$model" -q
 plan_json >backed
