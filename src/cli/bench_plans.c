@@ -12,11 +12,6 @@
 
 /* ---- Choosing -------------------------------------------------------------------------------- */
 
-static bool is_possible(const json_t *row)
-{
-    return json_is_real(json_object_get(row, "total_s"));
-}
-
 /* One layout for both phases. */
 static bool is_static(const json_t *row)
 {
@@ -45,7 +40,7 @@ static const json_t *best_of_hap(const json_t *plans)
     const json_t *best = NULL;
     for (size_t i = 0; i < json_array_size(plans); i++) {
         const json_t *row = json_array_get(plans, i);
-        if (is_possible(row) && is_of_hap(row) &&
+        if (table_plan_is_possible(row) && is_of_hap(row) &&
             (best == NULL || hap_seconds(row) < hap_seconds(best)))
             best = row;
     }
@@ -77,7 +72,7 @@ static const json_t *static_ep_dp(const json_t *root)
     for (size_t i = 0; i < json_array_size(plans); i++) {
         const json_t *row = json_array_get(plans, i);
         const char *plan = table_text(row, "plan"), *bar = strchr(plan, '|');
-        if (!is_possible(row) || !is_static(row) || bar == NULL)
+        if (!table_plan_is_possible(row) || !is_static(row) || bar == NULL)
             continue;
         int experts = degree_of(bar + 1, "ep"), groups = degree_of(plan, "dp");
         if (experts < experts_most || (experts == experts_most && groups <= groups_most))
@@ -97,7 +92,8 @@ static const json_t *best_attention(const json_t *root)
     for (size_t i = 0; i < json_array_size(plans) && experts != NULL; i++) {
         const json_t *row = json_array_get(plans, i);
         const char *own = strchr(table_text(row, "plan"), '|');
-        if (is_possible(row) && is_static(row) && own != NULL && strcmp(own, experts) == 0 &&
+        if (table_plan_is_possible(row) && is_static(row) && own != NULL &&
+            strcmp(own, experts) == 0 &&
             (best == NULL || table_seconds(row, "total_s") < table_seconds(best, "total_s")))
             best = row;
     }
@@ -115,7 +111,7 @@ static const json_t *static_tp_int4(const json_t *root)
     snprintf(wanted, sizeof wanted, "%s>%s" INT4_SUFFIX, plan, experts + 1);
     for (size_t i = 0; i < json_array_size(plans); i++) {
         const json_t *row = json_array_get(plans, i);
-        if (is_possible(row) && strcmp(table_text(row, "plan"), wanted) == 0 &&
+        if (table_plan_is_possible(row) && strcmp(table_text(row, "plan"), wanted) == 0 &&
             strcmp(table_text(row, "way"), "keep") == 0)
             return row;
     }
@@ -203,7 +199,7 @@ static void plans_choose(struct bench_cell *cell, const struct bench_question *q
         if ((question->modes & 1u << mode) == 0)
             continue;
         const json_t *row = row_of(answers, mode);
-        bool is_there = row != NULL && is_possible(row);
+        bool is_there = row != NULL && table_plan_is_possible(row);
         struct bench_plan plan = is_there ? plan_of(row) : no_plan(reason_of(answers->int4));
         plan_add(cell, mode, &plan);
     }

@@ -53,7 +53,7 @@ static const json_t *row_find(const json_t *root, const struct bench_plan *plan)
 static enum phasor_status row_take(struct bench_run *out, const json_t *row,
                                    const struct bench_plan *plan, struct phasor_error *err)
 {
-    if (!json_is_real(json_object_get(row, "total_s"))) {
+    if (!table_plan_is_possible(row)) {
         err->status = PHASOR_NO_MEMORY;
         snprintf(err->message, sizeof err->message,
                  "with the numbers that were drawn %s is out of the question: %s", plan->plan,

@@ -76,6 +76,7 @@ static const struct cli_option options[] = {
 #define PLAN_WIDTH   26
 #define WAY_WIDTH    9
 #define TIME_WIDTH   11
+#define GAIN_WIDTH   8
 #define ROWS_SHOWN   12
 #define REASON_WIDTH 0
 
@@ -87,7 +88,8 @@ static void add_seconds(struct table_line *line, double seconds)
         table_add(line, TIME_WIDTH, "%.3g s", seconds);
 }
 
-static bool is_possible(const json_t *row)
+/* Also of what is not allowed. */
+static bool has_times(const json_t *row)
 {
     return json_is_real(json_object_get(row, "total_s"));
 }
@@ -99,6 +101,7 @@ static void add_names(struct table_line *line, const json_t *root, size_t index)
         const char *key, *name;
     } names[] = {{"best", "best"},
                  {"fastest", "fastest"},
+                 {"best_runnable", "best without a backup"},
                  {"static_tp", "static TP"},
                  {"static_ep", "static EP"},
                  {"best_static", "best static"}};
@@ -107,7 +110,7 @@ static void add_names(struct table_line *line, const json_t *root, size_t index)
         const json_t *value = json_object_get(root, names[i].key);
         if (!json_is_integer(value) || (size_t)json_integer_value(value) != index)
             continue;
-        if (i == 1 && before[0] != 0) /* as nearly always */
+        if ((i == 1 || i == 2) && before[0] != 0) /* as nearly always */
             continue;
         table_add(line, 0, "%s%s", before, names[i].name);
         before = ", ";
@@ -121,13 +124,35 @@ static bool has_name(const json_t *root, size_t index)
     return line.length > 0;
 }
 
-static void print_row(const json_t *root, const json_t *row, size_t index, double static_tp)
+/* What a row with times is besides, and whether a run would have it. */
+static void add_marks(struct table_line *line, const json_t *root, const json_t *row, size_t index)
+{
+    if (!table_plan_is_possible(row)) {
+        table_add(line, 0, "%s: %s", table_text(row, "verdict"), table_text(row, "reason"));
+        return;
+    }
+    add_names(line, root, index);
+    if (json_is_false(json_object_get(row, "runnable")))
+        table_add(line, 0, "%sneeds a backup", has_name(root, index) ? ", " : "");
+}
+
+/* "1.69x", or "-" where there is no such baseline. */
+static void add_gain(struct table_line *line, const json_t *row, const char *key)
+{
+    const json_t *gain = json_object_get(row, key);
+    if (json_is_real(gain))
+        table_add(line, GAIN_WIDTH, "%.2fx", json_real_value(gain));
+    else
+        table_add(line, GAIN_WIDTH, "-");
+}
+
+static void print_row(const json_t *root, const json_t *row, size_t index)
 {
     struct table_line line = {.length = 0};
     char bytes[48];
     table_add(&line, PLAN_WIDTH, "%s", table_text(row, "plan"));
     table_add(&line, WAY_WIDTH, "%s", table_text(row, "way"));
-    if (!is_possible(row)) {
+    if (!has_times(row)) {
         table_add(&line, REASON_WIDTH, "%s: %s", table_text(row, "verdict"),
                   table_text(row, "reason"));
         table_print(&line);
@@ -142,9 +167,9 @@ static void print_row(const json_t *root, const json_t *row, size_t index, doubl
     table_add(&line, TIME_WIDTH, "%s", bytes);
     table_add(&line, 6, "%" PRId64, table_int(row, "wave"));
     table_add(&line, 7, "%" PRId64, table_int(row, "pass_tokens"));
-    if (static_tp > 0)
-        table_add(&line, 7, "%.2fx", static_tp / table_seconds(row, "total_s"));
-    add_names(&line, root, index);
+    add_gain(&line, row, "against_static_tp");
+    add_gain(&line, row, "against_static_ep");
+    add_marks(&line, root, row, index);
     table_print(&line);
 }
 
@@ -160,13 +185,13 @@ static void print_head(void)
     table_add(&line, TIME_WIDTH, "memory");
     table_add(&line, 6, "wave");
     table_add(&line, 7, "pass");
-    table_add(&line, 0, "against static TP");
+    table_add(&line, 0, "against static TP and EP");
     table_print(&line);
 }
 
 struct ranked {
     size_t index;
-    double total; /* infinite: not possible */
+    double total; /* infinite: it has no times */
 };
 
 static int by_total(const void *a, const void *b)
@@ -181,28 +206,24 @@ static int by_total(const void *a, const void *b)
 static void print_plans(const json_t *root)
 {
     const json_t *plans = json_object_get(root, "plans");
-    const json_t *tp = json_object_get(root, "static_tp");
     size_t count = json_array_size(plans), shown = 0;
     struct ranked *ranked = calloc(count + 1, sizeof *ranked);
-    double static_tp =
-        json_is_integer(tp)
-            ? table_seconds(json_array_get(plans, (size_t)json_integer_value(tp)), "total_s")
-            : 0;
     if (ranked == NULL)
         return;
     for (size_t i = 0; i < count; i++) {
         const json_t *row = json_array_get(plans, i);
-        ranked[i] = (struct ranked){i, is_possible(row) ? table_seconds(row, "total_s") : 1e300};
+        ranked[i] = (struct ranked){i, has_times(row) ? table_seconds(row, "total_s") : 1e300};
     }
     qsort(ranked, count, sizeof *ranked, by_total);
     print_head();
     for (size_t i = 0; i < count; i++) {
         const json_t *row = json_array_get(plans, ranked[i].index);
-        bool is_near = is_possible(row) && shown < ROWS_SHOWN;
+        bool is_first = i == 0 && has_times(row); /* also where it is not allowed */
+        bool is_near = is_first || (table_plan_is_possible(row) && shown < ROWS_SHOWN);
         if (!values.all && !is_near && !has_name(root, ranked[i].index))
             continue;
         shown++;
-        print_row(root, row, ranked[i].index, static_tp);
+        print_row(root, row, ranked[i].index);
     }
     free(ranked);
     if (!values.all && shown < count)

@@ -57,7 +57,7 @@ static const json_t *next_fastest(const json_t *root, const struct shown *shown)
     const json_t *plans = json_object_get(root, "plans"), *best = NULL;
     for (size_t i = 0; i < json_array_size(plans); i++) {
         const json_t *row = json_array_get(plans, i);
-        if (json_is_real(json_object_get(row, "total_s")) && !is_shown(shown, row) &&
+        if (table_plan_is_possible(row) && !is_shown(shown, row) &&
             (best == NULL || real_of(row, "total_s") < real_of(best, "total_s")))
             best = row;
     }
@@ -68,6 +68,7 @@ static struct shown choose_shown(const json_t *root)
 {
     struct shown shown = {.count = 0};
     show(&shown, named_row(root, "best"), "best");
+    show(&shown, named_row(root, "best_runnable"), "best without a backup");
     while (shown.count > 0 && shown.count < ROWS_MAX - 3) {
         const json_t *row = next_fastest(root, &shown);
         const char *name = row == named_row(root, "fastest")       ? "fastest"

@@ -89,3 +89,8 @@ void table_format_bytes(char *out, size_t capacity, double bytes)
     }
     snprintf(out, capacity, unit == 0 ? "%.0f %s" : "%.2f %s", bytes, units[unit]);
 }
+
+bool table_plan_is_possible(const json_t *row)
+{
+    return strcmp(table_text(row, "verdict"), "possible") == 0;
+}

@@ -3,6 +3,7 @@
 #define PHASOR_CLI_TABLE_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,6 +25,9 @@ struct table_line {
 void table_add(struct table_line *line, int width, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void table_print(struct table_line *line);
+
+/* Of a row of phasor_plan's "plans": it has times, and a run may have it. */
+bool table_plan_is_possible(const json_t *row);
 
 /* 0 and "none" where there is nothing of the kind. */
 int64_t table_int(const json_t *object, const char *key);

@@ -43,10 +43,10 @@ void auto_plan_deinit(struct auto_plan *plan);
  *
  * A profile that is not in the cache is a note where there are ranks to lay out; one that is of
  * another box, or stale, a warning; the choice is not made then. One that was named and is not
- * there, or that breaks its format, is a failure. On GPUs and for a model without experts, where
- * there is nothing to choose yet, none is read, and one that was named is a warning. A plan is
- * chosen only where it can be run: with the INT4 backup that is at hand, and by the way that was
- * asked for. */
+ * there, or that breaks its format, is a failure; so are such counts, and that no plan is chosen by
+ * them is a warning. For a model without experts nothing is read, and what was named is a warning.
+ * A plan is chosen only where it can be run: with the INT4 backup that is at hand, and by the way
+ * that was asked for; where none can, a warning has what would fit. */
 enum status auto_plan_choose(void *context, struct engine_choice *out,
                              const struct engine_basis *basis, struct error *err) MUST_CHECK;
 

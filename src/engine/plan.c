@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "engine/engine_backup.h"
 #include "engine/plan_answer.h"
 #include "engine/plan_problem.h"
 #include "engine/plan_report.h"
@@ -174,6 +175,21 @@ static struct plan_subject_params subject_of(const struct plan_params *params,
     };
 }
 
+/* As a run here would find it; of a config alone there is none. */
+static bool has_backup(const struct plan_params *params, const struct plan_inputs *inputs)
+{
+    const struct engine_params engine = {.is_exact = !params->allows_int4,
+                                         .has_int4_experts = params->has_int4_experts};
+    struct checkpoint *checkpoint;
+    struct error ignored;
+    if (engine.is_exact || engine.has_int4_experts ||
+        checkpoint_open(&checkpoint, inputs->dir, &ignored) != STATUS_OK)
+        return false;
+    bool is_there = engine_backup_is_at_hand(&engine, checkpoint);
+    checkpoint_close(checkpoint);
+    return is_there;
+}
+
 static enum status answer(char **out, const struct plan_params *params,
                           const struct plan_inputs *inputs, struct error *err)
 {
@@ -193,7 +209,7 @@ static enum status answer(char **out, const struct plan_params *params,
                          err));
     to.root = json_object();
     put_question(&to, params, &subject, &inputs->source, &answer);
-    plan_report_put(&to, &subject.problem, &answer.table);
+    plan_report_put(&to, &subject.problem, &answer.table, has_backup(params, inputs));
     plan_answer_deinit(&answer);
     enum status status = description_dump(out, &to, "planning", err);
     json_decref(to.root);

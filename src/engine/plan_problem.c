@@ -242,6 +242,7 @@ enum status plan_subject_init(struct plan_subject *out, const struct plan_subjec
         .may_stay = params->may_stay,
         .is_queue = params->is_queue,
         .allows_int4 = params->allows_int4 && !params->has_int4_experts,
+        .can_have_backup = !params->has_int4_experts,
         .passes = out->passes,
         .waves = out->waves,
         .memory_bytes = params->memory_bytes,
@@ -251,7 +252,7 @@ enum status plan_subject_init(struct plan_subject *out, const struct plan_subjec
     if (out->shape.hidden_dim % PACK_BLOCK == 0 && out->shape.expert_dim % PACK_BLOCK == 0)
         out->problem.backup = backup_expert_type(&engine_backup_settings, out->shape.hidden_dim);
     else
-        out->problem.allows_int4 = false;
+        out->problem.allows_int4 = out->problem.can_have_backup = false;
     if (out->problem.allows_int4 && out->shape.moe_layer_count > 0)
         out->problem.int4_memory = int4_memory_of;
     sizes_find(out, params);

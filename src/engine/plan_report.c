@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/size_text.h"
+#include "engine/auto_pick.h"
 #include "engine/plan_nothing.h"
 
 /* ---- One candidate --------------------------------------------------------------------------- */
@@ -57,6 +58,25 @@ static void put_memory(struct description *to, json_t *row, const struct plan_me
     description_put_int(to, object, "total", plan_memory_total(memory));
 }
 
+static void forbidden(struct text *out, const struct plan_problem *problem)
+{
+    const char *end =
+        problem->native.dtype == DTYPE_INT4 ? "experts of --expert-dtype int4 have no backup"
+        : !problem->can_have_backup
+            ? "of the model there is none: its hidden size and its experts' width would have to "
+              "be multiples of 16"
+            : "--policy exact forbids it";
+    text_append_format(out, "decode would run on INT4 weights of a backup, and %s", end);
+}
+
+static void too_large(struct text *out, const struct plan_problem *problem,
+                      const struct plan_candidate *candidate)
+{
+    text_append_format(out, "needs %s of a device with %s",
+                       SIZE_TEXT(plan_memory_total(&candidate->memory)),
+                       SIZE_TEXT(problem->memory_bytes));
+}
+
 static void reason_of(struct text *out, const struct plan_problem *problem,
                       const struct plan_candidate *candidate)
 {
@@ -67,13 +87,14 @@ static void reason_of(struct text *out, const struct plan_problem *problem,
         text_append_string(out, reason.message);
         break;
     case PLAN_TOO_LARGE:
-        text_append_format(out, "needs %s of a device with %s",
-                           SIZE_TEXT(plan_memory_total(&candidate->memory)),
-                           SIZE_TEXT(problem->memory_bytes));
+        too_large(out, problem, candidate);
         break;
     case PLAN_NOT_ALLOWED:
-        text_append_string(out, "decode would run on INT4 weights, and the policy is exact or the "
-                                "model cannot have a backup");
+        forbidden(out, problem);
+        if (plan_memory_total(&candidate->memory) > problem->memory_bytes) {
+            text_append_string(out, "; it ");
+            too_large(out, problem, candidate);
+        }
         break;
     case PLAN_UNKNOWN:
         text_append_string(out, "the box's profile has no times for ");
@@ -85,7 +106,19 @@ static void reason_of(struct text *out, const struct plan_problem *problem,
     }
 }
 
-static void put_times(struct description *to, json_t *row, const struct plan_candidate *candidate)
+/* How many times as fast as a baseline; null where that is none of the possible plans. */
+static json_t *against(const struct plan_table *table, int baseline,
+                       const struct plan_candidate *candidate)
+{
+    if (baseline < 0)
+        return json_null();
+    double gain =
+        plan_candidate_total(&table->candidates[baseline]) / plan_candidate_total(candidate);
+    return isfinite(gain) ? json_real(gain) : json_null();
+}
+
+static void put_times(struct description *to, json_t *row, const struct plan_table *table,
+                      const struct plan_candidate *candidate)
 {
     description_put_int(to, row, "wave", (uint64_t)candidate->wave);
     description_put_int(to, row, "pass_tokens", (uint64_t)candidate->pass_tokens);
@@ -94,13 +127,38 @@ static void put_times(struct description *to, json_t *row, const struct plan_can
     description_put(to, row, "decode_s", json_real(candidate->decode));
     description_put(to, row, "way_back_s", json_real(candidate->way_back));
     description_put(to, row, "total_s", json_real(plan_candidate_total(candidate)));
+    description_put(to, row, "against_static_tp", against(table, table->static_tp, candidate));
+    description_put(to, row, "against_static_ep", against(table, table->static_ep, candidate));
     put_cost(to, row, "prefill", &candidate->prefill_cost);
     put_cost(to, row, "decode", &candidate->decode_cost);
 }
 
-static void put_candidate(struct description *to, json_t *list, const struct plan_problem *problem,
-                          const struct plan_candidate *candidate)
+/* Whether a run would have it now. `context` is whether there is a backup. */
+static bool can_run(const void *context, const struct plan_candidate *candidate)
 {
+    const bool *has_backup = context;
+    return *has_backup || !auto_takes_int4(candidate);
+}
+
+#define NEEDS_A_BACKUP "needs an INT4 backup: phasor quantize makes it"
+
+/* `reason` is of what is not possible; NULL where there was no memory for it. */
+static void put_runnable(struct description *to, json_t *row,
+                         const struct plan_candidate *candidate, const char *reason,
+                         bool has_backup)
+{
+    bool is_possible = candidate->verdict == PLAN_POSSIBLE;
+    const char *because = !is_possible                       ? reason
+                          : !can_run(&has_backup, candidate) ? NEEDS_A_BACKUP
+                                                             : NULL;
+    description_put(to, row, "runnable", json_boolean(is_possible && because == NULL));
+    description_put(to, row, "because", because == NULL ? json_null() : description_text(because));
+}
+
+static void put_candidate(struct description *to, json_t *list, const struct plan_problem *problem,
+                          const struct plan_table *table, int index, bool has_backup)
+{
+    const struct plan_candidate *candidate = &table->candidates[index];
     static const char *const verdicts[] = {[PLAN_POSSIBLE] = "possible",
                                            [PLAN_ILLEGAL] = "illegal",
                                            [PLAN_TOO_LARGE] = "too large",
@@ -113,14 +171,15 @@ static void put_candidate(struct description *to, json_t *list, const struct pla
     description_put(to, row, "plan", json_string(text));
     description_put(to, row, "way", json_string(plan_way_names[candidate->way]));
     description_put(to, row, "verdict", json_string(verdicts[candidate->verdict]));
-    if (candidate->verdict == PLAN_POSSIBLE)
-        put_times(to, row, candidate);
-    if (candidate->verdict == PLAN_POSSIBLE || candidate->verdict == PLAN_TOO_LARGE)
+    if (candidate->has_times)
+        put_times(to, row, table, candidate);
+    if (plan_memory_total(&candidate->memory) > 0)
         put_memory(to, row, &candidate->memory);
     reason_of(&reason, problem, candidate);
     to->has_failed |= reason.failed;
     description_put(to, row, "reason",
                     reason.length > 0 ? description_text(reason.bytes) : json_null());
+    put_runnable(to, row, candidate, reason.bytes, has_backup);
     text_deinit(&reason);
 }
 
@@ -188,6 +247,23 @@ static void tell_fastest(struct text *out, const struct plan_candidate *best,
                        100 * gain);
 }
 
+/* What is run in its stead until there is a backup. */
+static void tell_runnable(struct text *out, const struct plan_table *table, int runnable)
+{
+    char text[LAYOUT_TEXT_BYTES];
+    text_append_string(out, " It needs an INT4 backup, which phasor quantize makes; ");
+    if (runnable < 0) {
+        text_append_string(out, "without one nothing fits.");
+        return;
+    }
+    const struct plan_candidate *candidate = &table->candidates[runnable];
+    plan_layouts_format(text, &candidate->layouts);
+    text_append_format(out, "without one the best is %s%s%s, in %.3g s.", text,
+                       candidate->way == PLAN_NONE ? "" : " by ",
+                       candidate->way == PLAN_NONE ? "" : plan_way_names[candidate->way],
+                       plan_candidate_total(candidate));
+}
+
 static void tell_best(struct text *out, const struct plan_candidate *best,
                       const struct plan_candidate *other, const char *other_name)
 {
@@ -245,7 +321,7 @@ static void tell_nothing(struct text *out, const struct plan_problem *problem,
 }
 
 static void put_why(struct description *to, const struct plan_problem *problem,
-                    const struct plan_table *table)
+                    const struct plan_table *table, int runnable)
 {
     struct text why = {0};
     struct plan_remedies would = {.smallest = NULL};
@@ -262,6 +338,8 @@ static void put_why(struct description *to, const struct plan_problem *problem,
                   has_tp ? "static TP" : "the best plan with one layout");
     if (table->best >= 0 && other >= 0)
         tell_fastest(&why, &table->candidates[table->best], &table->candidates[table->fastest]);
+    if (table->best >= 0 && runnable != table->best)
+        tell_runnable(&why, table, runnable);
     to->has_failed |= why.failed;
     description_put(to, to->root, "why", description_text(why.bytes));
     text_deinit(&why);
@@ -274,15 +352,17 @@ static void put_index(struct description *to, const char *key, int index)
 }
 
 void plan_report_put(struct description *to, const struct plan_problem *problem,
-                     const struct plan_table *table)
+                     const struct plan_table *table, bool has_backup)
 {
     json_t *list = description_put_array(to, to->root, "plans");
+    int runnable = plan_table_pick(table, can_run, &has_backup);
     for (int i = 0; i < table->count; i++)
-        put_candidate(to, list, problem, &table->candidates[i]);
+        put_candidate(to, list, problem, table, i, has_backup);
     put_index(to, "best", table->best);
+    put_index(to, "best_runnable", runnable);
     put_index(to, "fastest", table->fastest);
     put_index(to, "static_tp", table->static_tp);
     put_index(to, "static_ep", table->static_ep);
     put_index(to, "best_static", table->best_static);
-    put_why(to, problem, table);
+    put_why(to, problem, table, runnable);
 }

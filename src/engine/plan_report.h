@@ -5,9 +5,10 @@
 #include "engine/description.h"
 #include "planner/planner.h"
 
-/* Puts "plans", "best", "fastest", "static_tp", "static_ep", "best_static", "why" and "would_fit"
- * into the root; the keys are in phasor(1). */
+/* Puts "plans", "best", "best_runnable", "fastest", "static_tp", "static_ep", "best_static", "why"
+ * and "would_fit" into the root; the keys are in phasor(1). Without a backup at hand no run has a
+ * plan that decodes on one. */
 void plan_report_put(struct description *to, const struct plan_problem *problem,
-                     const struct plan_table *table);
+                     const struct plan_table *table, bool has_backup);
 
 #endif

@@ -44,6 +44,8 @@ struct search {
     struct layout layouts[2 * LAYOUT_LIST_MAX]; /* legal */
     int class_of[2 * LAYOUT_LIST_MAX];
     int layout_count;
+    struct layout refused[LAYOUT_LIST_MAX]; /* illegal */
+    int refused_count;
     struct changes changes[CLASSES_MAX][CLASSES_MAX];
     struct phase_table phases;
     struct plan_table *table;
@@ -332,14 +334,16 @@ static void pair_add(struct search *search, int prefill, int decode, bool is_pac
         if (!way_fits(&layouts, (enum plan_way)way))
             continue;
         struct plan_candidate *candidate = candidate_add(search);
-        *candidate = (struct plan_candidate){.layouts = layouts, .way = (enum plan_way)way};
         bool takes_int4 = is_packed || way == PLAN_UPLOAD;
-        if (!is_legal)
-            candidate->verdict = PLAN_ILLEGAL;
-        else if (takes_int4 && !search->problem->allows_int4)
+        *candidate = (struct plan_candidate){.layouts = layouts,
+                                             .way = (enum plan_way)way,
+                                             .verdict = is_legal ? PLAN_NOT_ALLOWED : PLAN_ILLEGAL};
+        if (!is_legal || (takes_int4 && !search->problem->can_have_backup))
+            continue;
+        candidate_price(candidate, search, prefill, decode);
+        candidate->has_times = candidate->verdict == PLAN_POSSIBLE;
+        if (takes_int4 && !search->problem->allows_int4)
             candidate->verdict = PLAN_NOT_ALLOWED;
-        else
-            candidate_price(candidate, search, prefill, decode);
     }
 }
 
@@ -361,6 +365,16 @@ static void candidates_add(struct search *search)
     }
 }
 
+/* Behind the others: one for each layout, so that who asks why it is not among them is told. */
+static void refused_add(struct search *search)
+{
+    for (int i = 0; i < search->refused_count; i++)
+        *candidate_add(search) =
+            (struct plan_candidate){.layouts = plan_layouts_static(&search->refused[i]),
+                                    .way = PLAN_NONE,
+                                    .verdict = PLAN_ILLEGAL};
+}
+
 /* ---- The table ------------------------------------------------------------------------------- */
 
 /* Replicated shared parts stand apart only where they could be cut. */
@@ -371,8 +385,10 @@ static void layouts_list(struct search *search)
     int count = layout_list(all, LAYOUT_LIST_MAX, search->problem->rank_count);
     for (int i = 0; i < count; i++) {
         struct error ignored;
-        if (layout_check(&all[i], shape, &ignored) != STATUS_OK)
+        if (layout_check(&all[i], shape, &ignored) != STATUS_OK) {
+            search->refused[search->refused_count++] = all[i];
             continue;
+        }
         search->layouts[search->layout_count++] = all[i];
         bool can_cut = all[i].attention.tp > 1 &&
                        ((shape->shared_expert_dim > 0 &&
@@ -598,10 +614,12 @@ static enum status search_run(struct search *search, struct error *err)
     layouts_list(search);
     classes_find(search);
     TRY(phases_price(search, err));
-    search->capacity = search->layout_count * search->layout_count * 2 * PLAN_WAY_COUNT;
+    search->capacity =
+        search->layout_count * search->layout_count * 2 * PLAN_WAY_COUNT + search->refused_count;
     TRY(memory_get((void **)&search->table->candidates, (size_t)search->capacity,
                    sizeof *search->table->candidates, "the plans", err));
     candidates_add(search);
+    refused_add(search);
     statics_find(search->table, search->problem);
     plan_table_choose(search->table);
     return STATUS_OK;
@@ -633,6 +651,7 @@ static void candidate_join(struct plan_candidate *to, const struct plan_candidat
     bool is_larger = plan_memory_total(&more->memory) > plan_memory_total(&to->memory);
     if (to->verdict == PLAN_POSSIBLE)
         to->verdict = more->verdict;
+    to->has_times &= more->has_times;
     if (is_larger) {
         to->memory = more->memory;
         to->pass_tokens = more->pass_tokens;

@@ -85,6 +85,7 @@ struct plan_problem {
                     * saves: of a part of a batch, the rest of which changes */
     bool is_queue; /* another batch follows: the last way back is paid, too */
     bool allows_int4;      /* policy int4-decode, and there is a backup or it can be made */
+    bool can_have_backup;  /* or would be allowed: what decodes on one is priced all the same */
     const int64_t *passes; /* [pass_count]: tokens of a pass that may be chosen */
     const int64_t *waves;  /* [wave_count]: sequences together that may be chosen */
     int pass_count, wave_count;
@@ -107,6 +108,8 @@ struct plan_candidate {
     struct plan_layouts layouts;
     enum plan_way way;
     enum plan_verdict verdict;
+    bool has_times; /* it fits, and what it takes is known: it is possible, or would be if it were
+                     * allowed */
     struct plan_memory memory;
     unsigned stays; /* of each part (plan_table_add) a bit: its waves decode as prefill has
                      * the experts */
@@ -121,7 +124,8 @@ static inline double plan_candidate_total(const struct plan_candidate *candidate
     return candidate->prefill + candidate->transition + candidate->decode + candidate->way_back;
 }
 
-/* Candidates in the order of the enumeration; indices of them, -1: there is none. */
+/* Candidates in the order of the enumeration, behind them an illegal one for each layout that the
+ * model cannot have; indices of them, -1: there is none. */
 struct plan_table {
     struct plan_candidate *candidates;
     int count;
@@ -157,7 +161,7 @@ int plan_table_pick(const struct plan_table *table,
                     bool (*may)(const void *context, const struct plan_candidate *candidate),
                     const void *context);
 
-/* Why a layout pair is illegal: the rule with its numbers (layout_check). */
+/* Why a layout, or a pair, is illegal: the rule with its numbers (layout_check). */
 void plan_illegal_reason(struct error *reason, const struct plan_problem *problem,
                          const struct plan_candidate *candidate);
 

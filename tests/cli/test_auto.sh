@@ -156,9 +156,13 @@ has err "^warning: --kv-memory 64 KiB holds no sequence of .*; static tensor par
 expect 0 "no backup" "${run[@]}" -o int4.1 --profile int4.json --summary-file int4.s
 ! plan_of int4.s | grep -q int4 || fail "no backup, and decode on INT4"
 has err "int4 would be .* times as fast as that, .*phasor quantize" "no backup"
+of_rows=("$phasor" plan "$model" --box int4.json --json --rows in --memory 256MiB --max-num-batched-tokens 2048)
+runnable() { "${of_rows[@]}" | jq -r '.plans[.best_runnable].plan'; }
+[ "$(runnable)" = "$(plan_of int4.s)" ] || fail "no backup: phasor plan says that $(runnable) is run"
 expect 0 "a backup" "$phasor" quantize "$model" -q
 expect 0 "with a backup" "${run[@]}" -o int4.2 --profile int4.json --summary-file int4.s
 plan_of int4.s | grep -q int4 || fail "a backup, and decode on $(plan_of int4.s)"
+[ "$(runnable)" = "$(plan_of int4.s)" ] || fail "with a backup: phasor plan says that $(runnable) is run"
 has err "^note: decode runs on the experts of the INT4 backup, .*--policy exact forbids it" "with a backup"
 named=("${run[@]}" --plan "dp2|ep2>tp2" --backup "$(ls "$PHASOR_CACHE"/*.backup)" --overwrite -o named)
 expect 0 "a backup, auto" "${named[@]}"

@@ -17,10 +17,43 @@ expect 0 "--all" "$phasor" plan "$model" --box h200x2 --all
 has out ">tp2:int4 *keep" "--all"
 expect 0 "--policy exact" "$phasor" plan "$model" --box h200x2 --all --policy exact
 has out "not allowed: decode would run on INT4 weights" "--policy exact"
+
 mkdir config
 cp "$model/config.json" config/
 expect 0 "a config alone" "$phasor" plan config/config.json --box h200x2 --batch-size 1
 has out "^load *1 sequences of 2048 prompt and 256 output tokens$" "a config alone"
+
+expect 0 "what cannot be" "$phasor" plan "$(dirname "$boxes")/bench/hap/qwen1.5-moe-a2.7b/config.json" --box a100x8 --all
+has out "^tp8|ep8 *none *illegal: 60 experts cannot be dealt evenly to 8 groups$" "what cannot be"
+[ "$(grep -c " illegal: " out)" = 4 ] || fail "what cannot be: $(grep -c " illegal: " out) layouts"
+
+# ---- what a run would not have is priced, and marked
+"$example" weights.json 2 bytes=1e8 # to read them is all that takes time
+plan_json() { "$phasor" plan "$model" --box weights.json --json "$@"; }
+int4='(.plan | test(":int4")) or .way == "upload"'
+plan_json >allowed
+plan_json --policy exact >exact
+jq -e --slurpfile a allowed "[.plans, \$a[0].plans] | transpose | map(.[0] as \$e | .[1] as \$a | \$e |
+       \$a.total_s == .total_s and .memory.total == \$a.memory.total and
+       if $int4 then .verdict == \"not allowed\" and .runnable == false and (.because | test(\"--policy exact\"))
+       else .verdict == \$a.verdict and .runnable == (.verdict == \"possible\") end) | all" exact >/dev/null ||
+    fail "--policy exact: what is not allowed has other times"
+jq -e '.best == .best_runnable' exact >/dev/null || fail "--policy exact: a run has another plan"
+jq -e ".plans as \$p | [\$p[] | if $int4 then .runnable == false and (.because | test(\"phasor quantize\"))
+       else .runnable and .because == null end] | all" allowed >/dev/null || fail "no backup: what runs"
+jq -e ".plans as \$p | (\$p[.best] | $int4) and (\$p[.best_runnable] | ($int4) | not) and
+       (.why | test(\"needs an INT4 backup, which phasor quantize makes; without one the best is \"))" allowed >/dev/null ||
+    fail "no backup: the best is not one, or nobody says so"
+expect 0 "no backup" "$phasor" plan "$model" --box weights.json --report unbacked.html
+has unbacked.html "(best without a backup)" "no backup"
+has out "best, .*needs a backup$" "no backup"; has out "best without a backup" "no backup"
+expect 0 "a backup" "$phasor" quantize "$model" -q
+plan_json >backed
+jq -e '.best == .best_runnable and ([.plans[] | .runnable] | all) and (.why | test("backup") | not)' backed >/dev/null ||
+    fail "a backup: still not runnable"
+jq -e '.best != .best_runnable' <("$phasor" plan config/config.json --box weights.json --json) >/dev/null ||
+    fail "a config alone: it has a backup"
+rm -r "$PHASOR_CACHE"
 
 # ---- the rows of a file
 for i in $(seq 32); do # every fourth has a long answer
@@ -101,7 +134,20 @@ jq -e '.plans as $p | ([$p[] | select(.verdict == "possible") | .total_s] | min)
 jq -e '[.plans[] | select(.verdict == "possible") |
         (.prefill_s + .decode_s + .transition_s + .way_back_s - .total_s) |
         (. < 1e-9 and . > -1e-9)] | all' out >/dev/null || fail "--json: times do not add up"
+jq -e '.plans as $p | [$p[.static_tp], $p[.static_ep]] as $s | [$p[] | select(has("total_s")) |
+       (.against_static_tp * .total_s / $s[0].total_s, .against_static_ep * .total_s / $s[1].total_s) - 1 |
+       (. < 1e-9 and . > -1e-9)] | all and length > 10' out >/dev/null || fail "--json: gains are of other times"
 cp out first
+expect 0 "gains" "$phasor" plan "$model" --box h200x2
+has out "  against static TP and EP$" "gains"
+ep=$(printf '%.2fx' "$(jq '.plans[.static_ep].against_static_tp' first)")
+has out "^tp2|ep2 *none .* $ep *1.00x *static EP" "gains"
+sizes=(--max-num-seqs 32 --max-num-batched-tokens 16384 --memory 225MiB) # with which one of the two fits
+expect 0 "no static EP" "$phasor" plan "$model" --box h200x2 "${sizes[@]}"
+has out "^tp2|tp2 *none .* 1.00x *- *best, static TP" "no static EP"
+expect 0 "no static EP, JSON" "$phasor" plan "$model" --box h200x2 "${sizes[@]}" --json
+jq -e '.static_ep == null and (.plans[.best] | .against_static_tp == 1 and .against_static_ep == null)' out >/dev/null ||
+    fail "no static EP, JSON: a gain over it"
 expect 0 "again" "$phasor" plan "$model" --box h200x2 --json
 cmp -s out first || fail "the same question has another answer"
 

@@ -450,6 +450,7 @@ Test(plan_mix, tables_are_added)
         const struct plan_candidate *both = &sum.candidates[i];
         bool is_possible = a->verdict == PLAN_POSSIBLE && b->verdict == PLAN_POSSIBLE;
         cr_assert_eq(both->verdict == PLAN_POSSIBLE, is_possible);
+        cr_assert_eq(both->has_times, a->has_times && b->has_times);
         if (!is_possible)
             continue;
         cr_assert_float_eq(plan_candidate_total(both),

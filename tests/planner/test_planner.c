@@ -346,12 +346,8 @@ Test(planner, tells_why_a_candidate_is_not_possible)
     cr_assert_eq(candidate_of(&table, "tp4|ep4>tp4", PLAN_KEEP)->verdict, PLAN_TOO_LARGE);
     cr_assert_eq(candidate_of(&table, "tp4|ep4>tp4", PLAN_RESHARD)->verdict, PLAN_POSSIBLE);
     cr_assert_eq(candidate_of(&table, "tp4|ep4>tp4:int4", PLAN_KEEP)->verdict, PLAN_POSSIBLE);
-    plan_table_deinit(&table);
-    test.problem.allows_int4 = false;
-    table_find(&table, &test);
-    cr_assert_eq(candidate_of(&table, "tp4|ep4>tp4:int4", PLAN_KEEP)->verdict, PLAN_NOT_ALLOWED);
-    cr_assert_eq(candidate_of(&table, "tp4|ep4>tp4", PLAN_UPLOAD)->verdict, PLAN_NOT_ALLOWED);
-    cr_assert_eq(candidate_of(&table, "tp4|ep4>tp4", PLAN_RELOAD)->verdict, PLAN_POSSIBLE);
+    cr_assert(candidate_of(&table, "tp4|ep4>tp4:int4", PLAN_KEEP)->has_times);
+    cr_assert_not(candidate_of(&table, "tp4|ep4>tp4", PLAN_KEEP)->has_times);
     plan_table_deinit(&table);
     test.problem.memory_bytes = 1000;
     table_find(&table, &test);
@@ -368,6 +364,72 @@ static bool is_native(const void *context, const struct plan_candidate *candidat
 {
     (void)context;
     return !candidate->layouts.decode_is_packed && candidate->way != PLAN_UPLOAD;
+}
+
+/* Every layout of the ranks is told of: what the model cannot have by the rule that it breaks. */
+Test(planner, tells_of_each_layout_that_is_refused)
+{
+    struct layout all[LAYOUT_LIST_MAX];
+    const struct model_shape *shape = &model_shapes[QWEN15_MOE_A27B].shape; /* of 60 experts */
+    struct test_problem test;
+    struct plan_table table;
+    int count = layout_list(all, LAYOUT_LIST_MAX, 8), refused = 0;
+    problem_simple(&test, shape, &(struct simple_box){8, 1e14, 1e12, 1e10, 1e-5});
+    table_find(&table, &test);
+    for (int i = 0; i < count; i++) {
+        char text[LAYOUT_TEXT_BYTES];
+        struct error rule = {.message = ""}, told;
+        enum status status = layout_check(&all[i], shape, &rule);
+        layout_format(text, &all[i]);
+        const struct plan_candidate *candidate = candidate_of(&table, text, PLAN_NONE);
+        cr_assert_eq(candidate->verdict == PLAN_ILLEGAL, status != STATUS_OK, "%s", text);
+        plan_illegal_reason(&told, &test.problem, candidate);
+        cr_assert_str_eq(told.message, rule.message);
+        refused += status != STATUS_OK;
+    }
+    cr_assert_eq(refused, 4);
+    for (int i = 0; i < table.count; i++)
+        cr_assert_eq(table.candidates[i].verdict == PLAN_ILLEGAL, i >= table.count - refused);
+    plan_table_deinit(&table);
+}
+
+/* What is not allowed is priced as if it were, and never taken; without a backup to be had there is
+ * nothing to price. */
+Test(planner, prices_what_is_not_allowed)
+{
+    struct test_problem test;
+    struct plan_table allowed, exact;
+    int forbidden = 0;
+    problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                   &(struct simple_box){4, 1e14, 1e12, 1e10, 1e-5});
+    test.expert_bytes = 1 << 20;
+    test.problem.memory_bytes = (1 << 20) + (1 << 18) + 20000;
+    table_find(&allowed, &test);
+    cr_assert(!is_native(NULL, &allowed.candidates[allowed.best]));
+    test.problem.allows_int4 = false;
+    table_find(&exact, &test);
+    cr_assert_eq(exact.count, allowed.count);
+    for (int i = 0; i < exact.count; i++) {
+        const struct plan_candidate *one = &allowed.candidates[i], *other = &exact.candidates[i];
+        bool is_forbidden = !is_native(NULL, other);
+        cr_assert_eq(other->verdict, is_forbidden ? PLAN_NOT_ALLOWED : one->verdict);
+        cr_assert_eq(other->has_times, one->verdict == PLAN_POSSIBLE);
+        cr_assert_eq(plan_memory_total(&other->memory), plan_memory_total(&one->memory));
+        if (other->has_times)
+            cr_assert_eq(plan_candidate_total(other), plan_candidate_total(one));
+        forbidden += is_forbidden && other->has_times;
+    }
+    cr_assert_gt(forbidden, 10);
+    cr_assert(is_native(NULL, &exact.candidates[exact.best]));
+    cr_assert(is_native(NULL, &exact.candidates[exact.fastest]));
+    plan_table_deinit(&exact);
+    test.problem.can_have_backup = false;
+    table_find(&exact, &test);
+    for (int i = 0; i < exact.count; i++)
+        cr_assert(is_native(NULL, &exact.candidates[i]) || !exact.candidates[i].has_times);
+    cr_assert_eq(candidate_of(&exact, "tp4|ep4>tp4", PLAN_UPLOAD)->verdict, PLAN_NOT_ALLOWED);
+    plan_table_deinit(&exact);
+    plan_table_deinit(&allowed);
 }
 
 static void seconds_set(struct plan_table *table, const char *text, enum plan_way way,
