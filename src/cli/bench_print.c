@@ -10,6 +10,18 @@
 #include "bench_parts.h"
 #include "table.h"
 
+/* Of the columns of times. */
+static const struct {
+    const char *name;
+    enum bench_time time;
+} times[] = {
+    {"prefill", BENCH_PREFILL},
+    {"decode", BENCH_DECODE},
+    {"between", BENCH_BETWEEN},
+    {"total", BENCH_TOTAL},
+};
+#define TIMES (int)(sizeof times / sizeof *times)
+
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
 static json_t *spread_json(const struct bench_spread *of)
@@ -75,6 +87,11 @@ static json_t *row_json(const struct bench_results *results, int index, enum ben
         (json_int_t)question->batch_sizes[cell->batch_size], "devices", question->devices, "mode",
         bench_mode_names[mode], "clock", bench_clock_name(question), "rounds", of->rounds,
         "failures", of->failures);
+    for (int i = 0; i < TIMES; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "%s_clock", times[i].name);
+        json_object_set_new(row, key, json_string(bench_time_clock(question, times[i].time)));
+    }
     if (of->plan == NULL) {
         json_object_set_new(row, "plan", json_null());
         json_object_set_new(row, "why", json_string(of->why));
@@ -133,11 +150,12 @@ static void markdown_head(const struct bench_results *results)
         ".\n%s Medians of the rounds; the spread is from the first quartile to the third. Against "
         "static TP, and static TP on INT4: above 1 is faster, %s.\n\n",
         bench_clock_sentence(&results->question), bench_interval_words(&results->question));
-    printf(
-        "| model | load | mode | plan | predicted | prefill | decode | between | total | spread | "
-        "tokens/s | TTFT | TPOT | against static TP | against it on INT4 |\n"
-        "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: "
-        "| --- | --- |\n");
+    printf("| model | load | mode | plan | predicted |");
+    for (int i = 0; i < TIMES; i++)
+        printf(" %s (%s) |", times[i].name, bench_time_clock(&results->question, times[i].time));
+    printf(" spread | tokens/s | TTFT | TPOT | against static TP | against it on INT4 |\n"
+           "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: "
+           "| --- | --- |\n");
 }
 
 static void markdown_against(const struct bench_against *of)
@@ -209,6 +227,10 @@ static const char *const columns[] = {
     "devices",
     "mode",
     "clock",
+    "prefill_clock",
+    "decode_clock",
+    "between_clock",
+    "total_clock",
     "plan",
     "way",
     "rounds",

@@ -9,10 +9,27 @@
 #include "page.h"
 #include "report_shown.h"
 
-static bool shown_make(struct shown *out, const struct bench_results *results)
+static int rounds_of(const struct bench_results *results)
+{
+    int most = 0;
+    for (size_t i = 0; i < results->run_count; i++)
+        most = results->runs[i].round > most ? results->runs[i].round : most;
+    return most;
+}
+
+static void shown_free(struct shown *shown)
+{
+    free(shown->of);
+    free(shown->command);
+}
+
+static bool shown_make(struct shown *out, const struct bench_results *results, const char *path)
 {
     *out = (struct shown){.results = results};
-    if (!bench_summarize(&out->of, results))
+    out->command = bench_question_command(&results->question, rounds_of(results), path);
+    if (out->command == NULL)
+        fprintf(stderr, "phasor: out of memory for a page\n");
+    if (out->command == NULL || !bench_summarize(&out->of, results))
         return false;
     for (int i = 0; i < results->cell_count * BENCH_MODE_COUNT; i++) {
         if (out->of[i].plan != NULL)
@@ -22,6 +39,11 @@ static bool shown_make(struct shown *out, const struct bench_results *results)
 }
 
 /* ---- What tables share ----------------------------------------------------------------------- */
+
+void report_put_made(FILE *file, const struct shown *shown)
+{
+    page_made(file, bench_clock_label(&shown->results->question), shown->command);
+}
 
 void report_put_load(FILE *file, const struct shown *shown, int cell)
 {
@@ -66,7 +88,9 @@ static void put_parts(FILE *file, const struct shown *shown)
     int cells = shown->results->cell_count;
     if (!bench_parts_asked(&shown->results->question))
         return;
-    fputs("<h2>What each part is worth</h2>\n<p>How many times as fast with it as without, one on "
+    fputs("<h2>What each part is worth</h2>\n", file);
+    report_put_made(file, shown);
+    fputs("<p>How many times as fast with it as without, one on "
           "top of the other, by medians; the last column is their product, against static TP.</p>\n"
           "<div class=\"wide\"><table><tr><th>model</th><th>load</th>",
           file);
@@ -139,16 +163,28 @@ static void put_row(FILE *file, const struct shown *shown, int cell, enum bench_
     fputs("</tr>\n", file);
 }
 
+static void put_time_head(FILE *file, const struct shown *shown, const char *name,
+                          enum bench_time time)
+{
+    fprintf(file, "<th class=\"n\">%s<br><small>%s</small></th>", name,
+            bench_time_clock(&shown->results->question, time));
+}
+
 static void put_table(FILE *file, const struct shown *shown)
 {
-    fputs("<h2>Plans and numbers</h2>\n<p>Medians in seconds; the spread is from the first "
+    fputs("<h2>Plans and numbers</h2>\n", file);
+    report_put_made(file, shown);
+    fputs("<p>Medians in seconds; the spread is from the first "
           "quartile to the third. Against static TP, and static TP on INT4: above 1 is faster, ",
           file);
     fputs(bench_interval_words(&shown->results->question), file);
-    fputs(".</p>\n<div "
-          "class=\"wide\"><table><tr><th>model</th><th>load</th><th>mode</th>"
-          "<th>plan</th><th class=\"n\">rounds</th><th class=\"n\">prefill</th><th "
-          "class=\"n\">decode</th><th class=\"n\">total</th><th class=\"n\">spread</th><th "
+    fputs(".</p>\n<div class=\"wide\"><table><tr><th>model</th><th>load</th><th>mode</th>"
+          "<th>plan</th><th class=\"n\">rounds</th>",
+          file);
+    put_time_head(file, shown, "prefill", BENCH_PREFILL);
+    put_time_head(file, shown, "decode", BENCH_DECODE);
+    put_time_head(file, shown, "total", BENCH_TOTAL);
+    fputs("<th class=\"n\">spread</th><th "
           "class=\"n\">tokens/s</th><th class=\"n\">against static TP</th><th></th><th "
           "class=\"n\">against it on INT4</th><th></th></tr>\n",
           file);
@@ -201,8 +237,7 @@ static void put_head(FILE *file, const struct bench_results *results, const char
     page_text(file, path);
     fputs(has_trace ? " --trace FILE" : "", file);
     fputs(has_quality ? " --quality FILE" : "", file);
-    fputs("</code>; the runs: <code>phasor bench</code>, whose question is the first line of that "
-          "file.</p>\n",
+    fputs("</code>; below each heading stands what made its figures, and by which clock.</p>\n",
           file);
 }
 
@@ -211,7 +246,7 @@ bool report_page_write(FILE *file, const struct bench_results *results, const ch
 {
     struct bench_overalls overalls;
     struct shown shown;
-    bool is_good = shown_make(&shown, results);
+    bool is_good = shown_make(&shown, results, path);
     if (is_good) {
         put_head(file, results, path, trace != NULL, quality != NULL);
         fputs("<ul>\n", file);
@@ -229,6 +264,6 @@ bool report_page_write(FILE *file, const struct bench_results *results, const ch
         put_table(file, &shown);
         fputs("</body></html>\n", file);
     }
-    free(shown.of);
+    shown_free(&shown);
     return is_good;
 }
