@@ -45,6 +45,27 @@ const char *bench_clock_label(const struct bench_question *question)
                : bench_clock_name(question);
 }
 
+const char *bench_planning_words(const struct bench_question *question)
+{
+    return question->clock == BENCH_WALL ? "planning (wall, in the total)" : "planning (left out)";
+}
+
+const char *bench_bytes_words(const struct bench_question *question)
+{
+    static const char *const words[BENCH_CLOCK_COUNT] = {
+        [BENCH_WALL] = "bytes between ranks (the largest kinds)",
+        [BENCH_MODELLED] = "bytes between ranks (of the passes)",
+        [BENCH_PREDICTED] = "bytes between ranks (not counted)",
+    };
+    return words[question->clock];
+}
+
+const char *bench_memory_words(const struct bench_question *question)
+{
+    return question->clock == BENCH_WALL ? "peak memory of all ranks (since loading)"
+                                         : "memory of the fullest device (predicted)";
+}
+
 const char *bench_clock_sentence(const struct bench_question *question)
 {
     static const char *const sentences[BENCH_CLOCK_COUNT] = {

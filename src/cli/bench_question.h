@@ -75,6 +75,11 @@ char *bench_question_command(const struct bench_question *question, int rounds, 
 /* A word of a command, as a shell takes it. */
 void bench_word_put(FILE *file, const char *word);
 
+/* What columns of a table are of, as they differ by clock. */
+const char *bench_planning_words(const struct bench_question *question);
+const char *bench_bytes_words(const struct bench_question *question);
+const char *bench_memory_words(const struct bench_question *question);
+
 const char *bench_clock_sentence(const struct bench_question *question);
 
 /* What a ratio's interval is of. */

@@ -134,10 +134,11 @@ static void put_against(FILE *file, const struct bench_against *of)
 static void put_row(FILE *file, const struct shown *shown, int cell, enum bench_mode mode)
 {
     const struct bench_summary *of = summary_of(shown, cell, mode);
+    char bytes[BENCH_BYTES_WORDS], memory[32];
     fputs("<tr>", file);
     report_put_load(file, shown, cell);
     fprintf(file, "<td>%s</td><td%s>", bench_mode_names[mode],
-            of->plan == NULL ? " class=\"why\" colspan=\"11\"" : "");
+            of->plan == NULL ? " class=\"why\" colspan=\"14\"" : "");
     if (of->plan == NULL) {
         page_text(file, of->why);
         fputs("</td></tr>\n", file);
@@ -147,7 +148,7 @@ static void put_row(FILE *file, const struct shown *shown, int cell, enum bench_
     fprintf(file, "</td><td class=\"n\">%d%s</td>", of->rounds,
             of->failures > 0 ? " <small>and failures</small>" : "");
     if (of->rounds == 0 && of->why != NULL) {
-        fputs("<td class=\"why\" colspan=\"9\">", file);
+        fputs("<td class=\"why\" colspan=\"12\">", file);
         page_text(file, of->why);
         fputs("</td>", file);
     }
@@ -155,12 +156,28 @@ static void put_row(FILE *file, const struct shown *shown, int cell, enum bench_
         put_seconds(file, of->prefill.median);
         put_seconds(file, of->decode.median);
         put_seconds(file, of->total.median);
-        fprintf(file, "<td class=\"n\">%.1f %%</td><td class=\"n\">%.0f</td>",
-                100 * of->total.spread, of->tokens_per_second);
+        if (of->planning > 0)
+            put_seconds(file, of->planning);
+        else
+            fputs("<td></td>", file);
+        bench_bytes_format(bytes, of);
+        bench_memory_format(memory, &shown->results->question, of);
+        fprintf(file,
+                "<td class=\"n\">%.1f %%</td><td class=\"n\">%.0f</td><td>%s</td>"
+                "<td class=\"n\">%s</td>",
+                100 * of->total.spread, of->tokens_per_second, bytes, memory);
         put_against(file, &of->static_tp);
         put_against(file, &of->static_tp_int4);
     }
     fputs("</tr>\n", file);
+}
+
+/* What stands in parentheses below the rest. */
+static void put_head_words(FILE *file, const char *words, bool is_number)
+{
+    int name = (int)strcspn(words, "(");
+    fprintf(file, "<th%s>%.*s<br><small>%.*s</small></th>", is_number ? " class=\"n\"" : "", name,
+            words, (int)strcspn(words + name + 1, ")"), words + name + 1);
 }
 
 static void put_time_head(FILE *file, const struct shown *shown, const char *name,
@@ -184,8 +201,12 @@ static void put_table(FILE *file, const struct shown *shown)
     put_time_head(file, shown, "prefill", BENCH_PREFILL);
     put_time_head(file, shown, "decode", BENCH_DECODE);
     put_time_head(file, shown, "total", BENCH_TOTAL);
-    fputs("<th class=\"n\">spread</th><th "
-          "class=\"n\">tokens/s</th><th class=\"n\">against static TP</th><th></th><th "
+    put_head_words(file, bench_planning_words(&shown->results->question), true);
+    fputs("<th class=\"n\">spread</th><th class=\"n\">tokens/s</th>", file);
+    put_head_words(file, bench_bytes_words(&shown->results->question), false);
+    put_head_words(file, bench_memory_words(&shown->results->question), true);
+    fputs("<th "
+          "class=\"n\">against static TP</th><th></th><th "
           "class=\"n\">against it on INT4</th><th></th></tr>\n",
           file);
     for (int i = 0; i < shown->results->cell_count * BENCH_MODE_COUNT; i++) {

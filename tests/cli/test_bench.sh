@@ -246,6 +246,20 @@ jq -e 'map(select(.mode == "static-tp").reaches_static_tp) | all' out >/dev/null
 short_of 0.991
 has short.md "adaptive: .*; the interval's upper end is below 0.99 in 0 of 4 that have one, the least upper end 0.991" "short of 0.991"
 
+# ---- planning, bytes between ranks and memory stand beside the times
+"${small[@]}" --results runs.jsonl --resume -o json >costs.json 2>err
+jq -e --slurpfile lines runs.jsonl '
+    map(. as $row | [$lines[] | select(.prompt_tokens == $row.prompt_tokens and .batch_size == $row.batch_size)] as $of |
+        [$of[] | select(.kind == "run" and .plan == $row.plan and .way == $row.way)] as $runs |
+        ($of[] | select(.kind == "cell")) as $cell |
+        ($cell.plans[] | select(.modes | index($row.mode))) as $plan |
+        ($runs | max_by(.collective_bytes)) as $most |
+        .collective_bytes == $most.collective_bytes and .collectives == $most.collectives and
+        .peak_bytes == ([$runs[].peak_bytes] | max) and .predicted_memory == $plan.memory and
+        .planning_s == (if ($row.mode | startswith("static")) or .is_static_tp then 0 else $cell.planning_s end)) |
+    length == 36 and all and any' costs.json >/dev/null || fail "costs: not those of the runs"
+jq -e 'map(select(.planning_s > 0)) | length >= 4' costs.json >/dev/null || fail "costs: nobody plans"
+
 # ---- the page
 expect 0 "the table of results" "$phasor" report whole.jsonl
 mv out table.md
@@ -348,6 +362,9 @@ PY
     cmp -s <(head -n 1 asked.jsonl | jq -c .question) <(head -n 1 "$2" | jq -c .question) || fail "made: $1 of another question"
 }
 made page.html whole.jsonl wall
+has table.md "| planning (wall, in the total) | .* | bytes between ranks (the largest kinds) | peak memory of all ranks (since loading) |" "a table"
+has table.md "| static-tp | .*iB: .*attention reduction [0-9.]* .iB.* | [0-9.]* MiB | 1, the same plan" "a table"
+has page.html "planning <br><small>wall, in the total</small>.*peak memory of all ranks <br><small>since loading</small>" "a page"
 has command " -r 2 " "a page"
 has page.html '<meta name="viewport" content="width=device-width' "a page"
 
@@ -488,7 +505,17 @@ expect 0 "modelled again" "${replay[@]}" --scenarios 16/12,24/1 -r 2 --results a
 cmp -s <(grep '"run"' modelled.jsonl) <(grep '"run"' again.jsonl) || fail "modelled again: other times"
 jq -e 'map(.clock == "modelled" and (has("peak_bytes") | not) and .prefill_clock == "replay" and
     .decode_clock == "modelled" and .total_clock == "modelled") | all' out >/dev/null || fail "modelled again: not said"
+# What was composed of passes is what a batch sends, but for the last rows of a prompt's pass.
+expect 0 "sent by the clock" "${bench[@]}" --scenarios 16/12 --batch-sizes 4 -r 1 --modes static-tp -o json
+jq -e --slurpfile lines modelled.jsonl '.[0] as $wall |
+    [$lines[] | select(.kind == "run" and .plan == "tp2|tp2" and .prompt_tokens == 16)] |
+    length == 2 and (map(([.collectives[]] | add) == .collective_bytes and .peak_bytes == 0 and
+        (.collective_bytes / $wall.collective_bytes - 1 | fabs < 0.01) and
+        (.collectives | keys) == ($wall.collectives | keys) and
+        .collectives["attention reduction"] == $wall.collectives["attention reduction"]) | all)' out >/dev/null ||
+    fail "sent by the clock: not what was composed"
 expect 0 "modelled, the table" "$phasor" report modelled.jsonl
+has out "| planning (left out) | .* | bytes between ranks (of the passes) | memory of the fullest device (predicted) |" "modelled, the table"
 has out "| prefill (replay) | decode (modelled) | between (predicted) | total (modelled) |" "modelled, the table"
 expect 0 "modelled, the page" "$phasor" report modelled.jsonl -o modelled.html
 made modelled.html modelled.jsonl "modelled (prefill by replay, decode modelled, changes of layout predicted)"
@@ -619,6 +646,7 @@ expect 0 "draws, gone on with" "${predict[@]}" -r 40 --results draws-begun.jsonl
 cmp -s <(grep '"run"' draws.jsonl) <(grep '"run"' draws-begun.jsonl) || fail "draws, gone on with: others"
 expect 0 "draws, the page" "$phasor" report draws.jsonl -o draws.html
 has draws.html "with the least and the most of them" "draws, the page"
+has draws.html "bytes between ranks <br><small>not counted</small>.*memory of the fullest device <br><small>predicted</small>" "draws, the page"
 made draws.html draws.jsonl predicted
 expect 0 "draws, the table" "$phasor" report draws.jsonl
 python3 - draws.jsonl out draws.html <<'PY' || fail "draws, the worst load: not that of the draws"
