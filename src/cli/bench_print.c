@@ -145,13 +145,15 @@ static void print_text(const char *text)
 
 static void markdown_head(const struct bench_results *results)
 {
+    char prompts[BENCH_PROMPTS_BYTES];
     printf("phasor ");
     print_text(results->version);
     printf(", ");
     print_text(results->question.devices);
     printf(", from ");
     print_text(results->began);
-    printf("; plans %s by ", results->plans_hash);
+    bench_prompts_words(prompts, &results->question);
+    printf("; %s; plans %s by ", prompts, results->plans_hash);
     print_text(results->cell_count > 0 ? results->cells[0].box : "nobody");
     printf(
         ".\n%s Medians of the rounds; the spread is from the first quartile to the third. Against "

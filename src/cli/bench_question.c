@@ -45,6 +45,15 @@ const char *bench_clock_label(const struct bench_question *question)
                : bench_clock_name(question);
 }
 
+void bench_prompts_words(char out[BENCH_PROMPTS_BYTES], const struct bench_question *question)
+{
+    if (question->clock == BENCH_MODELLED) /* a recorder draws its own, the same for each pass */
+        snprintf(out, BENCH_PROMPTS_BYTES, "token ids at random");
+    else
+        snprintf(out, BENCH_PROMPTS_BYTES, "%s at random, seed %" PRIu64,
+                 question->clock == BENCH_WALL ? "token ids" : "the box's numbers", question->seed);
+}
+
 const char *bench_planning_words(const struct bench_question *question)
 {
     return question->clock == BENCH_WALL ? "planning (wall, in the total)" : "planning (left out)";

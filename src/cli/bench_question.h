@@ -75,6 +75,10 @@ char *bench_question_command(const struct bench_question *question, int rounds, 
 /* A word of a command, as a shell takes it. */
 void bench_word_put(FILE *file, const char *word);
 
+/* What prompts are made of, or what else is drawn. */
+#define BENCH_PROMPTS_BYTES 80
+void bench_prompts_words(char out[BENCH_PROMPTS_BYTES], const struct bench_question *question);
+
 /* What columns of a table are of, as they differ by clock. */
 const char *bench_planning_words(const struct bench_question *question);
 const char *bench_bytes_words(const struct bench_question *question);

@@ -234,6 +234,7 @@ static void put_devices(FILE *file, const struct bench_results *results)
 static void put_head(FILE *file, const struct bench_results *results, const char *path,
                      bool has_trace, bool has_quality)
 {
+    char prompts[BENCH_PROMPTS_BYTES];
     fputs(REPORT_PAGE_HEAD, file);
     put_devices(file, results);
     page_begin(file, ".tiny{font-size:10px;fill:#fff!important;paint-order:stroke;"
@@ -252,6 +253,8 @@ static void put_head(FILE *file, const struct bench_results *results, const char
     page_text(file, results->version);
     fputs(", from ", file);
     page_text(file, results->began);
+    bench_prompts_words(prompts, &results->question);
+    fprintf(file, "; %s", prompts);
     fputs(*results->plans_hash == 0 ? "; not every plan is chosen yet" : "; plans ", file);
     fputs(results->plans_hash, file);
     fputs(", chosen before the first run. This page: <code>phasor report ", file);

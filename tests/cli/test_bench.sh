@@ -364,6 +364,10 @@ PY
 made page.html whole.jsonl wall
 has table.md "| planning (wall, in the total) | .* | bytes between ranks (the largest kinds) | peak memory of all ranks (since loading) |" "a table"
 has table.md "| static-tp | .*iB: .*attention reduction [0-9.]* .iB.* | [0-9.]* MiB | 1, the same plan" "a table"
+has table.md ", from [-0-9T:Z]*; token ids at random, seed 0; plans" "a table"
+has page.html ", from [-0-9T:Z]*; token ids at random, seed 0; plans" "a page"
+expect 0 "another seed" "${bench[@]}" --scenarios 16/4 --batch-sizes 2 --modes static-tp --plans-only --seed 18446744073709551615
+has out "token ids at random, seed 18446744073709551615; plans" "another seed"
 has page.html "planning <br><small>wall, in the total</small>.*peak memory of all ranks <br><small>since loading</small>" "a page"
 has command " -r 2 " "a page"
 has page.html '<meta name="viewport" content="width=device-width' "a page"
@@ -515,6 +519,7 @@ jq -e --slurpfile lines modelled.jsonl '.[0] as $wall |
         .collectives["attention reduction"] == $wall.collectives["attention reduction"]) | all)' out >/dev/null ||
     fail "sent by the clock: not what was composed"
 expect 0 "modelled, the table" "$phasor" report modelled.jsonl
+has out "Z; token ids at random; plans" "modelled, the table"
 has out "| planning (left out) | .* | bytes between ranks (of the passes) | memory of the fullest device (predicted) |" "modelled, the table"
 has out "| prefill (replay) | decode (modelled) | between (predicted) | total (modelled) |" "modelled, the table"
 expect 0 "modelled, the page" "$phasor" report modelled.jsonl -o modelled.html
@@ -646,6 +651,7 @@ expect 0 "draws, gone on with" "${predict[@]}" -r 40 --results draws-begun.jsonl
 cmp -s <(grep '"run"' draws.jsonl) <(grep '"run"' draws-begun.jsonl) || fail "draws, gone on with: others"
 expect 0 "draws, the page" "$phasor" report draws.jsonl -o draws.html
 has draws.html "with the least and the most of them" "draws, the page"
+has draws.html "Z; the box's numbers at random, seed 0; plans" "draws, the page"
 has draws.html "bytes between ranks <br><small>not counted</small>.*memory of the fullest device <br><small>predicted</small>" "draws, the page"
 made draws.html draws.jsonl predicted
 expect 0 "draws, the table" "$phasor" report draws.jsonl
