@@ -191,16 +191,26 @@ static const struct run_number {
 };
 #define RUN_NUMBERS (sizeof run_numbers / sizeof *run_numbers)
 
-/* By kind, those that sent anything. */
-static json_t *collectives_json(const struct bench_run *run)
+json_t *bench_collectives_json(const uint64_t *bytes_of)
 {
     json_t *object = json_object();
     for (int i = 0; i < PHASOR_COLLECTIVE_COUNT; i++) {
-        if (run->bytes_of[i] > 0)
+        if (bytes_of[i] > 0)
             json_object_set_new(object, phasor_collective_name(i),
-                                json_integer((json_int_t)run->bytes_of[i]));
+                                json_integer((json_int_t)bytes_of[i]));
     }
     return object;
+}
+
+static bool collectives_read(struct bench_run *out, const json_t *object)
+{
+    bool is_good = true;
+    for (int i = 0; i < PHASOR_COLLECTIVE_COUNT && is_good; i++) {
+        const char *name = phasor_collective_name(i);
+        is_good =
+            json_object_get(object, name) == NULL || count_read(&out->bytes_of[i], object, name);
+    }
+    return is_good;
 }
 
 json_t *bench_run_json(const struct bench_results *results, const struct bench_run *run)
@@ -220,7 +230,8 @@ json_t *bench_run_json(const struct bench_results *results, const struct bench_r
         is_whole = json_object_set_new(object, run_numbers[i].key, value) == 0;
     }
     if (is_whole && run->collective_bytes > 0)
-        is_whole = json_object_set_new(object, "collectives", collectives_json(run)) == 0;
+        is_whole =
+            json_object_set_new(object, "collectives", bench_collectives_json(run->bytes_of)) == 0;
     if (!is_whole) {
         json_decref(object);
         return NULL;
@@ -269,5 +280,6 @@ bool bench_run_read(struct bench_run *out, const struct bench_results *results,
         is_good = run_numbers[i].is_count ? count_read(at, object, run_numbers[i].key)
                                           : number_read(at, object, run_numbers[i].key);
     }
-    return is_good && (out->has_failed || out->total >= SECONDS_MIN);
+    return is_good && collectives_read(out, json_object_get(object, "collectives")) &&
+           (out->has_failed || out->total >= SECONDS_MIN);
 }

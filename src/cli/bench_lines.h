@@ -14,4 +14,7 @@ bool bench_cell_read(struct bench_cell *out, const struct bench_question *questi
 bool bench_run_read(struct bench_run *out, const struct bench_results *results,
                     const json_t *object);
 
+/* Bytes by kind, [PHASOR_COLLECTIVE_COUNT]: those that sent anything. */
+json_t *bench_collectives_json(const uint64_t *bytes_of);
+
 #endif

@@ -6,9 +6,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench_lines.h"
 #include "bench_overall.h"
 #include "bench_parts.h"
 #include "table.h"
+
+/* Of the columns of times. */
+static const struct {
+    const char *name;
+    enum bench_time time;
+} times[] = {
+    {"prefill", BENCH_PREFILL},
+    {"decode", BENCH_DECODE},
+    {"between", BENCH_BETWEEN},
+    {"total", BENCH_TOTAL},
+};
+#define TIMES (int)(sizeof times / sizeof *times)
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
@@ -37,9 +50,10 @@ static void against_put(json_t *row, const char *key, const struct bench_against
 }
 
 /* Times, once there is a round. */
-static void times_put(json_t *row, const struct bench_summary *of)
+static void times_put(json_t *row, const struct bench_question *question,
+                      const struct bench_summary *of)
 {
-    bool is_wall = of->peak_bytes > 0; /* what nobody ran has no such things */
+    bool is_wall = question->clock == BENCH_WALL; /* what nobody ran has no such things */
     json_object_set_new(row, "prefill_s", spread_json(&of->prefill));
     json_object_set_new(row, "decode_s", spread_json(&of->decode));
     json_object_set_new(row, "between_s", spread_json(&of->between));
@@ -48,11 +62,15 @@ static void times_put(json_t *row, const struct bench_summary *of)
         json_object_set_new(row, "median_ttft_s", json_real(of->ttft));
     json_object_set_new(row, "median_tpot_s", json_real(of->tpot));
     json_object_set_new(row, "total_token_throughput", json_real(of->tokens_per_second));
-    if (is_wall) {
+    if (is_wall)
+        json_object_set_new(row, "planning_s", json_real(of->planning));
+    if (is_wall || of->collective_bytes > 0) {
         json_object_set_new(row, "collective_bytes",
                             json_integer((json_int_t)of->collective_bytes));
-        json_object_set_new(row, "peak_bytes", json_integer((json_int_t)of->peak_bytes));
+        json_object_set_new(row, "collectives", bench_collectives_json(of->bytes_of));
     }
+    if (is_wall)
+        json_object_set_new(row, "peak_bytes", json_integer((json_int_t)of->peak_bytes));
     against_put(row, "against_static_tp", &of->static_tp);
     against_put(row, "against_static_tp_int4", &of->static_tp_int4);
     if (of->static_tp.is_known)
@@ -75,6 +93,11 @@ static json_t *row_json(const struct bench_results *results, int index, enum ben
         (json_int_t)question->batch_sizes[cell->batch_size], "devices", question->devices, "mode",
         bench_mode_names[mode], "clock", bench_clock_name(question), "rounds", of->rounds,
         "failures", of->failures);
+    for (int i = 0; i < TIMES; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "%s_clock", times[i].name);
+        json_object_set_new(row, key, json_string(bench_time_clock(question, times[i].time)));
+    }
     if (of->plan == NULL) {
         json_object_set_new(row, "plan", json_null());
         json_object_set_new(row, "why", json_string(of->why));
@@ -85,10 +108,11 @@ static json_t *row_json(const struct bench_results *results, int index, enum ben
     json_object_set_new(row, "predicted_s",
                         json_real(of->plan->predicted_prefill + of->plan->predicted_between +
                                   of->plan->predicted_decode));
+    json_object_set_new(row, "predicted_memory", json_integer((json_int_t)of->plan->memory));
     if (of->why != NULL)
         json_object_set_new(row, "why", json_string(of->why));
     if (of->rounds > 0)
-        times_put(row, of);
+        times_put(row, question, of);
     return row;
 }
 
@@ -121,23 +145,29 @@ static void print_text(const char *text)
 
 static void markdown_head(const struct bench_results *results)
 {
+    char prompts[BENCH_PROMPTS_BYTES];
     printf("phasor ");
     print_text(results->version);
     printf(", ");
     print_text(results->question.devices);
     printf(", from ");
     print_text(results->began);
-    printf("; plans %s by ", results->plans_hash);
+    bench_prompts_words(prompts, &results->question);
+    printf("; %s; plans %s by ", prompts, results->plans_hash);
     print_text(results->cell_count > 0 ? results->cells[0].box : "nobody");
     printf(
         ".\n%s Medians of the rounds; the spread is from the first quartile to the third. Against "
         "static TP, and static TP on INT4: above 1 is faster, %s.\n\n",
         bench_clock_sentence(&results->question), bench_interval_words(&results->question));
-    printf(
-        "| model | load | mode | plan | predicted | prefill | decode | between | total | spread | "
-        "tokens/s | TTFT | TPOT | against static TP | against it on INT4 |\n"
-        "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: "
-        "| --- | --- |\n");
+    printf("| model | load | mode | plan | predicted |");
+    for (int i = 0; i < TIMES; i++)
+        printf(" %s (%s) |", times[i].name, bench_time_clock(&results->question, times[i].time));
+    printf(" %s | spread | tokens/s | TTFT | TPOT | %s | %s | against static TP | against it on "
+           "INT4 |\n"
+           "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: "
+           "| ---: | --- | ---: | --- | --- |\n",
+           bench_planning_words(&results->question), bench_bytes_words(&results->question),
+           bench_memory_words(&results->question));
 }
 
 static void markdown_against(const struct bench_against *of)
@@ -169,11 +199,12 @@ static void load_print(const struct bench_results *results, int index)
 static void markdown_row(const struct bench_results *results, int index, enum bench_mode mode,
                          const struct bench_summary *of)
 {
+    char bytes[BENCH_BYTES_WORDS], memory[32];
     load_print(results, index);
     printf("| %s | ", bench_mode_names[mode]);
     if (of->plan == NULL) {
         print_text(of->why);
-        printf(" | | | | | | | | | | | |\n");
+        printf(" | | | | | | | | | | | | | | |\n");
         return;
     }
     print_text(of->plan->plan);
@@ -187,14 +218,19 @@ static void markdown_row(const struct bench_results *results, int index, enum be
            of->plan->predicted_prefill + of->plan->predicted_between + of->plan->predicted_decode);
     if (of->rounds == 0) {
         print_text(of->why == NULL ? "not run" : of->why);
-        printf(" | | | | | | | | | |\n");
+        printf(" | | | | | | | | | | | | |\n");
         return;
     }
-    printf("%.3g | %.3g | %.3g | %.3g | %.1f %% | %.0f | ", of->prefill.median, of->decode.median,
-           of->between.median, of->total.median, 100 * of->total.spread, of->tokens_per_second);
+    printf("%.3g | %.3g | %.3g | %.3g | ", of->prefill.median, of->decode.median,
+           of->between.median, of->total.median);
+    if (of->planning > 0)
+        printf("%.3g", of->planning);
+    printf(" | %.1f %% | %.0f | ", 100 * of->total.spread, of->tokens_per_second);
     if (of->ttft > 0)
         printf("%.3g", of->ttft);
-    printf(" | %.3g |", of->tpot);
+    bench_bytes_format(bytes, of);
+    bench_memory_format(memory, &results->question, of);
+    printf(" | %.3g | %s | %s |", of->tpot, bytes, memory);
     markdown_against(&of->static_tp);
     markdown_against(&of->static_tp_int4);
     putchar('\n');
@@ -209,6 +245,10 @@ static const char *const columns[] = {
     "devices",
     "mode",
     "clock",
+    "prefill_clock",
+    "decode_clock",
+    "between_clock",
+    "total_clock",
     "plan",
     "way",
     "rounds",
@@ -218,11 +258,13 @@ static const char *const columns[] = {
     "decode_s",
     "between_s",
     "total_s",
+    "planning_s",
     "median_ttft_s",
     "median_tpot_s",
     "total_token_throughput",
     "collective_bytes",
     "peak_bytes",
+    "predicted_memory",
     "against_static_tp",
     "against_static_tp_low",
     "against_static_tp_high",

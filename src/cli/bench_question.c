@@ -27,6 +27,54 @@ const char *bench_clock_name(const struct bench_question *question)
     return clock_names[question->clock];
 }
 
+const char *bench_time_clock(const struct bench_question *question, enum bench_time time)
+{
+    static const char *const modelled[BENCH_TIME_COUNT] = {
+        [BENCH_PREFILL] = "replay",
+        [BENCH_DECODE] = "modelled",
+        [BENCH_BETWEEN] = "predicted",
+        [BENCH_TOTAL] = "modelled",
+    };
+    return question->clock == BENCH_MODELLED ? modelled[time] : bench_clock_name(question);
+}
+
+const char *bench_clock_label(const struct bench_question *question)
+{
+    return question->clock == BENCH_MODELLED
+               ? "modelled (prefill by replay, decode modelled, changes of layout predicted)"
+               : bench_clock_name(question);
+}
+
+void bench_prompts_words(char out[BENCH_PROMPTS_BYTES], const struct bench_question *question)
+{
+    if (question->clock == BENCH_MODELLED) /* a recorder draws its own, the same for each pass */
+        snprintf(out, BENCH_PROMPTS_BYTES, "token ids at random");
+    else
+        snprintf(out, BENCH_PROMPTS_BYTES, "%s at random, seed %" PRIu64,
+                 question->clock == BENCH_WALL ? "token ids" : "the box's numbers", question->seed);
+}
+
+const char *bench_planning_words(const struct bench_question *question)
+{
+    return question->clock == BENCH_WALL ? "planning (wall, in the total)" : "planning (left out)";
+}
+
+const char *bench_bytes_words(const struct bench_question *question)
+{
+    static const char *const words[BENCH_CLOCK_COUNT] = {
+        [BENCH_WALL] = "bytes between ranks (the largest kinds)",
+        [BENCH_MODELLED] = "bytes between ranks (of the passes)",
+        [BENCH_PREDICTED] = "bytes between ranks (not counted)",
+    };
+    return words[question->clock];
+}
+
+const char *bench_memory_words(const struct bench_question *question)
+{
+    return question->clock == BENCH_WALL ? "peak memory of all ranks (since loading)"
+                                         : "memory of the fullest device (predicted)";
+}
+
 const char *bench_clock_sentence(const struct bench_question *question)
 {
     static const char *const sentences[BENCH_CLOCK_COUNT] = {
@@ -157,6 +205,93 @@ bool bench_modes_parse(struct bench_question *out, const char *text)
 {
     out->modes = 0;
     return list_parse(out, text, mode_add);
+}
+
+/* ---- As a command ---------------------------------------------------------------------------- */
+
+void bench_word_put(FILE *file, const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "_./:,=@%+-";
+    if (*word != 0 && word[strspn(word, plain)] == 0) {
+        fputs(word, file);
+        return;
+    }
+    fputc('\'', file);
+    for (; *word != 0; word++) {
+        if (*word == '\'')
+            fputs("'\\'", file); /* ends the quotes, one as it is, and begins them again */
+        fputc(*word, file);
+    }
+    fputc('\'', file);
+}
+
+static void option_put(FILE *file, const char *flag, const char *word)
+{
+    fprintf(file, " %s ", flag);
+    bench_word_put(file, word);
+}
+
+/* Which times are asked for, and of what. */
+static void clock_put(FILE *file, const struct bench_question *question)
+{
+    static const char *const flags[BENCH_CLOCK_COUNT] = {"--box", "--replay", "--predict"};
+    if (question->clock != BENCH_PREDICTED)
+        option_put(file, "--devices", question->devices);
+    option_put(file, flags[question->clock], question->box);
+    if (question->clock == BENCH_MODELLED)
+        fputs(" --recordings DIR", file);
+}
+
+static void lists_put(FILE *file, const struct bench_question *question)
+{
+    const char *between = " --scenarios ";
+    for (int i = 0; i < question->scenario_count; i++, between = ",")
+        fprintf(file, "%s%" PRId64 "/%" PRId64, between, question->scenarios[i].prompt_tokens,
+                question->scenarios[i].output_tokens);
+    between = " --batch-sizes ";
+    for (int i = 0; i < question->batch_size_count; i++, between = ",")
+        fprintf(file, "%s%" PRId64, between, question->batch_sizes[i]);
+    between = " --modes ";
+    for (int mode = 0; mode < BENCH_MODE_COUNT; mode++) {
+        if ((question->modes & 1u << mode) == 0)
+            continue;
+        fprintf(file, "%s%s", between, bench_mode_names[mode]);
+        between = ",";
+    }
+}
+
+char *bench_question_command(const struct bench_question *question, int rounds, const char *path)
+{
+    char *out = NULL;
+    size_t length;
+    FILE *file = open_memstream(&out, &length);
+    if (file == NULL)
+        return NULL;
+    fputs("phasor bench", file);
+    for (int i = 0; i < question->model_count; i++) {
+        fputc(' ', file);
+        bench_word_put(file, question->models[i]);
+    }
+    clock_put(file, question);
+    lists_put(file, question);
+    if (question->threads > 0)
+        fprintf(file, " --threads %" PRId64, question->threads);
+    if (question->memory > 0)
+        fprintf(file, " --memory %" PRIu64, question->memory);
+    if (question->seed > 0)
+        fprintf(file, " --seed %" PRIu64, question->seed);
+    if (rounds > 0)
+        fprintf(file, " -r %d", rounds);
+    else
+        fputs(" --plans-only", file);
+    option_put(file, "--results", path);
+    bool is_whole = ferror(file) == 0;
+    if (fclose(file) != 0 || !is_whole) {
+        free(out);
+        return NULL;
+    }
+    return out;
 }
 
 /* ---- As JSON --------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* What may choose the plan of a run: docs/bench.md. */
 enum bench_mode {
@@ -55,6 +56,33 @@ struct bench_question {
 
 /* Of all times: "wall", "modelled" or "predicted". */
 const char *bench_clock_name(const struct bench_question *question);
+
+/* What a run's time is made of. */
+enum bench_time { BENCH_PREFILL, BENCH_DECODE, BENCH_BETWEEN, BENCH_TOTAL, BENCH_TIME_COUNT };
+
+/* Where that comes from: "wall", "replay", "modelled" or "predicted". A total that has a modelled
+ * part is modelled. */
+const char *bench_time_clock(const struct bench_question *question, enum bench_time time);
+
+/* Of all of them, in words. */
+const char *bench_clock_label(const struct bench_question *question);
+
+/* The command line that asks it again, with its words quoted for a shell where they need it: of so
+ * many rounds (0: plans only), with results at `path`. The folder of recordings, which the question
+ * does not know, is DIR. To be freed; NULL where memory is short. */
+char *bench_question_command(const struct bench_question *question, int rounds, const char *path);
+
+/* A word of a command, as a shell takes it. */
+void bench_word_put(FILE *file, const char *word);
+
+/* What prompts are made of, or what else is drawn. */
+#define BENCH_PROMPTS_BYTES 80
+void bench_prompts_words(char out[BENCH_PROMPTS_BYTES], const struct bench_question *question);
+
+/* What columns of a table are of, as they differ by clock. */
+const char *bench_planning_words(const struct bench_question *question);
+const char *bench_bytes_words(const struct bench_question *question);
+const char *bench_memory_words(const struct bench_question *question);
 
 const char *bench_clock_sentence(const struct bench_question *question);
 

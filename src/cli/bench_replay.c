@@ -1,6 +1,7 @@
 #include "bench_replay.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -134,7 +135,25 @@ static enum phasor_status recording_get(char path[PATH_BYTES], struct bench_repl
 /* What a replay said. */
 struct replayed {
     double seconds, link_scale;
+    double bytes_of[PHASOR_COLLECTIVE_COUNT]; /* that ranks sent one another, by kind */
 };
+
+/* Those of the phase; a recording of a pass has one. */
+static void bytes_take(struct replayed *out, const json_t *root, const char *phase)
+{
+    const json_t *of = json_object_get(json_object_get(root, "phases"), phase);
+    for (int i = 0; i < PHASOR_COLLECTIVE_COUNT; i++) {
+        const json_t *kind =
+            json_object_get(json_object_get(of, "collectives"), phasor_collective_name(i));
+        out->bytes_of[i] += json_number_value(json_object_get(kind, "bytes"));
+    }
+}
+
+static void bytes_add(double *to, const struct replayed *of, double times)
+{
+    for (int i = 0; i < PHASOR_COLLECTIVE_COUNT; i++)
+        to[i] += of->bytes_of[i] * times;
+}
 
 /* `scale` 0: durations are the box's. Else they are this machine's, and links are slower by it,
  * where it is not that of the recording itself: SCALE_OWN. */
@@ -157,7 +176,9 @@ static enum phasor_status replay(struct replayed *out, const struct bench_replay
         return status;
     }
     json_t *root = json_loads(text, 0, NULL);
-    out->seconds = json_number_value(json_object_get(root, "seconds"));
+    *out = (struct replayed){.seconds = json_number_value(json_object_get(root, "seconds"))};
+    bytes_take(out, root, "prefill");
+    bytes_take(out, root, "decode");
     out->link_scale = json_number_value(json_object_get(root, "link_scale"));
     json_decref(root);
     phasor_text_free(text);
@@ -229,7 +250,8 @@ static enum phasor_status check_even(const struct bench_replayer *replayer,
     return PHASOR_INVALID_ARGUMENT;
 }
 
-static enum phasor_status prefill_time(double *out, struct bench_replayer *replayer,
+static enum phasor_status prefill_time(double *out, double *bytes_of,
+                                       struct bench_replayer *replayer,
                                        const struct bench_cell *cell, const struct bench_plan *plan,
                                        int round, struct phasor_error *err)
 {
@@ -252,6 +274,7 @@ static enum phasor_status prefill_time(double *out, struct bench_replayer *repla
         if (status == PHASOR_OK)
             status = replay(&replayed, replayer, path, scale, err);
         *out += replayed.seconds * scale * passes / (double)period;
+        bytes_add(bytes_of, &replayed, passes / (double)period);
     }
     return status;
 }
@@ -259,7 +282,8 @@ static enum phasor_status prefill_time(double *out, struct bench_replayer *repla
 /* Of all steps, the host's part as the planner has it: this machine's is not the box's, and noise
  * where a step takes a millisecond. Those between two contexts that were replayed are on the line
  * between them. */
-static enum phasor_status decode_time(double *out, struct bench_replayer *replayer,
+static enum phasor_status decode_time(double *out, double *bytes_of,
+                                      struct bench_replayer *replayer,
                                       const struct bench_cell *cell, const struct bench_plan *plan,
                                       struct phasor_error *err)
 {
@@ -267,6 +291,7 @@ static enum phasor_status decode_time(double *out, struct bench_replayer *replay
     const struct bench_scenario *scenario = &question->scenarios[cell->scenario];
     struct phase_plan of = phase_of(plan, PHASOR_PHASE_DECODE);
     struct phasor_pass_params pass = phasor_pass_params_default();
+    struct replayed replayed = {.seconds = 0}, previous = replayed;
     int64_t steps = scenario->output_tokens - 1, before = 0;
     double last = 0;
     pass.phase = PHASOR_PHASE_DECODE;
@@ -275,7 +300,6 @@ static enum phasor_status decode_time(double *out, struct bench_replayer *replay
     *out = 0;
     for (int64_t i = 0; i < CONTEXTS && steps > 0; i++) {
         char path[PATH_BYTES];
-        struct replayed replayed;
         int64_t step = i * (steps - 1) / (CONTEXTS - 1); /* 0 .. steps - 1 */
         pass.context_tokens = scenario->prompt_tokens + 1 + step;
         enum phasor_status status =
@@ -289,6 +313,11 @@ static enum phasor_status decode_time(double *out, struct bench_replayer *replay
         double count = (double)(step - before);
         *out +=
             i == 0 ? seconds : count * (last + seconds) / 2 + (seconds - last) / 2 * (count > 0);
+        if (i == 0 || count > 0) {
+            bytes_add(bytes_of, &previous, i == 0 ? 0 : (count - 1) / 2);
+            bytes_add(bytes_of, &replayed, i == 0 ? 1 : (count + 1) / 2);
+        }
+        previous = replayed;
         last = seconds;
         before = step;
     }
@@ -301,14 +330,18 @@ enum phasor_status bench_replayer_run(struct bench_replayer *replayer, struct be
     const struct bench_question *question = &replayer->results->question;
     const struct bench_cell *cell = &replayer->results->cells[out->cell];
     const struct bench_plan *plan = &cell->plans[out->plan];
-    enum phasor_status status = prefill_time(&out->prefill, replayer, cell, plan, out->round, err);
+    double bytes_of[PHASOR_COLLECTIVE_COUNT] = {0};
+    enum phasor_status status =
+        prefill_time(&out->prefill, bytes_of, replayer, cell, plan, out->round, err);
     if (status == PHASOR_OK)
-        status = decode_time(&out->decode, replayer, cell, plan, err);
+        status = decode_time(&out->decode, bytes_of, replayer, cell, plan, err);
     out->has_failed = status != PHASOR_OK;
     if (out->has_failed)
         return status;
     out->between = plan->predicted_between;
     out->total = out->prefill + out->between + out->decode;
+    for (int i = 0; i < PHASOR_COLLECTIVE_COUNT; i++)
+        out->collective_bytes += out->bytes_of[i] = (uint64_t)llround(bytes_of[i]);
     bench_run_count(out, question, cell);
     return PHASOR_OK;
 }

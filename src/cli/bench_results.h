@@ -51,9 +51,10 @@ struct bench_run {
     double total;   /* from the first row to the last; planning is not in it */
     double ttft, ttft_p99, tpot, tpot_p99; /* median, 99th percentile */
     uint64_t prompt_tokens, completion_tokens;
-    uint64_t bytes_of[PHASOR_COLLECTIVE_COUNT]; /* by kind; not read back */
-    uint64_t collective_bytes, peak_bytes;      /* of all ranks together; of their devices,
-                                                 * since the model was loaded */
+    /* Of all ranks together: what they sent one another, in all and by kind (modelled: in the
+     * passes that were composed), and what their devices held since the model was loaded (0:
+     * nothing ran by the clock). */
+    uint64_t bytes_of[PHASOR_COLLECTIVE_COUNT], collective_bytes, peak_bytes;
 };
 
 struct bench_results {

@@ -3,6 +3,9 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "table.h"
 
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
@@ -82,8 +85,10 @@ static void rounds_fill(struct rounds *rounds, struct bench_summary *out,
         out->tokens_per_second = (double)tokens; /* the same in each round */
         if (run->peak_bytes > out->peak_bytes)
             out->peak_bytes = run->peak_bytes;
-        if (run->collective_bytes > out->collective_bytes)
+        if (run->collective_bytes > out->collective_bytes) {
             out->collective_bytes = run->collective_bytes;
+            memcpy(out->bytes_of, run->bytes_of, sizeof out->bytes_of);
+        }
     }
 }
 
@@ -148,6 +153,7 @@ static bool summarize(struct bench_summary *out, const struct bench_results *res
     if (!rounds_init(&rounds, results->run_count))
         return false;
     double planning = planning_of(results, index, mode, out->plan);
+    out->planning = planning;
     rounds_fill(&rounds, out, results, index, planning);
     if (rounds.count > 0) {
         medians_put(out, &rounds);
@@ -175,4 +181,57 @@ bool bench_summarize(struct bench_summary **out, const struct bench_results *res
     }
     *out = all;
     return true;
+}
+
+/* ---- As words -------------------------------------------------------------------------------- */
+
+#define KINDS_SHOWN 3
+
+static int largest_of(const uint64_t left[PHASOR_COLLECTIVE_COUNT])
+{
+    int largest = 0;
+    for (int kind = 1; kind < PHASOR_COLLECTIVE_COUNT; kind++)
+        largest = left[kind] > left[largest] ? kind : largest;
+    return largest;
+}
+
+/* With `before` and the name in front of it, where it is any. */
+static void bytes_append(char out[BENCH_BYTES_WORDS], const char *before, const char *name,
+                         uint64_t bytes)
+{
+    size_t length = strlen(out);
+    char words[32];
+    if (bytes == 0)
+        return;
+    table_format_bytes(words, sizeof words, (double)bytes);
+    snprintf(out + length, BENCH_BYTES_WORDS - length, "%s%s%s", before, name, words);
+}
+
+void bench_bytes_format(char out[BENCH_BYTES_WORDS], const struct bench_summary *of)
+{
+    uint64_t left[PHASOR_COLLECTIVE_COUNT], others = of->collective_bytes;
+    const char *before = ": ";
+    *out = 0;
+    bytes_append(out, "", "", of->collective_bytes);
+    memcpy(left, of->bytes_of, sizeof left);
+    for (int shown = 0; shown < KINDS_SHOWN; shown++) {
+        int kind = largest_of(left);
+        char name[48];
+        snprintf(name, sizeof name, "%s ", phasor_collective_name(kind));
+        bytes_append(out, before, name, left[kind]);
+        before = left[kind] > 0 ? ", " : before;
+        others -= left[kind];
+        left[kind] = 0;
+    }
+    if (*before == ',') /* else kinds are not known: an older file */
+        bytes_append(out, before, "others ", others);
+}
+
+void bench_memory_format(char out[32], const struct bench_question *question,
+                         const struct bench_summary *of)
+{
+    uint64_t bytes = question->clock == BENCH_WALL ? of->peak_bytes : of->plan->memory;
+    *out = 0;
+    if (bytes > 0)
+        table_format_bytes(out, 32, (double)bytes);
 }

@@ -22,6 +22,7 @@ static const char style_of_all[] =
     ".grid{stroke:var(--faint);stroke-width:0.7}"
     ".legend span{margin-right:1em;white-space:nowrap}"
     ".legend i{display:inline-block;width:0.9em;height:0.9em;margin-right:0.4em}"
+    ".made{font-size:12px}"
     "table{border-collapse:collapse;font-size:13px}"
     "td,th{padding:0.15em 0.7em 0.15em 0;text-align:left;vertical-align:top}"
     "td{white-space:nowrap}"
@@ -79,6 +80,15 @@ void page_line(FILE *file, double x1, double y1, double x2, double y2, const cha
 {
     fprintf(file, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" class=\"%s\"/>\n", x1, y1,
             x2, y2, style);
+}
+
+void page_made(FILE *file, const char *label, const char *command)
+{
+    fputs("<p class=\"made\"><b>", file);
+    page_text(file, label);
+    fputs("</b>: <code>", file);
+    page_text(file, command);
+    fputs("</code></p>\n", file);
 }
 
 void page_legend(FILE *file, const char *const *names, int count)

@@ -25,6 +25,9 @@ void page_rect(FILE *file, double x, double y, double width, double height, cons
 
 void page_line(FILE *file, double x1, double y1, double x2, double y2, const char *style);
 
+/* Below a heading: which clock its figures are of, and the command that made them. */
+void page_made(FILE *file, const char *label, const char *command);
+
 /* Names behind patches of page_colours[0], [1] ... */
 void page_legend(FILE *file, const char *const *names, int count);
 

@@ -9,10 +9,27 @@
 #include "page.h"
 #include "report_shown.h"
 
-static bool shown_make(struct shown *out, const struct bench_results *results)
+static int rounds_of(const struct bench_results *results)
+{
+    int most = 0;
+    for (size_t i = 0; i < results->run_count; i++)
+        most = results->runs[i].round > most ? results->runs[i].round : most;
+    return most;
+}
+
+static void shown_free(struct shown *shown)
+{
+    free(shown->of);
+    free(shown->command);
+}
+
+static bool shown_make(struct shown *out, const struct bench_results *results, const char *path)
 {
     *out = (struct shown){.results = results};
-    if (!bench_summarize(&out->of, results))
+    out->command = bench_question_command(&results->question, rounds_of(results), path);
+    if (out->command == NULL)
+        fprintf(stderr, "phasor: out of memory for a page\n");
+    if (out->command == NULL || !bench_summarize(&out->of, results))
         return false;
     for (int i = 0; i < results->cell_count * BENCH_MODE_COUNT; i++) {
         if (out->of[i].plan != NULL)
@@ -22,6 +39,11 @@ static bool shown_make(struct shown *out, const struct bench_results *results)
 }
 
 /* ---- What tables share ----------------------------------------------------------------------- */
+
+void report_put_made(FILE *file, const struct shown *shown)
+{
+    page_made(file, bench_clock_label(&shown->results->question), shown->command);
+}
 
 void report_put_load(FILE *file, const struct shown *shown, int cell)
 {
@@ -66,7 +88,9 @@ static void put_parts(FILE *file, const struct shown *shown)
     int cells = shown->results->cell_count;
     if (!bench_parts_asked(&shown->results->question))
         return;
-    fputs("<h2>What each part is worth</h2>\n<p>How many times as fast with it as without, one on "
+    fputs("<h2>What each part is worth</h2>\n", file);
+    report_put_made(file, shown);
+    fputs("<p>How many times as fast with it as without, one on "
           "top of the other, by medians; the last column is their product, against static TP.</p>\n"
           "<div class=\"wide\"><table><tr><th>model</th><th>load</th>",
           file);
@@ -110,10 +134,11 @@ static void put_against(FILE *file, const struct bench_against *of)
 static void put_row(FILE *file, const struct shown *shown, int cell, enum bench_mode mode)
 {
     const struct bench_summary *of = summary_of(shown, cell, mode);
+    char bytes[BENCH_BYTES_WORDS], memory[32];
     fputs("<tr>", file);
     report_put_load(file, shown, cell);
     fprintf(file, "<td>%s</td><td%s>", bench_mode_names[mode],
-            of->plan == NULL ? " class=\"why\" colspan=\"11\"" : "");
+            of->plan == NULL ? " class=\"why\" colspan=\"14\"" : "");
     if (of->plan == NULL) {
         page_text(file, of->why);
         fputs("</td></tr>\n", file);
@@ -123,7 +148,7 @@ static void put_row(FILE *file, const struct shown *shown, int cell, enum bench_
     fprintf(file, "</td><td class=\"n\">%d%s</td>", of->rounds,
             of->failures > 0 ? " <small>and failures</small>" : "");
     if (of->rounds == 0 && of->why != NULL) {
-        fputs("<td class=\"why\" colspan=\"9\">", file);
+        fputs("<td class=\"why\" colspan=\"12\">", file);
         page_text(file, of->why);
         fputs("</td>", file);
     }
@@ -131,25 +156,57 @@ static void put_row(FILE *file, const struct shown *shown, int cell, enum bench_
         put_seconds(file, of->prefill.median);
         put_seconds(file, of->decode.median);
         put_seconds(file, of->total.median);
-        fprintf(file, "<td class=\"n\">%.1f %%</td><td class=\"n\">%.0f</td>",
-                100 * of->total.spread, of->tokens_per_second);
+        if (of->planning > 0)
+            put_seconds(file, of->planning);
+        else
+            fputs("<td></td>", file);
+        bench_bytes_format(bytes, of);
+        bench_memory_format(memory, &shown->results->question, of);
+        fprintf(file,
+                "<td class=\"n\">%.1f %%</td><td class=\"n\">%.0f</td><td>%s</td>"
+                "<td class=\"n\">%s</td>",
+                100 * of->total.spread, of->tokens_per_second, bytes, memory);
         put_against(file, &of->static_tp);
         put_against(file, &of->static_tp_int4);
     }
     fputs("</tr>\n", file);
 }
 
+/* What stands in parentheses below the rest. */
+static void put_head_words(FILE *file, const char *words, bool is_number)
+{
+    int name = (int)strcspn(words, "(");
+    fprintf(file, "<th%s>%.*s<br><small>%.*s</small></th>", is_number ? " class=\"n\"" : "", name,
+            words, (int)strcspn(words + name + 1, ")"), words + name + 1);
+}
+
+static void put_time_head(FILE *file, const struct shown *shown, const char *name,
+                          enum bench_time time)
+{
+    fprintf(file, "<th class=\"n\">%s<br><small>%s</small></th>", name,
+            bench_time_clock(&shown->results->question, time));
+}
+
 static void put_table(FILE *file, const struct shown *shown)
 {
-    fputs("<h2>Plans and numbers</h2>\n<p>Medians in seconds; the spread is from the first "
+    fputs("<h2>Plans and numbers</h2>\n", file);
+    report_put_made(file, shown);
+    fputs("<p>Medians in seconds; the spread is from the first "
           "quartile to the third. Against static TP, and static TP on INT4: above 1 is faster, ",
           file);
     fputs(bench_interval_words(&shown->results->question), file);
-    fputs(".</p>\n<div "
-          "class=\"wide\"><table><tr><th>model</th><th>load</th><th>mode</th>"
-          "<th>plan</th><th class=\"n\">rounds</th><th class=\"n\">prefill</th><th "
-          "class=\"n\">decode</th><th class=\"n\">total</th><th class=\"n\">spread</th><th "
-          "class=\"n\">tokens/s</th><th class=\"n\">against static TP</th><th></th><th "
+    fputs(".</p>\n<div class=\"wide\"><table><tr><th>model</th><th>load</th><th>mode</th>"
+          "<th>plan</th><th class=\"n\">rounds</th>",
+          file);
+    put_time_head(file, shown, "prefill", BENCH_PREFILL);
+    put_time_head(file, shown, "decode", BENCH_DECODE);
+    put_time_head(file, shown, "total", BENCH_TOTAL);
+    put_head_words(file, bench_planning_words(&shown->results->question), true);
+    fputs("<th class=\"n\">spread</th><th class=\"n\">tokens/s</th>", file);
+    put_head_words(file, bench_bytes_words(&shown->results->question), false);
+    put_head_words(file, bench_memory_words(&shown->results->question), true);
+    fputs("<th "
+          "class=\"n\">against static TP</th><th></th><th "
           "class=\"n\">against it on INT4</th><th></th></tr>\n",
           file);
     for (int i = 0; i < shown->results->cell_count * BENCH_MODE_COUNT; i++) {
@@ -177,6 +234,7 @@ static void put_devices(FILE *file, const struct bench_results *results)
 static void put_head(FILE *file, const struct bench_results *results, const char *path,
                      bool has_trace, bool has_quality)
 {
+    char prompts[BENCH_PROMPTS_BYTES];
     fputs(REPORT_PAGE_HEAD, file);
     put_devices(file, results);
     page_begin(file, ".tiny{font-size:10px;fill:#fff!important;paint-order:stroke;"
@@ -195,14 +253,15 @@ static void put_head(FILE *file, const struct bench_results *results, const char
     page_text(file, results->version);
     fputs(", from ", file);
     page_text(file, results->began);
+    bench_prompts_words(prompts, &results->question);
+    fprintf(file, "; %s", prompts);
     fputs(*results->plans_hash == 0 ? "; not every plan is chosen yet" : "; plans ", file);
     fputs(results->plans_hash, file);
     fputs(", chosen before the first run. This page: <code>phasor report ", file);
     page_text(file, path);
     fputs(has_trace ? " --trace FILE" : "", file);
     fputs(has_quality ? " --quality FILE" : "", file);
-    fputs("</code>; the runs: <code>phasor bench</code>, whose question is the first line of that "
-          "file.</p>\n",
+    fputs("</code>; below each heading stands what made its figures, and by which clock.</p>\n",
           file);
 }
 
@@ -211,7 +270,7 @@ bool report_page_write(FILE *file, const struct bench_results *results, const ch
 {
     struct bench_overalls overalls;
     struct shown shown;
-    bool is_good = shown_make(&shown, results);
+    bool is_good = shown_make(&shown, results, path);
     if (is_good) {
         put_head(file, results, path, trace != NULL, quality != NULL);
         fputs("<ul>\n", file);
@@ -229,6 +288,6 @@ bool report_page_write(FILE *file, const struct bench_results *results, const ch
         put_table(file, &shown);
         fputs("</body></html>\n", file);
     }
-    free(shown.of);
+    shown_free(&shown);
     return is_good;
 }

@@ -17,6 +17,8 @@
 #define PART_COUNT 4
 static const char *const part_names[PART_COUNT] = {"prefill", "between the phases", "decode",
                                                    "the rest: rows, answers, planning"};
+static const enum bench_time part_times[PART_COUNT] = {BENCH_PREFILL, BENCH_BETWEEN, BENCH_DECODE,
+                                                       BENCH_TOTAL};
 /* Of page_colours. */
 static const int part_colours[PART_COUNT] = {0, 5, 1, 7};
 
@@ -164,12 +166,14 @@ static void put_bars(FILE *file, const struct shown *shown, int first, int count
     fputs("</svg></div>\n", file);
 }
 
-static void put_patches(FILE *file)
+/* With the clock that each part is of. */
+static void put_patches(FILE *file, const struct bench_question *question)
 {
     fputs("<p class=\"legend\">", file);
     for (int part = 0; part < PART_COUNT; part++)
-        fprintf(file, "<span><i style=\"background:%s\"></i>%s</span> ",
-                page_colours[part_colours[part]], part_names[part]);
+        fprintf(file, "<span><i style=\"background:%s\"></i>%s (%s)</span> ",
+                page_colours[part_colours[part]], part_names[part],
+                bench_time_clock(question, part_times[part]));
     fputs("</p>\n", file);
 }
 
@@ -177,7 +181,9 @@ void report_put_times(FILE *file, const struct shown *shown)
 {
     const struct bench_results *results = shown->results;
     int sizes = results->question.batch_size_count, model = -1;
-    fputs("<h2>Times beside static tensor parallelism</h2>\n<p>Lower is faster; 1 is static TP's "
+    fputs("<h2>Times beside static tensor parallelism</h2>\n", file);
+    report_put_made(file, shown);
+    fputs("<p>Lower is faster; 1 is static TP's "
           "median of the same load, where it ran. Below each bar how many times as fast as static "
           "TP it is, ",
           file);
@@ -185,7 +191,7 @@ void report_put_times(FILE *file, const struct shown *shown)
     fputs(" as the mark across it. <span class=\"label\">", file);
     page_text(file, bench_clock_sentence(&results->question));
     fputs("</span></p>\n", file);
-    put_patches(file);
+    put_patches(file, &results->question);
     for (int cell = 0; cell + sizes <= results->cell_count; cell += sizes) {
         if (results->cells[cell].model != model) {
             model = results->cells[cell].model;
@@ -309,10 +315,12 @@ void report_put_errors(FILE *file, const struct shown *shown)
     pairs_each(shown, dot_measure, &dots);
     if (!(dots.range.low < dots.range.high))
         return;
+    fprintf(file, "<h2>Predicted and %s</h2>\n", measured);
+    report_put_made(file, shown);
     fprintf(file,
-            "<h2>Predicted and %s</h2>\n<p>Each plan that ran, medians; across %s, up predicted "
+            "<p>Each plan that ran, medians; across %s, up predicted "
             "seconds; the thin lines are 10 %% off.",
-            measured, measured);
+            measured);
     for (int phase = 0; phase < 2; phase++) {
         if (dots.counts[phase] > 0)
             fprintf(file, " %s: %d of %d within 10 %%, off by %.1f %% on the mean.",
@@ -321,8 +329,10 @@ void report_put_errors(FILE *file, const struct shown *shown)
     }
     fputs("</p>\n<p class=\"legend\">", file);
     for (int phase = 0; phase < 2; phase++)
-        fprintf(file, "<span><i style=\"background:%s\"></i>%s</span> ",
-                page_colours[phase == 0 ? 0 : 5], phases[phase]);
+        fprintf(
+            file, "<span><i style=\"background:%s\"></i>%s (%s)</span> ",
+            page_colours[phase == 0 ? 0 : 5], phases[phase],
+            bench_time_clock(&shown->results->question, phase == 0 ? BENCH_PREFILL : BENCH_DECODE));
     fprintf(file, "</p>\n<div class=\"picture\"><svg viewBox=\"0 0 %d %d\">\n", WIDTH,
             DOTS_SIDE + 40);
     put_powers(&dots);

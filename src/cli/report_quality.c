@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench_question.h"
 #include "json_file.h"
 #include "page.h"
 
@@ -131,11 +132,29 @@ static void put_scheme(FILE *file, const json_t *scheme)
     fputs("</tr>\n", file);
 }
 
+static void made_put(FILE *file, const struct report_quality *quality)
+{
+    char *command = NULL;
+    size_t length;
+    FILE *words = open_memstream(&command, &length);
+    if (words == NULL)
+        return;
+    fputs("bench_quantize ", words);
+    bench_word_put(words, json_string_value(json_object_get(quality->root, "model")));
+    fputc(' ', words);
+    bench_word_put(words, quality->path);
+    if (fclose(words) == 0)
+        page_made(file, "computed", command);
+    free(command);
+}
+
 void report_put_quality(FILE *file, const struct report_quality *quality)
 {
     const json_t *root = quality->root, *scheme;
     size_t i;
-    fputs("<h2>What INT4 does to predictions</h2>\n<p>Experts rounded as a backup of each scheme "
+    fputs("<h2>What INT4 does to predictions</h2>\n", file);
+    made_put(file, quality);
+    fputs("<p>Experts rounded as a backup of each scheme "
           "has them, all else as it was, beside native weights in float32: ",
           file);
     page_text(file, json_string_value(json_object_get(root, "model")));

@@ -107,7 +107,9 @@ void report_put_regret(FILE *file, const struct shown *shown)
     }
     if (!have_run || (shown->modes & ~asked) == 0)
         return; /* nobody chose, or there was nothing else to choose */
-    fputs("<h2>What the choice cost</h2>\n<p>Regret: a planned run's time over the least of all "
+    fputs("<h2>What the choice cost</h2>\n", file);
+    report_put_made(file, shown);
+    fputs("<p>Regret: a planned run's time over the least of all "
           "plans that ran with that load, by medians, with its planning. "
           "<code>adaptive-exact</code> beside plans on the checkpoint's own weights "
           "alone.</p>\n<ul>\n",

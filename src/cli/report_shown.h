@@ -9,6 +9,7 @@ struct shown {
     const struct bench_results *results;
     struct bench_summary *of;
     unsigned modes; /* that have a plan anywhere */
+    char *command;  /* that made the results */
 };
 
 static inline const struct bench_summary *summary_of(const struct shown *shown, int cell, int mode)
@@ -26,6 +27,9 @@ static inline long long batch_of(const struct bench_results *results, int cell)
 {
     return results->question.batch_sizes[results->cells[cell].batch_size];
 }
+
+/* Below each heading: which clock its figures are of, and the command that made them. */
+void report_put_made(FILE *file, const struct shown *shown);
 
 /* The first two columns of a table by loads; and a plan with the way to it. */
 void report_put_load(FILE *file, const struct shown *shown, int cell);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench_question.h"
 #include "json_file.h"
 #include "page.h"
 #include "table.h"
@@ -307,20 +308,39 @@ static void axis_put(FILE *file, const struct report_trace *trace, double y)
     page_line(file, x, 2, x, y, "mark");
 }
 
+/* Of the command what the trace knows. */
+static void made_put(FILE *file, const struct report_trace *trace)
+{
+    const json_t *about = json_object_get(trace->root, "otherData");
+    char *command = NULL;
+    size_t length;
+    FILE *words = open_memstream(&command, &length);
+    if (words == NULL)
+        return;
+    fputs("phasor run ", words);
+    bench_word_put(words, table_text(about, "model"));
+    fputs(" -i ROWS -o ANSWERS --devices DEVICES --plan ", words);
+    bench_word_put(words, table_text(about, "plan"));
+    fputs(" --trace ", words);
+    bench_word_put(words, trace->path);
+    if (fclose(words) == 0)
+        page_made(file, "wall", command);
+    free(command);
+}
+
 static void words_put(FILE *file, const struct report_trace *trace)
 {
     const json_t *about = json_object_get(trace->root, "otherData");
-    fputs("<h2>From prefill to decode</h2>\n<p>One run: ", file);
+    fputs("<h2>From prefill to decode</h2>\n", file);
+    made_put(file, trace);
+    fputs("<p>One run: ", file);
     page_text(file, table_text(about, "model"));
     fputs(" under <code>", file);
     page_text(file, table_text(about, "plan"));
     fputs("</code>, its last pass of prefill before the first of decode, which begins at the "
           "line across all rows. A row is a stream, a thread that reads, or what the run as a "
-          "whole does; by the clock, "
-          "from <code>phasor run --trace ",
+          "whole does.</p>\n<p class=\"legend\">",
           file);
-    page_text(file, trace->path);
-    fputs("</code>.</p>\n<p class=\"legend\">", file);
     for (int i = 0; i < KIND_COUNT; i++)
         fprintf(file, "<span><i style=\"background:%s\"></i>%s</span> ",
                 page_colours[kinds[i].colour], kinds[i].words);

@@ -246,6 +246,20 @@ jq -e 'map(select(.mode == "static-tp").reaches_static_tp) | all' out >/dev/null
 short_of 0.991
 has short.md "adaptive: .*; the interval's upper end is below 0.99 in 0 of 4 that have one, the least upper end 0.991" "short of 0.991"
 
+# ---- planning, bytes between ranks and memory stand beside the times
+"${small[@]}" --results runs.jsonl --resume -o json >costs.json 2>err
+jq -e --slurpfile lines runs.jsonl '
+    map(. as $row | [$lines[] | select(.prompt_tokens == $row.prompt_tokens and .batch_size == $row.batch_size)] as $of |
+        [$of[] | select(.kind == "run" and .plan == $row.plan and .way == $row.way)] as $runs |
+        ($of[] | select(.kind == "cell")) as $cell |
+        ($cell.plans[] | select(.modes | index($row.mode))) as $plan |
+        ($runs | max_by(.collective_bytes)) as $most |
+        .collective_bytes == $most.collective_bytes and .collectives == $most.collectives and
+        .peak_bytes == ([$runs[].peak_bytes] | max) and .predicted_memory == $plan.memory and
+        .planning_s == (if ($row.mode | startswith("static")) or .is_static_tp then 0 else $cell.planning_s end)) |
+    length == 36 and all and any' costs.json >/dev/null || fail "costs: not those of the runs"
+jq -e 'map(select(.planning_s > 0)) | length >= 4' costs.json >/dev/null || fail "costs: nobody plans"
+
 # ---- the page
 expect 0 "the table of results" "$phasor" report whole.jsonl
 mv out table.md
@@ -330,6 +344,32 @@ PY
     --plans-only >out 2>err
 ! grep -q "What each part" out || fail "parts: of modes that were not asked for"
 has page.html "phasor report whole.jsonl</code>" "a page"
+# Below each heading the clock and the command, which asks the same question.
+made() { # PAGE RESULTS LABEL
+    python3 - "$1" "$2" "$3" <<'PY' >command || fail "made: $1 does not say by what"
+import html, re, sys
+page = open(sys.argv[1], encoding="utf-8").read()
+made = [(html.unescape(label), html.unescape(command)) for label, command in
+        re.findall(r"</h2>\n<p class=\"made\"><b>(.*?)</b>: <code>(.*?)</code></p>", page)]
+own = {command for label, command in made if label == sys.argv[3]}
+assert len(made) == page.count("<h2>") and len(own) == 1, made
+command = own.pop()
+assert command.startswith("phasor bench ") and command.endswith(f" --results {sys.argv[2]}"), command
+print(command[len("phasor "):-len(sys.argv[2])])
+PY
+    rm -f asked.jsonl
+    eval "$phasor $(sed 's/ DIR / passes /' command) asked.jsonl --plans-only -q" >/dev/null || fail "made: $(cat command)"
+    cmp -s <(head -n 1 asked.jsonl | jq -c .question) <(head -n 1 "$2" | jq -c .question) || fail "made: $1 of another question"
+}
+made page.html whole.jsonl wall
+has table.md "| planning (wall, in the total) | .* | bytes between ranks (the largest kinds) | peak memory of all ranks (since loading) |" "a table"
+has table.md "| static-tp | .*iB: .*attention reduction [0-9.]* .iB.* | [0-9.]* MiB | 1, the same plan" "a table"
+has table.md ", from [-0-9T:Z]*; token ids at random, seed 0; plans" "a table"
+has page.html ", from [-0-9T:Z]*; token ids at random, seed 0; plans" "a page"
+expect 0 "another seed" "${bench[@]}" --scenarios 16/4 --batch-sizes 2 --modes static-tp --plans-only --seed 18446744073709551615
+has out "token ids at random, seed 18446744073709551615; plans" "another seed"
+has page.html "planning <br><small>wall, in the total</small>.*peak memory of all ranks <br><small>since loading</small>" "a page"
+has command " -r 2 " "a page"
 has page.html '<meta name="viewport" content="width=device-width' "a page"
 
 # ---- a table of quality
@@ -343,6 +383,7 @@ for words in "a &lt;model&gt;, 6090 positions, native NLL 2.5000" "<td>group 64<
     "<td class=\"n\">+0.241 %</td>" "<td class=\"n\">95.11 %</td>" "--quality FILE</code>"; do
     has quality.html "$words" "a page with quality"
 done
+has quality.html "<b>computed</b>: <code>bench_quantize 'a &lt;model&gt;' quality.json</code>" "a page with quality"
 expect 2 "quality without a page" "$phasor" report whole.jsonl --quality quality.json
 for key in kind model commit positions native_nll schemes scheme nll_ratio same_top_1; do
     sed "s/\"$key\": [^,}]*/\"$key\": true/" quality.json >odd.json
@@ -360,6 +401,7 @@ printf '{"custom_id":"a","method":"POST","url":"/v1/completions","body":{"prompt
 expect 0 "a trace" "$phasor" run "$model" -i rows.jsonl -o answers.jsonl --devices cpu:2 --plan "dp2|ep2>tp2" \
     --transition reshard --trace trace.json --quiet
 expect 0 "a page with a trace" "$phasor" report whole.jsonl -o traced.html --trace trace.json
+has traced.html "<b>wall</b>: <code>phasor run $model .* --plan 'dp2|ep2&gt;tp2' --trace trace.json</code>" "a page with a trace"
 python3 - traced.html trace.json page.html <<'PY' || fail "a page with a trace: not what was run"
 import json, re, sys, xml.dom.minidom
 page, before = (open(path, encoding="utf-8").read() for path in (sys.argv[1], sys.argv[3]))
@@ -400,11 +442,12 @@ expect 1 "a page of nothing" "$phasor" report nothing.jsonl -o nothing.html
 head -n 6 whole.jsonl >begun.jsonl # no run yet
 expect 0 "a page of plans" "$phasor" report begun.jsonl -o begun.html
 has begun.html "</html>" "a page of plans"
-cp two.json 'two<b>.json'
-expect 0 "markup in names" "$phasor" bench "$model" --devices cpu:2 --box './two<b>.json' --scenarios 16/4 \
+cp two.json "it's two<b>.json"
+expect 0 "markup in names" "$phasor" bench "$model" --devices cpu:2 --box "./it's two<b>.json" --scenarios 16/4 \
     --batch-sizes 2 --plans-only --results names.jsonl
 expect 0 "markup in names" "$phasor" report names.jsonl -o names.html
 has names.html 'two&lt;b&gt;.json' "markup in names"
+made names.html names.jsonl wall
 ! grep -q 'two<b>' names.html || fail "markup in names: it is in the page"
 
 # ---- a box that is not here
@@ -464,7 +507,26 @@ touch then
 expect 0 "modelled again" "${replay[@]}" --scenarios 16/12,24/1 -r 2 --results again.jsonl -o json
 [ -z "$(find passes -newer then)" ] || fail "modelled again: something was recorded"
 cmp -s <(grep '"run"' modelled.jsonl) <(grep '"run"' again.jsonl) || fail "modelled again: other times"
-jq -e 'map(.clock == "modelled" and (has("peak_bytes") | not)) | all' out >/dev/null || fail "modelled again: not said"
+jq -e 'map(.clock == "modelled" and (has("peak_bytes") | not) and .prefill_clock == "replay" and
+    .decode_clock == "modelled" and .total_clock == "modelled") | all' out >/dev/null || fail "modelled again: not said"
+# What was composed of passes is what a batch sends, but for the last rows of a prompt's pass.
+expect 0 "sent by the clock" "${bench[@]}" --scenarios 16/12 --batch-sizes 4 -r 1 --modes static-tp -o json
+jq -e --slurpfile lines modelled.jsonl '.[0] as $wall |
+    [$lines[] | select(.kind == "run" and .plan == "tp2|tp2" and .prompt_tokens == 16)] |
+    length == 2 and (map(([.collectives[]] | add) == .collective_bytes and .peak_bytes == 0 and
+        (.collective_bytes / $wall.collective_bytes - 1 | fabs < 0.01) and
+        (.collectives | keys) == ($wall.collectives | keys) and
+        .collectives["attention reduction"] == $wall.collectives["attention reduction"]) | all)' out >/dev/null ||
+    fail "sent by the clock: not what was composed"
+expect 0 "modelled, the table" "$phasor" report modelled.jsonl
+has out "Z; token ids at random; plans" "modelled, the table"
+has out "| planning (left out) | .* | bytes between ranks (of the passes) | memory of the fullest device (predicted) |" "modelled, the table"
+has out "| prefill (replay) | decode (modelled) | between (predicted) | total (modelled) |" "modelled, the table"
+expect 0 "modelled, the page" "$phasor" report modelled.jsonl -o modelled.html
+made modelled.html modelled.jsonl "modelled (prefill by replay, decode modelled, changes of layout predicted)"
+for words in "prefill (replay)" "decode (modelled)" "between the phases (predicted)" "total<br><small>modelled<"; do
+    has modelled.html "$words" "modelled, the page"
+done
 # Whole batches beside what was composed: the one may take longer than the other here, not ten times.
 python3 "$control" modelled.jsonl --phasor "$phasor" --load 16/12x4 --repeats 2 >out 2>err
 code=$?
@@ -589,6 +651,9 @@ expect 0 "draws, gone on with" "${predict[@]}" -r 40 --results draws-begun.jsonl
 cmp -s <(grep '"run"' draws.jsonl) <(grep '"run"' draws-begun.jsonl) || fail "draws, gone on with: others"
 expect 0 "draws, the page" "$phasor" report draws.jsonl -o draws.html
 has draws.html "with the least and the most of them" "draws, the page"
+has draws.html "Z; the box's numbers at random, seed 0; plans" "draws, the page"
+has draws.html "bytes between ranks <br><small>not counted</small>.*memory of the fullest device <br><small>predicted</small>" "draws, the page"
+made draws.html draws.jsonl predicted
 expect 0 "draws, the table" "$phasor" report draws.jsonl
 python3 - draws.jsonl out draws.html <<'PY' || fail "draws, the worst load: not that of the draws"
 import html, json, re, statistics, sys
