@@ -224,6 +224,9 @@ struct gpu_description {
     int capability;            /* 10 x major + minor */
     uint64_t memory_bytes;     /* that it has, used or not */
     uint64_t memory_left;      /* what a rank of this share would have from memory_get now */
+    int multiprocessors;       /* that it has */
+    int part;                  /* device_cuda_part of a rank of this share, unless opening one
+                                * finds that it cannot be had */
     int driver, runtime;       /* CUDA's versions as it counts them, 13000 for 13.0: the newest that
                                 * the driver knows, and that of this build */
 };

@@ -316,7 +316,8 @@ static enum status box_get(struct calibration *now, struct error *err)
                              .links = engine_devices_links(devices),
                              .log = now->params.log};
     TRY(profile_identity_of(&now->store.identity, devices, box.thread_count, err));
-    return box_open(&now->box, &box, err);
+    TRY(box_open(&now->box, &box, err));
+    return profile_identity_check(&now->store.identity, now->box, err);
 }
 
 /* While something slows the machine down: what was measured is kept, and who stops it is heard. */

@@ -30,7 +30,9 @@ struct profile_identity {
     int threads;                        /* of the host, of all ranks together */
     struct engine_devices devices;      /* the ranks */
     /* Of GPUs; empty where the ranks are the CPU's. */
-    char gpus[PROFILE_GPUS_BYTES]; /* each once: "4 x NVIDIA A100-SXM4-80GB (sm_80)" */
+    char gpus[PROFILE_GPUS_BYTES]; /* each once: "4 x NVIDIA A100-SXM4-80GB (sm_80)"; and what its
+                                    * ranks have of it where it is cut for them: "NVIDIA H200
+                                    * (sm_90, 32 of 132 multiprocessors)" */
     char cuda[PROFILE_NAME_BYTES]; /* its versions: "runtime 13.0, driver 13.0" */
     uint64_t memory_bytes;         /* of the rank with the least: of its GPU, over those on it */
 };
@@ -40,6 +42,8 @@ struct profile_point {
     double spread;   /* from the first quartile to the third, relative to it */
     int64_t repeats; /* samples; 0: nothing was measured here, the ratio is that of neighbours */
 };
+
+struct box;
 
 struct profile_file {
     struct profile_identity identity;
@@ -103,6 +107,11 @@ enum status profile_identity_of(struct profile_identity *out, const struct engin
  * the page cache, and of that for a backup what may be locked. So a plan does not depend on what
  * else runs. */
 void profile_host_take(struct profile *profile);
+
+/* Whether the ranks of a box that was opened are what profile_identity_of has said of these devices
+ * before: a GPU that can be cut may turn out not to give its parts. STATUS_UNSUPPORTED. */
+enum status profile_identity_check(const struct profile_identity *identity, const struct box *box,
+                                   struct error *err) MUST_CHECK;
 
 /* Ranks for each that computes: threads over cores, or ranks over GPUs. */
 double profile_identity_sharing(const struct profile_identity *identity);

@@ -76,22 +76,28 @@ static bool is_first_on_its_gpu(const struct engine_devices *devices, int rank)
     return true;
 }
 
-static void gpu_format(char out[GPU_NAME_BYTES + 16], const struct gpu_description *gpu)
+#define GPU_TEXT_BYTES (GPU_NAME_BYTES + 64)
+
+static void gpu_format(char out[GPU_TEXT_BYTES], const struct gpu_description *gpu)
 {
+    char part[48] = "";
     bool has_name = *gpu->name != 0 && utf8_is_valid(gpu->name, strlen(gpu->name));
-    snprintf(out, GPU_NAME_BYTES + 16, "%s (sm_%d)", has_name ? gpu->name : "GPU", gpu->capability);
+    if (gpu->part > 0)
+        snprintf(part, sizeof part, ", %d of %d multiprocessors", gpu->part, gpu->multiprocessors);
+    snprintf(out, GPU_TEXT_BYTES, "%s (sm_%d%s)", has_name ? gpu->name : "GPU", gpu->capability,
+             part);
 }
 
 /* Alike ones that follow each other. Names that have no room are left out. */
 struct gpu_list {
     char *text; /* of PROFILE_GPUS_BYTES */
-    char last[GPU_NAME_BYTES + 16];
+    char last[GPU_TEXT_BYTES];
     int count;
 };
 
 static void list_end(struct gpu_list *list)
 {
-    char part[GPU_NAME_BYTES + 32];
+    char part[GPU_TEXT_BYTES + 16];
     size_t length = strlen(list->text);
     if (list->count > 1)
         snprintf(part, sizeof part, "%d x %s", list->count, list->last);
@@ -105,7 +111,7 @@ static void list_end(struct gpu_list *list)
 
 static void list_add(struct gpu_list *list, const struct gpu_description *gpu)
 {
-    char text[GPU_NAME_BYTES + 16];
+    char text[GPU_TEXT_BYTES];
     gpu_format(text, gpu);
     if (strcmp(text, list->last) != 0)
         list_end(list);
@@ -120,8 +126,9 @@ static void first_take(struct profile_identity *out, const struct gpu_descriptio
              gpu->runtime % 1000 / 10, gpu->driver / 1000, gpu->driver % 1000 / 10);
 }
 
+/* As they say; or with the parts that the ranks of `box` have of them. */
 static enum status gpus_find(struct profile_identity *out, const struct engine_devices *devices,
-                             struct error *err)
+                             const struct box *box, struct error *err)
 {
     struct gpu_list list = {.text = out->gpus};
     out->memory_bytes = UINT64_MAX;
@@ -132,6 +139,8 @@ static enum status gpus_find(struct profile_identity *out, const struct engine_d
         if (!is_first_on_its_gpu(devices, r))
             continue;
         TRY(device_cuda_describe(&gpu, &share, err));
+        if (box != NULL)
+            gpu.part = device_cuda_part(box_device(box, r));
         uint64_t bytes = gpu.memory_bytes / (uint64_t)share.sharer_count;
         out->memory_bytes = bytes < out->memory_bytes ? bytes : out->memory_bytes;
         list_add(&list, &gpu);
@@ -147,7 +156,22 @@ enum status profile_identity_of(struct profile_identity *out, const struct engin
 {
     profile_identity_here(out, "", devices->rank_count, thread_count);
     out->devices = *devices;
-    return devices->cuda ? gpus_find(out, devices, err) : cpu_kernels(out->kernels, err);
+    return devices->cuda ? gpus_find(out, devices, NULL, err) : cpu_kernels(out->kernels, err);
+}
+
+enum status profile_identity_check(const struct profile_identity *identity, const struct box *box,
+                                   struct error *err)
+{
+    struct profile_identity opened = {.gpus = ""};
+    if (!identity->devices.cuda)
+        return STATUS_OK;
+    TRY(gpus_find(&opened, &identity->devices, box, err));
+    if (strcmp(opened.gpus, identity->gpus) == 0)
+        return STATUS_OK;
+    return error_set(err, STATUS_UNSUPPORTED,
+                     "the ranks were to be on %s, but they are on %s: runs would not take what is "
+                     "measured so for their own; give each rank a GPU of its own",
+                     identity->gpus, opened.gpus);
 }
 
 /* ---- Where it lies --------------------------------------------------------------------------- */

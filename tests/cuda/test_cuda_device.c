@@ -68,6 +68,7 @@ Test(cuda_device, says_what_it_would_be)
     void *held;
     simt_device_count_set(2);
     simt_global_bytes_set((size_t)64 << 20);
+    simt_multiprocessors_set(32);
     cr_assert(simt_capability_set(86));
     cr_assert_eq(device_cuda_create(&beside, &gpu_1, &err), STATUS_OK, "%s", err.message);
     cr_assert_eq(beside->ops->memory_get(beside, &held, (size_t)16 << 20, "a test", &err),
@@ -81,6 +82,8 @@ Test(cuda_device, says_what_it_would_be)
     device_destroy(beside);
     cr_expect_str_eq(found.name, "emulated GPU");
     cr_expect_eq(found.capability, 86);
+    cr_expect_eq(found.multiprocessors, 32);
+    cr_expect_eq(found.part, CUDART_VERSION >= 12050 ? 10 : 0);
     cr_expect_eq(found.memory_bytes, (uint64_t)64 << 20);
     cr_expect_eq(found.driver, CUDART_VERSION);
     cr_expect_eq(found.runtime, CUDART_VERSION);

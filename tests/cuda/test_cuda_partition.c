@@ -38,6 +38,9 @@ Test(cuda_partition, sharers_have_equal_parts)
         for (int index = 0; index < shares[i].sharers; index++) {
             struct cuda_partition partition = partition_get(
                 shares[i].capability, shares[i].multiprocessors, shares[i].sharers, index);
+            int expected = partition.context != NULL ? shares[i].each : 0;
+            struct gpu_share share = {.sharer_count = shares[i].sharers, .sharer_index = index};
+            cr_expect_eq(cuda_partition_expect(&share, shares[i].capability), expected);
             cr_expect_eq(partition.multiprocessors, shares[i].each, "sm_%d, %d over %d: %d",
                          shares[i].capability, shares[i].multiprocessors, shares[i].sharers,
                          partition.multiprocessors);

@@ -4,6 +4,7 @@
 #define cuda_partition_init     absent_partition_init
 #define cuda_partition_deinit   absent_partition_deinit
 #define cuda_partition_stream   absent_partition_stream
+#define cuda_partition_expect   absent_partition_expect
 #include "kernels/cuda/device/cuda_partition.c"
 
 #include <criterion/criterion.h>
@@ -19,8 +20,9 @@ Test(cuda_partition_absent, a_share_is_the_whole)
     unsigned first, count;
     simt_multiprocessors_set(132);
     cr_assert_eq(cudaSetDevice(0), cudaSuccess);
-    cuda_partition_init(&partition, &(struct gpu_share){.sharer_count = 4, .sharer_index = 3}, 90,
-                        132);
+    const struct gpu_share share = {.sharer_count = 4, .sharer_index = 3};
+    cr_expect_eq(cuda_partition_expect(&share, 90), 0);
+    cuda_partition_init(&partition, &share, 90, 132);
     cr_expect_null(partition.context);
     cr_expect_eq(partition.multiprocessors, 132);
     cr_assert_eq(cuda_partition_stream(&partition, &stream, 0), cudaSuccess);

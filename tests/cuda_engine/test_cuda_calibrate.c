@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 #include "cuda_profile.h"
@@ -31,15 +32,21 @@ static bool exists(const char *path)
 
 /* ---- What comes of it ------------------------------------------------------------------------ */
 
+#if CUDART_VERSION >= 12050
+#define PART_OF_2 ", 2 of 4 multiprocessors"
+#else
+#define PART_OF_2 ""
+#endif
+
 static const struct {
     const char *devices, *gpus;
     int collectives; /* tables */
     double sharing;
 } boxes[] = {
     {"cuda:0", "emulated GPU (sm_75)", 0, 1},
-    {"cuda:0x2", "emulated GPU (sm_75)", 4, 2},
+    {"cuda:0x2", "emulated GPU (sm_75" PART_OF_2 ")", 4, 2},
     {"cuda:0-3", "4 x emulated GPU (sm_75)", 12, 1},
-    {"cuda:0x2,1x2", "2 x emulated GPU (sm_75)", 12, 2},
+    {"cuda:0x2,1x2", "2 x emulated GPU (sm_75" PART_OF_2 ")", 12, 2},
 };
 
 static void is_positive(double seconds, const char *what)
@@ -119,6 +126,23 @@ Test(cuda_calibrate, memory_is_that_of_the_gpus)
     simt_global_bytes_set((size_t)32 << 20);
     cr_assert_eq(calibrate_run(&report, &params, &err), STATUS_OK, "%s", err.message);
     gpu_check_nothing_left();
+}
+
+/* What a run without parts would not have, a profile with them does not say, and the reverse. */
+Test(cuda_calibrate, a_profile_with_parts_is_foreign_where_there_are_none)
+{
+#if CUDART_VERSION >= 12050
+    static const struct engine_devices devices = {.rank_count = 2, .cuda = true};
+    struct profile_identity with, without;
+    struct error err;
+    cr_assert_eq(profile_identity_of(&with, &devices, 0, &err), STATUS_OK, "%s", err.message);
+    simt_multiprocessors_set(2); /* too few for two */
+    cr_assert_eq(profile_identity_of(&without, &devices, 0, &err), STATUS_OK, "%s", err.message);
+    cr_expect_str_eq(without.gpus, "emulated GPU (sm_75)");
+    cr_expect_eq(profile_identity_fit(&with, &without, &err), PROFILE_FOREIGN);
+    cr_expect_not_null(strstr(err.message, "2 of 4 multiprocessors"), "%s", err.message);
+    cr_expect_eq(profile_identity_fit(&without, &with, &err), PROFILE_FOREIGN);
+#endif
 }
 
 Test(cuda_calibrate, gpus_that_are_not_there)
@@ -207,6 +231,35 @@ Test(cuda_calibrate, each_call_of_cuda_may_fail)
         printf("%s: %" PRIu64 " calls of CUDA, one in %" PRIu64 "\n", devices[i], n - step, step);
         cr_assert_gt(n, 100);
     }
+}
+
+/* Parts that the driver counts and does not give, or gives and did not count, whichever call of it
+ * fails: nothing is measured. */
+Test(cuda_calibrate, parts_that_are_not_what_was_said)
+{
+#if CUDART_VERSION >= 12050
+    const char *path = tools_path(tools_folder(), "box.json");
+    struct calibrate_params params = cuda_profile_params(path, "cuda:0x2", &least_plan);
+    int refused = 0;
+    bool is_ahead = false;
+    for (int n = 1; !is_ahead; n++) {
+        struct calibrate_report report;
+        struct error err = {.message = ""};
+        simt_green_fail_at((uint64_t)n);
+        enum status status = calibrate_run(&report, &params, &err);
+        is_ahead = simt_green_fail_is_ahead();
+        simt_green_fail_at(0);
+        bool is_refused = strstr(err.message, "the ranks were to be on emulated GPU") != NULL;
+        cr_expect_eq(exists(path), status == STATUS_OK, "at %d", n);
+        cr_expect(!is_ahead || status == STATUS_OK, "%s", err.message);
+        if (status == STATUS_OK)
+            cr_expect_not_null(strstr(report.identity.gpus, PART_OF_2), "at %d", n);
+        refused += is_refused;
+        (void)remove(path);
+        gpu_check_nothing_left();
+    }
+    cr_expect_geq(refused, 3 + 2 * 5, "%d", refused);
+#endif
 }
 
 /* A GPU that breaks in the midst of a kernel says so, on whichever rank it is waited for. */

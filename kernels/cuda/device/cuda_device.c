@@ -300,10 +300,13 @@ enum status device_cuda_describe(struct gpu_description *out, const struct gpu_s
     CUDA_TRY(ordinal, cudaDriverGetVersion(&driver), err);
     CUDA_TRY(ordinal, cudaRuntimeGetVersion(&runtime), err);
     TRY(memory_find(&left, share, err));
+    int capability = 10 * properties.major + properties.minor;
     *out = (struct gpu_description){
-        .capability = 10 * properties.major + properties.minor,
+        .capability = capability,
         .memory_bytes = properties.totalGlobalMem,
         .memory_left = left,
+        .multiprocessors = properties.multiProcessorCount,
+        .part = cuda_partition_expect(share, capability),
         .driver = driver,
         .runtime = runtime,
     };

@@ -95,24 +95,42 @@ static bool parts_find(CUdevResource parts[PEERS_MAX], const struct driver *driv
     return false;
 }
 
+/* The share's own. */
+static bool part_get(CUdevResource *out, CUdevice *device, const struct gpu_share *share,
+                     int capability)
+{
+    CUdevResource all, parts[PEERS_MAX];
+    const struct driver *driver = driver_get();
+    if (driver == NULL || driver->device_get(device, share->ordinal) != CUDA_SUCCESS ||
+        driver->resource_get(*device, &all, CU_DEV_RESOURCE_TYPE_SM) != CUDA_SUCCESS ||
+        !parts_find(parts, driver, &all, share, capability))
+        return false;
+    *out = parts[share->sharer_index];
+    return true;
+}
+
+static int part_size(const struct gpu_share *share, int capability)
+{
+    CUdevice device;
+    CUdevResource own;
+    return part_get(&own, &device, share, capability) ? (int)own.sm.smCount : 0;
+}
+
 static bool context_get(struct cuda_partition *out, const struct gpu_share *share, int capability)
 {
     CUdevice device;
-    CUdevResource all, parts[PEERS_MAX];
+    CUdevResource own;
     CUdevResourceDesc description;
     CUgreenCtx context;
     const struct driver *driver = driver_get();
-    if (driver == NULL || driver->device_get(&device, share->ordinal) != CUDA_SUCCESS ||
-        driver->resource_get(device, &all, CU_DEV_RESOURCE_TYPE_SM) != CUDA_SUCCESS ||
-        !parts_find(parts, driver, &all, share, capability))
+    if (!part_get(&own, &device, share, capability))
         return false;
-    CUdevResource *own = &parts[share->sharer_index];
-    if (driver->describe(&description, own, 1) != CUDA_SUCCESS ||
+    if (driver->describe(&description, &own, 1) != CUDA_SUCCESS ||
         driver->context_create(&context, description, device, CU_GREEN_CTX_DEFAULT_STREAM) !=
             CUDA_SUCCESS)
         return false;
     out->context = context;
-    out->multiprocessors = (int)own->sm.smCount;
+    out->multiprocessors = (int)own.sm.smCount;
     return true;
 }
 
@@ -133,6 +151,12 @@ static cudaError_t context_stream(void *context, cudaStream_t *out, int priority
 }
 
 #else
+
+static int part_size(const struct gpu_share *share, int capability)
+{
+    (void)share, (void)capability;
+    return 0;
+}
 
 static bool context_get(struct cuda_partition *out, const struct gpu_share *share, int capability)
 {
@@ -223,13 +247,24 @@ static bool is_of_use(const struct cuda_partition *partition)
 
 /* ---- A share --------------------------------------------------------------------------------- */
 
+static bool is_to_be_cut(const struct gpu_share *share)
+{
+    ASSERT(share->sharer_index == 0 || share->sharer_index < share->sharer_count);
+    return share->sharer_count > 1 && !share->is_whole && share->sharer_count <= PEERS_MAX;
+}
+
+int cuda_partition_expect(const struct gpu_share *share, int capability)
+{
+    int size = is_to_be_cut(share) ? part_size(share, capability) : 0;
+    (void)cudaGetLastError();
+    return size;
+}
+
 void cuda_partition_init(struct cuda_partition *out, const struct gpu_share *share, int capability,
                          int multiprocessors)
 {
-    ASSERT(share->sharer_index == 0 || share->sharer_index < share->sharer_count);
     *out = (struct cuda_partition){.multiprocessors = multiprocessors};
-    if (share->sharer_count > 1 && !share->is_whole && share->sharer_count <= PEERS_MAX &&
-        context_get(out, share, capability) && !is_of_use(out)) {
+    if (is_to_be_cut(share) && context_get(out, share, capability) && !is_of_use(out)) {
         cuda_partition_deinit(out);
         out->multiprocessors = multiprocessors;
     }

@@ -22,6 +22,10 @@ struct cuda_partition {
 void cuda_partition_init(struct cuda_partition *out, const struct gpu_share *share, int capability,
                          int multiprocessors);
 
+/* How many multiprocessors it would have for itself, as far as the driver says so before one is
+ * opened; 0: its share would be the whole. */
+int cuda_partition_expect(const struct gpu_share *share, int capability);
+
 /* Behind all its streams. */
 void cuda_partition_deinit(struct cuda_partition *partition);
 
