@@ -5,9 +5,12 @@
 
 #include "base/checked.h"
 #include "engine/engine_backup.h"
+#include "engine/generator.h"
 #include "engine/run_limits.h"
 #include "exec/exec.h"
 #include "quant/int4.h"
+
+_Static_assert(PLAN_TAIL_TOKENS == GENERATOR_TAIL, "weights go back when a run lets them");
 
 /* Waves and passes are chosen among powers of two of these. */
 #define WAVE_MOST  256
@@ -64,6 +67,10 @@ static struct plan_known *known_of(struct plan_subject *subject, const struct pl
     known->room = room;
     known->dtype = experts;
     known->experts = weights_expert_bytes(subject->config, &share);
+    share.spare_count++;
+    known->spare = room == PLAN_ROOM_SPARE
+                       ? weights_expert_bytes(subject->config, &share) - known->experts
+                       : 0;
     return known;
 }
 
@@ -128,6 +135,7 @@ static struct plan_memory memory_with(struct plan_subject *subject,
     return (struct plan_memory){
         .weights = resident_bytes(subject, layouts),
         .experts = known->experts,
+        .spare = known->spare,
         .cache = cache,
         .activations =
             activation_bytes(subject, known, pass_tokens,
@@ -246,6 +254,7 @@ enum status plan_subject_init(struct plan_subject *out, const struct plan_subjec
         .passes = out->passes,
         .waves = out->waves,
         .memory_bytes = params->memory_bytes,
+        .spares_are_all_or_one = params->is_budget && params->kv_bytes == 0,
         .memory = memory_of,
         .memory_context = out,
     };

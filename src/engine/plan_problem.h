@@ -18,7 +18,7 @@ struct plan_known {
     struct plan_layouts layouts;
     enum plan_room room;
     enum dtype dtype; /* of the experts */
-    uint64_t experts;
+    uint64_t experts, spare;
     uint64_t activations[PLAN_SIZES_MAX][PLAN_SIZES_MAX]; /* [pass][wave]; 0: not asked about */
 };
 
@@ -51,6 +51,7 @@ struct plan_subject_params {
     bool has_int4_experts; /* as of engine_params; then there is no backup's INT4 */
     uint64_t memory_bytes; /* of each device */
     uint64_t kv_bytes;     /* of it, for the KV cache; 0: what is left */
+    bool is_budget;        /* memory was named, as by --memory */
     struct plan_load load;
     const struct plan_load *mix; /* as of plan_problem; borrowed */
     int mix_count;

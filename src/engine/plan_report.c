@@ -56,6 +56,8 @@ static void put_memory(struct description *to, json_t *row, const struct plan_me
     description_put_int(to, object, "kv_cache", memory->cache);
     description_put_int(to, object, "activations", memory->activations);
     description_put_int(to, object, "total", plan_memory_total(memory));
+    if (memory->spare > 0)
+        description_put_int(to, object, "spare", memory->spare);
 }
 
 static void forbidden(struct text *out, const struct plan_problem *problem)
@@ -121,6 +123,8 @@ static void put_times(struct description *to, json_t *row, const struct plan_tab
                       const struct plan_candidate *candidate)
 {
     description_put_int(to, row, "wave", (uint64_t)candidate->wave);
+    if (candidate->spares > 0)
+        description_put_int(to, row, "spares", (uint64_t)candidate->spares);
     description_put_int(to, row, "pass_tokens", (uint64_t)candidate->pass_tokens);
     description_put(to, row, "prefill_s", json_real(candidate->prefill));
     description_put(to, row, "transition_s", json_real(candidate->transition));

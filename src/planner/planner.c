@@ -209,23 +209,37 @@ static void prefill_take(struct plan_candidate *out, const struct search *search
     }
 }
 
+/* Of the way back, `back` seconds for all layers: what the spares take while the last tokens of a
+ * wave are generated, in steps of `step` seconds. */
+static double tail_hides(const struct search *search, const struct plan_candidate *candidate,
+                         double back, double step)
+{
+    const struct plan_problem *problem = search->problem;
+    int64_t steps = problem->load.output_tokens - 1;
+    double tail = step * (double)(steps < PLAN_TAIL_TOKENS ? steps : PLAN_TAIL_TOKENS);
+    double ahead = back * (double)candidate->spares / (double)problem->shape->moe_layer_count;
+    return candidate->way == PLAN_RESHARD ? 0 : fmin(ahead, tail);
+}
+
 /* What a change costs beyond the passes of each wave: those of the rest hide less. */
 static void change_take(struct plan_candidate *out, const struct search *search, int prefill,
                         int decode, int p, int w)
 {
     const struct plan_problem *problem = search->problem;
     const struct phase_table *phases = &search->phases;
-    double layers = (double)problem->shape->moe_layer_count, changes = 0;
+    double back =
+        (double)problem->shape->moe_layer_count * layer_back(search, prefill, decode, out->way);
+    double last = 0;
     bool is_packed = out->layouts.decode_is_packed;
     struct hiding hiding = {
         .layers = problem->shape->moe_layer_count,
-        .spares = 1,
+        .spares = out->spares,
         .is_beside = out->way != PLAN_RESHARD,
         .layer = layer_seconds(search, prefill, decode, is_packed, out->way),
         .layer_link = layer_link_seconds(search, prefill, decode, out->way),
         .link_sharing = profile_link_sharing(problem->profile),
     };
-    out->transition = 0;
+    out->transition = out->way_back = 0;
     for (int part = 2 * w; part < 2 * w + WAVE_PARTS; part++) {
         if (phases->times[part] == 0)
             continue;
@@ -236,11 +250,12 @@ static void change_take(struct plan_candidate *out, const struct search *search,
         hiding.exchanging = exchange_seconds(&phases->prefill[first].cost);
         hiding.decode_layer = phases->step[second] / (double)problem->shape->layer_count;
         out->transition += phases->times[part] * hiding_exposed(&hiding);
-        changes += phases->times[part];
+        last = back > 0 ? fmax(0, back - tail_hides(search, out, back, phases->step[second])) : 0;
+        out->way_back += phases->times[part] * last;
     }
-    double ways_back = changes - !problem->is_queue;
-    out->way_back =
-        ways_back > 0 ? ways_back * layers * layer_back(search, prefill, decode, out->way) : 0;
+    if (!problem->is_queue)
+        out->way_back =
+            phases->times[2 * w] + phases->times[2 * w + 1] > 1 ? out->way_back - last : 0;
 }
 
 /* Seconds of the batch with one pass size and wave; those of its parts go to `out`. Where nothing
@@ -267,6 +282,35 @@ static int64_t wave_of(const struct plan_problem *problem, int w)
     return problem->waves[w] < all ? problem->waves[w] : all;
 }
 
+/* As src/engine/engine_room.c gives them: more than one where they add no more than an eighth, and
+ * weights with as much again stay below half and leave what runs take. */
+static int64_t spares_of(const struct plan_problem *problem, const struct plan_memory *memory)
+{
+    uint64_t there = problem->memory_bytes, weights = memory->weights + memory->experts;
+    uint64_t all = plan_memory_total(memory), layers = (uint64_t)problem->shape->moe_layer_count;
+    if (memory->spare == 0 || weights >= there / 2 || all >= there)
+        return 1;
+    uint64_t more = there / 8 / memory->spare;
+    uint64_t in_half = (there / 2 - weights) / (2 * memory->spare);
+    uint64_t beside = (there - all) / (2 * memory->spare);
+    more = more < in_half ? more : in_half;
+    more = more < beside ? more : beside;
+    if (more + 1 >= layers)
+        return (int64_t)layers;
+    return problem->spares_are_all_or_one ? 1 : 1 + (int64_t)more;
+}
+
+/* Redistribution goes layer by layer, whatever room there is. */
+static void spares_take(struct plan_candidate *candidate, const struct plan_problem *problem)
+{
+    bool has_spares = plan_way_room(candidate->way) == PLAN_ROOM_SPARE;
+    candidate->spares = !has_spares                      ? 0
+                        : candidate->way == PLAN_RESHARD ? 1
+                                                         : spares_of(problem, &candidate->memory);
+    if (candidate->spares > 1)
+        candidate->memory.experts += (uint64_t)(candidate->spares - 1) * candidate->memory.spare;
+}
+
 static bool fits(struct plan_candidate *candidate, const struct search *search, int p, int w)
 {
     const struct plan_problem *problem = search->problem;
@@ -275,6 +319,7 @@ static bool fits(struct plan_candidate *candidate, const struct search *search, 
                                         plan_way_room(candidate->way), problem->passes[p], wave);
     candidate->pass_tokens = problem->passes[p];
     candidate->wave = wave;
+    spares_take(candidate, problem);
     return plan_memory_total(&candidate->memory) <= problem->memory_bytes;
 }
 

@@ -60,13 +60,16 @@ enum plan_room plan_way_room(enum plan_way way);
 struct plan_memory {
     uint64_t weights; /* but for the routed experts */
     uint64_t experts; /* with spare slots */
-    uint64_t cache, activations, staging;
+    uint64_t cache, activations;
+    uint64_t spare; /* of one more slot of experts; not in the total */
 };
+
+/* Tokens that a wave's last sequence still has to generate when weights begin to go back. */
+#define PLAN_TAIL_TOKENS 32
 
 static inline uint64_t plan_memory_total(const struct plan_memory *memory)
 {
-    return memory->weights + memory->experts + memory->cache + memory->activations +
-           memory->staging;
+    return memory->weights + memory->experts + memory->cache + memory->activations;
 }
 
 struct plan_problem {
@@ -89,7 +92,8 @@ struct plan_problem {
     const int64_t *passes; /* [pass_count]: tokens of a pass that may be chosen */
     const int64_t *waves;  /* [wave_count]: sequences together that may be chosen */
     int pass_count, wave_count;
-    uint64_t memory_bytes; /* of each rank */
+    uint64_t memory_bytes;      /* of each rank */
+    bool spares_are_all_or_one; /* else as many as have room */
     /* A pure function: what the fullest rank takes with so many tokens a pass and sequences at a
      * time, each of prompt and output tokens. */
     struct plan_memory (*memory)(void *context, const struct plan_layouts *layouts,
@@ -114,6 +118,7 @@ struct plan_candidate {
     unsigned stays; /* of each part (plan_table_add) a bit: its waves decode as prefill has
                      * the experts */
     int64_t pass_tokens, wave; /* the best of those that fit; where it is too large the least */
+    int64_t spares; /* of PLAN_ROOM_SPARE: slots that layers are written to ahead; else 0 */
     /* Seconds of the whole batch. */
     double prefill, transition, decode, way_back;
     struct pass_cost prefill_cost, decode_cost; /* the same, by parts */

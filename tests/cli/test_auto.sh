@@ -199,7 +199,7 @@ answers flow | cmp -s - file.answers || fail "no waves: other answers"
 [ "$(first_done file 1)" = "r1 " ] || fail "a plan that is named: not in the order of the file"
 # A backup that is checked, and a disk that is read, so slowly that a change of layout is worth it for long
 # answers alone: the backup itself may be in memory.
-"$example" slow.json 2 bytes=1e8 disk=1e7 check=5e6
+"$example" slow.json 2 bytes=1e8 disk=3e6 check=1.5e6
 mixed 30 240 20 >seven # whose wave would have room for one of the others
 slow=("${unplanned[@]}" --profile slow.json -i seven --transition upload)
 expect 0 "some stay" "${slow[@]}" -o stay --summary-file stay.json

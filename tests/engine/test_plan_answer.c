@@ -128,7 +128,7 @@ Test(plan_answer, short_answers_stay_where_a_change_is_dear, .init = open_subjec
      .fini = close_subject)
 {
     const struct plan_load loads[] = {PLAN_LOAD(24, 8, 20), PLAN_LOAD(8, 8, 240)};
-    file.profile.disk_read = 1e7;
+    file.profile.disk_read = 3e6;
     subject.allows_int4 = true;
     way = PLAN_UPLOAD;
     struct plan_answer all = ask(loads, 2);

@@ -16,8 +16,10 @@ static struct plan_memory memory_of(void *context, const struct plan_layouts *la
         .cache = (uint64_t)(sequences * tokens / layouts->of[0].attention.dp),
         .activations = (uint64_t)pass_tokens,
     };
-    if (room == PLAN_ROOM_SPARE)
-        memory.experts += test->expert_bytes / (uint64_t)test->shape.layer_count;
+    if (room == PLAN_ROOM_SPARE) {
+        memory.spare = test->expert_bytes / (uint64_t)test->shape.layer_count;
+        memory.experts += memory.spare;
+    }
     if (room == PLAN_ROOM_BOTH)
         memory.experts += layouts->decode_is_packed ? packed : test->expert_bytes;
     return memory;

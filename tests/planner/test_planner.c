@@ -529,6 +529,74 @@ Test(planner, a_static_plan_has_no_transition_and_a_queue_pays_the_way_back)
     plan_table_deinit(&table);
 }
 
+/* Experts of 32 layers take 32000 bytes, a spare slot 1000; all else about 9 of 1000. */
+static const struct {
+    uint64_t memory;
+    bool all_or_one;
+    int64_t spares;
+} rooms[] = {
+    {45000, false, 1},   /* experts are more than half of it */
+    {66600, false, 1},   /* half of it has no room for twice a slot */
+    {70600, false, 2},   /* and here it has */
+    {70600, true, 1},    /* but not for all */
+    {100000, false, 9},  /* as much again stays below half */
+    {160000, false, 21}, /* an eighth */
+    {400000, false, 32}, /* each layer's */
+    {400000, true, 32},
+};
+
+Test(planner, layers_are_written_ahead_where_there_is_room)
+{
+    struct test_problem test;
+    for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) {
+        struct plan_table table;
+        problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                       &(struct simple_box){4, 1e14, 1e12, 1e10, 1e-5});
+        test.expert_bytes = 32000;
+        test.problem.load = (struct plan_load)PLAN_LOAD(8, 500, 12);
+        test.problem.memory_bytes = rooms[i].memory;
+        test.problem.spares_are_all_or_one = rooms[i].all_or_one;
+        table_find(&table, &test);
+        const struct plan_candidate *reload = candidate_of(&table, "tp4|ep4>tp4", PLAN_RELOAD);
+        const struct plan_candidate *reshard = candidate_of(&table, "tp4|ep4>tp4", PLAN_RESHARD);
+        cr_expect_eq(reload->spares, rooms[i].spares, "room %zu: %lld", i,
+                     (long long)reload->spares);
+        cr_expect_eq(reload->memory.experts, 32000 + 1000 * (uint64_t)rooms[i].spares);
+        cr_expect_eq(reshard->spares, 1);
+        cr_expect_eq(candidate_of(&table, "tp4|ep4>tp4", PLAN_KEEP)->spares, 0);
+        plan_table_deinit(&table);
+    }
+}
+
+/* A reload of all bytes, the way back, in 32 layers; the spares take theirs while the last 32
+ * tokens are generated, or as many as there are. */
+Test(planner, the_last_tokens_hide_the_way_back_as_far_as_there_are_spares)
+{
+    struct test_problem test;
+    struct plan_table table;
+    double back[3];
+    static const int64_t outputs[] = {1, 12, 400};
+    for (int i = 0; i < 3; i++) {
+        problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                       &(struct simple_box){4, 1e14, 1e12, 1e10, 1e-5});
+        test.expert_bytes = 32000;
+        test.problem.memory_bytes = 400000;
+        test.problem.is_queue = true;
+        test.problem.load = (struct plan_load)PLAN_LOAD(8, 500, outputs[i]);
+        table_find(&table, &test);
+        back[i] = candidate_of(&table, "tp4|ep4>tp4", PLAN_RELOAD)->way_back;
+        const struct plan_candidate *fixed = candidate_of(&table, "tp4|tp4", PLAN_NONE);
+        int64_t steps = outputs[i] - 1;
+        double step = steps > 0 ? fixed->decode / (double)steps : 0;
+        double tail = step * (double)(steps < 32 ? steps : 32);
+        cr_expect_float_eq((back[i] + tail) / back[0], 1, 1e-3, "%lld tokens: %g of %g, tail %g",
+                           (long long)outputs[i], back[i], back[0], tail);
+        cr_expect_float_eq(candidate_of(&table, "tp4|ep4>tp4", PLAN_RESHARD)->way_back,
+                           32 * 6.0 * 14336 / 4 * 4096 * 3 * 2 / 1e10, 0.01);
+        plan_table_deinit(&table);
+    }
+}
+
 /* ---- Waves ----------------------------------------------------------------------------------- */
 
 static void table_of(struct plan_table *table, struct test_problem *test, int64_t sequences)
