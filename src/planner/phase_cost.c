@@ -73,6 +73,13 @@ static double mean_seen(const struct prompt *prompt, double most, double window)
     return whole + prompt->share * (rest - whole);
 }
 
+/* Sequences of the group that has most, over the mean: some have one more than others. */
+static double fullest_of(int64_t wave, const struct layout *layout)
+{
+    int groups = layout->attention.dp;
+    return (double)(ceil_div(wave, groups) * groups) / (double)wave;
+}
+
 /* ---- Prefill --------------------------------------------------------------------------------- */
 
 /* Pairs of positions that attention sees, over the rows of all prompts. */
@@ -92,14 +99,17 @@ static double pairs_of_row(const struct plan_problem *problem, const struct layo
     return pairs / rows;
 }
 
-/* Some of the rows of a wave's prompts. Of their pairs and final rows each row has its even share;
- * a prompt that is cut reads what stands before each piece again. */
+/* Some of the rows of a wave's prompts: `rows` if all groups had as many as the fullest. Of their
+ * pairs and final rows each row has its even share; a prompt that is cut reads what stands before
+ * each piece again. */
 static struct pass_shape prefill_pass(const struct plan_problem *problem,
                                       const struct layout *layout, int64_t wave, double rows)
 {
     struct prompt prompt = prompt_of(&problem->load, layout, wave);
     double computed = prompt_computed(&prompt), piece = rows / layout->attention.dp;
+    double fullest = fullest_of(wave, layout);
     int64_t window = problem->shape->sliding_window;
+    rows /= fullest;
     return (struct pass_shape){
         .form = FORM_OWNED,
         .rows = rows,
@@ -108,31 +118,27 @@ static struct pass_shape prefill_pass(const struct plan_problem *problem,
         .sliding_pairs = rows * pairs_of_row(problem, layout, wave, window),
         .sliding_seen = rows * mean_seen(&prompt, piece, (double)window) / computed,
         .logit_rows = rows / computed,
+        .fullest = fullest,
     };
 }
 
-/* The groups have as many sequences as any, so that passes are as many as the fullest needs. */
-static int64_t padded(int64_t wave, const struct layout *layout)
-{
-    return ceil_div(wave, layout->attention.dp) * layout->attention.dp;
-}
-
+/* Passes are as many as the fullest group needs, which has its share of their tokens. */
 struct prefill_cost plan_prefill_cost(const struct plan_problem *problem,
                                       const struct layout *layout, int64_t pass_tokens,
                                       int64_t wave)
 {
     struct prefill_cost prefill = {0};
-    int64_t sequences = padded(wave, layout);
-    struct prompt prompt = prompt_of(&problem->load, layout, sequences);
-    int64_t all = (int64_t)ceil((double)sequences * prompt_computed(&prompt));
+    struct prompt prompt = prompt_of(&problem->load, layout, wave);
+    double rows = (double)wave * fullest_of(wave, layout) * prompt_computed(&prompt);
+    int64_t all = (int64_t)ceil(rows - 1e-6);
     int64_t whole = (all - 1) / pass_tokens; /* passes before the last */
     struct pass_shape last =
-        prefill_pass(problem, layout, sequences, (double)(all - whole * pass_tokens));
+        prefill_pass(problem, layout, wave, (double)(all - whole * pass_tokens));
     struct pass_cost cost = cost_of(problem, layout, &last, false);
     prefill.last_pass = pass_cost_total(&cost);
     pass_cost_add(&prefill.cost, &cost, 1);
     if (whole > 0) {
-        struct pass_shape pass = prefill_pass(problem, layout, sequences, (double)pass_tokens);
+        struct pass_shape pass = prefill_pass(problem, layout, wave, (double)pass_tokens);
         cost = cost_of(problem, layout, &pass, false);
         pass_cost_add(&prefill.cost, &cost, (double)whole);
     }
@@ -144,7 +150,7 @@ struct prefill_cost plan_prefill_cost(const struct plan_problem *problem,
 static struct pass_shape decode_pass(const struct plan_problem *problem,
                                      const struct layout *layout, int64_t wave, double context)
 {
-    double rows = (double)padded(wave, layout), window = (double)problem->shape->sliding_window;
+    double rows = (double)wave, window = (double)problem->shape->sliding_window;
     double sees = window > 0 ? fmin(context, window) : context;
     return (struct pass_shape){
         .form = layout->attention.dp == 1 ? FORM_REPLICATED : FORM_GATHERED,
@@ -154,6 +160,7 @@ static struct pass_shape decode_pass(const struct plan_problem *problem,
         .sliding_pairs = rows * sees,
         .sliding_seen = rows * sees,
         .logit_rows = rows,
+        .fullest = fullest_of(wave, layout),
     };
 }
 
