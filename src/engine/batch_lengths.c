@@ -167,9 +167,11 @@ static enum status prompt_add(struct plan_cell *row, bool *runs, struct look *lo
     int64_t left = look->params->context_max - prompt;
     *runs = prompt > 0 && left >= least;
     if (status == STATUS_OK && *runs) {
+        double answer = (double)answer_count(request, left);
         row->sequences += (double)request->n;
         row->prompt_tokens += (double)(request->n * prompt);
-        row->output_tokens += (double)request->n * (double)answer_count(request, left);
+        row->output_tokens += (double)request->n * answer;
+        row->output_squares += (double)request->n * answer * answer;
         status = prompt_share(row, look, request, prompt, &ids, err);
     }
     token_list_deinit(&ids);

@@ -10,7 +10,9 @@ struct stages {
     const struct cost_types *types;
     const struct routing *routing;
     const struct pass_shape *pass;
-    double own, group; /* rows of a rank, and of its attention group */
+    double fullest;    /* at least 1 */
+    double own, group; /* rows of a rank of the fullest attention group, and of that group */
+    double even;       /* rows of a rank, if all had as many */
     double row_bytes;
     struct pass_cost cost;
 };
@@ -83,14 +85,15 @@ static void exchange(struct stages *stages, enum traffic kind, double layers, en
 
 /* ---- Attention: stages 1 to 3 ---------------------------------------------------------------- */
 
-/* Pairs and tokens of all groups, of which each has as many. More than can be counted, of a wave
- * that no memory holds, is as good as the most. */
+/* Pairs and tokens of all groups, of which the fullest has its share. More than can be counted, of
+ * a wave that no memory holds, is as good as the most. */
 static double attention_seconds(const struct stages *stages, double pairs, double seen)
 {
     const struct model_shape *shape = stages->shape;
     const struct layout *layout = stages->layout;
     int64_t heads = layout_heads(layout, shape, 0).count;
-    double most = 0x1p56 / (double)(heads * shape->head_dim), groups = layout->attention.dp;
+    double most = 0x1p56 / (double)(heads * shape->head_dim),
+           groups = layout->attention.dp / stages->fullest;
     return work_seconds(
         stages,
         (struct work_shape){.kind = WORK_ATTENTION,
@@ -139,19 +142,19 @@ static bool sends_apart(const struct stages *stages)
 }
 
 /* Copies of its own rows that a rank sends to groups, its own group among them. */
-static double sent_rows(const struct stages *stages)
+static double sent_rows(const struct stages *stages, double own)
 {
     int ep = stages->layout->experts.ep;
-    return stages->own * routing_group_chance(stages->shape, ep) * ep;
+    return own * routing_group_chance(stages->shape, ep) * ep;
 }
 
 /* Rows that the experts of the fullest group have before them. */
 static double received_rows(const struct stages *stages, double imbalance)
 {
-    return sends_apart(stages)
-               ? fmin(sent_rows(stages) * imbalance, stages->own * stages->layout->experts.ep) *
-                     stages->layout->experts.tp
-               : stages->pass->rows;
+    return sends_apart(stages) ? fmin(sent_rows(stages, stages->even) * imbalance,
+                                      stages->even * stages->layout->experts.ep) *
+                                     stages->layout->experts.tp
+                               : stages->pass->rows;
 }
 
 /* Rows go to the groups and come back: an all-to-all among the ranks that hold the same slices. */
@@ -160,16 +163,16 @@ static void experts_owned(struct stages *stages, double layers, double imbalance
     const struct model_shape *shape = stages->shape;
     int tp = stages->layout->experts.tp, ep = stages->layout->experts.ep;
     double choice_bytes = CHOICE_BYTES * (double)shape->expert_top_k;
-    double received = stages->own; /* rows of a rank, before its group gathers them */
+    double received = stages->even; /* rows of a rank, before its group gathers them */
     if (ep > 1) {
         received = received_rows(stages, imbalance) / tp;
-        double leave = received / ep * (ep - 1);
+        double leave = fmax(received, sent_rows(stages, stages->own)) / ep * (ep - 1);
         exchange(stages, TRAFFIC_COUNTS, layers, GROUP_ALL_GATHER, stages->layout->rank_count,
                  false, 4.0 * ep * (stages->layout->rank_count - 1));
         exchange(stages, TRAFFIC_CHOICES, layers, GROUP_ALL_TO_ALL, ep, tp > 1,
                  leave * choice_bytes);
         add(stages, COST_EXCHANGE + TRAFFIC_DISPATCH, layers, /* gathered one behind another */
-            moves_seconds(stages, sent_rows(stages), shape->hidden_dim, 2));
+            moves_seconds(stages, sent_rows(stages, stages->own), shape->hidden_dim, 2));
         exchange(stages, TRAFFIC_DISPATCH, layers, GROUP_ALL_TO_ALL, ep, tp > 1,
                  leave * stages->row_bytes);
         exchange(stages, TRAFFIC_COMBINE, layers, GROUP_ALL_TO_ALL, ep, tp > 1,
@@ -221,7 +224,8 @@ static double sums_seconds(const struct stages *stages, double pairs, double imb
     double received = received_rows(stages, imbalance);
     double seconds = moves_seconds(stages, received, hidden, 1 + pairs / received);
     if (sends_apart(stages))
-        seconds += moves_seconds(stages, stages->own, hidden, 1 + sent_rows(stages) / stages->own);
+        seconds += moves_seconds(stages, stages->own, hidden,
+                                 1 + sent_rows(stages, stages->own) / stages->own);
     return seconds;
 }
 
@@ -310,6 +314,7 @@ struct pass_cost pass_cost(const struct profile *profile, const struct model_sha
                            const struct layout *layout, const struct cost_types *types,
                            const struct routing *routing, const struct pass_shape *pass)
 {
+    double fullest = fmax(pass->fullest, 1);
     struct stages stages = {
         .profile = profile,
         .shape = shape,
@@ -317,8 +322,11 @@ struct pass_cost pass_cost(const struct profile *profile, const struct model_sha
         .types = types,
         .routing = routing,
         .pass = pass,
-        .group = pass->rows / layout->attention.dp,
-        .own = pass->form == FORM_REPLICATED ? pass->rows : pass->rows / layout->rank_count,
+        .fullest = fullest,
+        .group = fullest * pass->rows / layout->attention.dp,
+        .own =
+            pass->form == FORM_REPLICATED ? pass->rows : fullest * pass->rows / layout->rank_count,
+        .even = pass->rows / layout->rank_count,
         .row_bytes = ACTIVATION_BYTES * (double)round_up(shape->hidden_dim, PACK_BLOCK),
     };
     ASSERT(pass->form != FORM_REPLICATED || layout->attention.dp == 1);

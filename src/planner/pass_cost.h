@@ -17,6 +17,7 @@ struct pass_shape {
     double seen;  /* tokens of the cache that attention reads, likewise */
     double sliding_pairs, sliding_seen; /* the same in layers with a sliding window */
     double logit_rows;                  /* tokens whose logits are wanted */
+    double fullest; /* rows of the group that has most, over the mean; 0: all have as many */
 };
 
 /* The numbers of weights and cache. */

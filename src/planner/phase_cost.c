@@ -73,6 +73,13 @@ static double mean_seen(const struct prompt *prompt, double most, double window)
     return whole + prompt->share * (rest - whole);
 }
 
+/* Sequences of the group that has most, over the mean: some have one more than others. */
+static double fullest_of(int64_t wave, const struct layout *layout)
+{
+    int groups = layout->attention.dp;
+    return (double)(ceil_div(wave, groups) * groups) / (double)wave;
+}
+
 /* ---- Prefill --------------------------------------------------------------------------------- */
 
 /* Pairs of positions that attention sees, over the rows of all prompts. */
@@ -92,51 +99,89 @@ static double pairs_of_row(const struct plan_problem *problem, const struct layo
     return pairs / rows;
 }
 
-/* Some of the rows of a wave's prompts. Of their pairs and final rows each row has its even share;
- * a prompt that is cut reads what stands before each piece again. */
+/* Some of the rows of a wave's prompts: `rows` if all groups had as many as the fullest. Of their
+ * pairs and final rows each row has its even share; a prompt that is cut reads what stands before
+ * each piece again. */
 static struct pass_shape prefill_pass(const struct plan_problem *problem,
-                                      const struct layout *layout, int64_t wave, double rows)
+                                      const struct layout *layout, int64_t together, int64_t wave,
+                                      double rows)
 {
-    struct prompt prompt = prompt_of(&problem->load, layout, wave);
+    struct prompt prompt = prompt_of(&problem->load, layout, together);
     double computed = prompt_computed(&prompt), piece = rows / layout->attention.dp;
+    double fullest = fullest_of(wave, layout);
     int64_t window = problem->shape->sliding_window;
+    rows /= fullest;
     return (struct pass_shape){
         .form = FORM_OWNED,
         .rows = rows,
-        .pairs = rows * pairs_of_row(problem, layout, wave, 0),
+        .pairs = rows * pairs_of_row(problem, layout, together, 0),
         .seen = rows * mean_seen(&prompt, piece, 0) / computed,
-        .sliding_pairs = rows * pairs_of_row(problem, layout, wave, window),
+        .sliding_pairs = rows * pairs_of_row(problem, layout, together, window),
         .sliding_seen = rows * mean_seen(&prompt, piece, (double)window) / computed,
         .logit_rows = rows / computed,
+        .fullest = fullest,
     };
 }
 
-/* The groups have as many sequences as any, so that passes are as many as the fullest needs. */
-static int64_t padded(int64_t wave, const struct layout *layout)
+/* Of `wave` sequences that come at once, to be `together` with others. Passes are as many as the
+ * fullest group needs, which has its share of their tokens. */
+static struct prefill_cost prefill_cost_of(const struct plan_problem *problem,
+                                           const struct layout *layout, int64_t pass_tokens,
+                                           int64_t together, int64_t wave)
 {
-    return ceil_div(wave, layout->attention.dp) * layout->attention.dp;
+    struct prefill_cost prefill = {0};
+    struct prompt prompt = prompt_of(&problem->load, layout, together);
+    double rows = (double)wave * fullest_of(wave, layout) * prompt_computed(&prompt);
+    int64_t all = (int64_t)ceil(rows - 1e-6);
+    int64_t whole = (all - 1) / pass_tokens; /* passes before the last */
+    struct pass_shape last =
+        prefill_pass(problem, layout, together, wave, (double)(all - whole * pass_tokens));
+    struct pass_cost cost = cost_of(problem, layout, &last, false);
+    prefill.last_pass = pass_cost_total(&cost);
+    pass_cost_add(&prefill.cost, &cost, 1);
+    if (whole > 0) {
+        struct pass_shape pass = prefill_pass(problem, layout, together, wave, (double)pass_tokens);
+        cost = cost_of(problem, layout, &pass, false);
+        pass_cost_add(&prefill.cost, &cost, (double)whole);
+    }
+    return prefill;
 }
 
 struct prefill_cost plan_prefill_cost(const struct plan_problem *problem,
                                       const struct layout *layout, int64_t pass_tokens,
                                       int64_t wave)
 {
-    struct prefill_cost prefill = {0};
-    int64_t sequences = padded(wave, layout);
-    struct prompt prompt = prompt_of(&problem->load, layout, sequences);
-    int64_t all = (int64_t)ceil((double)sequences * prompt_computed(&prompt));
-    int64_t whole = (all - 1) / pass_tokens; /* passes before the last */
-    struct pass_shape last =
-        prefill_pass(problem, layout, sequences, (double)(all - whole * pass_tokens));
-    struct pass_cost cost = cost_of(problem, layout, &last, false);
-    prefill.last_pass = pass_cost_total(&cost);
-    pass_cost_add(&prefill.cost, &cost, 1);
-    if (whole > 0) {
-        struct pass_shape pass = prefill_pass(problem, layout, sequences, (double)pass_tokens);
-        cost = cost_of(problem, layout, &pass, false);
-        pass_cost_add(&prefill.cost, &cost, (double)whole);
+    return prefill_cost_of(problem, layout, pass_tokens, wave, wave);
+}
+
+static const struct plan_load *loads_of(const struct plan_problem *problem, int *count)
+{
+    *count = problem->mix_count > 0 ? problem->mix_count : 1;
+    return problem->mix_count > 0 ? problem->mix : &problem->load;
+}
+
+/* Where all that are there end together, those who come are a wave, and the last of them the rest.
+ */
+struct pass_cost plan_refilled_prefill_cost(const struct plan_problem *problem,
+                                            const struct layout *layout, int64_t pass_tokens,
+                                            int64_t wave)
+{
+    int count;
+    const struct plan_load *loads = loads_of(problem, &count);
+    double come = fmax(round(turns_together(loads, count, wave)), 1);
+    struct prefill_cost cost = plan_prefill_cost(problem, layout, pass_tokens, wave);
+    int64_t all = problem->load.sequences, left = all > wave ? all - wave : 0;
+    struct pass_cost sum = cost.cost;
+    int64_t at_once = come < (double)wave ? (int64_t)come : wave;
+    if (left / at_once > 0) {
+        cost = prefill_cost_of(problem, layout, pass_tokens, wave, at_once);
+        pass_cost_add(&sum, &cost.cost, (double)(left / at_once));
     }
-    return prefill;
+    if (left % at_once > 0) {
+        cost = prefill_cost_of(problem, layout, pass_tokens, wave, left % at_once);
+        pass_cost_add(&sum, &cost.cost, 1);
+    }
+    return sum;
 }
 
 /* ---- Decode ---------------------------------------------------------------------------------- */
@@ -144,7 +189,7 @@ struct prefill_cost plan_prefill_cost(const struct plan_problem *problem,
 static struct pass_shape decode_pass(const struct plan_problem *problem,
                                      const struct layout *layout, int64_t wave, double context)
 {
-    double rows = (double)padded(wave, layout), window = (double)problem->shape->sliding_window;
+    double rows = (double)wave, window = (double)problem->shape->sliding_window;
     double sees = window > 0 ? fmin(context, window) : context;
     return (struct pass_shape){
         .form = layout->attention.dp == 1 ? FORM_REPLICATED : FORM_GATHERED,
@@ -154,6 +199,7 @@ static struct pass_shape decode_pass(const struct plan_problem *problem,
         .sliding_pairs = rows * sees,
         .sliding_seen = rows * sees,
         .logit_rows = rows,
+        .fullest = fullest_of(wave, layout),
     };
 }
 
@@ -229,11 +275,11 @@ struct pass_cost plan_refilled_decode_cost(const struct plan_problem *problem,
                                            const struct layout *layout, bool is_packed,
                                            int64_t wave)
 {
-    const struct plan_load *load = problem->mix_count > 0 ? problem->mix : &problem->load;
-    int count = problem->mix_count > 0 ? problem->mix_count : 1;
+    int count;
+    const struct plan_load *loads = loads_of(problem, &count);
     struct pass_cost sum = {{0}};
     struct turns turns;
-    turns_take(&turns, load, count, wave);
+    turns_take(&turns, loads, count, wave);
     if (turns.full_steps > 0) {
         struct pass_cost all = plan_decode_cost(problem, layout, is_packed, wave);
         pass_cost_add(&sum, &all,

@@ -21,6 +21,7 @@ void plan_cell_add(struct plan_cell *to, const struct plan_cell *more)
     to->sequences += more->sequences;
     to->prompt_tokens += more->prompt_tokens;
     to->output_tokens += more->output_tokens;
+    to->output_squares += more->output_squares;
     to->found_tokens += more->found_tokens;
     to->lent_tokens += more->lent_tokens;
 }
@@ -37,6 +38,12 @@ static struct plan_shared shared_of(const struct plan_cell *sum)
     };
 }
 
+static double deviation_of(const struct plan_cell *sum)
+{
+    double mean = sum->output_tokens / sum->sequences;
+    return sqrt(fmax(sum->output_squares / sum->sequences - mean * mean, 0));
+}
+
 /* A sequence has at least a token of each kind, and both are no longer than the context. */
 struct plan_load plan_cell_load(const struct plan_cell *sum, double sequences, int64_t context_max)
 {
@@ -47,6 +54,7 @@ struct plan_load plan_cell_load(const struct plan_cell *sum, double sequences, i
         .sequences = (int64_t)fmax(1, floor(sequences + 0.5)),
         .prompt_tokens = (int64_t)fmax(1, prompt),
         .output_tokens = (int64_t)fmax(1, output),
+        .output_deviation = deviation_of(sum),
         .shared = shared_of(sum),
     };
 }
@@ -154,10 +162,12 @@ void plan_mix_make(struct plan_mix *out, const struct plan_cells *cells, int64_t
 static struct plan_cell sum_of(const struct plan_load *load)
 {
     double sequences = (double)load->sequences, found = sequences * load->shared.tokens;
+    double output = (double)load->output_tokens, deviation = load->output_deviation;
     return (struct plan_cell){
         .sequences = sequences,
         .prompt_tokens = sequences * (double)load->prompt_tokens,
-        .output_tokens = sequences * (double)load->output_tokens,
+        .output_tokens = sequences * output,
+        .output_squares = sequences * (output * output + deviation * deviation),
         .found_tokens = found,
         .lent_tokens = found > 0 ? found / (load->shared.sharers - 1) : 0,
     };

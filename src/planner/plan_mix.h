@@ -16,6 +16,7 @@
 /* Of sequences by the logarithms of their prompts and answers: sums. */
 struct plan_cell {
     double sequences, prompt_tokens, output_tokens;
+    double output_squares;
     double found_tokens; /* of the prompts, that other sequences have computed before */
     double lent_tokens;  /* of the prompts, that others find; each counted once */
 };

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "planner/turns.h"
 
 const char *const plan_way_names[PLAN_WAY_COUNT] = {
     [PLAN_NONE] = "none",     [PLAN_KEEP] = "keep",     [PLAN_RESHARD] = "reshard",
@@ -26,7 +27,10 @@ struct phase_table {
     double *prefill_total;        /* the same */
     struct pass_cost *decode;     /* [layout][packed][size]: of a wave into which nobody comes */
     double *decode_total, *step;  /* the same; seconds of a step of all of the wave */
-    struct pass_cost *refilled;   /* [layout][packed][wave]: of the batch, where others come */
+    /* Of the batch, where others come. */
+    struct pass_cost *refilled_prefill; /* [layout][pass][wave] */
+    double *refilled_prefill_total;
+    struct pass_cost *refilled; /* [layout][packed][wave]: decode */
     double *refilled_total;
 };
 
@@ -157,14 +161,19 @@ static size_t decode_at(const struct search *search, int layout, bool is_packed,
     return ((size_t)layout * 2 + is_packed) * search->phases.size_count + size;
 }
 
-static void refilled_take(struct plan_candidate *out, const struct search *search, int decode,
-                          int w)
+/* Both phases, where others come for those that end. */
+static void refilled_take(struct plan_candidate *out, const struct search *search, int prefill,
+                          int decode, int p, int w)
 {
     const struct phase_table *phases = &search->phases;
-    size_t waves = (size_t)search->problem->wave_count;
-    size_t at = ((size_t)decode * 2 + out->layouts.decode_is_packed) * waves + (size_t)w;
-    out->decode = phases->refilled_total[at];
-    out->decode_cost = phases->refilled[at];
+    const struct plan_problem *problem = search->problem;
+    size_t waves = (size_t)problem->wave_count;
+    size_t first = ((size_t)prefill * (size_t)problem->pass_count + (size_t)p) * waves + (size_t)w;
+    size_t second = ((size_t)decode * 2 + out->layouts.decode_is_packed) * waves + (size_t)w;
+    out->prefill = phases->refilled_prefill_total[first];
+    out->prefill_cost = phases->refilled_prefill[first];
+    out->decode = phases->refilled_total[second];
+    out->decode_cost = phases->refilled[second];
 }
 
 /* Decode of waves into which nobody comes. */
@@ -263,11 +272,11 @@ static void change_take(struct plan_candidate *out, const struct search *search,
 static double price(struct plan_candidate *out, const struct search *search, int prefill,
                     int decode, int p, int w)
 {
-    prefill_take(out, search, prefill, p, w);
     if (!plan_way_moves(out->way)) {
-        refilled_take(out, search, decode, w);
+        refilled_take(out, search, prefill, decode, p, w);
         return plan_candidate_total(out);
     }
+    prefill_take(out, search, prefill, p, w);
     waves_take(out, search, decode, out->layouts.decode_is_packed, w);
     change_take(out, search, prefill, decode, p, w);
     if (search->problem->may_stay)
@@ -511,7 +520,27 @@ static void decode_price(struct search *search, size_t layouts)
 }
 
 /* Sequences of one length end together, so that others come as a wave does. */
-static struct pass_cost refilled_of(const struct search *search, int layout, bool is_packed, int w)
+static bool come_as_waves(const struct plan_problem *problem, int w)
+{
+    const struct plan_load *loads = problem->mix_count > 0 ? problem->mix : &problem->load;
+    int count = problem->mix_count > 0 ? problem->mix_count : 1;
+    double together = turns_together(loads, count, wave_of(problem, w));
+    return together == 0 || together >= (double)wave_of(problem, w);
+}
+
+static struct pass_cost refilled_prefill_of(const struct search *search, int layout, int p, int w)
+{
+    const struct plan_problem *problem = search->problem;
+    struct plan_candidate waves;
+    if (!come_as_waves(problem, w))
+        return plan_refilled_prefill_cost(problem, &search->layouts[layout], problem->passes[p],
+                                          wave_of(problem, w));
+    prefill_take(&waves, search, layout, p, w);
+    return waves.prefill_cost;
+}
+
+static struct pass_cost refilled_decode_of(const struct search *search, int layout, bool is_packed,
+                                           int w)
 {
     const struct plan_problem *problem = search->problem;
     struct plan_candidate waves;
@@ -526,9 +555,15 @@ static void refilled_price(struct search *search, size_t layouts)
 {
     struct phase_table *phases = &search->phases;
     size_t waves = (size_t)search->problem->wave_count;
+    size_t passes = (size_t)search->problem->pass_count;
+    for (size_t i = 0; i < layouts * passes * waves; i++) {
+        phases->refilled_prefill[i] = refilled_prefill_of(
+            search, (int)(i / waves / passes), (int)(i / waves % passes), (int)(i % waves));
+        phases->refilled_prefill_total[i] = pass_cost_total(&phases->refilled_prefill[i]);
+    }
     for (size_t i = 0; i < layouts * 2 * waves; i++) {
         phases->refilled[i] =
-            refilled_of(search, (int)(i / waves / 2), i / waves % 2 == 1, (int)(i % waves));
+            refilled_decode_of(search, (int)(i / waves / 2), i / waves % 2 == 1, (int)(i % waves));
         phases->refilled_total[i] = pass_cost_total(&phases->refilled[i]);
     }
 }
@@ -542,14 +577,17 @@ static enum status phases_price(struct search *search, struct error *err)
     size_t layouts = (size_t)search->layout_count;
     size_t first = layouts * (size_t)problem->pass_count * phases->size_count;
     size_t second = layouts * 2 * phases->size_count;
-    size_t third = layouts * 2 * (size_t)problem->wave_count;
+    size_t third = layouts * (size_t)problem->pass_count * (size_t)problem->wave_count;
+    size_t fourth = layouts * 2 * (size_t)problem->wave_count;
     TRY(memory_get((void **)&phases->prefill, first, sizeof *phases->prefill, what, err));
     TRY(memory_get((void **)&phases->prefill_total, first, sizeof(double), what, err));
     TRY(memory_get((void **)&phases->decode, second, sizeof *phases->decode, what, err));
     TRY(memory_get((void **)&phases->decode_total, second, sizeof(double), what, err));
     TRY(memory_get((void **)&phases->step, second, sizeof(double), what, err));
-    TRY(memory_get((void **)&phases->refilled, third, sizeof *phases->refilled, what, err));
-    TRY(memory_get((void **)&phases->refilled_total, third, sizeof(double), what, err));
+    TRY(memory_get((void **)&phases->refilled_prefill, third, sizeof(struct pass_cost), what, err));
+    TRY(memory_get((void **)&phases->refilled_prefill_total, third, sizeof(double), what, err));
+    TRY(memory_get((void **)&phases->refilled, fourth, sizeof *phases->refilled, what, err));
+    TRY(memory_get((void **)&phases->refilled_total, fourth, sizeof(double), what, err));
     prefill_price(search, layouts);
     decode_price(search, layouts);
     refilled_price(search, layouts);
@@ -650,6 +688,8 @@ static void phases_free(struct phase_table *phases)
     memory_free(phases->decode);
     memory_free(phases->decode_total);
     memory_free(phases->step);
+    memory_free(phases->refilled_prefill);
+    memory_free(phases->refilled_prefill_total);
     memory_free(phases->refilled);
     memory_free(phases->refilled_total);
 }

@@ -35,10 +35,11 @@ struct plan_shared {
 struct plan_load {
     int64_t sequences;
     int64_t prompt_tokens, output_tokens; /* >= 1 each; the first output token is prefill's */
+    double output_deviation; /* of output_tokens, which is the mean; 0: all end together */
     struct plan_shared shared;
 };
 
-/* An initialiser, of prompts that share nothing. */
+/* An initialiser, of sequences of just one length that share nothing. */
 #define PLAN_LOAD(all, prompt, output)                                                             \
     {                                                                                              \
         .sequences = (all), .prompt_tokens = (prompt), .output_tokens = (output)                   \
@@ -192,8 +193,14 @@ struct pass_cost plan_decode_cost(const struct plan_problem *problem, const stru
 struct pass_cost plan_wave_decode_cost(const struct plan_problem *problem,
                                        const struct layout *layout, bool is_packed, int64_t wave);
 
-/* Of the whole batch where another comes for each that has ended, up to `wave` at a time, those
- * with the longest answers first; in the end fewer and fewer of them (planner/turns.h). */
+/* Prefill of the whole batch where another comes for each that has ended, with `wave` at a time:
+ * after the first of them prompts come as answers end, few at a time where these differ. */
+struct pass_cost plan_refilled_prefill_cost(const struct plan_problem *problem,
+                                            const struct layout *layout, int64_t pass_tokens,
+                                            int64_t wave);
+
+/* Decode of the whole batch where another comes for each that has ended, up to `wave` at a time,
+ * those with the longest answers first; in the end fewer and fewer of them (planner/turns.h). */
 struct pass_cost plan_refilled_decode_cost(const struct plan_problem *problem,
                                            const struct layout *layout, bool is_packed,
                                            int64_t wave);

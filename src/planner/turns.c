@@ -113,3 +113,35 @@ void turns_take(struct turns *out, const struct plan_load *loads, int count, int
         now += stretch.steps;
     }
 }
+
+/* Answers that begin together end over as many steps as an even distribution of that variance has;
+ * at most over an answer's length, for then ends have nothing to do with one another. */
+static double together_of(const struct plan_load *load, int64_t places, double variance)
+{
+    double there = (double)(load->sequences < places ? load->sequences : places);
+    double steps = fmin(sqrt(12 * variance), (double)load->output_tokens);
+    double at_step = there / fmax(steps, 1);
+    if (steps < 1)
+        return there;
+    return at_step / (1 - exp(-at_step)); /* at steps at which somebody ends */
+}
+
+/* Each turn of a place adds the variance of its answer to that of the place's end. */
+double turns_together(const struct plan_load *loads, int count, int64_t places)
+{
+    double left = 0, times = 0, variance = 0;
+    for (int i = 0; i < count; i++)
+        left += (double)loads[i].sequences;
+    double waiting = fmax(left - (double)places, 0);
+    left = waiting;
+    for (int i = count - 1; i >= 0 && left > 0; i--) {
+        double ended = fmin((double)loads[i].sequences, left);
+        double of_turn = loads[i].output_deviation * loads[i].output_deviation;
+        double turns = (double)loads[i].sequences / (double)places;
+        double mean = variance + of_turn * (fmax(turns, 1) + 1) / 2;
+        times += ended / together_of(&loads[i], places, mean);
+        variance += of_turn * turns;
+        left -= ended;
+    }
+    return waiting > 0 ? waiting / times : 0;
+}

@@ -28,4 +28,8 @@ struct turns {
  * first token of an answer is prefill's, and no step. */
 void turns_take(struct turns *out, const struct plan_load *loads, int count, int64_t places);
 
+/* How many come together, on the mean, of those who wait for a place: where answers are of one
+ * length, all for whom places are; where they differ, as many as end at a step. 0: nobody waits. */
+double turns_together(const struct plan_load *loads, int count, int64_t places);
+
 #endif

@@ -1,5 +1,6 @@
 /* How long rows are, read ahead: against what the run then counts; which are alike; their order. */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,6 +104,17 @@ Test(batch_lengths, are_counted)
                   (long long)found.sequences, (long long)found.prompt_tokens,
                   (long long)found.output_tokens);
     }
+}
+
+Test(batch_lengths, answers_may_differ)
+{
+    struct plan_load found = lengths_of(ROW("a", "\"prompt\":[5],\"max_tokens\":8,\"n\":3")
+                                            ROW("b", "\"prompt\":[5,6],\"max_tokens\":16"),
+                                        NULL, CONTEXT);
+    cr_expect_eq(found.output_tokens, 10);
+    cr_expect_float_eq(found.output_deviation, sqrt(3 * 2 * 2 + 6 * 6) / 2, 1e-9);
+    found = lengths_of(ROW("a", "\"prompt\":[5],\"max_tokens\":8,\"n\":3"), NULL, CONTEXT);
+    cr_expect_eq(found.output_deviation, 0);
 }
 
 /* Both together are never more than the context, though each is rounded up. */

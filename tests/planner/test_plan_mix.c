@@ -315,6 +315,45 @@ Test(plan_mix, others_come_for_those_that_end)
     cr_assert_float_eq(all / (steps * step), 1, 0.01);
 }
 
+/* Prompts come by themselves where answers differ, and read all weights each time; those that come
+ * with the first wave do not. */
+Test(plan_mix, prompts_come_as_answers_end)
+{
+    struct test_problem test;
+    struct layout layout = layout_of("tp4|tp4");
+    problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                   &(struct simple_box){4, INFINITY, 1e11, INFINITY, 0});
+    test.problem.load = (struct plan_load)PLAN_LOAD(8 * 64, 16, 200);
+    struct prefill_cost cost = plan_prefill_cost(&test.problem, &layout, 4096, 64);
+    double wave = pass_cost_total(&cost.cost);
+    struct pass_cost even = plan_refilled_prefill_cost(&test.problem, &layout, 4096, 64);
+    cr_assert_float_eq(pass_cost_total(&even) / (8 * wave), 1, 1e-9);
+    test.problem.load.output_deviation = 50;
+    cost = plan_prefill_cost(&test.problem, &layout, 4096, 1);
+    double alone = pass_cost_total(&cost.cost);
+    struct pass_cost apart = plan_refilled_prefill_cost(&test.problem, &layout, 4096, 64);
+    cr_assert_float_eq(pass_cost_total(&apart) / (wave + 7 * 64 * alone), 1, 1e-9);
+    /* Plans that move weights have waves, whatever their answers. */
+    struct plan_table table;
+    struct error err;
+    test.waves[0] = 64;
+    test.passes[0] = 4096;
+    cr_assert_eq(plan_find(&table, &test.problem, &err), STATUS_OK);
+    for (int i = 0; i < table.count; i++) {
+        const struct plan_candidate *candidate = &table.candidates[i];
+        const struct layout *own = &candidate->layouts.of[PHASE_PREFILL];
+        if (candidate->verdict != PLAN_POSSIBLE || own->attention.tp != 4 || own->experts.tp != 4)
+            continue;
+        double expected = plan_way_moves(candidate->way) ? 8 * wave : pass_cost_total(&apart);
+        if (!own->attention.replicate_ffn)
+            cr_expect_float_eq(candidate->prefill / expected, 1, 1e-9);
+    }
+    plan_table_deinit(&table);
+    test.problem.load.sequences = 64; /* nobody waits */
+    even = plan_refilled_prefill_cost(&test.problem, &layout, 4096, 64);
+    cr_assert_float_eq(pass_cost_total(&even) / wave, 1, 1e-9);
+}
+
 /* Attention sees the squares of the prompts' lengths, which the mean's square is less than. */
 Test(plan_mix, attention_of_unequal_prompts_is_of_their_squares)
 {
@@ -408,6 +447,7 @@ Test(plan_mix, what_is_shared_goes_with_its_rows)
     cell->lent_tokens = 8192;
     plan_mix_make(&mix, &cells, 128, 16384);
     cr_assert_eq(mix.bin_count, 2);
+    cr_expect_eq(mix.bins[0].output_deviation, 0);
     cr_expect_float_eq(mix.bins[0].shared.tokens, 8064, 1e-9);
     cr_expect_float_eq(mix.bins[0].shared.sharers, 64, 1e-9);
     cr_expect_eq(mix.bins[1].shared.tokens, 0);

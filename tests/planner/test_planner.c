@@ -102,6 +102,34 @@ Test(planner, products_are_priced_by_their_flops)
     cr_assert_float_eq(cost.seconds[COST_HEAD] / (2.0 * 10 * 8000 * 4096), 1, 1e-9);
 }
 
+static void check_fullest(const struct pass_cost *one, const struct pass_cost *four,
+                          const char *what)
+{
+    static const int as_four[] = {COST_PROJECTION, COST_ATTENTION};
+    for (size_t i = 0; i < sizeof as_four / sizeof *as_four; i++)
+        cr_assert_float_eq(one->seconds[as_four[i]] / four->seconds[as_four[i]], 1, 1e-9, "%s: %zu",
+                           what, i);
+    cr_assert_float_eq(4 * one->seconds[COST_EXPERTS] / four->seconds[COST_EXPERTS], 1, 1e-9, "%s",
+                       what);
+}
+
+/* One sequence takes its group as long as four take theirs; experts have a quarter to do. */
+Test(planner, one_group_of_many_has_a_sequence)
+{
+    struct test_problem test;
+    struct layout layout = layout_of("dp4|tp4");
+    problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                   &(struct simple_box){4, 1, INFINITY, INFINITY, 0});
+    for (int64_t pass = 100; pass <= 10000; pass *= 100) {
+        struct pass_cost one = plan_prefill_cost(&test.problem, &layout, pass, 1).cost;
+        struct pass_cost four = plan_prefill_cost(&test.problem, &layout, pass, 4).cost;
+        check_fullest(&one, &four, "prefill");
+    }
+    struct pass_cost one = plan_decode_cost(&test.problem, &layout, false, 1);
+    struct pass_cost four = plan_decode_cost(&test.problem, &layout, false, 4);
+    check_fullest(&one, &four, "decode");
+}
+
 /* Rows of the fullest group over the mean, of so many rows that go to any group alike. */
 static double fullest_drawn(int groups, int64_t rows, struct random *random)
 {

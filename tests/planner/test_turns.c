@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/random.h"
 #include "planner/turns.h"
@@ -98,6 +99,59 @@ Test(turns, of_one_length_are_waves)
     cr_assert_eq(turns.tail[0].context_tokens, 50);
     turns_take(&turns, &(struct plan_load)PLAN_LOAD(300, 50, 1), 1, 256);
     cr_assert_eq(turns.full_steps + turns.tail_count, 0, "prefill's tokens are no steps");
+}
+
+/* Times at which somebody comes to places that are free, of answers that are drawn: `count` loads
+ * of even distributions, the longest first. */
+static int64_t times_drawn(const struct plan_load *loads, int count, int64_t places,
+                           struct random *random)
+{
+    static int64_t end[1024];
+    int64_t times = 0, now = 0;
+    cr_assert_leq(places, 1024);
+    memset(end, 0, sizeof end);
+    for (int i = count - 1; i >= 0; i--) {
+        int64_t width = (int64_t)(sqrt(12) * loads[i].output_deviation + 0.5);
+        for (int64_t s = 0; s < loads[i].sequences; s++) {
+            int first = 0;
+            for (int p = 1; p < places; p++)
+                first = end[p] < end[first] ? p : first;
+            times += end[first] > now;
+            now = end[first];
+            end[first] += loads[i].output_tokens - 1 - width / 2 +
+                          (int64_t)random_below(random, (uint64_t)width + 1);
+        }
+    }
+    return times;
+}
+
+/* Who comes, comes alone where answers differ, and with all others where they do not. */
+Test(turns, few_come_together_where_answers_differ)
+{
+    static const int64_t places[] = {8, 64, 256};
+    struct random random = {.seed = test_seed() + 1};
+    const struct plan_load even = PLAN_LOAD(1000, 10, 20), few = PLAN_LOAD(5, 10, 20);
+    cr_assert_eq(turns_together(&few, 1, 8), 0);
+    cr_assert_eq(turns_together(&even, 1, 8), 8);
+    for (size_t p = 0; p < sizeof places / sizeof *places; p++) {
+        for (int round = 0; round < 50; round++) {
+            struct plan_load loads[3];
+            int count = 1 + round % 3;
+            int64_t output = 50 + (int64_t)random_below(&random, 100), waiting = -places[p];
+            for (int i = 0; i < count; i++) {
+                loads[i] = (struct plan_load)PLAN_LOAD(600 + (int64_t)random_below(&random, 2000),
+                                                       10, output);
+                loads[i].output_deviation =
+                    (0.02 + 0.25 * random_unit(random_next(&random))) * (double)output;
+                output *= 2;
+                waiting += loads[i].sequences;
+            }
+            double told = (double)waiting / turns_together(loads, count, places[p]);
+            double found = (double)times_drawn(loads, count, places[p], &random);
+            cr_assert_float_eq(told / found, 1, 0.4, "%d loads, %d places: %g times, not %g", count,
+                               (int)places[p], told, found);
+        }
+    }
 }
 
 /* Batches that no schedule could be made of one by one. */
