@@ -426,6 +426,38 @@ width = float(next(bar for name, bar in bars.items() if name.startswith("prefill
 dots = (float(mark[0].getAttribute("x1")) - 150) / (first - passes[-1]["ts"])
 assert abs(width - dots * passes[-1]["dur"]) < 1, (width, dots * passes[-1]["dur"])
 PY
+# ---- pictures as files
+expect 0 "plots" "$phasor" report whole.jsonl --plots plots --trace trace.json
+silent out "plots"
+python3 - plots page.html traced.html <<'PY' || fail "plots: not the pictures of the page"
+import html, os, re, sys, xml.etree.ElementTree as tree
+folder, (page, traced) = sys.argv[1], (open(path, encoding="utf-8").read() for path in sys.argv[2:])
+pictures = re.findall(r"<svg[^>]*>\n(.*?)</svg>", page, re.S)[:3] + [re.findall(r"<svg[^>]*>\n(.*?)</svg>", traced, re.S)[3]]
+names = ["times-1-kjv-moe-16-4.svg", "times-1-kjv-moe-24-8.svg", "errors.svg", "trace.svg"]
+assert sorted(os.listdir(folder)) == sorted(names), os.listdir(folder)
+command = html.unescape(re.search(r"<code>(phasor bench .*?)</code>", page)[1])
+for name, picture in zip(names, pictures):
+    text = open(os.path.join(folder, name), encoding="utf-8").read()
+    root = tree.fromstring(text.encode())
+    assert root.tag == "{http://www.w3.org/2000/svg}svg" and root[0].tag.endswith("style") and "var(" in root[0].text
+    assert picture in text, name
+    x, y, width, height = map(float, root.get("viewBox").split())
+    for label in root.iter("{http://www.w3.org/2000/svg}text"): # all within it
+        if label.get("y"):
+            assert y <= float(label.get("y")) < y + height and 0 <= float(label.get("x")) < width, (name, label.text)
+    said = root.find("{http://www.w3.org/2000/svg}desc").text
+    assert said.startswith("wall: phasor ") and (name == "trace.svg" or said == "wall: " + command), said
+    words = [label.text for label in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert "wall" in words and ("collectives" if name == "trace.svg" else "prefill (wall)") in words, words
+PY
+expect 0 "plots again" "$phasor" report whole.jsonl --plots plots -o plotted.html
+cmp -s page.html plotted.html || fail "plots again: the page is another"
+echo mine >plots/errors.svg
+expect 1 "plots over something else" "$phasor" report whole.jsonl --plots plots
+has err "errors.svg holds something that phasor did not write" "plots over something else"
+expect 1 "plots into a file" "$phasor" report whole.jsonl --plots two.json
+[ -e nowhere ] || expect 1 "plots nowhere" "$phasor" report whole.jsonl --plots nowhere/plots
+has err "nowhere/plots: cannot be made" "plots nowhere"
 expect 2 "a trace without a page" "$phasor" report whole.jsonl --trace trace.json
 expect 1 "a trace that is none" "$phasor" report whole.jsonl -o none.html --trace whole.jsonl
 expect 1 "a trace of nothing" "$phasor" report whole.jsonl -o none.html --trace /dev/null
@@ -651,6 +683,8 @@ expect 0 "draws, gone on with" "${predict[@]}" -r 40 --results draws-begun.jsonl
 cmp -s <(grep '"run"' draws.jsonl) <(grep '"run"' draws-begun.jsonl) || fail "draws, gone on with: others"
 expect 0 "draws, the page" "$phasor" report draws.jsonl -o draws.html
 has draws.html "with the least and the most of them" "draws, the page"
+expect 0 "draws, the plots" "$phasor" report draws.jsonl --plots predicted
+[ "$(ls predicted)" = "$(printf 'times-1-kjv-moe-16-12.svg\ntimes-1-kjv-moe-24-8.svg')" ] || fail "draws, the plots: $(ls predicted)"
 has draws.html "Z; the box's numbers at random, seed 0; plans" "draws, the page"
 has draws.html "bytes between ranks <br><small>not counted</small>.*memory of the fullest device <br><small>predicted</small>" "draws, the page"
 made draws.html draws.jsonl predicted
