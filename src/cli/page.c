@@ -33,7 +33,7 @@ static const char style_of_all[] =
     ".made{font-size:12px}"
     "table{border-collapse:collapse;font-size:13px}"
     "td,th{padding:0.15em 0.7em 0.15em 0;text-align:left;vertical-align:top}"
-    "td{white-space:nowrap}"
+    "td{white-space:nowrap}th{vertical-align:bottom}"
     "td.why{white-space:normal;min-width:20em}"
     "td.n,th.n{text-align:right}"
     "small,.label{color:color-mix(in srgb,var(--ink) 70%,var(--paper))}";
@@ -151,7 +151,7 @@ static int legend_place(FILE *file, const struct page_plot *plot)
 
 void page_plot_begin(FILE *file, const struct page_plot *plot)
 {
-    int height = PLOT_TOP + plot->height + (legend_place(NULL, plot) + 1) * PATCH_HEIGHT;
+    int height = PLOT_TOP + plot->height + (legend_place(NULL, plot) + 1) * PATCH_HEIGHT + 6;
     fprintf(file,
             PAGE_PLOT_HEAD "viewBox=\"0 %d %d %d\" width=\"%d\" height=\"%d\">\n<style>"
                            "svg{--ink:#222;--paper:#fff;--faint:#8888;font:13px sans-serif}%s"
@@ -166,7 +166,7 @@ void page_plot_begin(FILE *file, const struct page_plot *plot)
             plot->width, height);
     page_label(file, PATCH, 18 - PLOT_TOP, "start", plot->title);
     legend_place(file, plot);
-    page_label(file, PATCH, height - PLOT_TOP - 8, "start", plot->label);
+    page_label(file, PATCH, height - PLOT_TOP - 6, "start", plot->label);
 }
 
 void page_plot_end(FILE *file)

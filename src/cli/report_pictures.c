@@ -172,14 +172,16 @@ static void put_bars(FILE *file, const struct shown *shown, int first)
     page_picture_end(file);
 }
 
-/* With the clock that each part is of. */
-static void patches_make(struct page_patch out[PART_COUNT], const struct bench_question *question)
+/* With the clock that each part is of. How many there are: what nobody ran has no rest. */
+static int patches_make(struct page_patch out[PART_COUNT], const struct bench_question *question)
 {
-    for (int part = 0; part < PART_COUNT; part++) {
+    int count = question->clock == BENCH_WALL ? PART_COUNT : PART_COUNT - 1;
+    for (int part = 0; part < count; part++) {
         out[part].colour = part_colours[part];
         snprintf(out[part].name, sizeof out[part].name, "%s (%s)", part_names[part],
                  bench_time_clock(question, part_times[part]));
     }
+    return count;
 }
 
 void report_plot_times(FILE *file, const struct shown *shown, int first)
@@ -189,14 +191,13 @@ void report_plot_times(FILE *file, const struct shown *shown, int first)
     struct page_plot plot = {.width = WIDTH,
                              .height = BARS_PICTURE,
                              .label = bench_clock_label(question),
-                             .command = shown->command,
-                             .patch_count = PART_COUNT};
+                             .command = shown->command};
     char name[BENCH_NAME_BYTES];
     bench_model_name(name, question, shown->results->cells[first].model);
     snprintf(plot.title, sizeof plot.title,
              "%s, %lld prompt tokens, %lld generated: times, static TP's is 1", name,
              (long long)scenario->prompt_tokens, (long long)scenario->output_tokens);
-    patches_make(plot.patches, question);
+    plot.patch_count = patches_make(plot.patches, question);
     page_plot_begin(file, &plot);
     draw_bars(file, shown, first);
     page_plot_end(file);
@@ -217,8 +218,7 @@ void report_put_times(FILE *file, const struct shown *shown)
     fputs(" as the mark across it. <span class=\"label\">", file);
     page_text(file, bench_clock_sentence(&results->question));
     fputs("</span></p>\n", file);
-    patches_make(patches, &results->question);
-    page_patches(file, patches, PART_COUNT);
+    page_patches(file, patches, patches_make(patches, &results->question));
     for (int cell = 0; cell + sizes <= results->cell_count; cell += sizes) {
         if (results->cells[cell].model != model) {
             model = results->cells[cell].model;

@@ -362,13 +362,13 @@ PY
     cmp -s <(head -n 1 asked.jsonl | jq -c .question) <(head -n 1 "$2" | jq -c .question) || fail "made: $1 of another question"
 }
 made page.html whole.jsonl wall
-has table.md "| planning (wall, in the total) | .* | bytes between ranks (the largest kinds) | peak memory of all ranks (since loading) |" "a table"
+has table.md "| planning (wall, in the total) | .* | bytes between ranks (the largest kinds) | peak memory (all ranks, since loading) |" "a table"
 has table.md "| static-tp | .*iB: .*attention reduction [0-9.]* .iB.* | [0-9.]* MiB | 1, the same plan" "a table"
 has table.md ", from [-0-9T:Z]*; token ids at random, seed 0; plans" "a table"
 has page.html ", from [-0-9T:Z]*; token ids at random, seed 0; plans" "a page"
 expect 0 "another seed" "${bench[@]}" --scenarios 16/4 --batch-sizes 2 --modes static-tp --plans-only --seed 18446744073709551615
 has out "token ids at random, seed 18446744073709551615; plans" "another seed"
-has page.html "planning <br><small>wall, in the total</small>.*peak memory of all ranks <br><small>since loading</small>" "a page"
+has page.html "planning <br><small>wall, in the total</small>.*peak memory <br><small>all ranks, since loading</small>" "a page"
 has command " -r 2 " "a page"
 has page.html '<meta name="viewport" content="width=device-width' "a page"
 
@@ -552,7 +552,7 @@ jq -e --slurpfile lines modelled.jsonl '.[0] as $wall |
     fail "sent by the clock: not what was composed"
 expect 0 "modelled, the table" "$phasor" report modelled.jsonl
 has out "Z; token ids at random; plans" "modelled, the table"
-has out "| planning (left out) | .* | bytes between ranks (of the passes) | memory of the fullest device (predicted) |" "modelled, the table"
+has out "| planning (left out) | .* | bytes between ranks (of the passes) | memory (predicted, fullest device) |" "modelled, the table"
 has out "| prefill (replay) | decode (modelled) | between (predicted) | total (modelled) |" "modelled, the table"
 expect 0 "modelled, the page" "$phasor" report modelled.jsonl -o modelled.html
 made modelled.html modelled.jsonl "modelled (prefill by replay, decode modelled, changes of layout predicted)"
@@ -686,7 +686,7 @@ has draws.html "with the least and the most of them" "draws, the page"
 expect 0 "draws, the plots" "$phasor" report draws.jsonl --plots predicted
 [ "$(ls predicted)" = "$(printf 'times-1-kjv-moe-16-12.svg\ntimes-1-kjv-moe-24-8.svg')" ] || fail "draws, the plots: $(ls predicted)"
 has draws.html "Z; the box's numbers at random, seed 0; plans" "draws, the page"
-has draws.html "bytes between ranks <br><small>not counted</small>.*memory of the fullest device <br><small>predicted</small>" "draws, the page"
+has draws.html "memory <br><small>predicted, fullest device</small>.*bytes between ranks <br><small>not counted</small>" "draws, the page"
 made draws.html draws.jsonl predicted
 expect 0 "draws, the table" "$phasor" report draws.jsonl
 python3 - draws.jsonl out draws.html <<'PY' || fail "draws, the worst load: not that of the draws"
