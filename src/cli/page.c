@@ -25,7 +25,7 @@ static const char style_of_all[] =
     "body>*{max-width:56rem;margin-left:auto;margin-right:auto}"
     "body>.wide{width:fit-content;min-width:min(56rem,100%);max-width:100%}"
     ".picture,.wide{overflow-x:auto}"
-    "code{overflow-wrap:anywhere}"
+    "h1,h3,p,li,code{overflow-wrap:anywhere}"
     "svg{display:block;width:100%;min-width:42em;height:auto;font:13px system-ui,sans-serif}"
     "svg text{fill:var(--ink)}"
     ".legend span{margin-right:1em;white-space:nowrap}"

@@ -718,10 +718,39 @@ has out "^0 of [1-9][0-9]* changed beyond their noise; 0 ran too seldom; 0 only 
 jq -c 'if .kind == "run" then .total_s = 1 + .round / 1e3 else . end' whole.jsonl >level.jsonl
 jq -c 'if .kind == "run" and .plan == "tp2|tp2" then .total_s *= 1.1 else . end' level.jsonl >slower.jsonl
 expect 0 "one plan slower" python3 "$changes" level.jsonl slower.jsonl
-lines out 5 "one plan slower" # four loads, and the sum
+lines out 6 "one plan slower" # four loads, the ratios, and the sum
 has out "^kjv-moe 16/4 x 2, tp2|tp2 by none: slower: 1.100 times as long (1.0[0-9]* to 1.1[0-9]*)$" "one plan slower"
 expect 0 "one plan faster" python3 "$changes" slower.jsonl level.jsonl
 has out "^kjv-moe 24/8 x 4, tp2|tp2 by none: faster: 0.909 times as long" "one plan faster"
+# Ratios are compared in one round, too: each plan's own totals as far off as its place in the file says.
+grep -v '"round":2' level.jsonl >once.jsonl
+python3 - once.jsonl >apart.jsonl 2>wanted <<'PY'
+import json, statistics, sys
+off = []
+for line in map(json.loads, open(sys.argv[1])):
+    if line["kind"] == "run" and (line["prompt_tokens"], line["batch_size"]) == (16, 4):
+        line["total_s"] *= 1.5 # all of a load alike: no ratio is another
+    if line["kind"] == "run" and line["plan"] != "tp2|tp2":
+        off.append(0.01 * (len(off) + 1))
+        line["total_s"] *= 1 + off[-1]
+    print(json.dumps(line))
+at = 0.9 * (len(off) - 1)
+most = off[int(at)] + (at - int(at)) * (off[min(int(at) + 1, len(off) - 1)] - off[int(at)])
+print(f"^{len(off)} ratios to static TP are {100 * statistics.median(off):.2f} % apart in the median, {100 * most:.2f} % "
+      f"in the 90th percentile, {100 * off[-1]:.2f} % at most (kjv-moe [^(]*)$", file=sys.stderr)
+PY
+for pair in "once apart" "apart once"; do
+    # shellcheck disable=SC2086 # two names
+    expect 0 "ratios of $pair" python3 "$changes" $(printf '%s.jsonl ' $pair)
+    has out "$(cat wanted)" "ratios of $pair"
+    has out "^0 of 0 changed beyond their noise; [1-9][0-9]* ran too seldom" "ratios of $pair"
+done
+expect 0 "ratios of the same" python3 "$changes" once.jsonl once.jsonl
+has out "^[1-9][0-9]* ratios to static TP are 0.00 % apart in the median, 0.00 % in the 90th" "ratios of the same"
+grep -v '"plan":"tp2|tp2"' once.jsonl >alone.jsonl
+{ head -n 6 once.jsonl; grep '"run"' alone.jsonl; } >beside.jsonl
+expect 0 "ratios to nothing" python3 "$changes" once.jsonl beside.jsonl
+has out "^no ratio to static TP is in both$" "ratios to nothing"
 expect 1 "two clocks" python3 "$changes" whole.jsonl modelled.jsonl
 has err "is wall and modelled.jsonl modelled" "two clocks"
 expect 2 "one file" python3 "$changes" whole.jsonl
