@@ -5,12 +5,15 @@ usage: bench/changes.py OLD NEW
 
 Of each load and plan that ran at least twice in both: how many times as long the new runs took, by the
 geometric means of their totals, with the interval of 95 % (Welch's t over logarithms). Shown is what does not
-contain 1 (of a hundred that did not change, five on the mean); then loads whose mode has another plan, and what
-only one of the files has. Files of different clocks are not compared; other differences of the question are
+contain 1 (of a hundred that did not change, five on the mean); then loads whose mode has another plan; then, of each
+load and plan but static TP's that ran beside it in both, be it in one round, how far the ratios to static TP are
+apart (of each file the median over rounds, without planning): in the median, the 90th percentile, and at most; and
+what only one of the files has. Files of different clocks are not compared; other differences of the question are
 told. Exit status 0 whether or not anything changed, 1 for a file that is none, 2 for wrong usage.
 """
 import json
 import math
+import statistics
 import sys
 
 # Student's t beyond which 2.5 % lie, by degrees of freedom.
@@ -29,7 +32,7 @@ def load_of(line, names):
 
 
 def read(path):
-    """The question, logarithms of totals by (load, plan), and plans by (load, mode)."""
+    """The question, logarithms of totals by (load, plan, way) and round, and (plan, way) by (load, mode)."""
     times, plans = {}, {}
     with open(path, encoding="utf-8") as file:
         lines = [json.loads(line) for line in file if line.endswith("\n")]
@@ -41,11 +44,48 @@ def read(path):
         names = {model: model for model in models}
     for line in lines:
         if line["kind"] == "run" and "failed" not in line:
-            times.setdefault((load_of(line, names), line["plan"], line["way"]), []).append(math.log(line["total_s"]))
+            rounds = times.setdefault((load_of(line, names), line["plan"], line["way"]), {})
+            rounds[line["round"]] = math.log(line["total_s"])
         for plan in line["plans"] if line["kind"] == "cell" else []:
             for mode in plan["modes"]:
-                plans[load_of(line, names), mode] = f"{plan['plan']} by {plan['way']}" if plan["plan"] else "none"
+                plans[load_of(line, names), mode] = (plan["plan"], plan["way"]) if plan["plan"] else None
     return lines[0]["question"], times, plans
+
+
+def words_of(plan):
+    return f"{plan[0]} by {plan[1]}" if plan else "none"
+
+
+def ratios_of(times, plans):
+    """Logarithms of static TP's total over another's, the median of the rounds that both have, by (load, plan, way)."""
+    ratios = {}
+    for key, own in times.items():
+        load, *plan = key
+        tp = plans.get((load, "static-tp"))
+        beside = times.get((load, *tp), {}) if tp else {}
+        both = [beside[number] - own[number] for number in own if number in beside]
+        if both and tuple(plan) != tp:
+            ratios[key] = statistics.median(both)
+    return ratios
+
+
+def quantile(values, share):
+    """By linear interpolation."""
+    values = sorted(values)
+    at = share * (len(values) - 1)
+    below = int(at)
+    return values[below] + (at - below) * (values[min(below + 1, len(values) - 1)] - values[below])
+
+
+def tell_ratios(old, new):
+    apart = {key: math.exp(abs(new[key] - old[key])) - 1 for key in old if key in new}
+    if not apart:
+        print("no ratio to static TP is in both")
+        return
+    worst = max(apart, key=apart.get)
+    middle, most = (100 * quantile(apart.values(), share) for share in (0.5, 0.9))
+    print(f"{len(apart)} ratios to static TP are {middle:.2f} % apart in the median, {most:.2f} % in the 90th percentile, "
+          f"{100 * apart[worst]:.2f} % at most ({worst[0]}, {worst[1]} by {worst[2]})")
 
 
 def moments(values):
@@ -84,7 +124,7 @@ def main():
     compared = [key for key in both if len(old[key]) > 1 and len(new[key]) > 1]
     changed = 0
     for key in compared:
-        ratio, low, high = interval(old[key], new[key])
+        ratio, low, high = interval(list(old[key].values()), list(new[key].values()))
         if low <= 1 <= high:
             continue
         changed += 1
@@ -92,7 +132,8 @@ def main():
               f"({low:.3f} to {high:.3f})")
     for key, plan in old_plans.items():
         if new_plans.get(key, plan) != plan:
-            print(f"{key[0]}, {key[1]}: its plan was {plan} and is {new_plans[key]}")
+            print(f"{key[0]}, {key[1]}: its plan was {words_of(plan)} and is {words_of(new_plans[key])}")
+    tell_ratios(ratios_of(old, old_plans), ratios_of(new, new_plans))
     print(f"{changed} of {len(compared)} changed beyond their noise; {len(both) - len(compared)} ran too seldom; "
           f"{len(old) - len(both)} only in {sys.argv[1]}, {len(new) - len(both)} only in {sys.argv[2]}")
 

@@ -71,8 +71,8 @@ const char *bench_bytes_words(const struct bench_question *question)
 
 const char *bench_memory_words(const struct bench_question *question)
 {
-    return question->clock == BENCH_WALL ? "peak memory of all ranks (since loading)"
-                                         : "memory of the fullest device (predicted)";
+    return question->clock == BENCH_WALL ? "peak memory (all ranks, since loading)"
+                                         : "memory (predicted, fullest device)";
 }
 
 const char *bench_clock_sentence(const struct bench_question *question)

@@ -1,9 +1,19 @@
 #include "page.h"
 
+#include <string.h>
+
 #include "table.h"
 
 const char *const page_colours[PAGE_COLOURS] = {"#0072b2", "#56b4e9", "#009e73", "#f0e442",
                                                 "#e69f00", "#d55e00", "#cc79a7", "#999999"};
+
+/* Within pictures. Who draws a plot may know no variables: so what it takes instead stands first.
+ */
+static const char style_of_pictures[] =
+    ".mark{stroke:#222;stroke:var(--ink);stroke-width:1.5}"
+    ".grid{stroke:#bbb;stroke:var(--faint);stroke-width:0.7}"
+    "text.tiny{font-size:10px;fill:#fff;paint-order:stroke;stroke:#0009;stroke-width:2px}"
+    ".below{font-size:11px;text-anchor:end}";
 
 /* Text and pictures are a column that can be read; a table is as wide as it needs to be, and
  * scrolls where the screen is narrower. */
@@ -15,27 +25,25 @@ static const char style_of_all[] =
     "body>*{max-width:56rem;margin-left:auto;margin-right:auto}"
     "body>.wide{width:fit-content;min-width:min(56rem,100%);max-width:100%}"
     ".picture,.wide{overflow-x:auto}"
-    "code{overflow-wrap:anywhere}"
+    "h1,h3,p,li,code{overflow-wrap:anywhere}"
     "svg{display:block;width:100%;min-width:42em;height:auto;font:13px system-ui,sans-serif}"
     "svg text{fill:var(--ink)}"
-    ".mark{stroke:var(--ink);stroke-width:1.5}"
-    ".grid{stroke:var(--faint);stroke-width:0.7}"
     ".legend span{margin-right:1em;white-space:nowrap}"
     ".legend i{display:inline-block;width:0.9em;height:0.9em;margin-right:0.4em}"
     ".made{font-size:12px}"
     "table{border-collapse:collapse;font-size:13px}"
     "td,th{padding:0.15em 0.7em 0.15em 0;text-align:left;vertical-align:top}"
-    "td{white-space:nowrap}"
+    "td{white-space:nowrap}th{vertical-align:bottom}"
     "td.why{white-space:normal;min-width:20em}"
     "td.n,th.n{text-align:right}"
     "small,.label{color:color-mix(in srgb,var(--ink) 70%,var(--paper))}";
 
-void page_begin(FILE *file, const char *style)
+void page_begin(FILE *file)
 {
     fprintf(file,
             "</title><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">"
             "<style>%s%s</style></head><body>\n",
-            style_of_all, style);
+            style_of_all, style_of_pictures);
 }
 
 void page_text(FILE *file, const char *text)
@@ -89,6 +97,81 @@ void page_made(FILE *file, const char *label, const char *command)
     fputs("</b>: <code>", file);
     page_text(file, command);
     fputs("</code></p>\n", file);
+}
+
+void page_patches(FILE *file, const struct page_patch *patches, int count)
+{
+    fputs("<p class=\"legend\">", file);
+    for (int i = 0; i < count; i++) {
+        fprintf(file, "<span><i style=\"background:%s\"></i>", page_colours[patches[i].colour]);
+        page_text(file, patches[i].name);
+        fputs("</span> ", file);
+    }
+    fputs("</p>\n", file);
+}
+
+void page_picture_begin(FILE *file, int width, int height)
+{
+    fprintf(file, "<div class=\"picture\"><svg viewBox=\"0 0 %d %d\">\n", width, height);
+}
+
+void page_picture_end(FILE *file)
+{
+    fputs("</svg></div>\n", file);
+}
+
+/* ---- Plots ----------------------------------------------------------------------------------- */
+
+#define PLOT_TOP     30 /* the title */
+#define PATCH        12
+#define PATCH_HEIGHT 22 /* a row of the legend */
+#define LETTER       7  /* at most, of most words */
+
+/* Below the picture, as many rows as they take. */
+static int legend_place(FILE *file, const struct page_plot *plot)
+{
+    int x = PATCH, rows = 1;
+    for (int i = 0; i < plot->patch_count; i++) {
+        const struct page_patch *patch = &plot->patches[i];
+        int width = 3 * PATCH + LETTER * (int)strlen(patch->name);
+        if (x + width > plot->width && x > PATCH) {
+            x = PATCH;
+            rows++;
+        }
+        if (file != NULL) {
+            int y = plot->height + rows * PATCH_HEIGHT;
+            fprintf(file, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"%s\"/>\n", x,
+                    y - PATCH + 1, PATCH, PATCH, page_colours[patch->colour]);
+            page_label(file, x + PATCH + 5, y, "start", patch->name);
+        }
+        x += width;
+    }
+    return rows;
+}
+
+void page_plot_begin(FILE *file, const struct page_plot *plot)
+{
+    int height = PLOT_TOP + plot->height + (legend_place(NULL, plot) + 1) * PATCH_HEIGHT + 6;
+    fprintf(file,
+            PAGE_PLOT_HEAD "viewBox=\"0 %d %d %d\" width=\"%d\" height=\"%d\">\n<style>"
+                           "svg{--ink:#222;--paper:#fff;--faint:#8888;font:13px sans-serif}%s"
+                           "</style>\n<title>",
+            -PLOT_TOP, plot->width, height, plot->width, height, style_of_pictures);
+    page_text(file, plot->title);
+    fputs("</title>\n<desc>", file);
+    page_text(file, plot->label);
+    fputs(": ", file);
+    page_text(file, plot->command);
+    fprintf(file, "</desc>\n<rect y=\"%d\" width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n", -PLOT_TOP,
+            plot->width, height);
+    page_label(file, PATCH, 18 - PLOT_TOP, "start", plot->title);
+    legend_place(file, plot);
+    page_label(file, PATCH, height - PLOT_TOP - 6, "start", plot->label);
+}
+
+void page_plot_end(FILE *file)
+{
+    fputs("</svg>\n", file);
 }
 
 void page_legend(FILE *file, const char *const *names, int count)

@@ -304,7 +304,7 @@ void plan_page_write(FILE *file, const json_t *root, const struct plan_map *map)
     struct shown shown = choose_shown(root);
     fputs(PLAN_PAGE_HEAD, file);
     page_text(file, table_text(root, "model"));
-    page_begin(file, "");
+    page_begin(file);
     fputs("<h1>", file);
     page_text(file, table_text(root, "model"));
     fputs(" on ", file);

@@ -9,35 +9,6 @@
 #include "page.h"
 #include "report_shown.h"
 
-static int rounds_of(const struct bench_results *results)
-{
-    int most = 0;
-    for (size_t i = 0; i < results->run_count; i++)
-        most = results->runs[i].round > most ? results->runs[i].round : most;
-    return most;
-}
-
-static void shown_free(struct shown *shown)
-{
-    free(shown->of);
-    free(shown->command);
-}
-
-static bool shown_make(struct shown *out, const struct bench_results *results, const char *path)
-{
-    *out = (struct shown){.results = results};
-    out->command = bench_question_command(&results->question, rounds_of(results), path);
-    if (out->command == NULL)
-        fprintf(stderr, "phasor: out of memory for a page\n");
-    if (out->command == NULL || !bench_summarize(&out->of, results))
-        return false;
-    for (int i = 0; i < results->cell_count * BENCH_MODE_COUNT; i++) {
-        if (out->of[i].plan != NULL)
-            out->modes |= 1u << i % BENCH_MODE_COUNT;
-    }
-    return true;
-}
-
 /* ---- What tables share ----------------------------------------------------------------------- */
 
 void report_put_made(FILE *file, const struct shown *shown)
@@ -162,12 +133,11 @@ static void put_row(FILE *file, const struct shown *shown, int cell, enum bench_
             fputs("<td></td>", file);
         bench_bytes_format(bytes, of);
         bench_memory_format(memory, &shown->results->question, of);
-        fprintf(file,
-                "<td class=\"n\">%.1f %%</td><td class=\"n\">%.0f</td><td>%s</td>"
-                "<td class=\"n\">%s</td>",
-                100 * of->total.spread, of->tokens_per_second, bytes, memory);
+        fprintf(file, "<td class=\"n\">%.1f %%</td><td class=\"n\">%.0f</td>",
+                100 * of->total.spread, of->tokens_per_second);
         put_against(file, &of->static_tp);
         put_against(file, &of->static_tp_int4);
+        fprintf(file, "<td class=\"n\">%s</td><td>%s</td>", memory, bytes);
     }
     fputs("</tr>\n", file);
 }
@@ -202,13 +172,12 @@ static void put_table(FILE *file, const struct shown *shown)
     put_time_head(file, shown, "decode", BENCH_DECODE);
     put_time_head(file, shown, "total", BENCH_TOTAL);
     put_head_words(file, bench_planning_words(&shown->results->question), true);
-    fputs("<th class=\"n\">spread</th><th class=\"n\">tokens/s</th>", file);
-    put_head_words(file, bench_bytes_words(&shown->results->question), false);
-    put_head_words(file, bench_memory_words(&shown->results->question), true);
-    fputs("<th "
-          "class=\"n\">against static TP</th><th></th><th "
-          "class=\"n\">against it on INT4</th><th></th></tr>\n",
+    fputs("<th class=\"n\">spread</th><th class=\"n\">tokens/s</th><th class=\"n\">against static "
+          "TP</th><th></th><th class=\"n\">against it on INT4</th><th></th>",
           file);
+    put_head_words(file, bench_memory_words(&shown->results->question), true);
+    put_head_words(file, bench_bytes_words(&shown->results->question), false);
+    fputs("</tr>\n", file);
     for (int i = 0; i < shown->results->cell_count * BENCH_MODE_COUNT; i++) {
         if ((shown->results->question.modes & 1u << i % BENCH_MODE_COUNT) != 0)
             put_row(file, shown, i / BENCH_MODE_COUNT, i % BENCH_MODE_COUNT);
@@ -237,8 +206,7 @@ static void put_head(FILE *file, const struct bench_results *results, const char
     char prompts[BENCH_PROMPTS_BYTES];
     fputs(REPORT_PAGE_HEAD, file);
     put_devices(file, results);
-    page_begin(file, ".tiny{font-size:10px;fill:#fff!important;paint-order:stroke;"
-                     "stroke:#0009;stroke-width:2px}.below{font-size:11px;text-anchor:end}");
+    page_begin(file);
     fputs("<h1>Adaptive plans beside static ones, on ", file);
     put_devices(file, results);
     if (results->question.clock != BENCH_WALL)
@@ -270,7 +238,7 @@ bool report_page_write(FILE *file, const struct bench_results *results, const ch
 {
     struct bench_overalls overalls;
     struct shown shown;
-    bool is_good = shown_make(&shown, results, path);
+    bool is_good = report_shown_make(&shown, results, path);
     if (is_good) {
         put_head(file, results, path, trace != NULL, quality != NULL);
         fputs("<ul>\n", file);
@@ -280,14 +248,13 @@ bool report_page_write(FILE *file, const struct bench_results *results, const ch
         report_put_times(file, &shown);
         put_parts(file, &shown);
         report_put_regret(file, &shown);
-        if (results->question.clock != BENCH_PREDICTED)
-            report_put_errors(file, &shown);
+        report_put_errors(file, &shown);
         is_good = trace == NULL || report_put_trace(file, trace);
         if (quality != NULL)
             report_put_quality(file, quality);
         put_table(file, &shown);
         fputs("</body></html>\n", file);
     }
-    shown_free(&shown);
+    report_shown_free(&shown);
     return is_good;
 }

@@ -149,38 +149,65 @@ static void put_axis(FILE *file, double most, double scale)
     }
 }
 
-/* The cells [first, first + count): of one model and scenario. */
-static void put_bars(FILE *file, const struct shown *shown, int first, int count)
+#define BARS_PICTURE (BARS_TOP + BARS_HEIGHT + BARS_BELOW)
+
+/* The cells of one model and scenario, from `first` on: one for each batch. */
+static void draw_bars(FILE *file, const struct shown *shown, int first)
 {
-    const struct bench_scenario *scenario = scenario_of(shown->results, first);
+    int count = shown->results->question.batch_size_count;
     double most = highest_of(shown, first, count), scale = BARS_HEIGHT / most;
     double width = (double)(WIDTH - LEFT - RIGHT) / count;
-    fprintf(file,
-            "<h3>%lld prompt tokens, %lld generated</h3>\n"
-            "<div class=\"picture\"><svg viewBox=\"0 0 %d %d\">\n",
-            (long long)scenario->prompt_tokens, (long long)scenario->output_tokens, WIDTH,
-            BARS_TOP + BARS_HEIGHT + BARS_BELOW);
     put_axis(file, most, scale);
     for (int i = 0; i < count; i++)
         put_group(file, shown, first + i, LEFT + (i + 0.04) * width, width, scale);
-    fputs("</svg></div>\n", file);
 }
 
-/* With the clock that each part is of. */
-static void put_patches(FILE *file, const struct bench_question *question)
+static void put_bars(FILE *file, const struct shown *shown, int first)
 {
-    fputs("<p class=\"legend\">", file);
-    for (int part = 0; part < PART_COUNT; part++)
-        fprintf(file, "<span><i style=\"background:%s\"></i>%s (%s)</span> ",
-                page_colours[part_colours[part]], part_names[part],
-                bench_time_clock(question, part_times[part]));
-    fputs("</p>\n", file);
+    const struct bench_scenario *scenario = scenario_of(shown->results, first);
+    fprintf(file, "<h3>%lld prompt tokens, %lld generated</h3>\n",
+            (long long)scenario->prompt_tokens, (long long)scenario->output_tokens);
+    page_picture_begin(file, WIDTH, BARS_PICTURE);
+    draw_bars(file, shown, first);
+    page_picture_end(file);
+}
+
+/* With the clock that each part is of. How many there are: what nobody ran has no rest. */
+static int patches_make(struct page_patch out[PART_COUNT], const struct bench_question *question)
+{
+    int count = question->clock == BENCH_WALL ? PART_COUNT : PART_COUNT - 1;
+    for (int part = 0; part < count; part++) {
+        out[part].colour = part_colours[part];
+        snprintf(out[part].name, sizeof out[part].name, "%s (%s)", part_names[part],
+                 bench_time_clock(question, part_times[part]));
+    }
+    return count;
+}
+
+void report_plot_times(FILE *file, const struct shown *shown, int first)
+{
+    const struct bench_question *question = &shown->results->question;
+    const struct bench_scenario *scenario = scenario_of(shown->results, first);
+    struct page_plot plot = {.width = WIDTH,
+                             .height = BARS_PICTURE,
+                             .label = bench_clock_label(question),
+                             .command = shown->command};
+    char name[BENCH_NAME_BYTES];
+    bench_model_name(name, question, shown->results->cells[first].model);
+    snprintf(plot.title, sizeof plot.title,
+             "%s, %lld prompt tokens, %lld generated: times, static TP's is 1", name,
+             (long long)scenario->prompt_tokens, (long long)scenario->output_tokens);
+    plot.patch_count = patches_make(plot.patches, question);
+    page_plot_begin(file, &plot);
+    draw_bars(file, shown, first);
+    page_plot_end(file);
 }
 
 void report_put_times(FILE *file, const struct shown *shown)
 {
     const struct bench_results *results = shown->results;
     int sizes = results->question.batch_size_count, model = -1;
+    struct page_patch patches[PART_COUNT];
     fputs("<h2>Times beside static tensor parallelism</h2>\n", file);
     report_put_made(file, shown);
     fputs("<p>Lower is faster; 1 is static TP's "
@@ -191,7 +218,7 @@ void report_put_times(FILE *file, const struct shown *shown)
     fputs(" as the mark across it. <span class=\"label\">", file);
     page_text(file, bench_clock_sentence(&results->question));
     fputs("</span></p>\n", file);
-    put_patches(file, &results->question);
+    page_patches(file, patches, patches_make(patches, &results->question));
     for (int cell = 0; cell + sizes <= results->cell_count; cell += sizes) {
         if (results->cells[cell].model != model) {
             model = results->cells[cell].model;
@@ -201,7 +228,7 @@ void report_put_times(FILE *file, const struct shown *shown)
             page_text(file, name);
             fputs("</h3>\n", file);
         }
-        put_bars(file, shown, cell, sizes);
+        put_bars(file, shown, cell);
     }
 }
 
@@ -307,19 +334,73 @@ static void put_powers(const struct dots *dots)
     }
 }
 
+/* False: there is nothing to show. */
+static bool dots_make(struct dots *out, FILE *file, const struct shown *shown)
+{
+    *out = (struct dots){.file = file, .range = {INFINITY, -INFINITY}};
+    pairs_each(shown, dot_measure, out);
+    return out->range.low < out->range.high;
+}
+
+static void draw_dots(struct dots *dots, const struct shown *shown)
+{
+    put_powers(dots);
+    put_diagonal(dots, 1, "mark");
+    put_diagonal(dots, 1.1, "grid");
+    put_diagonal(dots, 1 / 1.1, "grid");
+    pairs_each(shown, dot_put, dots);
+}
+
+static void phases_make(struct page_patch out[2], const struct bench_question *question)
+{
+    for (int phase = 0; phase < 2; phase++) {
+        out[phase].colour = phase == 0 ? 0 : 5;
+        snprintf(out[phase].name, sizeof out[phase].name, "%s (%s)",
+                 phase == 0 ? "prefill" : "decode",
+                 bench_time_clock(question, phase == 0 ? BENCH_PREFILL : BENCH_DECODE));
+    }
+}
+
+static const char *measured_of(const struct shown *shown)
+{
+    return shown->results->question.clock == BENCH_WALL ? "measured" : "modelled";
+}
+
+bool report_has_errors(const struct shown *shown)
+{
+    struct dots dots;
+    return shown->results->question.clock != BENCH_PREDICTED && dots_make(&dots, NULL, shown);
+}
+
+void report_plot_errors(FILE *file, const struct shown *shown)
+{
+    struct page_plot plot = {.width = WIDTH,
+                             .height = DOTS_SIDE + 40,
+                             .label = bench_clock_label(&shown->results->question),
+                             .command = shown->command,
+                             .patch_count = 2};
+    struct dots dots;
+    snprintf(plot.title, sizeof plot.title, "Across %s, up predicted; the thin lines are 10 %% off",
+             measured_of(shown));
+    phases_make(plot.patches, &shown->results->question);
+    page_plot_begin(file, &plot);
+    if (dots_make(&dots, file, shown))
+        draw_dots(&dots, shown);
+    page_plot_end(file);
+}
+
 void report_put_errors(FILE *file, const struct shown *shown)
 {
-    struct dots dots = {.file = file, .range = {INFINITY, -INFINITY}};
-    static const char *const phases[] = {"prefill", "decode"};
-    const char *measured = shown->results->question.clock == BENCH_WALL ? "measured" : "modelled";
-    pairs_each(shown, dot_measure, &dots);
-    if (!(dots.range.low < dots.range.high))
+    const char *measured = measured_of(shown);
+    struct page_patch patches[2];
+    struct dots dots;
+    if (!report_has_errors(shown) || !dots_make(&dots, file, shown))
         return;
     fprintf(file, "<h2>Predicted and %s</h2>\n", measured);
     report_put_made(file, shown);
     fprintf(file,
-            "<p>Each plan that ran, medians; across %s, up predicted "
-            "seconds; the thin lines are 10 %% off.",
+            "<p>Each plan that ran, medians; across %s, up predicted seconds; the thin lines are "
+            "10 %% off.",
             measured);
     for (int phase = 0; phase < 2; phase++) {
         if (dots.counts[phase] > 0)
@@ -327,18 +408,10 @@ void report_put_errors(FILE *file, const struct shown *shown)
                     phase == 0 ? "Prefill" : "Decode", dots.within[phase], dots.counts[phase],
                     100 * dots.errors[phase] / dots.counts[phase]);
     }
-    fputs("</p>\n<p class=\"legend\">", file);
-    for (int phase = 0; phase < 2; phase++)
-        fprintf(
-            file, "<span><i style=\"background:%s\"></i>%s (%s)</span> ",
-            page_colours[phase == 0 ? 0 : 5], phases[phase],
-            bench_time_clock(&shown->results->question, phase == 0 ? BENCH_PREFILL : BENCH_DECODE));
-    fprintf(file, "</p>\n<div class=\"picture\"><svg viewBox=\"0 0 %d %d\">\n", WIDTH,
-            DOTS_SIDE + 40);
-    put_powers(&dots);
-    put_diagonal(&dots, 1, "mark");
-    put_diagonal(&dots, 1.1, "grid");
-    put_diagonal(&dots, 1 / 1.1, "grid");
-    pairs_each(shown, dot_put, &dots);
-    fputs("</svg></div>\n", file);
+    fputs("</p>\n", file);
+    phases_make(patches, &shown->results->question);
+    page_patches(file, patches, 2);
+    page_picture_begin(file, WIDTH, DOTS_SIDE + 40);
+    draw_dots(&dots, shown);
+    page_picture_end(file);
 }

@@ -3,6 +3,7 @@
 #define PHASOR_CLI_REPORT_SHOWN_H
 
 #include "bench_summary.h"
+#include "page.h"
 
 /* All that the pictures show: [cell][mode]. */
 struct shown {
@@ -11,6 +12,11 @@ struct shown {
     unsigned modes; /* that have a plan anywhere */
     char *command;  /* that made the results */
 };
+
+/* `path` is of the results. False where memory is short: told on standard error; to be freed all
+ * the same. */
+bool report_shown_make(struct shown *out, const struct bench_results *results, const char *path);
+void report_shown_free(struct shown *shown);
 
 static inline const struct bench_summary *summary_of(const struct shown *shown, int cell, int mode)
 {
@@ -38,6 +44,12 @@ void report_put_plan(FILE *file, const struct bench_plan *plan);
 /* Bars of each scenario's batches, and each plan's phases as they were predicted and came out. */
 void report_put_times(FILE *file, const struct shown *shown);
 void report_put_errors(FILE *file, const struct shown *shown);
+
+/* As files of their own: the bars of the cells from `first` on, of one model and scenario; and the
+ * phases, which are a picture where there are different ones. */
+void report_plot_times(FILE *file, const struct shown *shown, int first);
+bool report_has_errors(const struct shown *shown);
+void report_plot_errors(FILE *file, const struct shown *shown);
 
 /* Each planned run beside the fastest that ran (report_regret.c). */
 void report_put_regret(FILE *file, const struct shown *shown);

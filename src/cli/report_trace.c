@@ -308,15 +308,15 @@ static void axis_put(FILE *file, const struct report_trace *trace, double y)
     page_line(file, x, 2, x, y, "mark");
 }
 
-/* Of the command what the trace knows. */
-static void made_put(FILE *file, const struct report_trace *trace)
+/* Of the command what the trace knows; to be freed, NULL where memory is short. */
+static char *command_of(const struct report_trace *trace)
 {
     const json_t *about = json_object_get(trace->root, "otherData");
     char *command = NULL;
     size_t length;
     FILE *words = open_memstream(&command, &length);
     if (words == NULL)
-        return;
+        return NULL;
     fputs("phasor run ", words);
     bench_word_put(words, table_text(about, "model"));
     fputs(" -i ROWS -o ANSWERS --devices DEVICES --plan ", words);
@@ -324,45 +324,54 @@ static void made_put(FILE *file, const struct report_trace *trace)
     fputs(" --trace ", words);
     bench_word_put(words, trace->path);
     if (fclose(words) == 0)
-        page_made(file, "wall", command);
+        return command;
     free(command);
+    return NULL;
 }
 
-static void words_put(FILE *file, const struct report_trace *trace)
+static void patches_make(struct page_patch out[KIND_COUNT])
+{
+    for (int i = 0; i < KIND_COUNT; i++) {
+        out[i].colour = kinds[i].colour;
+        snprintf(out[i].name, sizeof out[i].name, "%s", kinds[i].words);
+    }
+}
+
+static void words_put(FILE *file, const struct report_trace *trace, const char *command)
 {
     const json_t *about = json_object_get(trace->root, "otherData");
+    struct page_patch patches[KIND_COUNT];
     fputs("<h2>From prefill to decode</h2>\n", file);
-    made_put(file, trace);
+    page_made(file, "wall", command);
     fputs("<p>One run: ", file);
     page_text(file, table_text(about, "model"));
     fputs(" under <code>", file);
     page_text(file, table_text(about, "plan"));
     fputs("</code>, its last pass of prefill before the first of decode, which begins at the "
           "line across all rows. A row is a stream, a thread that reads, or what the run as a "
-          "whole does.</p>\n<p class=\"legend\">",
+          "whole does.</p>\n",
           file);
-    for (int i = 0; i < KIND_COUNT; i++)
-        fprintf(file, "<span><i style=\"background:%s\"></i>%s</span> ",
-                page_colours[kinds[i].colour], kinds[i].words);
-    fputs("</p>\n", file);
+    patches_make(patches);
+    page_patches(file, patches, KIND_COUNT);
 }
 
-bool report_put_trace(FILE *file, const struct report_trace *trace)
+/* A row for each lane; those that nothing is in are not drawn. NULL: memory is short. */
+static struct row *rows_make(const struct report_trace *trace, int *used)
 {
     struct row *rows = calloc((size_t)trace->lane_count, sizeof *rows);
-    int used = 0;
-    if (rows == NULL) {
-        fprintf(stderr, "phasor: out of memory for a page\n");
-        return false;
-    }
-    for (size_t i = 0; i < trace->span_count; i++)
+    *used = 0;
+    for (size_t i = 0; i < trace->span_count && rows != NULL; i++)
         span_place(rows, trace, &trace->spans[i]);
-    for (int i = 0; i < trace->lane_count; i++)
-        used += rows[i].is_used;
-    double height = 10 + ROW_HEIGHT * used, y = 10;
-    words_put(file, trace);
-    fprintf(file, "<div class=\"picture\"><svg viewBox=\"0 0 %d %.0f\">\n", WIDTH, height + AXIS);
-    axis_put(file, trace, height);
+    for (int i = 0; i < trace->lane_count && rows != NULL; i++)
+        *used += rows[i].is_used;
+    return rows;
+}
+
+static void rows_draw(FILE *file, const struct report_trace *trace, const struct row *rows,
+                      int used)
+{
+    double y = 10;
+    axis_put(file, trace, 10 + ROW_HEIGHT * used);
     for (int i = 0; i < trace->lane_count; i++) {
         if (!rows[i].is_used)
             continue;
@@ -370,7 +379,57 @@ bool report_put_trace(FILE *file, const struct report_trace *trace)
         row_put(file, trace, &rows[i], y);
         y += ROW_HEIGHT;
     }
-    fputs("</svg></div>\n", file);
+}
+
+static void page_put(FILE *file, const struct report_trace *trace, const struct row *rows, int used,
+                     const char *command)
+{
+    words_put(file, trace, command);
+    page_picture_begin(file, WIDTH, 10 + ROW_HEIGHT * used + AXIS);
+    rows_draw(file, trace, rows, used);
+    page_picture_end(file);
+}
+
+static void plot_put(FILE *file, const struct report_trace *trace, const struct row *rows, int used,
+                     const char *command)
+{
+    const json_t *about = json_object_get(trace->root, "otherData");
+    struct page_plot plot = {.width = WIDTH,
+                             .height = 10 + ROW_HEIGHT * used + AXIS,
+                             .label = "wall",
+                             .command = command,
+                             .patch_count = KIND_COUNT};
+    snprintf(plot.title, sizeof plot.title, "From prefill to decode, under %.80s",
+             table_text(about, "plan"));
+    patches_make(plot.patches);
+    page_plot_begin(file, &plot);
+    rows_draw(file, trace, rows, used);
+    page_plot_end(file);
+}
+
+static bool trace_put(FILE *file, const struct report_trace *trace, bool is_alone)
+{
+    int used;
+    struct row *rows = rows_make(trace, &used);
+    char *command = command_of(trace);
+    bool is_good = rows != NULL && command != NULL;
+    if (!is_good)
+        fprintf(stderr, "phasor: out of memory for a page\n");
+    else if (is_alone)
+        plot_put(file, trace, rows, used, command);
+    else
+        page_put(file, trace, rows, used, command);
+    free(command);
     free(rows);
-    return true;
+    return is_good;
+}
+
+bool report_put_trace(FILE *file, const struct report_trace *trace)
+{
+    return trace_put(file, trace, false);
+}
+
+bool report_plot_trace(FILE *file, const struct report_trace *trace)
+{
+    return trace_put(file, trace, true);
 }

@@ -18,4 +18,7 @@ void report_trace_close(struct report_trace *trace); /* NULL is allowed */
  * decode: a row for each lane of the trace. False where memory is short: told on standard error. */
 bool report_put_trace(FILE *file, const struct report_trace *trace);
 
+/* The same as a file of its own. */
+bool report_plot_trace(FILE *file, const struct report_trace *trace);
+
 #endif
