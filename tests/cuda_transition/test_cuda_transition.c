@@ -2,11 +2,14 @@
  * (tests/transition). */
 #include <criterion/criterion.h>
 #include <inttypes.h>
+#include <linux/mempolicy.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "device/peers.h"
 #include "gpu.h"
+#include "numa_fake.h"
 #include "rig.h"
 #include "simt_control.h"
 #include "sweep.h"
@@ -61,6 +64,31 @@ Test(cuda_transition, uploads_by_kernels)
     cr_assert_geq(simt_kernel_count() - before, 2 * (uint64_t)rig_moe_layers(&rig));
     rig_close(&rig);
     gpu_check_nothing_left();
+}
+
+/* A backup in locked memory is every GPU's: it lies on the nodes of all of them by turns. */
+Test(cuda_transition, a_locked_backup_lies_beside_the_gpus)
+{
+    struct rig_params params = case_at(WAY_UPLOAD);
+    struct rig rig;
+    unsigned long nodes = 0;
+    numa_fake_use();
+    numa_fake_device("0000:1a:00.0", "1\n");
+    numa_fake_device("0000:1b:00.0", "3\n");
+    params.memory_available = params.memory_lockable = UINT64_MAX / 2;
+    for (int times = 0; times < 4; times++) {
+        rig_open(&rig, &params);
+        nodes = 0;
+        for (int r = 0; r < params.rank_count; r++) {
+            const struct device *device = box_device(rig.runner.box, r);
+            nodes |= device->ops->peers->ordinal(device) == 0 ? 1ul << 1 : 1ul << 3;
+        }
+        struct numa_fake_bound bound = numa_fake_bound();
+        cr_expect(bound.mode == MPOL_INTERLEAVE && bound.nodes == nodes && !bound.was_touched);
+        cr_expect_eq(bound.count, times + 1);
+        rig_close(&rig);
+    }
+    numa_fake_remove();
 }
 
 /* Nothing is kept of what could not be made. A failure that hinders nothing, as of giving back what

@@ -10,6 +10,7 @@
 #include "kernels/cuda/device/cuda_error.h"
 #include "kernels/cuda/device/cuda_operations.h"
 #include "kernels/cuda/device/cuda_peers.h"
+#include "kernels/cuda/device/cuda_pinned.h"
 #include "kernels/cuda/device/cuda_pool.h"
 #include "kernels/cuda/device/cuda_reach.h"
 #include "kernels/cuda/device/cuda_stream.h"
@@ -112,6 +113,11 @@ static bool pinned_leave(struct device *device, void *memory)
     return cuda_pinned_leave(cuda_of(device)->common.ordinal, memory);
 }
 
+static int host_node(const struct device *device)
+{
+    return cuda_node(cuda_of(device)->common.ordinal);
+}
+
 static enum status upload(struct device *device, const struct op_copy *op, struct error *err)
 {
     return cuda_upload(&cuda_of(device)->upload, op, err);
@@ -186,6 +192,7 @@ static const struct device_ops cuda_ops = {
     .host_memory_free = pinned_free,
     .host_memory_pin = pinned_keep,
     .host_memory_unpin = pinned_leave,
+    .host_node = host_node,
     .upload = upload,
     .host_run = host_run,
     .host_workers = host_workers,
@@ -243,6 +250,7 @@ static enum status gpu_describe(struct cuda_device *cuda, const struct gpu_share
     int ordinal = share->ordinal;
     struct cudaDeviceProp properties;
     CUDA_TRY(ordinal, cudaGetDeviceProperties(&properties, ordinal), err);
+    cuda_node_note(ordinal, &properties);
     TRY(memory_find(&cuda->pool.limit_bytes, share, err));
     int capability = 10 * properties.major + properties.minor, all = properties.multiProcessorCount;
     struct cuda_partition *partition = &cuda->common.partition;
