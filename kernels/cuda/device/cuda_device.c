@@ -19,6 +19,7 @@ struct cuda_device {
     struct device device;
     struct device_ops ops; /* the table with the name of this GPU */
     struct cuda_common common;
+    struct cuda_link link;
     struct thread_team *team; /* of host_run */
     struct cuda_pool pool;
     struct cuda_upload upload;
@@ -135,6 +136,16 @@ static int host_workers(const struct device *device)
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
+static void link_deinit(struct cuda_link *link, int ordinal)
+{
+    pthread_mutex_destroy(&link->lock);
+    if (link->until == NULL || cuda_is_stuck())
+        return;
+    (void)cudaSetDevice(ordinal);
+    (void)cudaFree(link->until);
+    (void)cudaGetLastError();
+}
+
 static void cuda_destroy(struct device *device)
 {
     struct cuda_device *cuda = cuda_of(device);
@@ -143,6 +154,7 @@ static void cuda_destroy(struct device *device)
     cuda_upload_deinit(&cuda->upload);
     thread_team_destroy(cuda->team);
     cuda_pool_deinit(&cuda->pool);
+    link_deinit(&cuda->link, cuda->common.ordinal);
     if (!cuda_is_stuck())
         cuda_partition_deinit(&cuda->common.partition);
     memory_free(cuda);
@@ -284,6 +296,8 @@ enum status device_cuda_create(struct device **out, const struct gpu_share *shar
     cuda->common.owner =
         (struct stream_owner){.device = &cuda->device, .trace = share->trace, .rank = share->rank};
     cuda->common.ordinal = ordinal;
+    pthread_mutex_init(&cuda->link.lock, NULL);
+    cuda->common.link = &cuda->link;
     cuda_pool_init(&cuda->pool, ordinal, 0);
     TRY_GOTO(gpu_describe(cuda, share, err), failed);
     TRY_GOTO(thread_team_create(&cuda->team, thread_count, -1, err), failed);
