@@ -91,10 +91,12 @@ struct cuda_sum {
 };
 cudaError_t cuda_sum(const struct cuda_launch *launch, const struct cuda_sum *op);
 
-/* What stands between the two on the stream takes at least so many nanoseconds, from when the first
- * has run. `began` is the device's. */
-cudaError_t cuda_pace_begin(const struct cuda_launch *launch, uint64_t *began);
-cudaError_t cuda_pace_end(const struct cuda_launch *launch, const uint64_t *began,
+/* The first takes `link` for so many nanoseconds, from now or from when it is free (0 in it: it
+ * is), and writes when that ends to `until`; the second holds its stream until then, and so much
+ * longer. Both are the device's; any of its streams may take the link. */
+cudaError_t cuda_pace_begin(const struct cuda_launch *launch, uint64_t *until, uint64_t *link,
+                            uint64_t nanoseconds);
+cudaError_t cuda_pace_end(const struct cuda_launch *launch, const uint64_t *until,
                           uint64_t nanoseconds);
 
 /* op_copy is the driver's: cudaMemcpyAsync and, of several rows, cudaMemcpy2DAsync. */

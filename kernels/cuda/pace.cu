@@ -29,29 +29,35 @@ __device__ static void nap(void)
 #endif
 }
 
-__global__ void pace_begin_kernel(uint64_t *began)
+/* Several streams may take the link at once: each behind those that were before it. */
+__global__ void pace_begin_kernel(uint64_t *until, unsigned long long *link, uint64_t duration)
 {
-    *began = nanoseconds();
+    unsigned long long now = nanoseconds(), seen = *link, last, next;
+    do {
+        last = seen;
+        next = (last > now ? last : now) + duration;
+        seen = atomicCAS(link, last, next);
+    } while (seen != last);
+    *until = next;
 }
 
-/* A clock that was set back would let it wait longer than it should, but no longer than that. */
-__global__ void pace_end_kernel(const uint64_t *began, uint64_t duration)
+__global__ void pace_end_kernel(const uint64_t *until, uint64_t delay)
 {
-    uint64_t come = nanoseconds(), since = come > *began ? come - *began : 0;
-    uint64_t left = since < duration ? duration - since : 0;
-    while (nanoseconds() - come < left)
+    while (nanoseconds() < *until + delay)
         nap();
 }
 
-cudaError_t cuda_pace_begin(const struct cuda_launch *launch, uint64_t *began)
+cudaError_t cuda_pace_begin(const struct cuda_launch *launch, uint64_t *until, uint64_t *link,
+                            uint64_t nanoseconds)
 {
-    KERNEL_LAUNCH((pace_begin_kernel), 1, 1, 0, launch->stream, began);
+    KERNEL_LAUNCH((pace_begin_kernel), 1, 1, 0, launch->stream, until,
+                  reinterpret_cast<unsigned long long *>(link), nanoseconds);
     return cudaGetLastError();
 }
 
-cudaError_t cuda_pace_end(const struct cuda_launch *launch, const uint64_t *began,
+cudaError_t cuda_pace_end(const struct cuda_launch *launch, const uint64_t *until,
                           uint64_t nanoseconds)
 {
-    KERNEL_LAUNCH((pace_end_kernel), 1, 1, 0, launch->stream, began, nanoseconds);
+    KERNEL_LAUNCH((pace_end_kernel), 1, 1, 0, launch->stream, until, nanoseconds);
     return cudaGetLastError();
 }

@@ -34,8 +34,8 @@
 struct comm_domain;
 
 /* Slow links, in both directions at once: of the CPU's ranks one between each two (slow.c), of GPUs
- * one for each rank, over which goes all that it sends or receives in a collective (virtual.c);
- * those that run at once do not share it there. So fast, behind so much for each step of a
+ * one for each rank, over which goes all that it sends or receives in collectives, one after
+ * another where several run at once (virtual.c). So fast, behind so much for each step of a
  * collective. */
 struct comm_links {
     double bytes_per_second; /* 0: as fast as memory is, and no latency */

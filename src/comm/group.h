@@ -20,6 +20,7 @@ struct comm {
     const struct collective *call;
     struct event *marks[COMM_MARKS];  /* of a GPU: virtual.c */
     unsigned mark_count;              /* recorded so far */
+    double link_seconds;              /* that its rank's slow link has to do: virtual.c */
     struct nccl_end *nccl;            /* nccl.c; NULL */
     _Alignas(64) atomic_uint arrived; /* number of the last collective at which it has arrived */
     atomic_uint finished;             /* number of the last that it has left */
@@ -35,9 +36,10 @@ struct comm_group {
     atomic_int ends_left; /* not yet destroyed */
     /* With slow links: what is under way, and room to tell them of it. */
     struct transfer transfer;
-    struct link_bytes *sent; /* [size x (size - 1)] */
-    double pace_seconds; /* virtual.c: that the collective takes at least; 0: as long as it takes */
-    bool is_joined;      /* nccl.c: all ends are of use */
+    struct link_bytes *sent;       /* [size x (size - 1)] */
+    bool is_paced;                 /* virtual.c: its links are slow, */
+    double delay_seconds;          /* and delay it so long */
+    bool is_joined;                /* nccl.c: all ends are of use */
     _Alignas(64) atomic_uint here; /* members that have come to the gate */
     _Alignas(64) atomic_uint gate; /* see rendezvous.c; futex of those who wait */
     struct comm ends[];

@@ -14,7 +14,9 @@
  *
  * Links that are to be slow (struct comm_links) are a clock on each member's stream, which holds it
  * back until the bytes would have come: what copies and sums take is within that time, or longer
- * than it. Collectives of several communicators that run at once do not slow each other down.
+ * than it. Each rank has one link, which collectives of several communicators that run at once take
+ * one after another, so that together they take their sum. Copies from and to the host are not held
+ * back.
  *
  * A member that fails ends the run, and goes to the meetings that are left. Before the parting it
  * waits for its stream: perhaps it could not mark what it has put there. Behind the parting all see
@@ -82,8 +84,8 @@ static void give_up(const struct collective *call, const struct error *cause)
         return; /* a GPU that is broken: nothing runs on it any more */
 }
 
-/* By the last to come: all that a rank sends or receives goes over one link, in both directions at
- * once, and the collective is done when the busiest is. */
+/* By the last to come: all that a rank sends or receives goes over its link, in both directions at
+ * once; and the collective is done when all are, as all wait for one another behind it. */
 static void pace_find(struct comm_group *group)
 {
     const struct comm_links *speed = &group->domain->speed;
@@ -96,33 +98,32 @@ static void pace_find(struct comm_group *group)
             sent += collective_bytes(group->ends[m].call, group->ends[other].call);
             received += collective_bytes(group->ends[other].call, group->ends[m].call);
         }
-        most = fmax(most, fmax(sent, received));
+        group->ends[m].link_seconds = fmax(sent, received) / speed->bytes_per_second;
+        most = fmax(most, group->ends[m].link_seconds);
     }
-    group->pace_seconds = most > 0
-                              ? collective_steps(group->ends[0].call) * speed->latency_seconds +
-                                    most / speed->bytes_per_second
-                              : 0;
+    group->is_paced = most > 0;
+    group->delay_seconds = collective_steps(group->ends[0].call) * speed->latency_seconds;
 }
 
 /* The clock runs from when all members' streams have come. */
 static enum status pace_begin(const struct collective *call, struct error *err)
 {
     TRY(wait_for_marks(call, err));
-    return peers_of(call)->pace_begin(call->stream, err);
+    return peers_of(call)->pace_begin(call->stream, call->comm->link_seconds, err);
 }
 
 /* Where it fails it meets the others nevertheless, in moves_run. */
 static enum status move_paced(const struct collective *call, struct error *err)
 {
     struct error later;
-    double seconds = call->comm->group->pace_seconds;
-    if (seconds == 0)
+    const struct comm_group *group = call->comm->group;
+    if (!group->is_paced)
         return moves_run(call, err);
     enum status begun = pace_begin(call, err);
     enum status moved = moves_run(call, begun == STATUS_OK ? err : &later);
     if (begun != STATUS_OK || moved != STATUS_OK)
         return begun != STATUS_OK ? begun : moved;
-    return peers_of(call)->pace_end(call->stream, seconds, err);
+    return peers_of(call)->pace_end(call->stream, group->delay_seconds, err);
 }
 
 static enum status move(const struct collective *call, struct error *err)

@@ -147,6 +147,10 @@ struct device_ops {
     /* False: it cannot be, and the memory must stay as it is. */
     bool (*host_memory_unpin)(struct device *device, void *memory) MUST_CHECK;
 
+    /* The node of the host's memory (NUMA) that is beside the device; -1: unknown. Memory of
+     * host_memory_get is there already. NULL: none is nearer than others. */
+    int (*host_node)(const struct device *device);
+
     /* The host's threads may read and write memory of memory_get, too (a CPU's), where nothing on a
      * stream does. */
     bool host_reaches;

@@ -52,10 +52,12 @@ struct peer_ops {
     enum status (*sum)(struct stream *stream, const struct peer_sum *op,
                        struct error *err) MUST_CHECK;
 
-    /* From here on to pace_end, which follows on the stream, passes at least so much time of the
-     * device's clock. One begins when the one before has ended. */
-    enum status (*pace_begin)(struct stream *stream, struct error *err) MUST_CHECK;
-    enum status (*pace_end)(struct stream *stream, double seconds, struct error *err) MUST_CHECK;
+    /* Takes the link of the stream's rank for so long, by the device's clock, when what has taken
+     * it before is done, on whatever stream. pace_end, which follows on the stream, holds it until
+     * then, and `delay_seconds` longer. One begins when the one before has ended. */
+    enum status (*pace_begin)(struct stream *stream, double seconds, struct error *err) MUST_CHECK;
+    enum status (*pace_end)(struct stream *stream, double delay_seconds,
+                            struct error *err) MUST_CHECK;
 
     /* Returns when all that is on the stream has run, or cannot run any more. */
     enum status (*settle)(struct stream *stream, struct error *err) MUST_CHECK;

@@ -33,16 +33,18 @@ static enum status not_locked(int failure, uint64_t bytes, struct error *err)
                      (unsigned long long)bytes >> 20, strerror(failure));
 }
 
-enum status locked_file_create(struct locked_file **out, int fd, const char *path, uint64_t offset,
-                               uint64_t bytes, struct error *err)
+enum status locked_file_create(struct locked_file **out, const struct locked_file_params *params,
+                               struct error *err)
 {
     struct locked_file *locked;
     enum status status;
+    uint64_t bytes = params->bytes;
     ASSERT(bytes >= 1);
     TRY(memory_get((void **)&locked, 1, sizeof *locked, "a file in memory", err));
-    *locked = (struct locked_file){fd, path, offset, bytes, NULL};
+    *locked = (struct locked_file){params->fd, params->path, params->offset, bytes, NULL};
     TRY_GOTO(memory_pages_get((void **)&locked->memory, (size_t)bytes, "a file in memory", err),
              free_locked);
+    numa_interleave(locked->memory, memory_pages_bytes((size_t)bytes), &params->nodes);
     if (mlock2(locked->memory, (size_t)bytes, 0) != 0) { /* mlock does nothing under sanitizers */
         status = not_locked(errno, bytes, err);
         goto free_memory;

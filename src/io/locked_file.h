@@ -6,15 +6,23 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/numa.h"
 #include "base/status.h"
 
 struct locked_file;
 
-/* Takes and locks memory for `bytes` (>= 1) at `offset`; nothing is read yet. STATUS_UNSUPPORTED:
- * the process may not lock so much; the sentence names the limit. STATUS_NO_MEMORY: there is not so
- * much. `fd` and `path` are borrowed for locked_file_load. */
-enum status locked_file_create(struct locked_file **out, int fd, const char *path, uint64_t offset,
-                               uint64_t bytes, struct error *err) MUST_CHECK;
+struct locked_file_params {
+    int fd;
+    const char *path;
+    uint64_t offset, bytes;  /* of the file; bytes >= 1 */
+    struct numa_nodes nodes; /* on which it lies, by turns; none: anywhere */
+};
+
+/* Takes and locks memory; nothing is read yet. STATUS_UNSUPPORTED: the process may not lock so
+ * much; the sentence names the limit. STATUS_NO_MEMORY: there is not so much. `fd` and `path` are
+ * borrowed for locked_file_load. */
+enum status locked_file_create(struct locked_file **out, const struct locked_file_params *params,
+                               struct error *err) MUST_CHECK;
 void locked_file_destroy(struct locked_file *locked); /* NULL is allowed */
 
 /* Reads the share of one of `share_count` loaders (0 <= share < share_count): all shares together

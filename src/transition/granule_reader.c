@@ -121,6 +121,18 @@ static enum status locked_pin(struct granule_readers *readers, struct error *err
     return STATUS_OK;
 }
 
+/* Any rank may copy any of it. */
+static struct numa_nodes nodes_of(const struct granule_readers *readers)
+{
+    struct numa_nodes nodes = {{0}};
+    for (int r = 0; r < readers->rank_count; r++) {
+        const struct device *device = box_device(readers->params.box, r);
+        if (device->ops->host_node != NULL)
+            numa_nodes_add(&nodes, device->ops->host_node(device));
+    }
+    return nodes;
+}
+
 /* All granules in locked memory; `cause` says why not. What it returns is of the box. */
 static enum status locked_get(struct granule_readers *readers, uint64_t offset, uint64_t bytes,
                               bool *has, struct error *cause, struct error *err)
@@ -128,8 +140,12 @@ static enum status locked_get(struct granule_readers *readers, uint64_t offset, 
     const struct backup *backup = readers->params.backup;
     struct load load = {.readers = readers};
     *has = false;
-    if (locked_file_create(&readers->locked, backup_fd(backup), backup_path(backup), offset, bytes,
-                           cause) != STATUS_OK)
+    const struct locked_file_params params = {.fd = backup_fd(backup),
+                                              .path = backup_path(backup),
+                                              .offset = offset,
+                                              .bytes = bytes,
+                                              .nodes = nodes_of(readers)};
+    if (locked_file_create(&readers->locked, &params, cause) != STATUS_OK)
         return STATUS_OK;
     if (locked_pin(readers, cause) != STATUS_OK) {
         locked_put(readers);

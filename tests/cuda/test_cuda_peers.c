@@ -38,29 +38,100 @@ static void *memory_of(struct device *device, int64_t bytes)
 struct pace {
     struct stream *stream;
     const struct peer_ops *peers;
-    double seconds;
+    double seconds, delay_seconds;
 };
 
 static enum status pace_put(void *argument, struct error *err)
 {
     const struct pace *pace = argument;
-    TRY(pace->peers->pace_begin(pace->stream, err));
-    return pace->peers->pace_end(pace->stream, pace->seconds, err);
+    TRY(pace->peers->pace_begin(pace->stream, pace->seconds, err));
+    return pace->peers->pace_end(pace->stream, pace->delay_seconds, err);
+}
+
+static void pace_call(struct device *device, struct stream *stream, double seconds, double delay)
+{
+    const struct pace pace = {stream, device->ops->peers, seconds, delay};
+    pace.peers->call(stream, pace_put, &pace, sizeof pace);
 }
 
 /* Twice on a stream: the second begins when the first has ended. */
 Test(cuda_peers, a_stream_is_held_for_as_long_as_it_is_told)
 {
+    static const double seconds[][2] = {{0.02, 0}, {0, 0.02}, {0.01, 0.01}};
     struct device *device = gpu_open(0);
-    const struct pace pace = {device->stream, device->ops->peers, 0.02};
     struct error err;
-    double begin = system_seconds();
-    pace.peers->call(device->stream, pace_put, &pace, sizeof pace);
-    pace.peers->call(device->stream, pace_put, &pace, sizeof pace);
-    cr_assert_eq(device->ops->synchronize(device->stream, &err), STATUS_OK, "%s", err.message);
-    cr_expect_geq(system_seconds() - begin, 2 * pace.seconds);
+    for (int i = 0; i < 3; i++) {
+        double begin = system_seconds();
+        pace_call(device, device->stream, seconds[i][0], seconds[i][1]);
+        pace_call(device, device->stream, seconds[i][0], seconds[i][1]);
+        cr_assert_eq(device->ops->synchronize(device->stream, &err), STATUS_OK, "%s", err.message);
+        cr_expect_geq(system_seconds() - begin, 2 * 0.02, "%d", i);
+    }
     device_destroy(device);
     cr_expect_eq(simt_live_count(), 0);
+}
+
+#define OVERLAP_SECONDS 0.2 /* what a busy machine adds is less */
+
+struct overlap {
+    struct stream *streams[2];
+    const struct peer_ops *peers;
+    struct event *event;
+};
+
+/* Both take the link before the first is held: by one thread, as nothing else is on either. */
+static enum status overlap_put(void *argument, struct error *err)
+{
+    const struct overlap *two = argument;
+    for (int s = 0; s < 2; s++)
+        TRY(two->peers->pace_begin(two->streams[s], OVERLAP_SECONDS, err));
+    TRY(two->peers->record(two->streams[1], two->event, err));
+    TRY(two->peers->wait(two->streams[0], two->event, err));
+    for (int s = 0; s < 2; s++)
+        TRY(two->peers->pace_end(two->streams[s], 0, err));
+    return STATUS_OK;
+}
+
+/* The device's link is taken by one stream after another. */
+Test(cuda_peers, streams_take_a_link_in_turn)
+{
+    struct device *device = gpu_open(0);
+    const struct device_ops *ops = device->ops;
+    struct overlap two = {{device->stream, NULL}, ops->peers, NULL};
+    struct error err;
+    cr_assert_eq(ops->stream_create(device, &two.streams[1], STREAM_NORMAL, &err), STATUS_OK);
+    cr_assert_eq(ops->event_create(device, &two.event, &err), STATUS_OK);
+    double begin = system_seconds();
+    ops->peers->call(device->stream, overlap_put, &two, sizeof two);
+    for (int s = 0; s < 2; s++)
+        cr_assert_eq(ops->synchronize(two.streams[s], &err), STATUS_OK, "%s", err.message);
+    cr_expect_geq(system_seconds() - begin, 2 * OVERLAP_SECONDS);
+    ops->event_destroy(device, two.event);
+    ops->stream_destroy(device, two.streams[1]);
+    device_destroy(device);
+    cr_expect_eq(simt_live_count(), 0);
+}
+
+/* What a link that could not be made leaves is nothing, and no link. */
+Test(cuda_peers, each_call_for_a_link_may_fail)
+{
+    bool is_ahead = false;
+    int n = 1;
+    for (; !is_ahead; n++) {
+        struct device *device = gpu_open(0);
+        struct error err = {.message = ""};
+        simt_fail_at((uint64_t)n, cudaErrorUnknown);
+        pace_call(device, device->stream, 0, 0);
+        enum status status = device->ops->synchronize(device->stream, &err);
+        is_ahead = simt_fail_is_ahead();
+        simt_fail_at(0, cudaSuccess);
+        cr_expect_eq(status == STATUS_OK, is_ahead, "at %d: %s", n, err.message);
+        cr_expect(is_ahead || strstr(err.message, "on cuda:0") != NULL, "at %d: %s", n,
+                  err.message);
+        device_destroy(device);
+        cr_expect_eq(simt_live_count(), 0, "at %d", n);
+    }
+    cr_expect_gt(n, 6, "%d", n);
 }
 
 /* ---- Sums ------------------------------------------------------------------------------------ */

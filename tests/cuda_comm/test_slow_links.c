@@ -2,6 +2,7 @@
  * bytes. That its results are right, the suite of tests/comm says, of which one backend has such
  * links. */
 #include <criterion/criterion.h>
+#include <math.h>
 
 #include "base/system.h"
 #include "comm/group.h"
@@ -43,7 +44,7 @@ struct busy {
 static enum status be_busy(void *argument, struct error *err)
 {
     const struct busy *busy = argument;
-    TRY(busy->peers->pace_begin(busy->stream, err));
+    TRY(busy->peers->pace_begin(busy->stream, 0, err));
     return busy->peers->pace_end(busy->stream, busy->seconds, err);
 }
 
@@ -161,6 +162,14 @@ static void expect_all(const struct job *job, const char *name, double at_least)
                       job->seconds[r], at_least);
 }
 
+static double seconds_said(const struct job *job)
+{
+    double most = 0;
+    for (int r = 0; r < RANKS; r++)
+        most = fmax(most, job->comms[r]->link_seconds);
+    return most + job->comms[0]->group->delay_seconds;
+}
+
 Test(slow_links, a_collective_takes_as_long_as_its_busiest_link)
 {
     struct job job;
@@ -169,7 +178,7 @@ Test(slow_links, a_collective_takes_as_long_as_its_busiest_link)
         job.put = cases[c].put;
         test_box_run(job.box, job_run, &job);
         double seconds = cases[c].units * (double)BYTES / RATE + cases[c].steps * DELAY;
-        cr_expect_float_eq(job.comms[0]->group->pace_seconds, seconds, 1e-9, "%s", cases[c].name);
+        cr_expect_float_eq(seconds_said(&job), seconds, 1e-9, "%s", cases[c].name);
         expect_all(&job, cases[c].name, seconds);
     }
     job_close(&job);
@@ -188,4 +197,49 @@ Test(slow_links, the_clock_begins_when_all_have_come)
         expect_all(&job, "all-gather", 0.1 + 3 * (double)BYTES / RATE + DELAY);
     }
     job_close(&job);
+}
+
+/* ---- Two communicators at once --------------------------------------------------------------- */
+
+struct both {
+    struct job job;
+    struct comm *comms[RANKS];
+};
+
+/* Each gathers on a stream of its own, to halves of `out` that are apart. */
+static enum status both_run(void *context, int rank, struct error *err)
+{
+    static const int64_t counts[RANKS] = {BYTES / 2, BYTES / 2, BYTES / 2, BYTES / 2};
+    struct both *both = context;
+    struct job *job = &both->job;
+    struct device *device = box_device(job->box, rank);
+    struct stream *beside;
+    char *out = (char *)job->out[rank], *in = (char *)job->in[rank];
+    TRY(device->ops->stream_create(device, &beside, STREAM_NORMAL, err));
+    double begin = system_seconds();
+    comm_all_gather(job->comms[rank], device->stream,
+                    &(struct comm_all_gather){out, in, counts, 0});
+    comm_all_gather(both->comms[rank], beside,
+                    &(struct comm_all_gather){out + 2 * BYTES, in, counts, 0});
+    enum status status = device->ops->synchronize(device->stream, err);
+    struct error later;
+    enum status other = device->ops->synchronize(beside, status == STATUS_OK ? err : &later);
+    job->seconds[rank] = system_seconds() - begin;
+    device->ops->stream_destroy(device, beside);
+    return status == STATUS_OK ? other : status;
+}
+
+/* What goes over one link takes the sum, whichever stream it is of. */
+Test(slow_links, two_at_once_share_their_links)
+{
+    struct both both;
+    job_open(&both.job);
+    test_comm_create(both.comms, both.job.box, RANKS);
+    for (uint64_t seed = 0; seed < 10; seed++) {
+        gpu_order_use(GPU_FORWARD, seed); /* on a GPU both begin at once */
+        test_box_run(both.job.box, both_run, &both);
+        expect_all(&both.job, "two all-gathers", 2 * 1.5 * (double)BYTES / RATE + DELAY);
+    }
+    test_comms_destroy(both.comms, RANKS);
+    job_close(&both.job);
 }

@@ -1,11 +1,15 @@
 /* Changes of layout between GPUs that NCCL joins: which of them goes over it. What else they hold
  * are the CPU's tests (tests/transition). */
 #include <criterion/criterion.h>
+#include <inttypes.h>
+#include <stdio.h>
 
+#include "change_faults.h"
 #include "gpu.h"
 #include "nccl_stub_use.h"
 #include "rig.h"
 #include "simt_control.h"
+#include "sweep.h"
 
 /* Of all tests of this program. */
 __attribute__((constructor)) static void close_seldom(void)
@@ -47,4 +51,35 @@ Test(cuda_nccl_transition, reshard_goes_over_nccl)
         cr_expect_gt(launches[0], launches[i], "reshard has %llu launches, %s %llu",
                      (unsigned long long)launches[0], way_names[of[i]],
                      (unsigned long long)launches[i]);
+}
+
+/* The run ends on all ranks, what NCCL has under way included, and nobody waits for ever. */
+Test(cuda_nccl_transition, each_call_of_a_reshard_may_fail)
+{
+    const struct rig_params params = {.model = "mixtral",
+                                      .dtype = DTYPE_BF16,
+                                      .rank_count = 4,
+                                      .plan = "dp4|ep4>tp4",
+                                      .way = WAY_RESHARD,
+                                      .spare_count = 1,
+                                      .patience_seconds = 100,
+                                      .uring = &rig_no_uring};
+    uint64_t step = sweep_step(11);
+    struct cold cold;
+    cold_open(&cold, &params);
+    for (int beside = 0; beside < 2; beside++) {
+        struct change_fault fault = {.name = "reshard over NCCL",
+                                     .params = &params,
+                                     .is_beside = beside == 1,
+                                     .may_end_devices = true,
+                                     .n = sweep_first(step)};
+        uint64_t failed = 0;
+        for (; change_fails(&fault, &cold); fault.n += step)
+            failed++;
+        printf("%s: %" PRIu64 " calls failed, one in %" PRIu64 "\n", fault.name, failed, step);
+        cr_expect_geq(failed, 10);
+    }
+    cold_close(&cold);
+    cr_expect_eq(stub()->live_count(), 0);
+    gpu_check_nothing_left();
 }

@@ -2,11 +2,15 @@
  * (tests/transition). */
 #include <criterion/criterion.h>
 #include <inttypes.h>
+#include <linux/mempolicy.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "change_faults.h"
+#include "device/peers.h"
 #include "gpu.h"
+#include "numa_fake.h"
 #include "rig.h"
 #include "simt_control.h"
 #include "sweep.h"
@@ -30,14 +34,19 @@ static const struct rig_params base = {.model = "qwen2moe",
 /* By each way, and with packed decode. */
 #define CASE_COUNT (WAY_COUNT + 2)
 
-static struct rig_params case_at(int index)
+static struct rig_params case_at(int index, int rank_count)
 {
     struct rig_params params = base;
+    if (rank_count == 4) {
+        params.model = "mixtral";
+        params.rank_count = 4;
+        params.plan = "dp4|ep4>tp4";
+    }
     if (index < WAY_COUNT) {
         params.way = (enum way)index;
         return params;
     }
-    params.plan = "dp2|ep2>tp2:int4";
+    params.plan = rank_count == 4 ? "dp4|ep4>tp4:int4" : "dp2|ep2>tp2:int4";
     params.way = index == WAY_COUNT ? WAY_UPLOAD : WAY_KEEP;
     return params;
 }
@@ -51,7 +60,7 @@ static const char *case_name(int index)
 /* What makes native weights of a backup's is a kernel. */
 Test(cuda_transition, uploads_by_kernels)
 {
-    struct rig_params params = case_at(WAY_UPLOAD);
+    struct rig_params params = case_at(WAY_UPLOAD, 2);
     struct rig rig;
     struct error err;
     rig_open(&rig, &params);
@@ -63,12 +72,37 @@ Test(cuda_transition, uploads_by_kernels)
     gpu_check_nothing_left();
 }
 
+/* A backup in locked memory is every GPU's: it lies on the nodes of all of them by turns. */
+Test(cuda_transition, a_locked_backup_lies_beside_the_gpus)
+{
+    struct rig_params params = case_at(WAY_UPLOAD, 2);
+    struct rig rig;
+    unsigned long nodes = 0;
+    numa_fake_use();
+    numa_fake_device("0000:1a:00.0", "1\n");
+    numa_fake_device("0000:1b:00.0", "3\n");
+    params.memory_available = params.memory_lockable = UINT64_MAX / 2;
+    for (int times = 0; times < 4; times++) {
+        rig_open(&rig, &params);
+        nodes = 0;
+        for (int r = 0; r < params.rank_count; r++) {
+            const struct device *device = box_device(rig.runner.box, r);
+            nodes |= device->ops->peers->ordinal(device) == 0 ? 1ul << 1 : 1ul << 3;
+        }
+        struct numa_fake_bound bound = numa_fake_bound();
+        cr_expect(bound.mode == MPOL_INTERLEAVE && bound.nodes == nodes && !bound.was_touched);
+        cr_expect_eq(bound.count, times + 1);
+        rig_close(&rig);
+    }
+    numa_fake_remove();
+}
+
 /* Nothing is kept of what could not be made. A failure that hinders nothing, as of giving back what
  * was for the start alone, is none: experts can change their layout. */
 Test(cuda_transition, each_call_of_the_start_may_fail)
 {
     for (int index = 0; index < CASE_COUNT; index++) {
-        struct rig_params params = case_at(index);
+        struct rig_params params = case_at(index, 2);
         uint64_t step = sweep_step(11), n = sweep_first(step), refused = 0, went_on = 0;
         uint64_t host = memory_counters_get().live_count;
         for (bool came = true; came; n += step) {
@@ -101,54 +135,25 @@ Test(cuda_transition, each_call_of_the_start_may_fail)
     }
 }
 
-/* Returns whether it came. Each layer is the old one or the new, whole and on all ranks. */
-static bool change_fails(int index, bool is_beside, uint64_t n, bool is_kernel,
-                         const struct cold *cold)
-{
-    struct rig_params params = case_at(index);
-    struct rig rig;
-    struct error err = {.message = ""};
-    char label[160];
-    snprintf(label, sizeof label, "%s%s, %s %" PRIu64, case_name(index),
-             is_beside ? " beside passes" : "", is_kernel ? "kernel" : "call", n);
-    uint64_t live = simt_live_count();
-    rig_open(&rig, &params);
-    simt_stream_seed_set(n % 4);
-    if (is_kernel)
-        simt_fail_kernel_at(n, cudaErrorIllegalAddress);
-    else
-        simt_fail_at(n, cudaErrorUnknown);
-    enum status status = rig_move(&rig, rig.transition, PHASE_DECODE, is_beside, &err);
-    bool came = is_kernel ? !simt_fail_kernel_is_ahead() : !simt_fail_is_ahead();
-    simt_fail_at(0, cudaSuccess);
-    cr_assert_eq(status != STATUS_OK, came, "%s: %s", label, err.message);
-    if (came) {
-        cr_assert_not_null(strstr(err.message, "rank "), "%s: %s", label, err.message);
-        cr_assert_not_null(strstr(err.message, "on cuda:"), "%s: %s", label, err.message);
-    }
-    if (!is_kernel)
-        rig_check(&rig, cold, PHASE_DECODE, label);
-    rig_close(&rig);
-    simt_fail_kernel_at(0, cudaSuccess);
-    cr_assert_eq(simt_live_count(), live, "%s", label);
-    return came;
-}
-
-static void sweep_calls(bool is_beside)
+static void sweep_calls(bool is_beside, int rank_count)
 {
     for (int index = 0; index < CASE_COUNT; index++) {
-        struct rig_params params = case_at(index);
+        struct rig_params params = case_at(index, rank_count);
         bool is_keep = params.way == WAY_KEEP; /* it makes some calls beside passes alone */
-        uint64_t step = sweep_step(is_keep ? 3 : 11), n = sweep_first(step), failed = 0;
+        uint64_t step = sweep_step(is_keep ? 3 : rank_count == 4 ? 29 : 11), failed = 0;
+        struct change_fault fault = {.name = case_name(index),
+                                     .params = &params,
+                                     .is_beside = is_beside,
+                                     .n = sweep_first(step)};
         struct cold cold;
         if (is_keep && !is_beside)
             continue;
         cold_open(&cold, &params);
-        for (; change_fails(index, is_beside, n, false, &cold); n += step)
+        for (; change_fails(&fault, &cold); fault.n += step)
             failed++;
-        printf("%s%s: %" PRIu64 " calls failed, one in %" PRIu64 "\n", case_name(index),
-               is_beside ? " beside passes" : "", failed, step);
-        cr_assert_geq(failed, is_keep ? 2 : 10, "%s", case_name(index));
+        printf("%s of %d ranks%s: %" PRIu64 " calls failed, one in %" PRIu64 "\n", fault.name,
+               rank_count, is_beside ? " beside passes" : "", failed, step);
+        cr_assert_geq(failed, is_keep ? 2 : 10, "%s", fault.name);
         cold_close(&cold);
     }
 }
@@ -156,18 +161,33 @@ static void sweep_calls(bool is_beside)
 /* The run ends on all ranks with a sentence that names rank and call, and nobody waits for ever. */
 Test(cuda_transition, each_call_of_a_change_may_fail)
 {
-    sweep_calls(false);
+    sweep_calls(false, 2);
 }
 
 Test(cuda_transition, each_call_of_a_change_beside_passes_may_fail)
 {
-    sweep_calls(true);
+    sweep_calls(true, 2);
+}
+
+Test(cuda_transition, each_call_of_a_change_of_four_ranks_may_fail)
+{
+    sweep_calls(false, 4);
+}
+
+Test(cuda_transition, each_call_of_a_change_of_four_ranks_beside_passes_may_fail)
+{
+    sweep_calls(true, 4);
 }
 
 Test(cuda_transition, a_kernel_that_breaks_its_gpu_ends_the_change)
 {
-    uint64_t step = sweep_step(3), n = sweep_first(step);
-    while (change_fails(WAY_UPLOAD, n / step % 2 == 0, n, true, NULL))
-        n += step;
-    cr_assert_gt(n, 100);
+    const struct rig_params params = case_at(WAY_UPLOAD, 2);
+    uint64_t step = sweep_step(3);
+    struct change_fault fault = {
+        .name = "upload", .params = &params, .is_kernel = true, .n = sweep_first(step)};
+    for (bool came = true; came; fault.n += step) {
+        fault.is_beside = fault.n / step % 2 == 0;
+        came = change_fails(&fault, NULL);
+    }
+    cr_assert_gt(fault.n, 100);
 }

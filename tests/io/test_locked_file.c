@@ -1,6 +1,8 @@
 /* A file in locked memory, reads from it, and which tier fits. */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
+#include <errno.h>
+#include <linux/mempolicy.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -13,6 +15,7 @@
 #include "base/system.h"
 #include "io/locked_file.h"
 #include "io/read_tier.h"
+#include "numa_fake.h"
 #include "reads.h"
 
 TestSuite(locked_file, .init = reads_init, .fini = reads_deinit, .timeout = 60);
@@ -29,13 +32,22 @@ static unsigned long long locked_now(void)
     return kib * 1024;
 }
 
+static enum status create(struct locked_file **out, uint64_t offset, uint64_t bytes,
+                          struct error *err)
+{
+    return locked_file_create(
+        out,
+        &(struct locked_file_params){
+            .fd = file_fd, .path = file_path, .offset = offset, .bytes = bytes},
+        err);
+}
+
 static struct locked_file *lock(uint64_t offset, uint64_t bytes, int share_count)
 {
     struct locked_file *locked = NULL;
     struct error err = {.message = ""};
     unsigned long long before = locked_now();
-    cr_assert_eq(locked_file_create(&locked, file_fd, file_path, offset, bytes, &err), STATUS_OK,
-                 "%s", err.message);
+    cr_assert_eq(create(&locked, offset, bytes, &err), STATUS_OK, "%s", err.message);
     cr_assert_geq(locked_now() - before, bytes);
     for (int s = 0; s < share_count; s++)
         cr_assert_eq(locked_file_load(locked, s, share_count, &err), STATUS_OK, "%s", err.message);
@@ -74,6 +86,31 @@ Test(locked_file, given_up_and_looked_at)
     cr_assert(done.id == 2 && done.buffer == 4 && done.bytes == locked_file_at(locked, 100));
     cr_assert(read_queue_destroy(queue));
     locked_file_destroy(locked);
+}
+
+/* Before its pages are there, and all of them; where the system does not let it, anywhere. */
+Test(locked_file, lies_on_the_nodes_that_are_named)
+{
+    static const int errors[] = {0, ENOSYS, EPERM};
+    numa_fake_use();
+    struct locked_file *locked = lock(100, 20000, 1);
+    cr_expect_eq(numa_fake_bound().count, 0);
+    locked_file_destroy(locked);
+    for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++) {
+        struct error err;
+        struct locked_file_params params = {
+            .fd = file_fd, .path = file_path, .offset = 100, .bytes = 20000};
+        numa_nodes_add(&params.nodes, 0);
+        numa_nodes_add(&params.nodes, 3);
+        numa_fake_fail(0, 0, errors[i]);
+        cr_assert_eq(locked_file_create(&locked, &params, &err), STATUS_OK, "%s", err.message);
+        struct numa_fake_bound bound = numa_fake_bound();
+        cr_expect(bound.memory == locked_file_memory(locked) && bound.bytes >= 20000);
+        cr_expect(bound.mode == MPOL_INTERLEAVE && bound.nodes == 9 && !bound.was_touched);
+        cr_expect_eq(locked_file_load(locked, 0, 1, &err), STATUS_OK);
+        locked_file_destroy(locked);
+    }
+    numa_fake_remove();
 }
 
 Test(locked_file, a_part_of_the_file)
@@ -132,8 +169,7 @@ Test(locked_file, what_fails)
     for (uint64_t n = 1; n <= 2; n++) {
         struct resources before = resources_now();
         memory_fail_at(n, 0);
-        cr_assert_eq(locked_file_create(&locked, file_fd, file_path, 0, 100, &err),
-                     STATUS_NO_MEMORY);
+        cr_assert_eq(create(&locked, 0, 100, &err), STATUS_NO_MEMORY);
         memory_fail_at(0, 0);
         cr_assert_null(locked);
         expect_resources("an allocation", before);
@@ -169,8 +205,7 @@ Test(locked_file, little_memory_may_be_locked)
     cr_assert_eq(prctl(PR_SET_DUMPABLE, 1), 0); /* or its /proc/self stays root's */
     struct resources before = resources_now();
     cr_assert_eq(system_memory_lockable(), 1024 * 1024);
-    cr_assert_eq(locked_file_create(&locked, file_fd, file_path, 0, FILE_BYTES, &err),
-                 STATUS_UNSUPPORTED);
+    cr_assert_eq(create(&locked, 0, FILE_BYTES, &err), STATUS_UNSUPPORTED);
     cr_assert_not_null(strstr(err.message, "cannot lock 3 MiB in memory: the limit allows 1 MiB"),
                        "%s", err.message);
     expect_resources("a refusal", before);

@@ -61,6 +61,13 @@ bool simt_fail_kernel_is_ahead(void);
 /* How many GPUs there are, 1 at the start; with 0 every call returns cudaErrorNoDevice. */
 void simt_device_count_set(int count);
 
+/* The first has this number of a bus of PCI, others those behind it. */
+#define SIMT_FIRST_BUS 0x1a
+
+/* Is called by each thread that allocates pinned memory, with the GPU that is its own; NULL: nobody
+ * is. */
+void simt_on_pinned(void (*look)(int device));
+
 /* How much memory each has, 16 GiB at the start; what is there already stays. */
 void simt_global_bytes_set(size_t bytes);
 

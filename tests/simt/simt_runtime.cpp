@@ -51,6 +51,7 @@ int device_count = 1, multiprocessors = 4;
 size_t global_bytes = GLOBAL_BYTES;
 gpu_kind gpu = gpu_kinds[0];
 bool free_waits = true;
+void (*on_pinned)(int device);
 struct piece {
     size_t bytes;
     int device; /* NO_DEVICE: of the host */
@@ -220,6 +221,8 @@ cudaError_t memory_get(void **out, size_t bytes, int device)
         return answer(cudaErrorMemoryAllocation);
     allocated[memory] = {bytes, device, false};
     live_count++;
+    if (device == NO_DEVICE && on_pinned != nullptr)
+        on_pinned(current_device);
     *out = memory;
     return cudaSuccess;
 }
@@ -378,6 +381,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device)
     out->multiProcessorCount = multiprocessors;
     out->totalGlobalMem = global_bytes;
     out->sharedMemPerBlockOptin = (size_t)gpu.shared_optin_bytes;
+    out->pciBusID = SIMT_FIRST_BUS + device;
     return cudaSuccess;
 }
 
@@ -750,6 +754,12 @@ void simt_fail_kernel_at(uint64_t n, cudaError_t error)
     kernel_failure = error;
     if (n == 0)
         broken = cudaSuccess;
+}
+
+void simt_on_pinned(void (*look)(int device))
+{
+    locked guard;
+    on_pinned = look;
 }
 
 void simt_device_count_set(int count)

@@ -10,6 +10,7 @@
 #include "kernels/cuda/device/cuda_error.h"
 #include "kernels/cuda/device/cuda_operations.h"
 #include "kernels/cuda/device/cuda_peers.h"
+#include "kernels/cuda/device/cuda_pinned.h"
 #include "kernels/cuda/device/cuda_pool.h"
 #include "kernels/cuda/device/cuda_reach.h"
 #include "kernels/cuda/device/cuda_stream.h"
@@ -18,6 +19,7 @@ struct cuda_device {
     struct device device;
     struct device_ops ops; /* the table with the name of this GPU */
     struct cuda_common common;
+    struct cuda_link link;
     struct thread_team *team; /* of host_run */
     struct cuda_pool pool;
     struct cuda_upload upload;
@@ -112,6 +114,11 @@ static bool pinned_leave(struct device *device, void *memory)
     return cuda_pinned_leave(cuda_of(device)->common.ordinal, memory);
 }
 
+static int host_node(const struct device *device)
+{
+    return cuda_node(cuda_of(device)->common.ordinal);
+}
+
 static enum status upload(struct device *device, const struct op_copy *op, struct error *err)
 {
     return cuda_upload(&cuda_of(device)->upload, op, err);
@@ -129,6 +136,16 @@ static int host_workers(const struct device *device)
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
+static void link_deinit(struct cuda_link *link, int ordinal)
+{
+    pthread_mutex_destroy(&link->lock);
+    if (link->until == NULL || cuda_is_stuck())
+        return;
+    (void)cudaSetDevice(ordinal);
+    (void)cudaFree(link->until);
+    (void)cudaGetLastError();
+}
+
 static void cuda_destroy(struct device *device)
 {
     struct cuda_device *cuda = cuda_of(device);
@@ -137,6 +154,7 @@ static void cuda_destroy(struct device *device)
     cuda_upload_deinit(&cuda->upload);
     thread_team_destroy(cuda->team);
     cuda_pool_deinit(&cuda->pool);
+    link_deinit(&cuda->link, cuda->common.ordinal);
     if (!cuda_is_stuck())
         cuda_partition_deinit(&cuda->common.partition);
     memory_free(cuda);
@@ -186,6 +204,7 @@ static const struct device_ops cuda_ops = {
     .host_memory_free = pinned_free,
     .host_memory_pin = pinned_keep,
     .host_memory_unpin = pinned_leave,
+    .host_node = host_node,
     .upload = upload,
     .host_run = host_run,
     .host_workers = host_workers,
@@ -243,6 +262,7 @@ static enum status gpu_describe(struct cuda_device *cuda, const struct gpu_share
     int ordinal = share->ordinal;
     struct cudaDeviceProp properties;
     CUDA_TRY(ordinal, cudaGetDeviceProperties(&properties, ordinal), err);
+    cuda_node_note(ordinal, &properties);
     TRY(memory_find(&cuda->pool.limit_bytes, share, err));
     int capability = 10 * properties.major + properties.minor, all = properties.multiProcessorCount;
     struct cuda_partition *partition = &cuda->common.partition;
@@ -276,6 +296,8 @@ enum status device_cuda_create(struct device **out, const struct gpu_share *shar
     cuda->common.owner =
         (struct stream_owner){.device = &cuda->device, .trace = share->trace, .rank = share->rank};
     cuda->common.ordinal = ordinal;
+    pthread_mutex_init(&cuda->link.lock, NULL);
+    cuda->common.link = &cuda->link;
     cuda_pool_init(&cuda->pool, ordinal, 0);
     TRY_GOTO(gpu_describe(cuda, share, err), failed);
     TRY_GOTO(thread_team_create(&cuda->team, thread_count, -1, err), failed);

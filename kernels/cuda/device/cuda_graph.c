@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/memory.h"
 #include "kernels/cuda/device/cuda_error.h"
+#include "kernels/cuda/device/cuda_pinned.h"
 #include "kernels/cuda/device/cuda_stream.h"
 
 #define ARRAY_ALIGNMENT 64
@@ -135,7 +136,7 @@ static enum status arrays_place(struct cuda_piece *piece, int ordinal, struct er
     piece->is_new = true;
     if (piece->bytes == 0)
         return STATUS_OK;
-    CUDA_TRY(ordinal, cudaMallocHost((void **)&piece->host, piece->bytes), err);
+    TRY(cuda_pinned_malloc(ordinal, (void **)&piece->host, piece->bytes, err));
     CUDA_TRY(ordinal, cudaMalloc((void **)&piece->device, piece->bytes), err);
     return STATUS_OK;
 }

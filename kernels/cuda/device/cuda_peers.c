@@ -66,21 +66,55 @@ static enum status sum(struct stream *stream, const struct peer_sum *op, struct 
     return STATUS_OK;
 }
 
-static enum status pace_begin(struct stream *stream, struct error *err)
+/* Free, and seen so by all streams. */
+static enum status link_make(uint64_t **out, const struct cuda_stream *cuda, struct error *err)
 {
-    struct cuda_stream *cuda = cuda_stream_of(stream);
-    if (cuda->pace_began == NULL)
-        CUDA_TRY(cuda->common->ordinal,
-                 cudaMalloc((void **)&cuda->pace_began, sizeof *cuda->pace_began), err);
-    CUDA_TRY(cuda->common->ordinal, cuda_pace_begin(&cuda->launch, cuda->pace_began), err);
+    uint64_t *until;
+    CUDA_TRY(cuda->common->ordinal, cudaMalloc((void **)&until, sizeof *until), err);
+    cudaError_t error = cudaMemsetAsync(until, 0, sizeof *until, cuda->launch.stream);
+    if (error == cudaSuccess)
+        error = cudaStreamSynchronize(cuda->launch.stream);
+    if (error != cudaSuccess) {
+        (void)cudaFree(until);
+        return cuda_error_set(err, cuda->common->ordinal, "cudaMemsetAsync", error);
+    }
+    *out = until;
     return STATUS_OK;
 }
 
-static enum status pace_end(struct stream *stream, double seconds, struct error *err)
+static enum status link_get(uint64_t **out, const struct cuda_stream *cuda, struct error *err)
+{
+    struct cuda_link *link = cuda->common->link;
+    pthread_mutex_lock(&link->lock);
+    enum status status = link->until == NULL ? link_make(&link->until, cuda, err) : STATUS_OK;
+    *out = link->until;
+    pthread_mutex_unlock(&link->lock);
+    return status;
+}
+
+static uint64_t nanoseconds_of(double seconds)
+{
+    return (uint64_t)(seconds * 1e9);
+}
+
+static enum status pace_begin(struct stream *stream, double seconds, struct error *err)
+{
+    struct cuda_stream *cuda = cuda_stream_of(stream);
+    uint64_t *link;
+    TRY(link_get(&link, cuda, err));
+    if (cuda->pace_until == NULL)
+        CUDA_TRY(cuda->common->ordinal,
+                 cudaMalloc((void **)&cuda->pace_until, sizeof *cuda->pace_until), err);
+    CUDA_TRY(cuda->common->ordinal,
+             cuda_pace_begin(&cuda->launch, cuda->pace_until, link, nanoseconds_of(seconds)), err);
+    return STATUS_OK;
+}
+
+static enum status pace_end(struct stream *stream, double delay_seconds, struct error *err)
 {
     const struct cuda_stream *cuda = cuda_stream_of(stream);
     CUDA_TRY(cuda->common->ordinal,
-             cuda_pace_end(&cuda->launch, cuda->pace_began, (uint64_t)(seconds * 1e9)), err);
+             cuda_pace_end(&cuda->launch, cuda->pace_until, nanoseconds_of(delay_seconds)), err);
     return STATUS_OK;
 }
 

@@ -15,19 +15,6 @@ void cuda_pool_deinit(struct cuda_pool *pool)
     pthread_mutex_destroy(&pool->lock);
 }
 
-/* No bytes are a piece of their own, too. */
-static size_t bytes_to_ask(size_t bytes)
-{
-    return bytes > 0 ? bytes : 1;
-}
-
-static enum status refused(struct error *err, int ordinal, const char *call, cudaError_t error,
-                           size_t bytes, const char *what)
-{
-    enum status status = cuda_error_set(err, ordinal, call, error);
-    return error_prefix(err, status, "cannot allocate %zu bytes for %s", bytes, what);
-}
-
 static enum status piece_get(struct cuda_pool *pool, void **out, size_t bytes, const char *what,
                              struct error *err)
 {
@@ -39,9 +26,11 @@ static enum status piece_get(struct cuda_pool *pool, void **out, size_t bytes, c
                          (size_t)pool->list.use.bytes);
     TRY(memory_list_reserve(&pool->list, err));
     CUDA_TRY(pool->ordinal, cudaSetDevice(pool->ordinal), err);
-    cudaError_t error = cudaMalloc(out, bytes_to_ask(bytes));
+    /* No bytes are a piece of their own, too. */
+    cudaError_t error = cudaMalloc(out, bytes > 0 ? bytes : 1);
     if (error != cudaSuccess)
-        return refused(err, pool->ordinal, "cudaMalloc", error, bytes, what);
+        return error_prefix(err, cuda_error_set(err, pool->ordinal, "cudaMalloc", error),
+                            "cannot allocate %zu bytes for %s", bytes, what);
     memory_list_add(&pool->list, *out, bytes);
     return STATUS_OK;
 }
@@ -79,46 +68,4 @@ struct device_memory cuda_pool_use(struct cuda_pool *pool)
     struct device_memory use = pool->list.use;
     pthread_mutex_unlock(&pool->lock);
     return use;
-}
-
-enum status cuda_pinned_get(int ordinal, void **out, size_t bytes, const char *what,
-                            struct error *err)
-{
-    void *memory;
-    CUDA_TRY(ordinal, cudaSetDevice(ordinal), err);
-    cudaError_t error = cudaMallocHost(&memory, bytes_to_ask(bytes));
-    if (error != cudaSuccess)
-        return refused(err, ordinal, "cudaMallocHost", error, bytes, what);
-    *out = memory;
-    return STATUS_OK;
-}
-
-void cuda_pinned_free(int ordinal, void *memory)
-{
-    if (memory == NULL || cuda_is_stuck())
-        return;
-    (void)cudaSetDevice(ordinal);
-    (void)cudaFreeHost(memory);
-    (void)cudaGetLastError();
-}
-
-enum status cuda_pinned_keep(int ordinal, void *memory, size_t bytes, const char *what,
-                             struct error *err)
-{
-    CUDA_TRY(ordinal, cudaSetDevice(ordinal), err);
-    cudaError_t error = cudaHostRegister(memory, bytes, cudaHostRegisterPortable);
-    if (error == cudaSuccess)
-        return STATUS_OK;
-    enum status status = cuda_error_set(err, ordinal, "cudaHostRegister", error);
-    return error_prefix(err, status, "cannot pin %zu bytes for %s", bytes, what);
-}
-
-bool cuda_pinned_leave(int ordinal, void *memory)
-{
-    if (cuda_is_stuck())
-        return false;
-    (void)cudaSetDevice(ordinal);
-    cudaError_t error = cudaHostUnregister(memory);
-    (void)cudaGetLastError();
-    return error == cudaSuccess;
 }

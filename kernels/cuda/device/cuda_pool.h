@@ -1,4 +1,4 @@
-/* The memory of a GPU, and the host's that its copies read and write. */
+/* The memory of a GPU. */
 #ifndef PHASOR_KERNELS_CUDA_DEVICE_CUDA_POOL_H
 #define PHASOR_KERNELS_CUDA_DEVICE_CUDA_POOL_H
 
@@ -16,19 +16,10 @@ struct cuda_pool {
 void cuda_pool_init(struct cuda_pool *pool, int ordinal, size_t limit_bytes);
 void cuda_pool_deinit(struct cuda_pool *pool); /* everything was freed before */
 
-/* As memory_get and host_memory_get of device_ops; what is freed first waits for the GPU. The host
- * does not reach the one, kernels reach both. */
+/* As memory_get of device_ops; what is freed first waits for the GPU. */
 enum status cuda_pool_get(struct cuda_pool *pool, void **out, size_t bytes, const char *what,
                           struct error *err) MUST_CHECK;
 void cuda_pool_free(struct cuda_pool *pool, void *memory); /* NULL is allowed */
 struct device_memory cuda_pool_use(struct cuda_pool *pool);
-enum status cuda_pinned_get(int ordinal, void **out, size_t bytes, const char *what,
-                            struct error *err) MUST_CHECK;
-void cuda_pinned_free(int ordinal, void *memory); /* NULL is allowed */
-
-/* As host_memory_pin and host_memory_unpin. */
-enum status cuda_pinned_keep(int ordinal, void *memory, size_t bytes, const char *what,
-                             struct error *err) MUST_CHECK;
-bool cuda_pinned_leave(int ordinal, void *memory) MUST_CHECK;
 
 #endif

@@ -2,6 +2,7 @@
 
 #include "base/checked.h"
 #include "kernels/cuda/device/cuda_error.h"
+#include "kernels/cuda/device/cuda_pinned.h"
 
 /* A feed-forward operation of 64 experts sends 14 KiB: some ten layers in each half. */
 #define HALF_BYTES ((size_t)256 << 10)
@@ -20,7 +21,7 @@ static void memory_release(struct cuda_ring *ring)
 
 static enum status memory_make(struct cuda_ring *ring, size_t half_bytes, struct error *err)
 {
-    CUDA_TRY(ring->ordinal, cudaMallocHost((void **)&ring->host, 2 * half_bytes), err);
+    TRY(cuda_pinned_malloc(ring->ordinal, (void **)&ring->host, 2 * half_bytes, err));
     CUDA_TRY(ring->ordinal, cudaMalloc((void **)&ring->device, 2 * half_bytes), err);
     ring->half_bytes = half_bytes;
     ring->used = 0;

@@ -3,16 +3,15 @@
 #include <string.h>
 
 #include "kernels/cuda/device/cuda_error.h"
+#include "kernels/cuda/device/cuda_pinned.h"
 
 enum status cuda_stages_init(struct cuda_stages *stages, int ordinal, cudaStream_t stream,
                              struct error *err)
 {
     stages->ordinal = ordinal;
     stages->stream = stream;
-    CUDA_TRY(
-        ordinal,
-        cudaMallocHost((void **)&stages->numbers, CUDA_STAGE_NUMBERS * sizeof *stages->numbers),
-        err);
+    TRY(cuda_pinned_malloc(ordinal, (void **)&stages->numbers,
+                           CUDA_STAGE_NUMBERS * sizeof *stages->numbers, err));
     for (int i = 0; i < CUDA_STAGE_OWN; i++)
         CUDA_TRY(ordinal, cudaEventCreateWithFlags(&stages->own[i], cudaEventDefault), err);
     return cuda_stages_change(stages, 0, err);

@@ -5,6 +5,8 @@
 #ifndef PHASOR_KERNELS_CUDA_DEVICE_CUDA_STREAM_H
 #define PHASOR_KERNELS_CUDA_DEVICE_CUDA_STREAM_H
 
+#include <pthread.h>
+
 #include "device/command_event.h"
 #include "device/command_stream.h"
 #include "kernels/cuda/device/cuda_graph.h"
@@ -13,13 +15,20 @@
 #include "kernels/cuda/device/cuda_stages.h"
 #include "kernels/cuda/launch.h"
 
+/* Of a rank, where links are to be slow: until when it is taken, by the device's clock. */
+struct cuda_link {
+    pthread_mutex_t lock;
+    uint64_t *until; /* of the device; NULL: nothing was paced yet */
+};
+
 /* What all streams of a device share. */
 struct cuda_common {
     struct stream_owner owner;
     int ordinal;
     struct cuda_partition partition;
     struct cuda_launch launch; /* without stream and scratch */
-    atomic_uint freed;         /* memory of the device or for it, so often: graphs may know it */
+    struct cuda_link *link;
+    atomic_uint freed; /* memory of the device or for it, so often: graphs may know it */
 };
 
 struct cuda_stream {
@@ -27,7 +36,7 @@ struct cuda_stream {
     const struct cuda_common *common;
     struct cuda_launch launch;
     bool is_current;      /* the GPU is its thread's */
-    uint64_t *pace_began; /* of the device; NULL: nothing was paced yet */
+    uint64_t *pace_until; /* of the device; NULL: nothing was paced yet */
     struct cuda_ring ring;
     struct cuda_stages stages;
     struct cuda_graphs graphs;

@@ -1,0 +1,81 @@
+#define _GNU_SOURCE
+#include "base/numa.h"
+
+#include <linux/mempolicy.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* The system takes one less than it is told. */
+#define NODE_MAX (NUMA_NODES_MAX + 1ul)
+
+static long system_get(int *mode, unsigned long *nodes, unsigned long node_max)
+{
+    return syscall(SYS_get_mempolicy, mode, nodes, node_max, NULL, 0ul);
+}
+
+static long system_set(int mode, const unsigned long *nodes, unsigned long node_max)
+{
+    return syscall(SYS_set_mempolicy, mode, nodes, node_max);
+}
+
+static long system_bind(void *memory, unsigned long bytes, int mode, const unsigned long *nodes,
+                        unsigned long node_max)
+{
+    return syscall(SYS_mbind, memory, bytes, mode, nodes, node_max, 0u);
+}
+
+static const struct numa_calls system_calls = {"/sys", system_get, system_set, system_bind};
+static const struct numa_calls *numa = &system_calls;
+
+void numa_calls_use(const struct numa_calls *calls)
+{
+    numa = calls != NULL ? calls : &system_calls;
+}
+
+void numa_nodes_add(struct numa_nodes *nodes, int node)
+{
+    const int word_bits = 8 * (int)sizeof nodes->bits[0];
+    if (node >= 0 && node < NUMA_NODES_MAX)
+        nodes->bits[node / word_bits] |= 1ul << node % word_bits;
+}
+
+/* -1 stands there where the firmware does not tell. */
+int numa_node_of_pci(const char *bus_id)
+{
+    char path[256];
+    int node = -1;
+    snprintf(path, sizeof path, "%s/bus/pci/devices/%s/numa_node", numa->sysfs, bus_id);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return -1;
+    if (fscanf(file, "%d", &node) != 1 || node >= NUMA_NODES_MAX)
+        node = -1;
+    fclose(file);
+    return node < 0 ? -1 : node;
+}
+
+void numa_prefer(struct numa_policy *before, int node)
+{
+    struct numa_nodes wanted = {{0}};
+    *before = (struct numa_policy){.is_changed = false};
+    numa_nodes_add(&wanted, node);
+    if (node < 0 || numa->get_policy(&before->mode, before->nodes.bits, NODE_MAX) != 0)
+        return;
+    before->is_changed = numa->set_policy(MPOL_PREFERRED, wanted.bits, NODE_MAX) == 0;
+}
+
+void numa_restore(const struct numa_policy *before)
+{
+    if (before->is_changed)
+        (void)numa->set_policy(before->mode, before->nodes.bits, NODE_MAX);
+}
+
+void numa_interleave(void *memory, size_t bytes, const struct numa_nodes *nodes)
+{
+    unsigned long any = 0;
+    for (size_t i = 0; i < NUMA_WORDS; i++)
+        any |= nodes->bits[i];
+    if (any != 0)
+        (void)numa->bind(memory, bytes, MPOL_INTERLEAVE, nodes->bits, NODE_MAX);
+}
