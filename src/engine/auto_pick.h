@@ -10,10 +10,8 @@ struct auto_limits {
     bool has_backup;                    /* of INT4, at hand */
 };
 
-/* Whether a run may have it, where it is possible. `context` is an auto_limits, here and below. */
-bool auto_can_run(const void *context, const struct plan_candidate *candidate);
-
-/* Of those that can be run here the one to take (plan_table_pick); -1: none can. */
+/* Of those that can be run here the one to take (plan_table_pick); -1: none can. `context` is an
+ * auto_limits. */
 int auto_pick(const void *context, const struct plan_table *table);
 
 bool auto_takes_int4(const struct plan_candidate *candidate);

@@ -205,16 +205,17 @@ static void append_no_cache(struct text *out, const struct plan_subject_params *
                        (long long)params->load.output_tokens);
 }
 
-/* Of a question whose plans may none be taken; `table` is its answer. */
+/* Of a question whose plans may none be taken; `table` is its answer. What has one layout takes the
+ * least, and that a run may always have. */
 static enum status tell_none(const struct plan_subject_params *params,
-                             const struct plan_table *table, const struct auto_limits *limits,
+                             const struct plan_table *table, const struct log_sink *log,
                              struct error *err)
 {
     struct plan_subject subject;
     struct plan_remedies would;
     struct text why = {0};
     TRY(plan_subject_init(&subject, params, err));
-    plan_remedies_find(&would, &subject.problem, table, auto_can_run, limits);
+    plan_remedies_find(&would, &subject.problem, table);
     if (params->kv_bytes > 0 && would.smallest != NULL &&
         would.smallest->memory.cache >= PLAN_CACHE_BYTES_MOST)
         append_no_cache(&why, params);
@@ -222,8 +223,7 @@ static enum status tell_none(const struct plan_subject_params *params,
         plan_nothing_append(&why, &subject.problem, table, &would);
     enum status status = text_check(&why, "why there is no plan", err);
     if (status == STATUS_OK)
-        log_write(&limits->engine->log, LOG_WARNING, "%s; static tensor parallelism is tried",
-                  why.bytes);
+        log_write(log, LOG_WARNING, "%s; static tensor parallelism is tried", why.bytes);
     text_deinit(&why);
     return status;
 }
@@ -419,7 +419,7 @@ static enum status plan_for(struct auto_plan *plan, struct engine_choice *out,
     if (answer.chosen >= 0)
         status = answer_use(plan, out, &answer, lengths, basis, err);
     else
-        status = tell_none(&subject, &answer.table, &limits, err);
+        status = tell_none(&subject, &answer.table, &basis->params->log, err);
     plan_answer_deinit(&answer);
     return status;
 }

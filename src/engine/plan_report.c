@@ -332,7 +332,7 @@ static void put_why(struct description *to, const struct plan_problem *problem,
     bool has_tp = table->static_tp >= 0;
     int other = has_tp ? table->static_tp : table->best_static;
     if (table->best < 0)
-        plan_remedies_find(&would, problem, table, NULL, NULL);
+        plan_remedies_find(&would, problem, table);
     if (table->best < 0)
         tell_nothing(&why, problem, table, &would);
     else if (other < 0)

@@ -89,15 +89,13 @@ static void int4_try(struct plan_remedies *out, const struct plan_problem *probl
 /* ---- All ------------------------------------------------------------------------------------- */
 
 void plan_remedies_find(struct plan_remedies *out, const struct plan_problem *problem,
-                        const struct plan_table *table,
-                        bool (*may)(const void *context, const struct plan_candidate *candidate),
-                        const void *context)
+                        const struct plan_table *table)
 {
     struct least least = least_sizes(problem);
     *out = (struct plan_remedies){.smallest = NULL};
     for (int i = 0; i < table->count; i++) {
         const struct plan_candidate *candidate = &table->candidates[i];
-        if (candidate->verdict != PLAN_TOO_LARGE || (may != NULL && !may(context, candidate)))
+        if (candidate->verdict != PLAN_TOO_LARGE)
             continue;
         uint64_t bytes = plan_memory_total(&candidate->memory);
         if (out->smallest == NULL || bytes < out->memory_bytes) {

@@ -6,9 +6,8 @@
 #include "planner/planner.h"
 
 struct plan_remedies {
-    /* The candidate that takes least of those that may be taken, with the fewest sequences and the
-     * shortest pass that may be chosen; of the table. NULL: none is legal and allowed, and no
-     * memory would do. */
+    /* The candidate that takes least, with the fewest sequences and the shortest pass that may be
+     * chosen; of the table. NULL: none is legal and allowed, and no memory would do. */
     const struct plan_candidate *smallest;
     uint64_t memory_bytes; /* of a device: what `smallest` takes */
     int64_t sequences;   /* the most together, below what may be chosen; 0: even one is too many */
@@ -19,11 +18,8 @@ struct plan_remedies {
     struct plan_layouts sequences_of, pass_of, int4_of; /* with which plan, where there is one */
 };
 
-/* Of the candidates that may(context, candidate) allows, all of them for NULL. `table` is of
- * `problem`, and none of those is possible. */
+/* `table` is of `problem`, and has no possible candidate. */
 void plan_remedies_find(struct plan_remedies *out, const struct plan_problem *problem,
-                        const struct plan_table *table,
-                        bool (*may)(const void *context, const struct plan_candidate *candidate),
-                        const void *context);
+                        const struct plan_table *table);
 
 #endif

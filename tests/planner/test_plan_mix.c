@@ -481,6 +481,7 @@ Test(plan_mix, tables_are_added)
     int forbidden = one.static_tp;
     cr_assert_geq(forbidden, 0);
     two.candidates[forbidden].verdict = PLAN_TOO_LARGE;
+    two.candidates[forbidden].has_times = false;
     plan_table_add(&sum, &two, 1);
     cr_assert_eq(sum.static_tp, -1);
     cr_assert_eq(sum.static_ep, one.static_ep);

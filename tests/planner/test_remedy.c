@@ -1,6 +1,5 @@
 /* What would fit where nothing does: the least of each change, against trying every size. */
 #include <criterion/criterion.h>
-#include <string.h>
 
 #include "model_shapes.h"
 #include "planner/plan_remedy.h"
@@ -86,7 +85,7 @@ static void check_range(int ranks, uint64_t most, uint64_t least, uint64_t step)
         test.problem.allows_int4 = ranks > 1;
         table_find(&table, &test);
         cr_assert_eq(table.best, -1, "%llu bytes", (unsigned long long)memory);
-        plan_remedies_find(&would, &test.problem, &table, NULL, NULL);
+        plan_remedies_find(&would, &test.problem, &table);
         cr_assert_not_null(would.smallest);
         check_least(&test, &would);
         fewer += would.sequences > 0;
@@ -117,7 +116,7 @@ Test(remedy, of_int4_experts)
     problem_make(&test, 4, 4000);
     test.problem.int4_memory = int4_memory;
     table_find(&table, &test);
-    plan_remedies_find(&would, &test.problem, &table, NULL, NULL);
+    plan_remedies_find(&would, &test.problem, &table);
     cr_assert(would.int4_fits);
     cr_assert_eq(would.int4.experts, 2500);
     cr_assert_leq(plan_memory_total(&would.int4), 4000);
@@ -125,32 +124,8 @@ Test(remedy, of_int4_experts)
     plan_table_deinit(&table);
     test.problem.memory_bytes = 3000;
     table_find(&table, &test);
-    plan_remedies_find(&would, &test.problem, &table, NULL, NULL);
+    plan_remedies_find(&would, &test.problem, &table);
     cr_assert_not(would.int4_fits);
-    plan_table_deinit(&table);
-}
-
-static bool is_static_tp(const void *context, const struct plan_candidate *candidate)
-{
-    const struct plan_table *table = context;
-    char text[LAYOUT_TEXT_BYTES];
-    plan_layouts_format(text, &candidate->layouts);
-    cr_assert(candidate >= table->candidates && candidate < table->candidates + table->count);
-    return strcmp(text, "tp4|tp4") == 0;
-}
-
-/* What may not be taken would do no good. */
-Test(remedy, of_what_may_be_taken)
-{
-    struct test_problem test;
-    struct plan_table table;
-    struct plan_remedies would;
-    problem_make(&test, 4, 11411);
-    table_find(&table, &test);
-    plan_remedies_find(&would, &test.problem, &table, is_static_tp, &table);
-    cr_assert_not_null(would.smallest);
-    cr_assert(is_static_tp(&table, would.smallest));
-    cr_assert_eq(would.memory_bytes, 10000 + 800 + 250 + 512);
     plan_table_deinit(&table);
 }
 
@@ -167,7 +142,7 @@ Test(remedy, of_what_no_memory_helps)
     test.shape = shape;
     test.problem.allows_int4 = false;
     table_find(&table, &test);
-    plan_remedies_find(&would, &test.problem, &table, NULL, NULL);
+    plan_remedies_find(&would, &test.problem, &table);
     cr_assert_null(would.smallest);
     plan_table_deinit(&table);
 }
