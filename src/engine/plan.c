@@ -264,8 +264,8 @@ static enum status map(char **out, const struct plan_params *params, const struc
         json_t *row = json_array();
         description_append(&to, rows, row);
         for (size_t p = 0; p < axes->prompt_count && status == STATUS_OK; p++) {
-            cell.load.sequences = axes->sequences[s];
-            cell.load.prompt_tokens = axes->prompt_tokens[p];
+            cell.load = (struct plan_load)PLAN_LOAD(axes->sequences[s], axes->prompt_tokens[p],
+                                                    params->load.output_tokens);
             status = put_cell(&to, row, &cell, inputs, err);
         }
     }

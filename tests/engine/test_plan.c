@@ -2,6 +2,7 @@
 #include <criterion/criterion.h>
 #include <jansson.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -270,6 +271,38 @@ Test(plan, a_map_answers_as_each_question_does)
     cr_assert_eq(phasor_plan_map(&text, &params, NULL, &err), PHASOR_INVALID_ARGUMENT);
     const struct phasor_plan_axes none = {(const int64_t[]){0}, prompts, 1, 1};
     cr_assert_eq(phasor_plan_map(&text, &params, &none, &err), PHASOR_INVALID_ARGUMENT);
+}
+
+/* Of the rows the loads of a map have how long answers are, and nothing else: what prompts share is
+ * of those prompts. */
+Test(plan, a_map_is_of_other_loads_than_the_rows)
+{
+    static const int64_t sequences[] = {7, 64}, prompts[] = {16, 500};
+    const struct phasor_plan_axes axes = {sequences, prompts, 2, 2};
+    struct phasor_plan_params params = phasor_plan_params_default();
+    struct phasor_error err = {.message = ""};
+    char *of_rows, *of_none;
+    FILE *file = fopen(tools_path(tools_folder(), "rows"), "w");
+    cr_assert_not_null(file);
+    for (int row = 0; row < 4; row++) {
+        fprintf(file,
+                "{\"custom_id\":\"%d\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{"
+                "\"max_tokens\":%d,\"prompt\":[1",
+                row, row % 2 == 0 ? 80 : 120);
+        for (int t = 0; t < 200; t++)
+            fprintf(file, ",%d", t % 100);
+        fprintf(file, "]}}\n");
+    }
+    cr_assert_eq(fclose(file), 0);
+    params.model = MODEL;
+    params.box = "a6000x4";
+    params.output_tokens = 100;
+    cr_assert_eq(phasor_plan_map(&of_none, &params, &axes, &err), PHASOR_OK, "%s", err.message);
+    params.input_path = tools_path(tools_folder(), "rows");
+    cr_assert_eq(phasor_plan_map(&of_rows, &params, &axes, &err), PHASOR_OK, "%s", err.message);
+    cr_assert_str_eq(of_rows, of_none);
+    phasor_text_free(of_rows);
+    phasor_text_free(of_none);
 }
 
 /* Nobody looks for a box where the load is refused. */
