@@ -215,7 +215,8 @@ struct phasor_batch_params {
     bool prompt_logprobs;      /* score every prompt; default for rows that do not say */
     uint64_t seed;             /* default for rows without one */
     int64_t max_num_seqs;      /* sequences that run at the same time */
-    int64_t max_num_batched_tokens; /* tokens in one forward pass; at least max_num_seqs */
+    int64_t max_num_batched_tokens; /* tokens in one forward pass, at least max_num_seqs; 0: as they
+                                     * were chosen with the plan, else 2048 */
     int64_t max_model_len;          /* 0: the model's own */
     uint64_t kv_bytes;              /* memory for the KV cache; 0: what memory_bytes of the model
                                      * leaves, or half of what is free */

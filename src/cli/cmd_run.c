@@ -39,7 +39,6 @@ struct run_values {
 static struct run_values values = {
     .plan = PLAN_AUTO,
     .max_num_seqs = 256,
-    .max_num_batched_tokens = 2048,
     .max_tokens = NOT_GIVEN,
     .temperature = NOT_GIVEN,
     .top_p = NOT_GIVEN,
@@ -141,7 +140,8 @@ static const struct cli_option options[] = {
     {"max-num-seqs", 0, OPTION_COUNT, AT(max_num_seqs), "COUNT",
      "sequences that run at the same time (256)", 1, COUNT_TOP, NULL},
     {"max-num-batched-tokens", 0, OPTION_COUNT, AT(max_num_batched_tokens), "COUNT",
-     "tokens of one forward pass, at least --max-num-seqs (2048)", 1, COUNT_TOP, NULL},
+     "tokens of one forward pass, at least --max-num-seqs (0: as chosen with the plan, else 2048)",
+     0, COUNT_TOP, NULL},
     {"max-model-len", 0, OPTION_COUNT, AT(max_model_len), "COUNT",
      "longest prompt and answer together; 8k and 8K are understood (0: the model's own)", 0,
      COUNT_TOP, NULL},
@@ -267,7 +267,7 @@ static int check_values(const struct cli_command *command, char **operands, int 
         is_same_file(values.routing, values.routing_counts))
         return options_mistake(command, "--routing-counts would replace what --routing reads; "
                                         "name another file");
-    if (values.max_num_batched_tokens < values.max_num_seqs)
+    if (values.max_num_batched_tokens > 0 && values.max_num_batched_tokens < values.max_num_seqs)
         return options_mistake(command,
                                "--max-num-batched-tokens (%lld) must be at least --max-num-seqs "
                                "(%lld)",

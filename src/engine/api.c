@@ -217,7 +217,6 @@ struct phasor_batch_params phasor_batch_params_default(void)
     return (struct phasor_batch_params){
         .size = sizeof(struct phasor_batch_params),
         .max_num_seqs = 256,
-        .max_num_batched_tokens = 2048,
         .shares_prefixes = true,
         .drain_seconds = 10,
     };
@@ -290,7 +289,7 @@ struct phasor_inspect_params phasor_inspect_params_default(void)
     struct phasor_batch_params batch = phasor_batch_params_default();
     return (struct phasor_inspect_params){.size = sizeof(struct phasor_inspect_params),
                                           .max_num_seqs = batch.max_num_seqs,
-                                          .max_num_batched_tokens = batch.max_num_batched_tokens};
+                                          .max_num_batched_tokens = ENGINE_PASS_TOKENS};
 }
 
 static enum status inspect_model(char **out_json, const struct phasor_inspect_params *params,

@@ -25,7 +25,6 @@
 #include "engine/run_limits.h"
 
 /* Of runs that do not say. */
-#define PASS_TOKENS_DEFAULT   2048
 #define RUN_SEQUENCES_DEFAULT 256
 #define ROUTING_DEVIATION     0.3 /* as of phasor_plan */
 
@@ -169,14 +168,16 @@ static void tell_backup(const struct log_sink *log, const struct plan_table *tab
 
 static void tell_question(const struct plan_subject_params *subject, const struct log_sink *log)
 {
+    char passes[48] = "as many tokens as are best";
+    if (subject->max_num_batched_tokens > 0)
+        snprintf(passes, sizeof passes, "%lld tokens", (long long)subject->max_num_batched_tokens);
     log_write(
         log, LOG_DEBUG,
         "planned for %lld sequences of %lld prompt and %lld output tokens on the mean, %.0f of a "
-        "prompt found computed, passes of %lld tokens, and %s of memory on each of %d ranks",
+        "prompt found computed, passes of %s, and %s of memory on each of %d ranks",
         (long long)subject->load.sequences, (long long)subject->load.prompt_tokens,
-        (long long)subject->load.output_tokens, subject->load.shared.tokens,
-        (long long)subject->max_num_batched_tokens, SIZE_TEXT(subject->memory_bytes),
-        subject->rank_count);
+        (long long)subject->load.output_tokens, subject->load.shared.tokens, passes,
+        SIZE_TEXT(subject->memory_bytes), subject->rank_count);
 }
 
 /* `gain` is 0 where it is not predicted. */
@@ -284,10 +285,10 @@ static enum status subject_make(struct plan_subject_params *out, const struct au
     const struct model_config *config = checkpoint_config(basis->checkpoint);
     int64_t pass = batch != NULL ? batch->max_num_batched_tokens : params->max_num_batched_tokens;
     int64_t wave = batch != NULL ? batch->max_num_seqs : params->max_num_seqs;
-    pass = pass > 0 ? pass : PASS_TOKENS_DEFAULT;
     wave = wave > 0 ? wave : RUN_SEQUENCES_DEFAULT;
     TRY(memory_of_rank(&memory_bytes, params, basis->devices,
-                       run_table_bytes(wave, pass, config->vocab_count), err));
+                       run_table_bytes(wave, pass > 0 ? pass : PLAN_PASS_MOST, config->vocab_count),
+                       err));
     *out = (struct plan_subject_params){
         .config = config,
         .profile = profile,
@@ -315,6 +316,7 @@ static void choice_take(struct auto_plan *plan, struct engine_choice *out,
         .layouts = best->layouts,
         .has_way = best->way != PLAN_NONE,
         .way = auto_way(best->way),
+        .pass_tokens = best->pass_tokens,
     };
     plan->has_forecast = plan->batch != NULL;
     plan->forecast = (struct plan_forecast){.prefill = best->prefill,

@@ -452,10 +452,11 @@ enum status batch_run(struct engine *engine, const struct phasor_batch_params *p
     return batch_run_planned(engine, params, NULL, log, result, err);
 }
 
-enum status batch_run_planned(struct engine *engine, const struct phasor_batch_params *params,
+enum status batch_run_planned(struct engine *engine, const struct phasor_batch_params *asked,
                               struct auto_plan *plan, const struct log_sink *log,
                               struct phasor_batch_result *result, struct error *err)
 {
+    struct phasor_batch_params whole = *asked, *params = &whole;
     struct batch batch = {.engine = engine,
                           .params = params,
                           .plan = plan,
@@ -463,6 +464,8 @@ enum status batch_run_planned(struct engine *engine, const struct phasor_batch_p
                           .result = result,
                           .notes.log = log};
     *result = (struct phasor_batch_result){0};
+    if (params->max_num_batched_tokens == 0)
+        params->max_num_batched_tokens = engine_pass_tokens(engine, params->max_num_seqs);
     if (params->input_path == NULL || params->output_path == NULL)
         return error_set(err, STATUS_INVALID_ARGUMENT, "an input and an output file are needed");
     if (params->resume && params->overwrite)

@@ -24,6 +24,7 @@ struct engine {
     struct tokenizer *tokenizer;
     struct plan_layouts layouts;
     uint64_t memory_bytes;
+    int64_t pass_tokens;           /* chosen with the plan; 0: were not */
     bool has_chosen;               /* the layouts: nobody named them */
     struct engine_devices devices; /* that were named */
     struct trace *trace;
@@ -103,6 +104,7 @@ static enum status plan_choose(struct engine *engine, struct engine_params *chos
     if (!choice.is_made)
         return STATUS_OK;
     engine->layouts = choice.layouts;
+    engine->pass_tokens = choice.pass_tokens;
     engine->has_chosen = true;
     bool takes_int4 =
         choice.layouts.decode_is_packed || (choice.has_way && choice.way == WAY_UPLOAD);
@@ -514,6 +516,8 @@ static enum status engine_load(struct engine *engine, const struct engine_params
     TRY(tokenizer_load(engine, params, err));
     TRY(choose_types(&types, params, engine_config(engine), err));
     TRY(plan_choose(engine, &chosen, &types, err));
+    if (chosen.max_num_seqs > 0 && chosen.max_num_batched_tokens == 0)
+        chosen.max_num_batched_tokens = engine_pass_tokens(engine, chosen.max_num_seqs);
     return weights_and_ways_get(engine, &chosen, &types, err);
 }
 
@@ -604,6 +608,12 @@ void engine_decode_weights(char out[ENGINE_DECODE_WEIGHTS_BYTES], const struct e
 const char *engine_kernels(const struct engine *engine)
 {
     return box_device(engine->box, 0)->ops->name;
+}
+
+int64_t engine_pass_tokens(const struct engine *engine, int64_t max_num_seqs)
+{
+    int64_t tokens = engine->pass_tokens > 0 ? engine->pass_tokens : ENGINE_PASS_TOKENS;
+    return tokens > max_num_seqs ? tokens : max_num_seqs;
 }
 
 uint64_t engine_memory_bytes(const struct engine *engine)

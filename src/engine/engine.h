@@ -37,7 +37,11 @@ struct engine_choice {
     struct plan_layouts layouts;
     bool has_way; /* by which experts change between them; else as engine_params say */
     enum way way;
+    int64_t pass_tokens; /* of a pass, where engine_params do not say; 0: not chosen */
 };
+
+/* Tokens of a pass where nobody says. */
+#define ENGINE_PASS_TOKENS 2048
 
 struct engine_params {
     const char *model;     /* directory or id */
@@ -85,6 +89,10 @@ const char *engine_model_name(const struct engine *engine);      /* as the user 
 const struct layout *engine_layout(const struct engine *engine); /* of prefill */
 const struct plan_layouts *engine_layouts(const struct engine *engine);
 uint64_t engine_memory_bytes(const struct engine *engine); /* as it was opened with */
+
+/* Tokens of a pass for runs that do not say, of so many sequences: as they were chosen with the
+ * plan, or ENGINE_PASS_TOKENS. */
+int64_t engine_pass_tokens(const struct engine *engine, int64_t max_num_seqs);
 const struct checkpoint *engine_checkpoint(const struct engine *engine);
 const struct weight_types *engine_types(const struct engine *engine); /* in memory */
 

@@ -15,7 +15,6 @@ _Static_assert(PLAN_TAIL_TOKENS == GENERATOR_TAIL, "weights go back when a run l
 /* Waves and passes are chosen among powers of two of these. */
 #define WAVE_MOST  256
 #define PASS_LEAST 1024
-#define PASS_MOST  16384
 
 /* ---- Memory ----------------------------------------------------------------------------------
  */
@@ -175,7 +174,7 @@ static void sizes_find(struct plan_subject *subject, const struct plan_subject_p
     int64_t sequences = params->load.sequences;
     int64_t wave_max = params->wave_max > 0 ? params->wave_max : WAVE_MOST;
     int64_t computed = params->load.prompt_tokens - (int64_t)params->load.shared.tokens;
-    int64_t tokens = sequences < PASS_MOST ? sequences * computed : PASS_MOST;
+    int64_t tokens = sequences < PLAN_PASS_MOST ? sequences * computed : PLAN_PASS_MOST;
     struct plan_problem *problem = &subject->problem;
     subject->waves[0] = params->max_num_seqs;
     subject->passes[0] = params->max_num_batched_tokens;
@@ -185,9 +184,9 @@ static void sizes_find(struct plan_subject *subject, const struct plan_subject_p
             sizes_between(subject->waves, 1, sequences < wave_max ? sequences : wave_max);
     if (params->max_num_batched_tokens == 0)
         problem->pass_count = sizes_between(subject->passes, PASS_LEAST,
-                                            tokens < PASS_LEAST  ? PASS_LEAST
-                                            : tokens < PASS_MOST ? tokens
-                                                                 : PASS_MOST);
+                                            tokens < PASS_LEAST       ? PASS_LEAST
+                                            : tokens < PLAN_PASS_MOST ? tokens
+                                                                      : PLAN_PASS_MOST);
 }
 
 /* As a run refuses them. */

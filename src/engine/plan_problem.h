@@ -43,6 +43,9 @@ struct plan_subject {
     int resident_count;
 };
 
+/* Of those that the planner chooses from. */
+#define PLAN_PASS_MOST 16384
+
 struct plan_subject_params {
     const struct model_config *config; /* borrowed, as is the profile */
     const struct profile *profile;
