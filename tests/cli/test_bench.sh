@@ -150,6 +150,11 @@ expect 1 "a folder" "$phasor" report .
 has err "cannot be read: Is a directory" "a folder"
 sed '$!b;s/"total_s":[0-9.e-]*/"total_s":1e308/' whole.jsonl >runs.jsonl
 expect 1 "a time that is none" "$phasor" report runs.jsonl
+for odd in '{"attention reduction":-5}' '{"attention reduction":"5"}' 7; do
+    sed '$!b;s/"collectives":{[^}]*}/"collectives":'"$odd"'/' whole.jsonl >runs.jsonl
+    expect 1 "collectives $odd" "$phasor" report runs.jsonl
+    has err "runs.jsonl:$(wc -l <runs.jsonl): the line is of no run" "collectives $odd"
+done
 # A run that took 10^11 times as long as another is a page of some lines all the same.
 sed '$!b;s/"total_s":[0-9.e-]*/"total_s":1e10/' whole.jsonl >runs.jsonl
 expect 0 "a long time" "$phasor" report runs.jsonl -o long.html
