@@ -641,6 +641,8 @@ expect 1 "draws of no range" "$phasor" bench "$model" --predict ./certain.json -
 has err 'no number has a "range" to be drawn from' "draws of no range"
 expect 0 "draws" "${predict[@]}" -r 40 --results draws.jsonl -o json
 cp out draws.json
+jq -e 'map(has("reaches_static_tp") or has("collective_bytes") or has("planning_s")) | any | not' out >/dev/null ||
+    fail "draws: an interval of 95 %, bytes or planning of what did not run"
 python3 - draws.jsonl draws.json "$phasor" "$model" "$box" <<'PY' || fail "draws: not what the planner says"
 import json, statistics, subprocess, sys
 lines = [json.loads(line) for line in open(sys.argv[1])]
