@@ -204,7 +204,7 @@ json_t *bench_collectives_json(const uint64_t *bytes_of)
 
 static bool collectives_read(struct bench_run *out, const json_t *object)
 {
-    bool is_good = true;
+    bool is_good = object == NULL || json_is_object(object); /* nothing was sent */
     for (int i = 0; i < PHASOR_COLLECTIVE_COUNT && is_good; i++) {
         const char *name = phasor_collective_name(i);
         is_good =

@@ -75,7 +75,8 @@ static void times_put(json_t *row, const struct bench_question *question,
     against_put(row, "against_static_tp_int4", &of->static_tp_int4);
     if (of->static_tp.is_known)
         json_object_set_new(row, "is_static_tp", json_boolean(of->static_tp.is_same));
-    if (of->static_tp.is_known && (of->static_tp.is_same || isfinite(of->static_tp.ratio.high)))
+    if (question->clock != BENCH_PREDICTED && of->static_tp.is_known &&
+        (of->static_tp.is_same || isfinite(of->static_tp.ratio.high)))
         json_object_set_new(row, "reaches_static_tp",
                             json_boolean(!bench_falls_short(&of->static_tp)));
 }

@@ -150,6 +150,11 @@ expect 1 "a folder" "$phasor" report .
 has err "cannot be read: Is a directory" "a folder"
 sed '$!b;s/"total_s":[0-9.e-]*/"total_s":1e308/' whole.jsonl >runs.jsonl
 expect 1 "a time that is none" "$phasor" report runs.jsonl
+for odd in '{"attention reduction":-5}' '{"attention reduction":"5"}' 7; do
+    sed '$!b;s/"collectives":{[^}]*}/"collectives":'"$odd"'/' whole.jsonl >runs.jsonl
+    expect 1 "collectives $odd" "$phasor" report runs.jsonl
+    has err "runs.jsonl:$(wc -l <runs.jsonl): the line is of no run" "collectives $odd"
+done
 # A run that took 10^11 times as long as another is a page of some lines all the same.
 sed '$!b;s/"total_s":[0-9.e-]*/"total_s":1e10/' whole.jsonl >runs.jsonl
 expect 0 "a long time" "$phasor" report runs.jsonl -o long.html
@@ -636,6 +641,8 @@ expect 1 "draws of no range" "$phasor" bench "$model" --predict ./certain.json -
 has err 'no number has a "range" to be drawn from' "draws of no range"
 expect 0 "draws" "${predict[@]}" -r 40 --results draws.jsonl -o json
 cp out draws.json
+jq -e 'map(has("reaches_static_tp") or has("collective_bytes") or has("planning_s")) | any | not' out >/dev/null ||
+    fail "draws: an interval of 95 %, bytes or planning of what did not run"
 python3 - draws.jsonl draws.json "$phasor" "$model" "$box" <<'PY' || fail "draws: not what the planner says"
 import json, statistics, subprocess, sys
 lines = [json.loads(line) for line in open(sys.argv[1])]
@@ -689,7 +696,11 @@ has draws.html "Z; the box's numbers at random, seed 0; plans" "draws, the page"
 has draws.html "memory <br><small>predicted, fullest device</small>.*bytes between ranks <br><small>not counted</small>" "draws, the page"
 made draws.html draws.jsonl predicted
 expect 0 "draws, the table" "$phasor" report draws.jsonl
-python3 - draws.jsonl out draws.html <<'PY' || fail "draws, the worst load: not that of the draws"
+# The worst load of each draw, by draws of which each load and plan has its own.
+jq -c 'if .kind == "run" then .total_s = 1 + ((.round * 7 + .prompt_tokens * 5 + (.plan | length) * 3) % 31) / 50 else . end' \
+    draws.jsonl >varied.jsonl
+"$phasor" report varied.jsonl -o varied.html && "$phasor" report varied.jsonl >varied.md
+python3 - varied.jsonl varied.md varied.html <<'PY' || fail "draws, the worst load: not that of the draws"
 import html, json, re, statistics, sys
 lines = [json.loads(line) for line in open(sys.argv[1])]
 plans, totals = {}, {}
