@@ -111,6 +111,22 @@ void numa_fake_device(const char *bus_id, const char *numa_node)
     cr_assert(fputs(numa_node, file) >= 0 && fclose(file) == 0);
 }
 
+void numa_fake_device_in(const char *folders, const char *bus_id, const char *numa_node)
+{
+    char place[300], link[400], target[400];
+    snprintf(place, sizeof place, "devices/%s/%s", folders, bus_id);
+    for (char *end = strchr(place, '/'); end != NULL; end = strchr(end + 1, '/')) {
+        *end = 0;
+        folder(place);
+        *end = '/';
+    }
+    folder(place);
+    snprintf(target, sizeof target, "../../../%s", place);
+    snprintf(link, sizeof link, "%s/bus/pci/devices/%s", root, bus_id);
+    cr_assert_eq(symlink(target, link), 0);
+    numa_fake_device(bus_id, numa_node);
+}
+
 void numa_fake_fail(int get_errno, int set_errno, int bind_errno)
 {
     get_fails = get_errno;

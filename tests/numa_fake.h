@@ -11,6 +11,9 @@ void numa_fake_remove(void);
 /* A device of PCI, and what its file says of its node. */
 void numa_fake_device(const char *bus_id, const char *numa_node);
 
+/* The same, in these folders below one another: "pci0000:16/0000:16:02.0". */
+void numa_fake_device_in(const char *folders, const char *bus_id, const char *numa_node);
+
 /* With what each call fails, an errno; 0: they do not. */
 void numa_fake_fail(int get_errno, int set_errno, int bind_errno);
 

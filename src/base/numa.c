@@ -1,8 +1,11 @@
 #define _GNU_SOURCE
 #include "base/numa.h"
 
+#include <limits.h>
 #include <linux/mempolicy.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -53,6 +56,49 @@ int numa_node_of_pci(const char *bus_id)
         node = -1;
     fclose(file);
     return node < 0 ? -1 : node;
+}
+
+/* "/sys/devices/pci0000:16/0000:16:02.0/0000:17:00.0/0000:18:00.0/0000:1a:00.0": the host's bridge,
+ * a port of it, a switch, a port of that, the device. */
+static bool place_get(char out[PATH_MAX], const char *bus_id)
+{
+    char link[256];
+    snprintf(link, sizeof link, "%s/bus/pci/devices/%s", numa->sysfs, bus_id);
+    return realpath(link, out) != NULL;
+}
+
+static int slashes_in(const char *path)
+{
+    int count = 0;
+    for (; *path != 0; path++)
+        count += *path == '/';
+    return count;
+}
+
+static bool is_device(const char *folder)
+{
+    unsigned parts[4];
+    return sscanf(folder, "%x:%x:%x.%x", &parts[0], &parts[1], &parts[2], &parts[3]) == 4;
+}
+
+enum pci_distance numa_pci_distance(const char *bus_id, const char *other)
+{
+    char a[PATH_MAX], b[PATH_MAX];
+    size_t folder = 0, same = 0; /* where the last folder begins that both are in, and ends */
+    if (!place_get(a, bus_id) || !place_get(b, other))
+        return PCI_SYSTEM;
+    for (size_t i = 0; a[i] != 0 && a[i] == b[i]; i++) {
+        if (a[i] != '/')
+            continue;
+        folder = same;
+        same = i + 1;
+    }
+    if (strncmp(a + folder, "pci", 3) == 0)
+        return PCI_HOST;
+    if (is_device(a + folder))
+        return slashes_in(a + same) <= 1 && slashes_in(b + same) <= 1 ? PCI_SWITCH : PCI_SWITCHES;
+    int node = numa_node_of_pci(bus_id);
+    return node >= 0 && node == numa_node_of_pci(other) ? PCI_HOST : PCI_SYSTEM;
 }
 
 void numa_prefer(struct numa_policy *before, int node)

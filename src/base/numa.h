@@ -19,6 +19,15 @@ void numa_nodes_add(struct numa_nodes *nodes, int node); /* -1 is passed over */
 /* The node beside a device of PCI ("0000:1a:00.0", in small letters); -1: unknown. */
 int numa_node_of_pci(const char *bus_id);
 
+/* What lies between two devices of PCI, by their places in /sys; in words of nvidia-smi. */
+enum pci_distance {
+    PCI_SWITCH,   /* PIX: one switch */
+    PCI_SWITCHES, /* PXB: several */
+    PCI_HOST,     /* PHB, NODE: the host, within a node */
+    PCI_SYSTEM    /* SYS: more than a node; or it is unknown */
+};
+enum pci_distance numa_pci_distance(const char *bus_id, const char *other);
+
 /* What the thread's memory is for until it is restored: on `node`, while that has any. With -1
  * nothing changes. */
 struct numa_policy {

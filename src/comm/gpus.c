@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/numa.h"
 #include "comm/nccl.h"
 #include "device/peers.h"
 
@@ -37,16 +38,33 @@ static bool has_each_its_own(const struct comm_domain *domain)
     return true;
 }
 
-/* How far apart GPUs are is not known here: only "anywhere" allows all. The level was a number
- * once, of which 5 is SYS. */
-static bool is_direct_forbidden(void)
+#define NEVER (-1)
+
+/* NCCL's words for how far copies may go directly. Which GPUs NVLink joins is not known here. The
+ * level was a number once, of which 4 and more are SYS. */
+static int level_distance(const char *level)
+{
+    static const struct {
+        const char *word, *number;
+        int distance;
+    } levels[] = {{"PIX", "1", PCI_SWITCH},
+                  {"PXB", "2", PCI_SWITCHES},
+                  {"PHB", "3", PCI_HOST},
+                  {"SYS", "4", PCI_SYSTEM}};
+    for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++) {
+        if (strcmp(level, levels[i].word) == 0 || strcmp(level, levels[i].number) == 0)
+            return levels[i].distance;
+    }
+    return strtol(level, NULL, 10) > 4 ? PCI_SYSTEM : NEVER;
+}
+
+/* Of type enum pci_distance: copies go directly so far; or NEVER. */
+static int farthest_direct(void)
 {
     const char *disable = getenv("NCCL_P2P_DISABLE"), *level = getenv("NCCL_P2P_LEVEL");
     if (disable != NULL && strtol(disable, NULL, 10) != 0)
-        return true;
-    if (level == NULL || *level == 0)
-        return false;
-    return strcmp(level, "SYS") != 0 && strtol(level, NULL, 10) < 5;
+        return NEVER;
+    return level == NULL || *level == 0 ? PCI_SYSTEM : level_distance(level);
 }
 
 /* Calls that wait for other ranks would do so within locks of ours. */
@@ -56,12 +74,32 @@ static bool is_made_to_block(void)
     return blocking != NULL && strtol(blocking, NULL, 10) != 0;
 }
 
-static enum status reach_each_other(struct comm_domain *domain, struct error *err)
+static bool is_within(int farthest, const struct device *device, const struct device *other)
 {
+    const struct peer_ops *peers = device->ops->peers;
+    return farthest == PCI_SYSTEM ||
+           (farthest != NEVER &&
+            (int)numa_pci_distance(peers->bus_id(device), peers->bus_id(other)) <= farthest);
+}
+
+/* Of pairs of ranks on two GPUs, each way. */
+struct ways {
+    int direct, by_host; /* because somebody wants it so */
+};
+
+static enum status reach_each_other(struct ways *out, const struct comm_domain *domain,
+                                    int farthest, struct error *err)
+{
+    *out = (struct ways){0};
     for (int r = 0; r < domain->rank_count; r++) {
         const struct device *device = domain->devices[r];
         for (int other = 0; other < domain->rank_count; other++) {
-            if (gpu_of(domain, r) != gpu_of(domain, other))
+            if (gpu_of(domain, r) == gpu_of(domain, other))
+                continue;
+            bool is_direct = is_within(farthest, device, domain->devices[other]);
+            out->direct += is_direct;
+            out->by_host += !is_direct;
+            if (is_direct)
                 TRY(device->ops->peers->reach(device, domain->devices[other], COPY_SECONDS, err));
         }
     }
@@ -94,12 +132,13 @@ enum status gpus_join(struct comm_domain *domain, const struct log_sink *log, st
 {
     if (domain->devices[0]->ops->peers == NULL || !are_several(domain))
         return STATUS_OK;
-    if (is_direct_forbidden())
+    struct ways ways;
+    TRY(reach_each_other(&ways, domain, farthest_direct(), err));
+    if (ways.by_host > 0)
         log_write(log, LOG_INFO,
-                  "copies between GPUs go through the host: NCCL_P2P_DISABLE or NCCL_P2P_LEVEL "
-                  "says so");
-    else
-        TRY(reach_each_other(domain, err));
+                  "copies between %sGPUs go through the host: NCCL_P2P_DISABLE or NCCL_P2P_LEVEL "
+                  "says so",
+                  ways.direct > 0 ? "some " : "");
     return has_each_its_own(domain) && domain->speed.bytes_per_second == 0
                ? nccl_open(domain, log, err)
                : STATUS_OK;

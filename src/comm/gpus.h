@@ -8,8 +8,9 @@
 /* Of a domain whose devices are there, of any kind: lets copies between its GPUs go directly where
  * they can, and tries that, opens NCCL where each rank has a GPU of its own and no links are to be
  * slow, and tells `log` which it is. NCCL_P2P_DISABLE=1 and NCCL_P2P_LEVEL, which whoever has a
- * machine on which GPUs cannot reach each other sets for NCCL, hold for copies, too: with any level
- * but SYS these go through the host. What a failure leaves, gpus_part frees. */
+ * machine on which GPUs cannot reach each other sets for NCCL, hold for copies, too: those between
+ * GPUs that are farther apart than the level (PIX, PXB, PHB, SYS) go through the host, and with
+ * another one all. What a failure leaves, gpus_part frees. */
 enum status gpus_join(struct comm_domain *domain, const struct log_sink *log,
                       struct error *err) MUST_CHECK;
 void gpus_part(struct comm_domain *domain);

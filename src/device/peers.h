@@ -33,6 +33,9 @@ struct peer_ops {
     void (*call)(struct stream *stream, enum status (*work)(void *argument, struct error *err),
                  const void *argument, size_t bytes);
 
+    /* Where the device is on PCI: "0000:1a:00.0". */
+    const char *(*bus_id)(const struct device *device);
+
     /* ---- For such work, on its own stream. None waits but `settle`, and `sum` and `pace_begin`
      * that take memory.
      */

@@ -29,6 +29,42 @@ Test(numa, a_device_has_a_node)
     cr_expect_eq(numa_node_of_pci("0000:99:00.0"), -1);
 }
 
+#define ROOT  "pci0000:16/0000:16:02.0"
+#define FIRST ROOT "/0000:17:00.0"
+
+Test(numa, how_far_devices_are_apart)
+{
+    static const struct {
+        const char *folders, *id, *node;
+    } devices[] = {
+        {FIRST "/0000:18:00.0", "0000:1a:00.0", "0"},
+        {FIRST "/0000:18:01.0", "0000:1b:00.0", "0"},
+        {FIRST "/0000:18:02.0/0000:1c:00.0/0000:1d:00.0", "0000:1e:00.0", "0"}, /* one behind */
+        {"pci0000:16/0000:16:03.0", "0000:30:00.0", "0"},
+        {"pci0000:40/0000:40:01.0", "0000:41:00.0", "0"},
+        {"pci0000:80/0000:80:01.0", "0000:81:00.0", "1"},
+        {"pci0000:c0/0000:c0:01.0", "0000:c1:00.0", "-1"},
+        {"pci0000:d0/0000:d0:01.0", "0000:d1:00.0", "-1"},
+        {"pci0000:16", "0000:16:05.0", "0"}, /* as virtual machines have them */
+        {"platform/4000.pcie/pci0000:e0", "0000:e1:00.0", "0"},
+        {"platform/5000.pcie/pci0000:f0", "0000:f1:00.0", "1"},
+    };
+    static const struct {
+        int a, b;
+        enum pci_distance distance;
+    } pairs[] = {{0, 1, PCI_SWITCH}, {0, 2, PCI_SWITCHES}, {0, 3, PCI_HOST},   {0, 4, PCI_HOST},
+                 {0, 5, PCI_SYSTEM}, {0, 6, PCI_SYSTEM},   {6, 7, PCI_SYSTEM}, {0, 8, PCI_HOST},
+                 {0, 9, PCI_HOST},   {9, 10, PCI_SYSTEM}};
+    for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++)
+        numa_fake_device_in(devices[i].folders, devices[i].id, devices[i].node);
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        const char *a = devices[pairs[i].a].id, *b = devices[pairs[i].b].id;
+        cr_expect_eq(numa_pci_distance(a, b), pairs[i].distance, "%s, %s", a, b);
+        cr_expect_eq(numa_pci_distance(b, a), pairs[i].distance, "%s, %s", b, a);
+    }
+    cr_expect_eq(numa_pci_distance("0000:1a:00.0", "0000:99:00.0"), PCI_SYSTEM);
+}
+
 /* Whatever the policy was, it is again. */
 Test(numa, a_node_is_preferred_for_a_while)
 {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cuda_tools.h"
+#include "device/peers.h"
 #include "kernels/cuda/device/cuda_pinned.h"
 #include "numa_fake.h"
 #include "simt_control.h"
@@ -14,6 +15,7 @@
 #define GPUS 3
 
 static const int nodes[GPUS] = {2, 0, -1};
+static const char *const bus_ids[GPUS] = {"0000:1a:00.0", "0000:1b:00.0", "0000:1c:00.0"};
 static atomic_int right[GPUS], wrong[GPUS];
 
 /* On the thread that allocates. */
@@ -28,9 +30,9 @@ static void look(int gpu)
 static void init(void)
 {
     numa_fake_use();
-    numa_fake_device("0000:1a:00.0", "2\n");
-    numa_fake_device("0000:1b:00.0", "0\n");
-    numa_fake_device("0000:1c:00.0", "-1\n");
+    numa_fake_device(bus_ids[0], "2\n");
+    numa_fake_device(bus_ids[1], "0\n");
+    numa_fake_device(bus_ids[2], "-1\n");
     simt_device_count_set(GPUS);
     simt_on_pinned(look);
 }
@@ -58,6 +60,7 @@ Test(cuda_pinned, all_of_a_gpu_lies_on_its_node)
         void *memory;
         struct error err;
         cr_expect_eq(device->ops->host_node(device), nodes[gpu]);
+        cr_expect_str_eq(device->ops->peers->bus_id(device), bus_ids[gpu]);
         cr_assert_eq(device->ops->host_memory_get(device, &memory, 100, "a test", &err), STATUS_OK);
         expect_own_policy();
         device->ops->host_memory_free(device, memory);

@@ -262,7 +262,8 @@ static enum status gpu_describe(struct cuda_device *cuda, const struct gpu_share
     int ordinal = share->ordinal;
     struct cudaDeviceProp properties;
     CUDA_TRY(ordinal, cudaGetDeviceProperties(&properties, ordinal), err);
-    cuda_node_note(ordinal, &properties);
+    cuda_bus_id(cuda->common.bus_id, &properties);
+    cuda_node_note(ordinal, cuda->common.bus_id);
     TRY(memory_find(&cuda->pool.limit_bytes, share, err));
     int capability = 10 * properties.major + properties.minor, all = properties.multiProcessorCount;
     struct cuda_partition *partition = &cuda->common.partition;

@@ -27,6 +27,11 @@ static int ordinal(const struct device *device)
     return cuda_stream_of(device->stream)->common->ordinal;
 }
 
+static const char *bus_id(const struct device *device)
+{
+    return cuda_stream_of(device->stream)->common->bus_id;
+}
+
 static bool is_far(const struct cuda_stream *cuda, const struct device *device)
 {
     return ordinal(device) != cuda->common->ordinal;
@@ -157,6 +162,7 @@ static enum status reach(const struct device *device, const struct device *other
 }
 
 const struct peer_ops cuda_peers = {
+    .bus_id = bus_id,
     .call = command_stream_call_ahead,
     .record = cuda_event_record,
     .wait = cuda_event_follow,

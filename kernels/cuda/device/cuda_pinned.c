@@ -14,14 +14,16 @@
 /* Of each, and 2: so that 0 is what nobody has asked for. */
 static atomic_int nodes[GPUS_MAX];
 
-void cuda_node_note(int ordinal, const struct cudaDeviceProp *properties)
+void cuda_bus_id(char out[CUDA_BUS_ID_BYTES], const struct cudaDeviceProp *properties)
 {
-    char bus_id[32];
-    if (ordinal >= GPUS_MAX || atomic_load(&nodes[ordinal]) != 0)
-        return;
-    snprintf(bus_id, sizeof bus_id, "%04x:%02x:%02x.0", (unsigned)properties->pciDomainID,
+    snprintf(out, CUDA_BUS_ID_BYTES, "%04x:%02x:%02x.0", (unsigned)properties->pciDomainID,
              (unsigned)properties->pciBusID, (unsigned)properties->pciDeviceID);
-    atomic_store(&nodes[ordinal], numa_node_of_pci(bus_id) + 2);
+}
+
+void cuda_node_note(int ordinal, const char *bus_id)
+{
+    if (ordinal < GPUS_MAX && atomic_load(&nodes[ordinal]) == 0)
+        atomic_store(&nodes[ordinal], numa_node_of_pci(bus_id) + 2);
 }
 
 int cuda_node(int ordinal)

@@ -9,8 +9,12 @@
 
 #include "base/status.h"
 
-/* Where a GPU is, which is looked up once; all below then know it. */
-void cuda_node_note(int ordinal, const struct cudaDeviceProp *properties);
+/* Where a GPU is on PCI, in small letters, as in /sys. */
+#define CUDA_BUS_ID_BYTES 32
+void cuda_bus_id(char out[CUDA_BUS_ID_BYTES], const struct cudaDeviceProp *properties);
+
+/* Its node, which is looked up once; all below then know it. */
+void cuda_node_note(int ordinal, const char *bus_id);
 int cuda_node(int ordinal); /* -1: unknown */
 
 /* cudaMallocHost on its node while that has any; the thread's own policy for memory stays. */

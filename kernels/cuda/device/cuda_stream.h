@@ -11,6 +11,7 @@
 #include "device/command_stream.h"
 #include "kernels/cuda/device/cuda_graph.h"
 #include "kernels/cuda/device/cuda_partition.h"
+#include "kernels/cuda/device/cuda_pinned.h"
 #include "kernels/cuda/device/cuda_ring.h"
 #include "kernels/cuda/device/cuda_stages.h"
 #include "kernels/cuda/launch.h"
@@ -25,6 +26,7 @@ struct cuda_link {
 struct cuda_common {
     struct stream_owner owner;
     int ordinal;
+    char bus_id[CUDA_BUS_ID_BYTES];
     struct cuda_partition partition;
     struct cuda_launch launch; /* without stream and scratch */
     struct cuda_link *link;
