@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "engine/engine.h"
 #include "engine/engine_backup.h"
 #include "engine/generator.h"
 #include "engine/run_limits.h"
@@ -253,6 +254,7 @@ enum status plan_subject_init(struct plan_subject *out, const struct plan_subjec
         .passes = out->passes,
         .waves = out->waves,
         .memory_bytes = params->memory_bytes,
+        .usual_pass = params->max_num_batched_tokens == 0 ? ENGINE_PASS_TOKENS : 0,
         .spares_are_all_or_one = params->is_budget && params->kv_bytes == 0,
         .memory = memory_of,
         .memory_context = out,

@@ -357,13 +357,16 @@ static void candidate_price(struct plan_candidate *candidate, const struct searc
             tried.verdict = !has_room           ? PLAN_TOO_LARGE
                             : isfinite(seconds) ? PLAN_POSSIBLE
                                                 : PLAN_UNKNOWN;
-            bool is_better = has_room ? best.verdict == PLAN_TOO_LARGE || seconds < least
+            double judged = seconds;
+            if (problem->passes[p] == problem->usual_pass)
+                judged /= PLAN_GAIN_WORTH_A_LAYOUT;
+            bool is_better = has_room ? best.verdict == PLAN_TOO_LARGE || judged < least
                                       : best.verdict == PLAN_TOO_LARGE &&
                                             plan_memory_total(&tried.memory) < smallest;
             if (!is_better)
                 continue;
             best = tried;
-            least = has_room ? seconds : least;
+            least = has_room ? judged : least;
             smallest = plan_memory_total(&tried.memory);
         }
     }

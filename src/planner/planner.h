@@ -93,6 +93,8 @@ struct plan_problem {
     const int64_t *passes; /* [pass_count]: tokens of a pass that may be chosen */
     const int64_t *waves;  /* [wave_count]: sequences together that may be chosen */
     int pass_count, wave_count;
+    int64_t usual_pass; /* of them the one that is taken unless another gains 1 %, for predictions
+                         * err by more; 0: none is */
     uint64_t memory_bytes;      /* of each rank */
     bool spares_are_all_or_one; /* else as many as have room */
     /* A pure function: what the fullest rank takes with so many tokens a pass and sequences at a

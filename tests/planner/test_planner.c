@@ -534,6 +534,31 @@ Test(planner, waves_and_passes_are_part_of_the_plan)
     plan_table_deinit(&table);
 }
 
+/* Another pass than the usual one has to gain more than 1 %. */
+Test(planner, the_usual_pass_is_not_left_for_little)
+{
+    static const double gains[] = {1.002, 1.05};
+    struct test_problem test;
+    for (size_t i = 0; i < 2; i++) {
+        struct plan_table table;
+        problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                       &(struct simple_box){4, 1e14, 1e12, 1e10, 0});
+        test.problem.load = (struct plan_load)PLAN_LOAD(8, 2048, 1);
+        test.passes[0] = 4096;
+        test.passes[1] = 8192;
+        test.problem.pass_count = 2;
+        table_find(&table, &test);
+        double half = candidate_of(&table, "tp4|tp4", PLAN_NONE)->prefill;
+        cr_assert_eq(candidate_of(&table, "tp4|tp4", PLAN_NONE)->pass_tokens, 8192);
+        plan_table_deinit(&table);
+        test.problem.usual_pass = 4096;
+        test.profile.host_step = half * (gains[i] - 1) / 2; /* two passes more */
+        table_find(&table, &test);
+        cr_assert_eq(candidate_of(&table, "tp4|tp4", PLAN_NONE)->pass_tokens, i == 0 ? 4096 : 8192);
+        plan_table_deinit(&table);
+    }
+}
+
 Test(planner, a_static_plan_has_no_transition_and_a_queue_pays_the_way_back)
 {
     struct test_problem test;
