@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "engine/batch_record.h"
+#include "engine/plan_problem.h"
 
 /* As batch_files.c decides it. */
 static bool has_lines(const char *path)
@@ -54,6 +55,8 @@ static void take(struct engine_choice *out, struct batch_staying *staying, const
         if (!params->transition_is_auto)
             choice.way = params->transition;
     }
+    json_int_t pass = json_integer_value(json_object_get(record, "pass_tokens"));
+    choice.pass_tokens = pass > 0 && pass <= PLAN_PASS_MOST ? pass : 0;
     const char *order = json_string_value(json_object_get(record, "staying"));
     if (order != NULL && !batch_staying_parse(staying, order))
         *staying = (struct batch_staying){.bin_count = 0}; /* the run is refused */

@@ -285,6 +285,9 @@ static enum status subject_make(struct plan_subject_params *out, const struct au
     const struct model_config *config = checkpoint_config(basis->checkpoint);
     int64_t pass = batch != NULL ? batch->max_num_batched_tokens : params->max_num_batched_tokens;
     int64_t wave = batch != NULL ? batch->max_num_seqs : params->max_num_seqs;
+    if (batch == NULL &&
+        pass == 0) /* nobody knows for which runs that is: they take the usual one */
+        pass = ENGINE_PASS_TOKENS;
     wave = wave > 0 ? wave : RUN_SEQUENCES_DEFAULT;
     TRY(memory_of_rank(&memory_bytes, params, basis->devices,
                        run_table_bytes(wave, pass > 0 ? pass : PLAN_PASS_MOST, config->vocab_count),

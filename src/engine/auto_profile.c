@@ -74,7 +74,8 @@ static enum status read_at(struct profile_file *out, bool *fits, const char *pat
     enum profile_fit fit = profile_identity_fit(&out->identity, here, &cause);
     *fits = fit == PROFILE_FITS;
     if (*fits) {
-        profile_host_take(&out->profile);
+        /* GPUs have memory of their own. */
+        profile_host_take(&out->profile, basis->devices->cuda ? 0 : basis->params->memory_bytes);
         return STATUS_OK;
     }
     tell_misfit(path, named, profile_fit_names[fit], cause.message, basis);

@@ -38,6 +38,7 @@ struct batch {
     struct batch_order order;
     struct row_names names; /* of all rows, while the files of a run that is resumed are opened */
     struct batch_files files;
+    int64_t pass_tokens; /* as of batch_facts */
     struct session session;
     struct batch_world world;
     struct error chat_refusal;
@@ -291,6 +292,8 @@ static enum status open_session(struct batch *batch, struct error *err)
                                                &batch->chat_refusal);
     if (status != STATUS_OK && params->chat_template != NULL)
         return error_set(err, status, "%s", batch->chat_refusal.message);
+    log_write(batch->log, LOG_DEBUG, "passes of %lld tokens, %lld sequences together at most",
+              (long long)params->max_num_batched_tokens, (long long)params->max_num_seqs);
     TRY(session_open(&batch->session, batch->engine, &session, err));
     if (opened->kv_token_max < opened->context_max)
         log_write(batch->log, LOG_WARNING,
@@ -340,6 +343,7 @@ static enum status gather_facts(struct batch_facts *out, const struct batch *bat
                                                                   : session->context_max,
         .plan = plan,
         .transition = transition == NULL ? NULL : way_names[transition_way(transition)],
+        .pass_tokens = batch->pass_tokens,
         .kernels = engine_kernels(batch->engine),
     };
     return fingerprint_checkpoint(&out->model, engine_checkpoint(batch->engine), err);
@@ -464,8 +468,10 @@ enum status batch_run_planned(struct engine *engine, const struct phasor_batch_p
                           .result = result,
                           .notes.log = log};
     *result = (struct phasor_batch_result){0};
-    if (params->max_num_batched_tokens == 0)
+    if (params->max_num_batched_tokens == 0) {
         params->max_num_batched_tokens = engine_pass_tokens(engine, params->max_num_seqs);
+        batch.pass_tokens = params->max_num_batched_tokens;
+    }
     if (params->input_path == NULL || params->output_path == NULL)
         return error_set(err, STATUS_INVALID_ARGUMENT, "an input and an output file are needed");
     if (params->resume && params->overwrite)

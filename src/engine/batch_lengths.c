@@ -183,9 +183,11 @@ static enum status row_sum(struct plan_cell *out, struct look *look, const struc
                            struct error *err)
 {
     bool runs = true;
+    struct request once = *request; /* who generates nothing scores the prompt, or does nothing */
+    once.n = request->max_tokens == 0 ? 1 : request->n;
     *out = (struct plan_cell){0};
     for (int64_t i = 0; i < request->prompt_count && runs; i++)
-        TRY(prompt_add(out, &runs, look, request, i, err));
+        TRY(prompt_add(out, &runs, look, &once, i, err));
     if (!runs)
         *out = (struct plan_cell){0};
     return STATUS_OK;

@@ -36,6 +36,7 @@ struct batch_facts {
                              * anything, but kept where nobody names one */
     const char *staying;    /* rows that decode as prefill has the experts (batch_staying_format),
                              * which    changes their results; NULL: none */
+    int64_t pass_tokens;    /* chosen with the plan, where nobody named them; 0: were not */
     const char *kernels;    /* which the kind of processor chooses */
     int64_t begun_at;       /* seconds since 1970 */
 };

@@ -5,7 +5,7 @@
 #include "engine/choice.h"
 #include "engine/session.h"
 
-#define PREFILL_TOKENS_MAX 2048
+#define PREFILL_TOKENS_MAX ENGINE_PASS_TOKENS
 
 struct generation {
     const struct phasor_generate_params *params;

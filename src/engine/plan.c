@@ -324,6 +324,8 @@ static enum status plan_read(char **out, const struct plan_params *params,
         status = load_check(&whole, &inputs->config, err);
     if (status == STATUS_OK)
         status = plan_source_read(&inputs->source, params->box, params->draw, err);
+    if (status == STATUS_OK && params->memory_bytes > 0)
+        plan_source_limit(&inputs->source, params->memory_bytes);
     if (status == STATUS_OK)
         status =
             axes == NULL ? answer(out, &whole, inputs, err) : map(out, &whole, axes, inputs, err);

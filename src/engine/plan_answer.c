@@ -136,18 +136,24 @@ enum status plan_answer_find(struct plan_answer *out, const struct plan_question
     *out = (struct plan_answer){.classes = {.count = 1}};
     TRY(answer_price(out, question, NULL, err));
     out->in_file_order = seconds_of(&out->table, out->chosen);
-    int most = question->is_one_class ? 1 : question->mix->bin_count;
-    for (int count = 2; count <= most; count++) {
+    int most = question->is_one_class || out->chosen < 0 ? 1 : question->mix->bin_count;
+    /* A run's passes are of one size: that of the plan for all rows together. */
+    struct plan_subject_params subject = *question->subject;
+    struct plan_question of_classes = *question;
+    enum status status = STATUS_OK;
+    if (most > 1)
+        subject.max_num_batched_tokens = out->table.candidates[out->chosen].pass_tokens;
+    of_classes.subject = &subject;
+    for (int count = 2; count <= most && status == STATUS_OK; count++) {
         struct plan_answer tried = {.chosen = -1};
         plan_classes_make(&tried.classes, question->mix, count);
-        enum status status = answer_price(&tried, question, &out->table, err);
-        if (status != STATUS_OK) {
-            plan_answer_deinit(out);
-            return status;
-        }
-        answer_take(out, &tried);
+        status = answer_price(&tried, &of_classes, &out->table, err);
+        if (status == STATUS_OK)
+            answer_take(out, &tried);
     }
-    return STATUS_OK;
+    if (status != STATUS_OK)
+        plan_answer_deinit(out);
+    return status;
 }
 
 bool plan_answer_stays(const struct plan_answer *answer, int class_index)

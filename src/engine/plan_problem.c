@@ -183,11 +183,15 @@ static void sizes_find(struct plan_subject *subject, const struct plan_subject_p
     if (params->max_num_seqs == 0)
         problem->wave_count =
             sizes_between(subject->waves, 1, sequences < wave_max ? sequences : wave_max);
-    if (params->max_num_batched_tokens == 0)
-        problem->pass_count = sizes_between(subject->passes, PASS_LEAST,
-                                            tokens < PASS_LEAST       ? PASS_LEAST
-                                            : tokens < PLAN_PASS_MOST ? tokens
-                                                                      : PLAN_PASS_MOST);
+    if (params->max_num_batched_tokens > 0)
+        return;
+    /* A pass has a token of each who decodes. The usual one is there also where nobody fills it:
+     * what is chosen for these rows is then no less than what is taken where nothing is chosen. */
+    int64_t together = params->max_num_seqs > 0 ? params->max_num_seqs : params->wave_max;
+    int64_t least = together > PASS_LEAST ? together : PASS_LEAST;
+    int64_t most = tokens > ENGINE_PASS_TOKENS ? tokens : ENGINE_PASS_TOKENS;
+    most = most < PLAN_PASS_MOST ? most : PLAN_PASS_MOST;
+    problem->pass_count = sizes_between(subject->passes, least, most > least ? most : least);
 }
 
 /* As a run refuses them. */

@@ -93,8 +93,15 @@ static enum status profile_read(struct plan_source *out, const char *path, struc
     title_make(out->title, identity);
     TRY(fit_find(out, err));
     if (out->fit != PROFILE_FOREIGN)
-        profile_host_take(&out->file.profile);
+        profile_host_take(&out->file.profile, 0);
     return STATUS_OK;
+}
+
+void plan_source_limit(struct plan_source *source, uint64_t memory_bytes)
+{
+    if (source->is_measured && source->fit != PROFILE_FOREIGN &&
+        !source->file.identity.devices.cuda)
+        profile_host_take(&source->file.profile, memory_bytes * (uint64_t)source->rank_count);
 }
 
 /* ---- Either ---------------------------------------------------------------------------------- */

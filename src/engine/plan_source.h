@@ -32,6 +32,11 @@ struct plan_source {
  * which has no ranges. A profile that does not fit this machine is none the worse here. */
 enum status plan_source_read(struct plan_source *out, const char *box, uint64_t draw,
                              struct error *err) MUST_CHECK;
+
+/* That each device may have `memory_bytes` of the host's, as by --memory: of CPU devices of this
+ * machine the files have what that leaves them. */
+void plan_source_limit(struct plan_source *source, uint64_t memory_bytes);
+
 void plan_source_deinit(struct plan_source *source); /* a zero one is allowed */
 
 /* "stale", "foreign", "fits". */

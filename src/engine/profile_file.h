@@ -104,9 +104,10 @@ enum status profile_identity_of(struct profile_identity *out, const struct engin
                                 int thread_count, struct error *err) MUST_CHECK;
 
 /* What this machine, of whose memory a profile does not tell, has for files: half of its memory for
- * the page cache, and of that for a backup what may be locked. So a plan does not depend on what
- * else runs. */
-void profile_host_take(struct profile *profile);
+ * the page cache; and for a backup what may be locked, up to seven eighths of half of `budget`, what a
+ * run may take (0: all there is), as a run has it that does not say what its cache will need
+ * (engine/engine_room.h). So a plan does not depend on what else runs. */
+void profile_host_take(struct profile *profile, uint64_t budget);
 
 /* Whether the ranks of a box that was opened are what profile_identity_of has said of these devices
  * before: a GPU that can be cut may turn out not to give its parts. STATUS_UNSUPPORTED. */

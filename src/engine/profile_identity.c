@@ -58,11 +58,12 @@ double profile_identity_sharing(const struct profile_identity *identity)
                          : (double)identity->threads / identity->cores;
 }
 
-void profile_host_take(struct profile *profile)
+void profile_host_take(struct profile *profile, uint64_t budget)
 {
-    double lockable = (double)system_memory_lockable();
-    profile->cache_bytes = (double)system_memory_total() / 2;
-    profile->host_bytes = fmin(lockable, profile->cache_bytes);
+    double all = (double)system_memory_total(), lockable = (double)system_memory_lockable();
+    double there = budget > 0 ? fmin((double)budget, all) : all;
+    profile->cache_bytes = all / 2;
+    profile->host_bytes = fmin(lockable, there / 2 * 7 / 8);
 }
 
 /* ---- GPUs ------------------------------------------------------------------------------------ */

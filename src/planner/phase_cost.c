@@ -281,9 +281,12 @@ struct pass_cost plan_refilled_decode_cost(const struct plan_problem *problem,
     struct turns turns;
     turns_take(&turns, loads, count, wave);
     if (turns.full_steps > 0) {
-        struct pass_cost all = plan_decode_cost(problem, layout, is_packed, wave);
-        pass_cost_add(&sum, &all,
-                      (double)turns.full_steps / (double)(problem->load.output_tokens - 1));
+        /* Somebody has a step to do, though the mean may have none. */
+        struct plan_problem full = *problem;
+        if (full.load.output_tokens < 2)
+            full.load.output_tokens = 2;
+        struct pass_cost all = plan_decode_cost(&full, layout, is_packed, wave);
+        pass_cost_add(&sum, &all, (double)turns.full_steps / (double)(full.load.output_tokens - 1));
     }
     for (int i = 0; i < turns.tail_count; i++) {
         const struct stretch *stretch = &turns.tail[i];

@@ -744,6 +744,7 @@ static void candidate_join(struct plan_candidate *to, const struct plan_candidat
         to->memory = more->memory;
         to->pass_tokens = more->pass_tokens;
         to->wave = more->wave;
+        to->spares = more->spares;
     }
     to->stays |= more->stays << part;
     to->prefill += more->prefill;

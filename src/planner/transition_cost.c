@@ -19,14 +19,18 @@ static double later(double one, double two)
     return one > two ? one : two;
 }
 
-/* Seconds by which copies make passes longer. */
-static double held_up(const struct hiding *hiding)
+/* Seconds by which copies make passes longer that had the link for so long beside them. */
+static double held_up(const struct hiding *hiding, double copying)
 {
-    double copying = (double)hiding->layers * hiding->layer_link;
-    if (!hiding->is_beside || !(hiding->prefill > 0))
+    if (!(hiding->prefill > 0))
         return 0;
-    double beside = fmin(copying / hiding->prefill, 1);
-    return hiding->link_sharing * hiding->exchanging * beside;
+    return hiding->link_sharing * hiding->exchanging * fmin(copying / hiding->prefill, 1);
+}
+
+/* Of `seconds` that end at `end` those before `limit`. */
+static double before(double limit, double end, double seconds)
+{
+    return fmin(fmax(limit - (end - seconds), 0), seconds);
 }
 
 /* Layers are written one after another; the i-th needs the slot that the (i - spares)-th left. */
@@ -35,19 +39,21 @@ double hiding_exposed(const struct hiding *hiding)
     enum { SPARES_MAX = 256 };
     double swapped[SPARES_MAX]; /* of the last `spares` layers */
     int64_t spares = hiding->spares < SPARES_MAX ? hiding->spares : SPARES_MAX;
-    double written = hiding->is_beside ? 0 : hiding->prefill, now = hiding->prefill;
+    double written = hiding->is_beside ? 0 : hiding->prefill, now = hiding->prefill, beside = 0;
     ASSERT(spares >= 1);
     if (!isfinite(hiding->layer))
         return INFINITY;
     for (int64_t layer = 0; layer < hiding->layers; layer++) {
         double free_at = layer >= spares ? swapped[layer % spares] : 0;
         written = later(written, free_at) + hiding->layer;
+        beside += before(hiding->prefill, written, hiding->layer);
         swapped[layer % spares] = later(written, released_at(hiding, layer));
         now = later(now, swapped[layer % spares]) + hiding->decode_layer;
     }
     double exposed = now - hiding->prefill - (double)hiding->layers * hiding->decode_layer;
     exposed = exposed > 1e-12 * now ? exposed : 0; /* sums do not come out even */
-    return exposed + held_up(hiding);
+    double link = hiding->layer > 0 ? hiding->layer_link / hiding->layer : 0;
+    return exposed + held_up(hiding, beside * link);
 }
 
 /* ---- Bytes ----------------------------------------------------------------------------------- */

@@ -310,6 +310,14 @@ for way in "" --deterministic; do
         answers o | cmp -s - <(answers whole) || fail "resumed with $profile $way: other answers"
     done
 done
+# Passes are what was chosen then, too, and none is chosen where it is named.
+head -n 7 whole >o
+jq -c '.pass_tokens = 3000' o.phasor-run >record && mv record o.phasor-run
+expect 0 "resumed in its passes" "${run[@]}" -o o --resume --deterministic --verbose
+has err "^note: passes of 3000 tokens" "resumed in its passes"
+head -n 7 whole >o
+expect 0 "resumed in passes that are named" "${run[@]}" -o o --resume --deterministic --verbose --max-num-batched-tokens 1000
+has err "^note: passes of 1000 tokens" "resumed in passes that are named"
 head -n 7 whole >o
 expect 0 "resumed with counts" "${run[@]}" -o o --resume --deterministic --routing many.json
 has err "^warning: --routing many.json is not used: the plan stands in the record" "resumed with counts"

@@ -200,6 +200,26 @@ Test(plan, params_are_checked)
     cr_assert_eq(phasor_plan(&text, &params, &err), PHASOR_INVALID_ARGUMENT);
 }
 
+/* A pass has a token of each sequence that decodes. */
+Test(plan, passes_have_room_for_all_who_decode)
+{
+    char *text;
+    struct phasor_error err;
+    struct phasor_plan_params params = phasor_plan_params_default();
+    params.model = MODEL;
+    params.box = "a6000x4";
+    params.prompt_tokens = params.output_tokens = 20;
+    params.sequences = params.max_num_seqs = 5000;
+    cr_assert_eq(phasor_plan(&text, &params, &err), PHASOR_OK, "%s", err.message);
+    json_t *root = json_loads(text, 0, NULL);
+    json_t *plans = json_object_get(root, "plans");
+    json_t *best = json_array_get(plans, (size_t)int_of(root, "best"));
+    cr_assert_geq(int_of(best, "pass_tokens"), int_of(best, "wave"));
+    cr_assert_eq(int_of(best, "wave"), 5000);
+    json_decref(root);
+    phasor_text_free(text);
+}
+
 /* Other times, the same for the same seed, for all plans; a measured box has nothing to draw from.
  */
 Test(plan, a_box_may_be_drawn)

@@ -114,6 +114,12 @@ Test(plan_answer, rows_of_long_answers_run_apart, .init = open_subject, .fini = 
     const struct plan_candidate *chosen = &answer.table.candidates[answer.chosen];
     cr_assert_eq(answer.classes.count, 2);
     cr_assert_gt(answer.in_file_order, 1.2 * plan_candidate_total(chosen));
+    /* A run has passes of one size: what was priced is what each class has with it. */
+    subject.max_num_batched_tokens = chosen->pass_tokens;
+    struct plan_answer named = ask(loads, 2);
+    cr_assert_eq(plan_candidate_total(chosen),
+                 plan_candidate_total(&named.table.candidates[named.chosen]));
+    plan_answer_deinit(&named);
     for (int class = 0; class < 2; class ++) {
         const struct plan_load *load = &answer.of_class[class].load;
         cr_assert_eq(load->sequences, loads[1 - class].sequences);

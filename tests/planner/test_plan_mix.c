@@ -315,6 +315,24 @@ Test(plan_mix, others_come_for_those_that_end)
     cr_assert_float_eq(all / (steps * step), 1, 0.01);
 }
 
+/* Half of the answers are of one token, half of two, and the mean of their loads is told as one. */
+Test(plan_mix, a_mean_answer_without_a_step)
+{
+    struct test_problem test;
+    const struct plan_load loads[] = {PLAN_LOAD(300, 63, 1), PLAN_LOAD(300, 62, 2)};
+    problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                   &(struct simple_box){4, 1e14, 1e12, 1e10, 1e-5});
+    struct layout layout = {4, {.tp = 4, .dp = 1}, {.tp = 4, .ep = 1}};
+    test.problem.load = (struct plan_load)PLAN_LOAD(600, 63, 1);
+    test.problem.mix = loads;
+    test.problem.mix_count = 2;
+    for (int64_t wave = 8; wave <= 256; wave *= 2) {
+        struct pass_cost cost = plan_refilled_decode_cost(&test.problem, &layout, false, wave);
+        double seconds = pass_cost_total(&cost);
+        cr_assert(isfinite(seconds) && seconds > 0, "%lld at a time: %g", (long long)wave, seconds);
+    }
+}
+
 /* Prompts come by themselves where answers differ, and read all weights each time; those that come
  * with the first wave do not. */
 Test(plan_mix, prompts_come_as_answers_end)

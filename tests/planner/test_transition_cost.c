@@ -47,30 +47,33 @@ Test(transition_cost, what_prefill_and_decode_hide)
  * one another: passes end later by the exchanges that had copies beside them. */
 static const struct {
     const char *name;
-    double layer_link, link_sharing;
+    int64_t spares;
+    double layer, layer_link, link_sharing;
     bool is_beside;
-    double exposed;
+    double last_pass, exposed;
 } links[] = {
-    {"copies go over another link", 1, 0, true, 0},
-    {"four seconds of copies meet four tenths of exchanges", 1, 1, true, 1.6},
-    {"each has more than half of the link", 1, 0.5, true, 0.8},
-    {"copies all the while: exchanges take twice as long, no more", 4, 1, true, 4},
-    {"nothing is copied", 0, 1, true, 0},
-    {"behind prefill nothing is exchanged", 1, 1, false, 4 * 1.5},
+    {"copies go over another link", 4, 1.5, 1, 0, true, 10, 0},
+    {"four seconds of copies meet four tenths of exchanges", 4, 1.5, 1, 1, true, 10, 1.6},
+    {"each has more than half of the link", 4, 1.5, 1, 0.5, true, 10, 0.8},
+    {"copies all the while: exchanges take twice as long, no more", 4, 2.5, 2.5, 1, true, 10, 4},
+    {"nothing is copied", 4, 1.5, 0, 1, true, 10, 0},
+    {"behind prefill nothing is exchanged", 4, 1.5, 1, 1, false, 10, 4 * 1.5},
+    /* Released at 9.25 and so on: written until 2, 11.25, 13.25, 15.25; 2.75 of it before 10. */
+    {"one slot: what comes behind the passes meets none", 1, 2, 2, 1, true, 1, 5.25 + 0.4 * 2.75},
 };
 
 Test(transition_cost, copies_and_exchanges_on_one_link)
 {
     for (size_t i = 0; i < sizeof links / sizeof *links; i++) {
         struct hiding hiding = {.layers = 4,
-                                .spares = 4,
+                                .spares = links[i].spares,
                                 .is_beside = links[i].is_beside,
-                                .layer = 1.5,
+                                .layer = links[i].layer,
                                 .layer_link = links[i].layer_link,
                                 .exchanging = 4,
                                 .link_sharing = links[i].link_sharing,
                                 .prefill = 10,
-                                .last_pass = 10};
+                                .last_pass = links[i].last_pass};
         double exposed = hiding_exposed(&hiding);
         cr_assert(fabs(exposed - links[i].exposed) < 1e-9, "%s: %g, not %g", links[i].name, exposed,
                   links[i].exposed);
