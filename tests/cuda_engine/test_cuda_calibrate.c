@@ -101,7 +101,6 @@ Test(cuda_calibrate, gives_a_profile_of_the_gpus)
         cr_expect_eq(file.profile.collective_count, boxes[i].collectives);
         is_positive(file.profile.host_to_device - PROFILE_NO_RATE, "host to device");
         is_positive(file.profile.host_to_device_busy, "host to device while ranks exchange");
-        cr_expect_leq(file.profile.host_to_device_busy, file.profile.host_to_device);
         is_positive(file.profile.host_step, "step");
         check_times(&file.profile, file.identity.devices.rank_count);
         profile_file_deinit(&file);
