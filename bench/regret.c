@@ -14,6 +14,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "engine/plan_problem.h"
+#include "engine/routing_counts.h"
 #include "head.h"
 #include "passes.h"
 #include "slow_box.h"
@@ -26,7 +27,7 @@
 #define PASS_TOKENS_MAX 16384
 #define MEMORY_NO_LIMIT ((uint64_t)1 << 60)
 
-/* What `phasor plan` takes where nobody says otherwise. */
+/* What `phasor plan` takes of a model without counts. */
 static const struct routing assumed = {.deviation = 0.3};
 
 struct scenario {
@@ -51,6 +52,7 @@ struct known {
 struct model {
     struct passes passes;
     struct model_config config;
+    struct routing routing;
     struct question questions[SCENARIOS_MAX * BATCHES_MAX];
     int question_count;
     struct layout layouts[LAYOUTS_MAX]; /* that any plan has */
@@ -138,7 +140,7 @@ static void ask(struct model *model, const struct scenario *scenario, int64_t se
                                 .allows_int4 = allows_int4,
                                 .max_num_seqs = sequences,
                                 .max_num_batched_tokens = tokens,
-                                .routing = &assumed,
+                                .routing = &model->routing,
                             },
                             &err),
           &err);
@@ -572,9 +574,26 @@ static bool batches_parse(const char *text)
     return text[-1] == 0;
 }
 
-static void model_add(const char *path)
+/* Assumed where there are no counts. */
+static void routing_find(struct model *model, const char *counts)
 {
     struct error err;
+    model->routing = assumed;
+    if (counts == NULL)
+        return;
+    check(routing_counts_read(&model->routing, counts, &model->config, &err), &err);
+    printf("# %s: experts are chosen as counted in %s (prefill: %s passes, decode: %s)\n",
+           model->passes.name, counts, model->routing.is_own[PHASE_PREFILL] ? "its own" : "all",
+           model->routing.is_own[PHASE_DECODE] ? "its own" : "all");
+}
+
+/* "FOLDER[,COUNTS]", which is taken apart. */
+static void model_add(char *path)
+{
+    struct error err;
+    char *comma = strchr(path, ',');
+    if (comma != NULL)
+        *comma = 0;
     const char *slash = strrchr(path, '/');
     struct model *model = &models[model_count++];
     model->passes = (struct passes){.model = path,
@@ -582,6 +601,7 @@ static void model_add(const char *path)
                                     .folder = folder,
                                     .rank_count = here.box.rank_count};
     check(model_config_load(&model->config, path, &err), &err);
+    routing_find(model, comma != NULL ? comma + 1 : NULL);
     for (int s = 0; s < scenario_count; s++) {
         for (int b = 0; b < batch_count; b++)
             ask(model, &scenarios[s], batches[b]);
@@ -602,7 +622,7 @@ int main(int argc, char **argv)
     if (!is_good || round_count < 1 || round_count > PASSES_ROUNDS_MAX ||
         (!allows_int4 && strncmp(argv[POLICY], "exact", 5) != 0))
         fail("usage: bench_regret PROFILE BOX FOLDER PROMPT/OUTPUT,... BATCH,... ROUNDS "
-             "exact|int4[+all] MODEL...");
+             "exact|int4[+all] MODEL[,COUNTS]...");
     bench_print_head(argc, argv);
     slow_box_get(&here, argv[PROFILE], argv[BOX]);
     for (int i = MODEL; i < argc; i++)

@@ -251,6 +251,17 @@ static void print_classes(const json_t *load)
     }
 }
 
+/* What a phase is priced by where it is not all that was counted. */
+static const char *phases_counted(const json_t *routing_of)
+{
+    bool prefill = strcmp(table_text(routing_of, "prefill"), "all") != 0,
+         decode = strcmp(table_text(routing_of, "decode"), "all") != 0;
+    return prefill && decode ? ", in prefill and in decode apart"
+           : prefill         ? ", in prefill by its own passes"
+           : decode          ? ", in decode by its own passes"
+                             : "";
+}
+
 static void print_question(const json_t *root)
 {
     const json_t *box = json_object_get(root, "box"), *load = json_object_get(root, "load");
@@ -284,7 +295,8 @@ static void print_question(const json_t *root)
     }
     const char *routing = json_string_value(json_object_get(root, "routing"));
     if (routing != NULL)
-        snprintf(text, sizeof text, "experts are chosen as counted in %s", routing);
+        snprintf(text, sizeof text, "experts are chosen as counted in %s%s", routing,
+                 phases_counted(json_object_get(root, "routing_of")));
     else
         snprintf(text, sizeof text,
                  "experts are assumed to differ by %.0f %% in the tokens they get",

@@ -355,7 +355,7 @@ enum status generator_step(struct generator *generator, struct error *err)
     double start = system_seconds(), begin = trace_begin();
     int64_t tokens = generator_advance(generator, segment_count);
     if (generator->params.routing != NULL)
-        routing_counts_add(generator->params.routing, tokens);
+        routing_counts_add(generator->params.routing, generator->pass.phase, tokens);
     TRY(generator_use_logits(generator, &head, wanted_count, err));
     end_scored(generator, segment_count);
     trace_add(begin, "logits and choice of tokens", 0);

@@ -129,10 +129,18 @@ static void put_box(struct description *to, const struct plan_source *source, ui
     description_put(to, box, "warning", warning_of(source));
 }
 
+/* The passes whose counts a phase is priced by. */
+static json_t *phases_counted(const struct routing *routing)
+{
+    return json_pack("{s:s, s:s}", "prefill", routing->is_own[PHASE_PREFILL] ? "prefill" : "all",
+                     "decode", routing->is_own[PHASE_DECODE] ? "decode" : "all");
+}
+
 static void put_question(struct description *to, const struct plan_params *params,
                          const struct plan_subject *subject, const struct plan_source *source,
                          const struct plan_answer *answer)
 {
+    const struct routing *routing = &subject->problem.routing;
     description_put(to, to->root, "model", description_text(params->model));
     put_box(to, source, subject->problem.memory_bytes);
     put_load(to, params, &subject->problem.load, answer);
@@ -145,6 +153,8 @@ static void put_question(struct description *to, const struct plan_params *param
                     params->routing == NULL ? json_real(params->routing_deviation) : json_null());
     description_put(to, to->root, "routing",
                     params->routing == NULL ? json_null() : description_text(params->routing));
+    description_put(to, to->root, "routing_of",
+                    routing->is_counted ? phases_counted(routing) : json_null());
 }
 
 /* ---- The answer ------------------------------------------------------------------------------ */

@@ -24,16 +24,28 @@ struct groups {
     double by_chance; /* sum: what even routing would have */
 };
 
-struct routing_counts {
-    const struct model_config *config;
-    int64_t token_max;
-    int32_t *ids;     /* [layer][token_max][top_k] */
+/* Of the passes of one phase, or of all. */
+struct tally {
     uint64_t *window; /* [layer][expert]: choices since the groups were compared last */
-    uint64_t *totals; /* [layer][expert]: of all before */
     int64_t window_choices;
     double choices; /* of all windows and layers that were compared */
-    uint64_t tokens, passes;
+    int64_t tokens;
     struct groups of[ROUTING_GROUPS_MAX + 1];
+};
+
+struct routing_counts {
+    const struct model_config *config;
+    int64_t token_max, passes;
+    int32_t *ids;     /* [layer][token_max][top_k] */
+    uint64_t *totals; /* [layer][expert]: choices of all passes */
+    struct tally all, of_phase[PHASE_COUNT];
+};
+
+static const char counting[] = "counting how experts are chosen"; /* what memory is for */
+static const char all_key[] = "fullest_group";
+static const char *const phase_keys[PHASE_COUNT] = {
+    [PHASE_PREFILL] = "fullest_group_prefill",
+    [PHASE_DECODE] = "fullest_group_decode",
 };
 
 static bool is_moe(const struct model_config *config, int64_t layer)
@@ -55,24 +67,31 @@ static bool are_groups(const struct model_config *config, int64_t groups)
     return groups >= 2 && groups <= ROUTING_GROUPS_MAX && config->expert_count % groups == 0;
 }
 
+/* [layer][expert] */
+static enum status choices_get(uint64_t **out, const struct model_config *config, struct error *err)
+{
+    return memory_get((void **)out, (size_t)config->layer_count,
+                      (size_t)config->expert_count * sizeof **out, counting, err);
+}
+
 enum status routing_counts_create(struct routing_counts **out, const struct model_config *config,
                                   int64_t token_max, struct error *err)
 {
-    const char *what = "counting how experts are chosen";
-    size_t layers = (size_t)config->layer_count, experts = (size_t)config->expert_count;
+    size_t layers = (size_t)config->layer_count;
     struct routing_counts *counts;
     ASSERT(config->expert_count > 0 && token_max > 0);
-    TRY(memory_get((void **)&counts, 1, sizeof *counts, what, err));
+    TRY(memory_get((void **)&counts, 1, sizeof *counts, counting, err));
     counts->config = config;
     counts->token_max = token_max;
-    enum status status = memory_get((void **)&counts->ids, layers * (size_t)token_max,
-                                    (size_t)config->expert_top_k * sizeof *counts->ids, what, err);
+    enum status status =
+        memory_get((void **)&counts->ids, layers * (size_t)token_max,
+                   (size_t)config->expert_top_k * sizeof *counts->ids, counting, err);
     if (status == STATUS_OK)
-        status = memory_get((void **)&counts->window, layers, experts * sizeof *counts->window,
-                            what, err);
+        status = choices_get(&counts->totals, config, err);
     if (status == STATUS_OK)
-        status = memory_get((void **)&counts->totals, layers, experts * sizeof *counts->totals,
-                            what, err);
+        status = choices_get(&counts->all.window, config, err);
+    for (int phase = 0; phase < PHASE_COUNT && status == STATUS_OK; phase++)
+        status = choices_get(&counts->of_phase[phase].window, config, err);
     if (status == STATUS_OK)
         *out = counts;
     else
@@ -85,8 +104,10 @@ void routing_counts_destroy(struct routing_counts *counts)
     if (counts == NULL)
         return;
     memory_free(counts->ids);
-    memory_free(counts->window);
     memory_free(counts->totals);
+    memory_free(counts->all.window);
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        memory_free(counts->of_phase[phase].window);
     memory_free(counts);
 }
 
@@ -112,57 +133,65 @@ static double fullest_over_mean(const uint64_t *counts, int64_t expert_count, in
 }
 
 /* Of one layer's window. */
-static void groups_compare(struct routing_counts *counts, const uint64_t *window)
+static void groups_compare(struct tally *tally, const struct model_config *config,
+                           const uint64_t *window)
 {
-    double choices = (double)counts->window_choices;
+    double choices = (double)tally->window_choices;
     for (int64_t groups = 2; groups <= ROUTING_GROUPS_MAX; groups++) {
-        if (!are_groups(counts->config, groups))
+        if (!are_groups(config, groups))
             continue;
-        double over = fullest_over_mean(window, counts->config->expert_count, groups) - 1;
-        counts->of[groups].over_mean += choices * over;
-        counts->of[groups].by_chance +=
+        double over = fullest_over_mean(window, config->expert_count, groups) - 1;
+        tally->of[groups].over_mean += choices * over;
+        tally->of[groups].by_chance +=
             choices * fmin(routing_by_chance((int)groups, choices), (double)groups - 1);
     }
-    counts->choices += choices;
+    tally->choices += choices;
 }
 
-static void window_end(struct routing_counts *counts)
+static void window_end(struct tally *tally, const struct model_config *config)
 {
-    const struct model_config *config = counts->config;
-    for (int64_t layer = 0; layer < config->layer_count && counts->window_choices > 0; layer++) {
-        uint64_t *window = counts->window + layer * config->expert_count;
-        uint64_t *totals = counts->totals + layer * config->expert_count;
+    for (int64_t layer = 0; layer < config->layer_count && tally->window_choices > 0; layer++) {
+        uint64_t *window = tally->window + layer * config->expert_count;
         if (!is_moe(config, layer))
             continue;
-        groups_compare(counts, window);
-        for (int64_t e = 0; e < config->expert_count; e++)
-            totals[e] += window[e];
+        groups_compare(tally, config, window);
         memset(window, 0, (size_t)config->expert_count * sizeof *window);
     }
-    counts->window_choices = 0;
+    tally->window_choices = 0;
 }
 
-void routing_counts_add(struct routing_counts *counts, int64_t token_count)
+/* Of so many tokens more, whose choices are in the window. */
+static void tally_add(struct tally *tally, const struct model_config *config, int64_t token_count)
+{
+    tally->tokens += token_count;
+    tally->window_choices += token_count * config->expert_top_k;
+    if (tally->window_choices >= WINDOW_CHOICES * config->expert_count)
+        window_end(tally, config);
+}
+
+void routing_counts_add(struct routing_counts *counts, enum phase phase, int64_t token_count)
 {
     const struct model_config *config = counts->config;
     int64_t top_k = config->expert_top_k;
+    struct tally *all = &counts->all, *own = &counts->of_phase[phase];
     ASSERT(token_count <= counts->token_max);
     for (int64_t layer = 0; layer < config->layer_count; layer++) {
         const int32_t *ids = counts->ids + layer * counts->token_max * top_k;
-        uint64_t *window = counts->window + layer * config->expert_count;
-        for (int64_t i = 0; is_moe(config, layer) && i < token_count * top_k; i++)
-            window[ids[i]]++;
+        int64_t first = layer * config->expert_count;
+        for (int64_t i = 0; is_moe(config, layer) && i < token_count * top_k; i++) {
+            counts->totals[first + ids[i]]++;
+            all->window[first + ids[i]]++;
+            own->window[first + ids[i]]++;
+        }
     }
-    counts->tokens += (uint64_t)token_count;
     counts->passes++;
-    counts->window_choices += token_count * top_k;
-    if (counts->window_choices >= WINDOW_CHOICES * config->expert_count)
-        window_end(counts);
+    tally_add(all, config, token_count);
+    tally_add(own, config, token_count);
 }
 
 int64_t routing_counts_tokens(const struct routing_counts *counts)
 {
-    return (int64_t)counts->tokens;
+    return counts->all.tokens;
 }
 
 int64_t routing_counts_least(const struct model_config *config)
@@ -172,15 +201,16 @@ int64_t routing_counts_least(const struct model_config *config)
 
 /* ---- The file -------------------------------------------------------------------------------- */
 
-static void write_groups(struct json_writer *json, const struct routing_counts *counts)
+static void write_groups(struct json_writer *json, const char *key, const struct tally *tally,
+                         const struct model_config *config)
 {
-    json_write_key(json, "fullest_group");
+    json_write_key(json, key);
     json_write_open(json, '[');
-    for (int64_t groups = 2; groups <= ROUTING_GROUPS_MAX && counts->choices > 0; groups++) {
-        if (!are_groups(counts->config, groups))
+    for (int64_t groups = 2; groups <= ROUTING_GROUPS_MAX && tally->choices > 0; groups++) {
+        if (!are_groups(config, groups))
             continue;
-        double over = counts->of[groups].over_mean / counts->choices;
-        double by_chance = counts->of[groups].by_chance / counts->choices;
+        double over = tally->of[groups].over_mean / tally->choices;
+        double by_chance = tally->of[groups].by_chance / tally->choices;
         double excess = over > by_chance ? sqrt(over * over - by_chance * by_chance) : 0;
         json_write_open(json, '{');
         json_write_key(json, "groups");
@@ -194,6 +224,21 @@ static void write_groups(struct json_writer *json, const struct routing_counts *
         json_write_close(json, '}');
     }
     json_write_close(json, ']');
+}
+
+/* Of all passes; and of a phase's, where these are enough and not the same. */
+static void write_fullest(struct json_writer *json, struct routing_counts *counts)
+{
+    const struct model_config *config = counts->config;
+    window_end(&counts->all, config);
+    write_groups(json, all_key, &counts->all, config);
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        struct tally *tally = &counts->of_phase[phase];
+        if (tally->tokens == counts->all.tokens || tally->tokens < routing_counts_least(config))
+            continue;
+        window_end(tally, config);
+        write_groups(json, phase_keys[phase], tally, config);
+    }
 }
 
 static void write_layers(struct json_writer *json, const struct routing_counts *counts)
@@ -221,7 +266,6 @@ static void write_layers(struct json_writer *json, const struct routing_counts *
 void routing_counts_write(struct text *out, struct routing_counts *counts, const char *model_name)
 {
     struct json_writer json = {.out = out};
-    window_end(counts);
     json_write_open(&json, '{');
     json_write_key(&json, "format");
     json_write_string(&json, FILE_FORMAT);
@@ -234,10 +278,10 @@ void routing_counts_write(struct text *out, struct routing_counts *counts, const
     json_write_key(&json, "top_k");
     json_write_int(&json, counts->config->expert_top_k);
     json_write_key(&json, "tokens");
-    json_write_int(&json, (int64_t)counts->tokens);
+    json_write_int(&json, counts->all.tokens);
     json_write_key(&json, "passes");
-    json_write_int(&json, (int64_t)counts->passes);
-    write_groups(&json, counts);
+    json_write_int(&json, counts->passes);
+    write_fullest(&json, counts);
     write_layers(&json, counts);
     json_write_close(&json, '}');
     text_append_string(out, "\n");
@@ -281,23 +325,27 @@ static enum status check_head(const json_t *root, const char *path,
     return STATUS_OK;
 }
 
-static enum status read_groups(struct routing *out, const json_t *list, const char *path,
-                               const struct model_config *config, struct error *err)
+/* `excess` by the number of groups. */
+static enum status read_groups(double *excess, const json_t *root, const char *key,
+                               const char *path, const struct model_config *config,
+                               struct error *err)
 {
     size_t index, found = 0, wanted = 0;
-    const json_t *entry;
+    const json_t *entry, *list = json_object_get(root, key);
     bool is_known[ROUTING_GROUPS_MAX + 1] = {false};
+    if (!json_is_array(list))
+        return error_set(err, STATUS_FORMAT, "%s: \"%s\": expected an array, found %s", path, key,
+                         json_kind(list));
     json_array_foreach(list, index, entry)
     {
         int64_t groups;
-        double excess;
+        double value;
         if (!json_is_object(entry))
-            return error_set(err, STATUS_FORMAT,
-                             "%s: \"fullest_group\": expected objects, found %s", path,
-                             json_kind(entry));
+            return error_set(err, STATUS_FORMAT, "%s: \"%s\": expected objects, found %s", path,
+                             key, json_kind(entry));
         TRY(json_get_int(&groups, entry, path, "groups", 2, ROUTING_GROUPS_MAX, err));
-        TRY(json_get_real(&excess, entry, path, "excess", 0, ROUTING_GROUPS_MAX, err));
-        out->excess[groups] = excess;
+        TRY(json_get_real(&value, entry, path, "excess", 0, ROUTING_GROUPS_MAX, err));
+        excess[groups] = value;
         is_known[groups] = true;
     }
     for (int64_t groups = 2; groups <= ROUTING_GROUPS_MAX; groups++) {
@@ -307,9 +355,22 @@ static enum status read_groups(struct routing *out, const json_t *list, const ch
     if (found == wanted)
         return STATUS_OK;
     return error_set(err, STATUS_FORMAT,
-                     "%s: \"fullest_group\" has %zu of the %zu numbers of groups that %lld experts "
-                     "can lie in; a run that computed tokens writes all",
-                     path, found, wanted, (long long)config->expert_count);
+                     "%s: \"%s\" has %zu of the %zu numbers of groups that %lld experts can lie "
+                     "in; a run that computed tokens writes all",
+                     path, key, found, wanted, (long long)config->expert_count);
+}
+
+/* Files of before phases were told apart have none of their own. */
+static enum status read_fullest(struct routing *out, const json_t *root, const char *path,
+                                const struct model_config *config, struct error *err)
+{
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        out->is_own[phase] = json_object_get(root, phase_keys[phase]) != NULL;
+        TRY(read_groups(out->excess[phase], root, all_key, path, config, err));
+        if (out->is_own[phase])
+            TRY(read_groups(out->excess[phase], root, phase_keys[phase], path, config, err));
+    }
+    return STATUS_OK;
 }
 
 /* `layers` is for people, but for how many there are. */
@@ -319,13 +380,9 @@ static enum status counts_read(struct routing *out, const char *path,
     json_t *root;
     TRY(json_load_object(&root, path, FILE_BYTES_MAX, err));
     *out = (struct routing){.is_counted = true};
-    const json_t *list = json_object_get(root, "fullest_group");
     enum status status = check_head(root, path, config, err);
-    if (status == STATUS_OK && !json_is_array(list))
-        status = error_set(err, STATUS_FORMAT, "%s: \"fullest_group\": expected an array, found %s",
-                           path, json_kind(list));
     if (status == STATUS_OK)
-        status = read_groups(out, list, path, config, err);
+        status = read_fullest(out, root, path, config, err);
     json_decref(root);
     return status;
 }

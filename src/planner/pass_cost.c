@@ -211,8 +211,8 @@ static void experts_exchange(struct stages *stages, double layers, double imbala
  * the fullest with a core of its own, whichever is later. */
 static double felt_imbalance(const struct stages *stages, double draws)
 {
-    double fullest =
-        routing_imbalance(stages->routing, stages->shape, stages->layout->experts.ep, draws);
+    double fullest = routing_imbalance(stages->routing, stages->shape, stages->pass->phase,
+                                       stages->layout->experts.ep, draws);
     return fmax(fullest / fmax(stages->profile->sharing, 1), 1);
 }
 

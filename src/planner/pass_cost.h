@@ -11,6 +11,7 @@
 #include "planner/routing.h"
 
 struct pass_shape {
+    enum phase phase; /* whose routing it has */
     enum layer_form form;
     double rows;  /* tokens of the pass, all data-parallel groups together */
     double pairs; /* of a query and a key that it sees (itself included), of all of them */

@@ -112,6 +112,7 @@ static struct pass_shape prefill_pass(const struct plan_problem *problem,
     int64_t window = problem->shape->sliding_window;
     rows /= fullest;
     return (struct pass_shape){
+        .phase = PHASE_PREFILL,
         .form = FORM_OWNED,
         .rows = rows,
         .pairs = rows * pairs_of_row(problem, layout, together, 0),
@@ -192,6 +193,7 @@ static struct pass_shape decode_pass(const struct plan_problem *problem,
     double rows = (double)wave, window = (double)problem->shape->sliding_window;
     double sees = window > 0 ? fmin(context, window) : context;
     return (struct pass_shape){
+        .phase = PHASE_DECODE,
         .form = layout->attention.dp == 1 ? FORM_REPLICATED : FORM_GATHERED,
         .rows = rows,
         .pairs = rows * context,

@@ -25,19 +25,20 @@ double routing_by_chance(int ep, double draws)
     return largest_deviation(ep) * sqrt((ep - 1) / draws);
 }
 
-static double excess_of(const struct routing *routing, const struct model_shape *shape, int ep)
+static double excess_of(const struct routing *routing, const struct model_shape *shape,
+                        enum phase phase, int ep)
 {
     if (routing->is_counted)
-        return ep <= ROUTING_GROUPS_MAX ? routing->excess[ep] : 0;
+        return ep <= ROUTING_GROUPS_MAX ? routing->excess[phase][ep] : 0;
     return largest_deviation(ep) * routing->deviation * sqrt(ep / (double)shape->expert_count);
 }
 
-double routing_imbalance(const struct routing *routing, const struct model_shape *shape, int ep,
-                         double draws)
+double routing_imbalance(const struct routing *routing, const struct model_shape *shape,
+                         enum phase phase, int ep, double draws)
 {
     if (ep < 2 || !(draws > 0))
         return 1;
-    double by_chance = routing_by_chance(ep, draws), excess = excess_of(routing, shape, ep);
+    double by_chance = routing_by_chance(ep, draws), excess = excess_of(routing, shape, phase, ep);
     return fmin(1 + sqrt(by_chance * by_chance + excess * excess), ep);
 }
 

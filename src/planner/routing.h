@@ -13,18 +13,20 @@
 struct routing {
     double deviation; /* of the experts' shares from one another, relative to the mean */
     bool is_counted;
-    /* [groups]: rows of the fullest of so many groups over the mean, less 1, as they are beyond
-     * what chance makes of even routing */
-    double excess[ROUTING_GROUPS_MAX + 1];
+    /* Whose counts a phase has: its own, or those of all passes, where its own were too few. */
+    bool is_own[PHASE_COUNT];
+    /* [phase][groups]: rows of the fullest of so many groups over the mean, less 1, as they are
+     * beyond what chance makes of even routing */
+    double excess[PHASE_COUNT][ROUTING_GROUPS_MAX + 1];
 };
 
-/* Rows of the fullest of `ep` groups over the mean, >= 1. Rows are drawn by chance, and experts are
- * not equally liked:
+/* Rows of the fullest of `ep` groups over the mean in a pass of the phase, >= 1. Rows are drawn by
+ * chance, and experts are not equally liked:
  *   1 + sqrt(by_chance^2 + excess^2), at most ep,
  * where by_chance is routing_by_chance, and the excess, where none was counted,
  *   d(ep) x deviation x sqrt(ep / E). */
-double routing_imbalance(const struct routing *routing, const struct model_shape *shape, int ep,
-                         double draws);
+double routing_imbalance(const struct routing *routing, const struct model_shape *shape,
+                         enum phase phase, int ep, double draws);
 
 /* d(ep) x sqrt((ep - 1) / draws): what the fullest of `ep` >= 2 groups has above the mean, relative
  * to it, where `draws` > 0 choices fall on all alike. d(n): how many deviations the largest of n

@@ -27,6 +27,24 @@ expect 0 "what cannot be" "$phasor" plan "$(dirname "$boxes")/bench/hap/qwen1.5-
 has out "^tp8|ep8 *none *illegal: 60 experts cannot be dealt evenly to 8 groups$" "what cannot be"
 [ "$(grep -c " illegal: " out)" = 4 ] || fail "what cannot be: $(grep -c " illegal: " out) layouts"
 
+# ---- how often experts were chosen: which counts a phase is priced by
+groups='[{"groups":2,"excess":0},{"groups":4,"excess":0},{"groups":8,"excess":0}]'
+counts() { # keys of phases...
+    printf '{"format":"phasor-routing","version":1,"experts":8,"top_k":2,"tokens":1000,"layers":[{},{},{},{},{},{}],'
+    printf '"fullest_group":%s' "$groups"
+    [ $# = 0 ] || printf ",\"%s\":$groups" "$@"
+    printf '}\n'
+}
+counts >all.json
+counts fullest_group_decode >decode.json
+counts fullest_group_prefill fullest_group_decode >both.json
+expect 0 "counts" "$phasor" plan "$model" --box a6000x4 --routing all.json
+has out "^routing *experts are chosen as counted in all.json$" "counts"
+expect 0 "counts of decode" "$phasor" plan "$model" --box a6000x4 --routing decode.json
+has out "^routing *experts are chosen as counted in decode.json, in decode by its own passes$" "counts of decode"
+expect 0 "counts of both" "$phasor" plan "$model" --box a6000x4 --routing both.json
+has out "^routing *experts are chosen as counted in both.json, in prefill and in decode apart$" "counts of both"
+
 # ---- what a run would not have is priced, and marked
 "$example" weights.json 2 bytes=1e8 # to read them is all that takes time
 plan_json() { "$phasor" plan "$model" --box weights.json --json "$@"; }

@@ -49,17 +49,22 @@ static json_t *counts_json(struct routing_counts *counts)
     return root;
 }
 
-static double of_groups(const json_t *root, int groups, const char *key)
+static double of_passes(const json_t *root, const char *passes, int groups, const char *key)
 {
     size_t index;
     const json_t *entry;
-    json_array_foreach(json_object_get(root, "fullest_group"), index, entry)
+    json_array_foreach(json_object_get(root, passes), index, entry)
     {
         if (json_integer_value(json_object_get(entry, "groups")) == groups)
             return json_number_value(json_object_get(entry, key));
     }
-    cr_assert_fail("no %d groups", groups);
+    cr_assert_fail("no %d groups in %s", groups, passes);
     return 0;
+}
+
+static double of_groups(const json_t *root, int groups, const char *key)
+{
+    return of_passes(root, "fullest_group", groups, key);
 }
 
 /* ---- Counting -------------------------------------------------------------------------------- */
@@ -86,7 +91,7 @@ static struct routing_counts *counts_of(const int span[2])
         for (size_t p = 0; p < sizeof passes / sizeof *passes; p++) {
             tokens_draw(ids, passes[p], span[0], &random);
             tokens_draw(ids + (size_t)2 * TOKENS * TOP_K, passes[p], span[1], &random);
-            routing_counts_add(counts, passes[p]);
+            routing_counts_add(counts, PHASE_PREFILL, passes[p]);
         }
     }
     return counts;
@@ -141,7 +146,7 @@ Test(routing_counts, a_favourite_shows_as_such)
                     token[0] = 5; /* of 3/4 of the tokens that did not choose it: 5 % of all */
             }
         }
-        routing_counts_add(counts, TOKENS);
+        routing_counts_add(counts, PHASE_PREFILL, TOKENS);
     }
     json_t *root = counts_json(counts);
     cr_expect_float_eq(of_groups(root, 8, "excess"), 0.2, 0.02);
@@ -165,7 +170,7 @@ Test(routing_counts, each_choice_is_counted_once)
             for (int64_t i = 0; i < tokens * TOP_K; i++)
                 expected[l][of_layer[i]]++;
         }
-        routing_counts_add(counts, tokens);
+        routing_counts_add(counts, pass % 2 == 0 ? PHASE_PREFILL : PHASE_DECODE, tokens);
     }
     json_t *root = counts_json(counts), *layers = json_object_get(root, "layers");
     cr_assert_eq(json_array_size(layers), 2);
@@ -183,11 +188,75 @@ Test(routing_counts, each_choice_is_counted_once)
     routing_counts_destroy(counts);
 }
 
+/* A pass whose tokens choose among the first experts alone, in both layers. */
+static void pass_add(struct routing_counts *counts, enum phase phase, int64_t tokens, int span,
+                     struct random *random)
+{
+    int32_t *ids = routing_counts_ids(counts);
+    tokens_draw(ids, tokens, span, random);
+    tokens_draw(ids + (size_t)2 * TOKENS * TOP_K, tokens, span, random);
+    routing_counts_add(counts, phase, tokens);
+}
+
+/* Prompts choose among all experts, answers among the first half, behind each other and in turns.
+ */
+static struct routing_counts *counts_of_phases(int64_t prompts, int64_t steps, int64_t step_tokens)
+{
+    struct routing_counts *counts = counts_make();
+    struct random random = {.seed = 5};
+    for (int64_t prompt = 0; prompt < prompts; prompt++) {
+        pass_add(counts, PHASE_PREFILL, TOKENS, EXPERTS, &random);
+        for (int64_t step = 0; step < steps; step++)
+            pass_add(counts, PHASE_DECODE, step_tokens, EXPERTS / 2, &random);
+    }
+    return counts;
+}
+
+/* Of the passes between those of the other phase: a window goes on behind them. Of all rows a
+ * quarter are of decode, so that the fuller half has 5/8 of them, which is a quarter above a half.
+ */
+Test(routing_counts, phases_are_counted_apart)
+{
+    struct routing_counts *counts = counts_of_phases(48, 40, TOKENS / 3 / 40);
+    json_t *root = counts_json(counts);
+    cr_expect_float_eq(of_passes(root, "fullest_group_decode", 2, "over_mean"), 2, 1e-9);
+    cr_expect_float_eq(of_passes(root, "fullest_group_decode", 2, "excess"), 1, 0.01);
+    cr_expect_float_eq(of_passes(root, "fullest_group_decode", 4, "excess"), 1, 0.05);
+    cr_expect_lt(of_passes(root, "fullest_group_prefill", 2, "excess"), 0.02);
+    cr_expect_lt(of_passes(root, "fullest_group_prefill", 8, "excess"), 0.02);
+    cr_expect_float_eq(of_groups(root, 2, "excess"), 0.25, 0.02);
+    json_decref(root);
+    routing_counts_destroy(counts);
+}
+
+/* A phase of too few tokens has no figures of its own, nor one that is all there was. */
+Test(routing_counts, a_phase_has_figures_where_it_chose_often_enough)
+{
+    const int64_t least = routing_counts_least(config_get());
+    static const struct {
+        int64_t prompts, too_few, steps;
+        bool prefill, decode;
+    } cases[] = {{1, 0, 0, false, false}, {1, 1, 1, true, false}, {1, 0, 1, true, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct routing_counts *counts =
+            counts_of_phases(cases[i].prompts, cases[i].steps, least - cases[i].too_few);
+        json_t *root = counts_json(counts);
+        cr_expect_eq(json_object_get(root, "fullest_group_prefill") != NULL, cases[i].prefill,
+                     "%zu", i);
+        cr_expect_eq(json_object_get(root, "fullest_group_decode") != NULL, cases[i].decode, "%zu",
+                     i);
+        cr_expect_gt(json_array_size(json_object_get(root, "fullest_group")), 0);
+        json_decref(root);
+        routing_counts_destroy(counts);
+    }
+}
+
 /* ---- The file -------------------------------------------------------------------------------- */
 
-Test(routing_counts, what_was_written_is_read)
+/* The excess of each phase is that of its own passes where there is one. */
+static void check_read_back(struct routing_counts *counts, bool is_own)
 {
-    struct routing_counts *counts = counts_of((int[]){EXPERTS / 2, 3});
+    static const char *const own_keys[] = {"fullest_group_prefill", "fullest_group_decode"};
     struct text text = {0};
     struct routing routing;
     struct error err;
@@ -198,21 +267,34 @@ Test(routing_counts, what_was_written_is_read)
                  err.message);
     json_t *root = json_loads(text.bytes, 0, NULL);
     cr_expect(routing.is_counted);
-    for (int groups = 2; groups <= EXPERTS; groups *= 2) {
-        cr_expect_gt(routing.excess[groups], 0.5);
-        cr_expect_float_eq(routing.excess[groups], of_groups(root, groups, "excess"), 1e-9);
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        cr_expect_eq(routing.is_own[phase], is_own);
+        for (int groups = 2; groups <= EXPERTS; groups *= 2)
+            cr_expect_float_eq(
+                routing.excess[phase][groups],
+                of_passes(root, is_own ? own_keys[phase] : "fullest_group", groups, "excess"),
+                1e-9);
     }
+    cr_expect_gt(routing.excess[PHASE_DECODE][2], 0.5);
     json_decref(root);
     text_deinit(&text);
     routing_counts_destroy(counts);
 }
 
+Test(routing_counts, what_was_written_is_read)
+{
+    check_read_back(counts_of((int[]){EXPERTS / 2, 3}), false);
+    check_read_back(counts_of_phases(8, 40, 64), true);
+}
+
 #define HEAD_OF(experts, tokens, layers)                                                           \
     "{\"format\":\"phasor-routing\",\"version\":1,\"experts\":" experts                            \
     ",\"top_k\":2,\"layers\":[" layers "],\"tokens\":" tokens
-#define HEAD(experts)         HEAD_OF(experts, "10000", "{},{}")
-#define HEAD_OF_MODEL         HEAD_OF("8", "10000", "{},{},{},{},{},{}")
-#define GROUP(groups, excess) "{\"groups\":" groups ",\"excess\":" excess "}"
+#define HEAD(experts)          HEAD_OF(experts, "10000", "{},{}")
+#define HEAD_OF_MODEL          HEAD_OF("8", "10000", "{},{},{},{},{},{}")
+#define GROUP(groups, excess)  "{\"groups\":" groups ",\"excess\":" excess "}"
+#define ALL_GROUPS(e2, e4, e8) ":[" GROUP("2", e2) "," GROUP("4", e4) "," GROUP("8", e8) "]"
+#define WITH_ALL(phases)       HEAD("8") ",\"fullest_group\"" ALL_GROUPS("0", "0", "0") "," phases "}"
 
 static const struct {
     const char *content;
@@ -238,6 +320,15 @@ static const struct {
     {HEAD("8") ",\"fullest_group\":[" GROUP("2", "1e300") "]}", STATUS_FORMAT, "excess"},
     {HEAD("8") ",\"fullest_group\":[" GROUP("2", "0") "," GROUP("8", "0") "," GROUP("8", "0") "]}",
      STATUS_FORMAT, "2 of the 3"},
+    {WITH_ALL("\"fullest_group_decode\":null"), STATUS_FORMAT,
+     "\"fullest_group_decode\": expected"},
+    {WITH_ALL("\"fullest_group_decode\":[]"), STATUS_FORMAT,
+     "\"fullest_group_decode\" has 0 of the 3"},
+    {WITH_ALL("\"fullest_group_decode\"" ALL_GROUPS("0", "-1", "0")), STATUS_FORMAT, "excess"},
+    {WITH_ALL("\"fullest_group_prefill\":{}"), STATUS_FORMAT,
+     "\"fullest_group_prefill\": expected"},
+    {HEAD("8") ",\"fullest_group_decode\"" ALL_GROUPS("0", "0", "0") "}", STATUS_FORMAT,
+     "\"fullest_group\": expected"},
 };
 
 Test(routing_counts, other_files_are_refused)
@@ -269,7 +360,7 @@ static const char rows[] =
     "\"Behold\",\"max_tokens\":1,\"temperature\":0,\"ignore_eos\":true}}\n";
 
 static json_t *run_counted(const char *devices, const char *plan, const char *counts,
-                           struct phasor_batch_result *result)
+                           const char *input, struct phasor_batch_result *result)
 {
     struct phasor_model *model;
     struct phasor_error err;
@@ -286,11 +377,11 @@ static json_t *run_counted(const char *devices, const char *plan, const char *co
     batch.max_num_seqs = 4;
     batch.max_num_batched_tokens = 16;
     batch.kv_bytes = 16 << 20;
-    tools_write_file(batch.input_path, rows, sizeof rows - 1);
+    tools_write_file(batch.input_path, input, strlen(input));
     cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_OK, "%s", err.message);
     cr_assert_eq(phasor_batch_run(model, &batch, result, &err), PHASOR_OK, "%s", err.message);
     phasor_model_close(model);
-    cr_assert_eq(result->completed, ROWS);
+    cr_assert_eq(result->failed, 0);
     size_t length;
     char *text = tools_read_file(counts, &length);
     json_t *root = json_loads(text, 0, NULL);
@@ -314,10 +405,11 @@ Test(routing_counts, a_run_counts_every_token)
     snprintf(counts, sizeof counts, "%s", tools_path(tools_folder(), "counts.json"));
     for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
         struct phasor_batch_result result;
-        json_t *root = run_counted(plans[i].devices, plans[i].plan, counts, &result);
+        json_t *root = run_counted(plans[i].devices, plans[i].plan, counts, rows, &result);
         json_t *layers = json_object_get(root, "layers");
         json_int_t tokens = json_integer_value(json_object_get(root, "tokens")),
                    top_k = json_integer_value(json_object_get(root, "top_k"));
+        cr_assert_eq(result.completed, ROWS);
         cr_expect_eq(tokens, (json_int_t)(result.prompt_tokens + 12 + 7 + 1 - ROWS));
         cr_assert_gt(json_array_size(layers), 0);
         for (size_t l = 0; l < json_array_size(layers); l++) {
@@ -336,6 +428,25 @@ Test(routing_counts, a_run_counts_every_token)
     json_decref(first);
 }
 
+/* A long answer to a short prompt: only the steps of decode choose often enough. Fewer than make a
+ * window are compared, too: 8 experts can lie in 2, 4 or 8 groups. */
+Test(routing_counts, a_run_counts_steps_as_decode)
+{
+    static const char row[] =
+        "{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":"
+        "\"In the beginning God "
+        "created\",\"max_tokens\":270,\"temperature\":0,\"ignore_eos\":true}}\n";
+    struct phasor_batch_result result;
+    char counts[512];
+    snprintf(counts, sizeof counts, "%s", tools_path(tools_folder(), "counts.json"));
+    json_t *root = run_counted("cpu:1", "tp1|tp1", counts, row, &result);
+    cr_assert_eq(result.completed, 1);
+    cr_expect_eq(json_array_size(json_object_get(root, "fullest_group")), 3);
+    cr_expect_eq(json_array_size(json_object_get(root, "fullest_group_decode")), 3);
+    cr_expect_null(json_object_get(root, "fullest_group_prefill"));
+    json_decref(root);
+}
+
 static json_t *plan_get(const char *routing)
 {
     char *text;
@@ -351,17 +462,42 @@ static json_t *plan_get(const char *routing)
     return root;
 }
 
-static double prefill_of(const json_t *root, const char *plan)
+static double seconds_of(const json_t *root, const char *plan, const char *key)
 {
     size_t index;
     const json_t *candidate;
     json_array_foreach(json_object_get(root, "plans"), index, candidate)
     {
         if (strcmp(json_string_value(json_object_get(candidate, "plan")), plan) == 0)
-            return json_number_value(json_object_get(candidate, "prefill_s"));
+            return json_number_value(json_object_get(candidate, key));
     }
     cr_assert_fail("no %s", plan);
     return 0;
+}
+
+static double prefill_of(const json_t *root, const char *plan)
+{
+    return seconds_of(root, plan, "prefill_s");
+}
+
+static double decode_of(const json_t *root, const char *plan)
+{
+    return seconds_of(root, plan, "decode_s");
+}
+
+static json_t *plan_of(const char *counts)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s", tools_path(tools_folder(), "counts.json"));
+    tools_write_file(path, counts, strlen(counts));
+    return plan_get(path);
+}
+
+static void check_told(const json_t *root, const char *prefill, const char *decode)
+{
+    const json_t *told = json_object_get(root, "routing_of");
+    cr_expect_str_eq(json_string_value(json_object_get(told, "prefill")), prefill);
+    cr_expect_str_eq(json_string_value(json_object_get(told, "decode")), decode);
 }
 
 /* What spreads experts over groups gets slower where one group has three times its share, and what
@@ -384,7 +520,35 @@ Test(routing_counts, a_plan_goes_by_what_was_counted)
     cr_expect_str_eq(json_string_value(json_object_get(unevenly, "routing")), path);
     cr_expect(json_is_null(json_object_get(unevenly, "routing_deviation")));
     cr_expect(json_is_null(json_object_get(assumed, "routing")));
+    cr_expect(json_is_null(json_object_get(assumed, "routing_of")));
     json_decref(evenly);
     json_decref(unevenly);
     json_decref(assumed);
+}
+
+/* Only the phase that has counts of its own is priced by them, and the other by those of all. */
+Test(routing_counts, a_plan_takes_each_phases_own_counts)
+{
+#define EVEN   ALL_GROUPS("0", "0", "0")
+#define UNEVEN ALL_GROUPS("1", "2", "4")
+    json_t *even = plan_of(HEAD_OF_MODEL ",\"fullest_group\"" EVEN "}");
+    json_t *uneven = plan_of(HEAD_OF_MODEL ",\"fullest_group\"" UNEVEN "}");
+    json_t *decode =
+        plan_of(HEAD_OF_MODEL ",\"fullest_group\"" EVEN ",\"fullest_group_decode\"" UNEVEN "}");
+    json_t *prefill =
+        plan_of(HEAD_OF_MODEL ",\"fullest_group\"" EVEN ",\"fullest_group_prefill\"" UNEVEN "}");
+    const char *plan = "dp4|ep4";
+    cr_assert_gt(prefill_of(uneven, plan), prefill_of(even, plan));
+    cr_assert_gt(decode_of(uneven, plan), decode_of(even, plan));
+    cr_expect_eq(prefill_of(decode, plan), prefill_of(even, plan));
+    cr_expect_eq(decode_of(decode, plan), decode_of(uneven, plan));
+    cr_expect_eq(prefill_of(prefill, plan), prefill_of(uneven, plan));
+    cr_expect_eq(decode_of(prefill, plan), decode_of(even, plan));
+    check_told(even, "all", "all");
+    check_told(decode, "all", "decode");
+    check_told(prefill, "prefill", "all");
+    json_decref(even);
+    json_decref(uneven);
+    json_decref(decode);
+    json_decref(prefill);
 }

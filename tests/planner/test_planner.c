@@ -54,8 +54,8 @@ static void check_exchanges(const char *text, enum layer_form form)
     struct routing routing = {0};
     struct pass_cost cost =
         pass_cost(&test.profile, shape, &layout, &test.problem.types, &routing, &asked);
-    double imbalance = form == FORM_OWNED ? routing_imbalance(&routing, shape, layout.experts.ep,
-                                                              2.0 * (double)rows)
+    double imbalance = form == FORM_OWNED ? routing_imbalance(&routing, shape, PHASE_PREFILL,
+                                                              layout.experts.ep, 2.0 * (double)rows)
                                           : 1;
     for (int kind = TRAFFIC_ATTENTION_GATHER; kind < TRAFFIC_FFN_GATHER; kind++) {
         double expected = (double)bytes.bytes[0][kind] * (double)shape->layer_count;
@@ -152,7 +152,7 @@ Test(planner, the_fullest_group_is_as_full_as_one_that_is_drawn)
         double mean = 0;
         for (int i = 0; i < 2000; i++)
             mean += fullest_drawn(groups[g], rows, &random) / 2000;
-        double told = routing_imbalance(&even, shape, groups[g], (double)rows);
+        double told = routing_imbalance(&even, shape, PHASE_PREFILL, groups[g], (double)rows);
         cr_assert_float_eq((told - 1) / (mean - 1), 1, 0.06, "%d groups: %.4f for %.4f", groups[g],
                            told, mean);
     }
@@ -162,20 +162,64 @@ Test(planner, routing_is_uneven_by_chance_and_by_liking)
 {
     const struct model_shape *shape = &model_shapes[MIXTRAL_8X7B].shape;
     struct routing even = {0}, skewed = {.deviation = 0.5};
-    cr_assert_eq(routing_imbalance(&even, shape, 1, 100), 1);
-    cr_assert_float_eq(routing_imbalance(&even, shape, 4, 1e12), 1, 1e-5);
-    cr_assert_float_eq(routing_imbalance(&even, shape, 4, 300), 1 + 1.1886 * 0.1, 1e-12);
-    cr_assert_float_eq(routing_imbalance(&skewed, shape, 4, 1e15), 1 + 1.1886 * sqrt(0.125), 1e-6);
-    cr_assert_eq(routing_imbalance(&skewed, shape, 4, 0.1), 4);
-    /* What was counted stands in place of what is assumed, and chance beside it. */
-    struct routing counted = {.deviation = 0.5, .is_counted = true, .excess = {[4] = 0.3}};
-    cr_assert_eq(routing_imbalance(&counted, shape, 2, 1e15), 1 + routing_by_chance(2, 1e15));
-    cr_assert_float_eq(routing_imbalance(&counted, shape, 4, 1e15), 1.3, 1e-6);
-    cr_assert_float_eq(routing_imbalance(&counted, shape, 4, 300), 1 + hypot(0.3, 0.11886), 1e-12);
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        cr_assert_eq(routing_imbalance(&even, shape, phase, 1, 100), 1);
+        cr_assert_float_eq(routing_imbalance(&even, shape, phase, 4, 1e12), 1, 1e-5);
+        cr_assert_float_eq(routing_imbalance(&even, shape, phase, 4, 300), 1 + 1.1886 * 0.1, 1e-12);
+        cr_assert_float_eq(routing_imbalance(&skewed, shape, phase, 4, 1e15),
+                           1 + 1.1886 * sqrt(0.125), 1e-6);
+        cr_assert_eq(routing_imbalance(&skewed, shape, phase, 4, 0.1), 4);
+    }
     /* One token meets 2 of 8 experts; two meet 8 x (1 - (3/4)^2). */
     cr_assert_float_eq(routing_experts_met(shape, 8, 1), 2, 1e-12);
     cr_assert_float_eq(routing_experts_met(shape, 8, 2), 3.5, 1e-12);
     cr_assert_float_eq(routing_experts_met(shape, 2, 1000), 2, 1e-9);
+}
+
+/* What was counted stands in place of what is assumed, and chance beside it. */
+Test(planner, routing_is_as_uneven_as_it_was_counted)
+{
+    const struct model_shape *shape = &model_shapes[MIXTRAL_8X7B].shape;
+    struct routing counted = {
+        .deviation = 0.5,
+        .is_counted = true,
+        .excess = {[PHASE_PREFILL] = {[4] = 0.3}, [PHASE_DECODE] = {[4] = 0.7}},
+    };
+    double by_chance = routing_by_chance(2, 1e15);
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        double excess = phase == PHASE_PREFILL ? 0.3 : 0.7;
+        cr_assert_eq(routing_imbalance(&counted, shape, phase, 2, 1e15), 1 + by_chance);
+        cr_assert_float_eq(routing_imbalance(&counted, shape, phase, 4, 1e15), 1 + excess, 1e-6);
+        cr_assert_float_eq(routing_imbalance(&counted, shape, phase, 4, 300),
+                           1 + hypot(excess, 0.11886), 1e-12);
+    }
+}
+
+/* Where one group of four has three times its share, its phase computes three times as long, and
+ * the other as long as ever. */
+Test(planner, a_phase_is_priced_by_its_own_counts)
+{
+    struct test_problem test;
+    struct layout layout = layout_of("tp4|ep4");
+    problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                   &(struct simple_box){4, 1, INFINITY, INFINITY, 0});
+    test.problem.load = (struct plan_load)PLAN_LOAD(4096, 1024, 20);
+    for (int counted = 0; counted < PHASE_COUNT; counted++) {
+        struct routing even = {.is_counted = true}, uneven = even;
+        double seconds[PHASE_COUNT], evenly[PHASE_COUNT];
+        uneven.excess[counted][4] = 2;
+        for (int is_even = 0; is_even < 2; is_even++) {
+            double *to = is_even ? evenly : seconds;
+            test.problem.routing = is_even ? even : uneven;
+            struct prefill_cost prefill = plan_prefill_cost(&test.problem, &layout, 1 << 20, 4096);
+            to[PHASE_PREFILL] = prefill.cost.seconds[COST_EXPERTS];
+            to[PHASE_DECODE] =
+                plan_decode_cost(&test.problem, &layout, false, 4096).seconds[COST_EXPERTS];
+        }
+        for (int phase = 0; phase < PHASE_COUNT; phase++)
+            cr_assert_float_eq(seconds[phase] / evenly[phase], phase == counted ? 3 : 1, 0.1,
+                               "%d by %d: %g", phase, counted, seconds[phase] / evenly[phase]);
+    }
 }
 
 /* ---- Every candidate --------------------------------------------------------------------------
