@@ -723,6 +723,11 @@ for mode, other, words in (("adaptive", "static-tp", "static TP"), ("hap", "stat
 PY
 ! grep -q "upper end" out || fail "draws, the table: of intervals"
 
+# ---- progress on a terminal: one time left, by what runs weigh, and none by their number
+expect 0 "on a terminal" python3 -c "$on_terminal" drawn "${bench[@]}" --scenarios 16/200 --batch-sizes 4 -r 4
+has drawn "bench: .*\[[0-9:]*\] [0-9]*/[0-9]*: round" "on a terminal"
+! grep -q "bench: .*\[[0-9:]*<" drawn || fail "on a terminal: two times left"
+
 # ---- two files
 expect 0 "the same twice" python3 "$changes" whole.jsonl whole.jsonl
 has out "^0 of [1-9][0-9]* changed beyond their noise; 0 ran too seldom; 0 only in" "the same twice"
