@@ -457,6 +457,25 @@ for name, picture in zip(names, pictures):
 PY
 expect 0 "plots again" "$phasor" report whole.jsonl --plots plots -o plotted.html
 cmp -s page.html plotted.html || fail "plots again: the page is another"
+# Bytes that are no UTF-8 stand as '?', so that neither a page nor a picture is lost by a name: here one alone,
+# a surrogate, a form that is too long, no character of XML's, one beyond the last, and one that is cut.
+odd=$'a\xff\xc3\xa9\xed\xa0\x80\xc0\xaf\xef\xbf\xbf\xf4\x90\x80\x80\xf0\x9f\x98\x80\xe2\x82.jsonl'
+cp whole.jsonl "$odd"
+jq --arg plan "$(printf 'a%.0s' {1..79})éé" '.otherData.plan = $plan' trace.json >cut.json
+expect 0 "names that are no UTF-8" "$phasor" report "$odd" --plots odd-plots --trace cut.json -o odd-names.html
+python3 - odd-plots odd-names.html <<'PY' || fail "names that are no UTF-8: not well-formed, or other names"
+import html, os, sys, xml.etree.ElementTree as tree
+shown = " --results 'a?é" + 12 * "?" + "😀??.jsonl'"
+names = os.listdir(sys.argv[1])
+assert len(names) == 4
+for name in names:
+    root = tree.parse(os.path.join(sys.argv[1], name)).getroot()
+    if name == "trace.svg": # its title has 80 bytes of the plan
+        assert root.find("{http://www.w3.org/2000/svg}title").text.endswith(" " + 79 * "a" + "?")
+    else:
+        assert root.find("{http://www.w3.org/2000/svg}desc").text.endswith(shown), name
+assert shown in html.unescape(open(sys.argv[2], encoding="utf-8").read())
+PY
 echo mine >plots/errors.svg
 expect 1 "plots over something else" "$phasor" report whole.jsonl --plots plots
 has err "errors.svg holds something that phasor did not write" "plots over something else"
