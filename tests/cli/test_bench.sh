@@ -155,6 +155,18 @@ for odd in '{"attention reduction":-5}' '{"attention reduction":"5"}' 7; do
     expect 1 "collectives $odd" "$phasor" report runs.jsonl
     has err "runs.jsonl:$(wc -l <runs.jsonl): the line is of no run" "collectives $odd"
 done
+# Kinds come to what was sent in all, or to less, and not to more: also where their sum is beyond 64 bits.
+quarter=4611686018427388000 # of 2^64, and a little: jq has no more digits
+for kinds in '{"dispatch": (.collective_bytes + 1)}' '{"dispatch": .collective_bytes, "combine": 1}' \
+    "{\"dispatch\": $quarter, \"combine\": $quarter, \"attention gather\": $quarter, \"final rows\": $quarter}"; do
+    { head -n -1 whole.jsonl; tail -n 1 whole.jsonl | jq -c ".collectives = $kinds"; } >runs.jsonl
+    expect 1 "kinds $kinds" "$phasor" report runs.jsonl
+    has err "runs.jsonl:$(wc -l <runs.jsonl): the line is of no run" "kinds $kinds"
+done
+for kinds in '{"dispatch": .collective_bytes}' '{"dispatch": 1}'; do
+    { head -n -1 whole.jsonl; tail -n 1 whole.jsonl | jq -c ".collectives = $kinds"; } >runs.jsonl
+    expect 0 "kinds $kinds" "$phasor" report runs.jsonl
+done
 # A run that took 10^11 times as long as another is a page of some lines all the same.
 sed '$!b;s/"total_s":[0-9.e-]*/"total_s":1e10/' whole.jsonl >runs.jsonl
 expect 0 "a long time" "$phasor" report runs.jsonl -o long.html
