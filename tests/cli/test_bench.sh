@@ -599,26 +599,26 @@ done
 python3 "$control" modelled.jsonl --phasor "$phasor" --load 16/12x4 --repeats 2 >out 2>err
 code=$?
 [ $code -eq "$(grep -q ', off$' out && echo 3 || echo 0)" ] || fail "a control: exit code $code"
-lines out 3 "a control"
+lines out 4 "a control"
 python3 - modelled.jsonl out <<'PY' || fail "a control: not beside what was composed"
 import json, re, statistics, sys
 runs = [line for line in map(json.loads, open(sys.argv[1])) if line["kind"] == "run" and
         line["plan"] == "tp2|tp2" and line["prompt_tokens"] == 16]
 for line, phase in zip(open(sys.argv[2]).read().splitlines()[1:], ("prefill", "decode")):
-    found = re.fullmatch(r".*/kjv-moe tp2\|tp2 16/12x4 (\w+): (\S+), (\S+), (\S+) %, ([-+]\S+) %, (within|off)", line)
+    found = re.fullmatch(r".*/kjv-moe tp2\|tp2 16/12x4 (\w+): (\S+), (\S+), (\S+) %, ([-+]\S+) %, (within|off|undecided)", line)
     assert found and found[1] == phase, line
     composed, whole, spread, off = (float(found[i]) for i in range(2, 6))
     assert abs(composed / statistics.median(run[phase + "_s"] for run in runs) - 1) < 1e-4, line
     assert abs(100 * (composed / whole - 1) - off) < 0.01 and spread >= 0, line
     assert 0.1 < composed / whole < 10, line
+    assert (found[6] == "undecided") == (spread > 5) or abs(spread - 5) < 0.01, line
 PY
-# Its verdict, by a program whose batches in full take a second, or 0.85, 1 and 1.15 one after another.
+# Its verdict, by a program whose batches in full take a second, or what "apart" has one after another.
 cat >in-full <<'SH'
 #!/usr/bin/env bash
 [ "$1" = replay ] || exit 0
 echo >>calls
-seconds=(1 1 1)
-[ -e apart ] && seconds=(0.85 1 1.15)
+read -ra seconds <apart
 seconds=${seconds[$(wc -l <calls) % 3]}
 echo "{\"link_scale\": 1, \"phases\": {\"prefill\": {\"wall_seconds\": $seconds}, \"decode\": {\"wall_seconds\": $seconds}}}"
 SH
@@ -628,16 +628,21 @@ verdict() { # CODE VERDICT SHARE: of decode composed to so much of a second
         if .kind != "run" then . else .prefill_s = 1 |
             .decode_s = $share + 11 * ([$all[] | select(.kind == "cell").host_step_s] | first) end' modelled.jsonl >shifted.jsonl
     expect "$1" "a control, $3" python3 "$control" shifted.jsonl --phasor ./in-full --load 16/12x4
-    has out " prefill: 1, 1, .*, +0.00 %, within$" "a control, $3"
+    has out " prefill: 1, 1, .*, +0.00 %, $([ "$2" = undecided ] && echo undecided || echo within)$" "a control, $3"
     has out " decode: .*, $2$" "a control, $3"
+    has out "^# $([ "$2" = undecided ] && echo 2 || echo 0) of 2 undecided: " "a control, $3"
 }
+echo 1 1 1 >apart
 verdict 0 within 1
 verdict 0 within 0.985
 verdict 3 off 1.1
 verdict 3 off 0.97
-touch apart
-verdict 0 within 1.1
-verdict 3 off 1.4
+echo 0.98 1 1.02 >apart # by 4 %
+verdict 0 within 1.035
+verdict 3 off 1.045
+echo 0.97 1 1.03 >apart # by 6 %: neither the one nor the other, however far off
+verdict 0 undecided 1
+verdict 0 undecided 1.4
 expect 1 "a control by the clock" python3 "$control" whole.jsonl --phasor "$phasor"
 has err "whole.jsonl: not of phasor bench --replay" "a control by the clock"
 expect 1 "a control of another load" python3 "$control" modelled.jsonl --phasor "$phasor"
