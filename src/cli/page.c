@@ -13,6 +13,7 @@ const char *const page_colours[PAGE_COLOURS] = {"#0072b2", "#56b4e9", "#009e73",
  */
 static const char style_of_pictures[] =
     ".mark{stroke:#222;stroke:var(--ink);stroke-width:1.5}"
+    ".part{stroke:#fff;stroke:var(--paper);stroke-width:0.5}"
     ".grid{stroke:#bbb;stroke:var(--faint);stroke-width:0.7}"
     "text.tiny{font-size:10px;fill:#fff;paint-order:stroke;stroke:#0009;stroke-width:2px}"
     ".below{font-size:11px;text-anchor:end}";
@@ -117,7 +118,7 @@ void page_rect(FILE *file, double x, double y, double width, double height, cons
 {
     fprintf(file,
             "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"%s\" "
-            "stroke=\"var(--paper)\" stroke-width=\"0.5\"><title>",
+            "class=\"part\"><title>",
             x, y, width, height, colour);
     page_text(file, title);
     fputs("</title></rect>\n", file);

@@ -327,7 +327,7 @@ assert above > 0, "no choice was beaten: nothing was shown"
 # The parts of a bar are in proportion to their seconds, and all bars of a load to one another.
 of_load = pictures[0].split("batch of")[0]
 scales = [float(height) / float(part) for height, part in re.findall(
-    r'height="([0-9.]+)" fill="[^"]*" stroke[^>]*><title>[^<]*: ([0-9.e-]+) s of', of_load) if float(height) > 5]
+    r'height="([0-9.]+)" fill="[^"]*" class="part"><title>[^<]*: ([0-9.e-]+) s of', of_load) if float(height) > 5]
 assert len(scales) >= 3 and max(scales) / min(scales) < 1.01, scales
 PY
 # What each part is worth: the same in the table, its mean, and in the rows of JSON.
@@ -458,6 +458,10 @@ for name, picture in zip(names, pictures):
     root = tree.fromstring(text.encode())
     assert root.tag == "{http://www.w3.org/2000/svg}svg" and root[0].tag.endswith("style") and "var(" in root[0].text
     assert picture in text, name
+    # Who draws it may know no variables: no attribute is one, and a rule has what to take instead before it.
+    assert not any("var(" in value for node in root.iter() for value in node.attrib.values()), name
+    rules = re.findall(r"([-a-z]+):var\(", root[0].text)
+    assert len(rules) >= 3 and len(rules) == len(re.findall(r"([-a-z]+):#[0-9a-f]+;\1:var\(", root[0].text)), name
     x, y, width, height = map(float, root.get("viewBox").split())
     for label in root.iter("{http://www.w3.org/2000/svg}text"): # all within it
         if label.get("y"):
