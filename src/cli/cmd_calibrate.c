@@ -40,7 +40,7 @@ static const struct cli_option options[] = {
 
 static int on_progress(void *context, uint64_t points_done, uint64_t points_total, const char *what)
 {
-    progress_points(context, "calibrate", points_done, points_total, what);
+    progress_points_left(context, "calibrate", points_done, points_total, what);
     return stop_signal_get();
 }
 

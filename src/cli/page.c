@@ -1,5 +1,7 @@
 #include "page.h"
 
+#include <stdbool.h>
+#include <stdint.h>
 #include <string.h>
 
 #include "table.h"
@@ -11,6 +13,7 @@ const char *const page_colours[PAGE_COLOURS] = {"#0072b2", "#56b4e9", "#009e73",
  */
 static const char style_of_pictures[] =
     ".mark{stroke:#222;stroke:var(--ink);stroke-width:1.5}"
+    ".part{stroke:#fff;stroke:var(--paper);stroke-width:0.5}"
     ".grid{stroke:#bbb;stroke:var(--faint);stroke-width:0.7}"
     "text.tiny{font-size:10px;fill:#fff;paint-order:stroke;stroke:#0009;stroke-width:2px}"
     ".below{font-size:11px;text-anchor:end}";
@@ -46,12 +49,49 @@ void page_begin(FILE *file)
             style_of_all, style_of_pictures);
 }
 
+/* Bytes of a character of UTF-8 by its first one; 0: none begins so. */
+static size_t length_by(unsigned char first)
+{
+    if (first < 0x80)
+        return 1;
+    if (first < 0xC0 || first >= 0xF8)
+        return 0;
+    return first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+}
+
+/* Whether XML has such a character, and UTF-8 none that says it in fewer bytes. */
+static bool may_stand(uint32_t character, size_t length)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    bool is_surrogate = character >= 0xD800 && character < 0xE000;
+    return character >= least[length] && character <= 0x10FFFF && !is_surrogate &&
+           character != 0xFFFE && character != 0xFFFF;
+}
+
+/* Bytes of the character that the text begins with; 0: it begins with a byte of none. A path may
+ * have any bytes, and a name may be cut within a character: one such byte would make a whole
+ * picture unreadable. */
+static size_t character_bytes(const char *text)
+{
+    const unsigned char *bytes = (const unsigned char *)text;
+    size_t length = length_by(bytes[0]);
+    if (length <= 1)
+        return length;
+    uint32_t character = bytes[0] & (0xFFu >> (length + 1));
+    for (size_t i = 1; i < length; i++) {
+        if ((bytes[i] & 0xC0) != 0x80) /* so is the text's end */
+            return 0;
+        character = character << 6 | (bytes[i] & 0x3Fu);
+    }
+    return may_stand(character, length) ? length : 0;
+}
+
 void page_text(FILE *file, const char *text)
 {
     for (size_t step = 1; *text != '\0'; text += step) {
-        size_t control = table_control_bytes(text);
-        step = control > 0 ? control : 1;
-        if (control > 0)
+        size_t control = table_control_bytes(text), whole = character_bytes(text);
+        step = control > 0 ? control : whole > 0 ? whole : 1;
+        if (control > 0 || whole == 0)
             fputc('?', file);
         else if (*text == '<')
             fputs("&lt;", file);
@@ -62,7 +102,7 @@ void page_text(FILE *file, const char *text)
         else if (*text == '"')
             fputs("&quot;", file);
         else
-            fputc(*text, file);
+            fwrite(text, 1, step, file);
     }
 }
 
@@ -78,7 +118,7 @@ void page_rect(FILE *file, double x, double y, double width, double height, cons
 {
     fprintf(file,
             "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"%s\" "
-            "stroke=\"var(--paper)\" stroke-width=\"0.5\"><title>",
+            "class=\"part\"><title>",
             x, y, width, height, colour);
     page_text(file, title);
     fputs("</title></rect>\n", file);

@@ -13,7 +13,8 @@ extern const char *const page_colours[PAGE_COLOURS];
  * wide as the reader's screen; then its body begins. */
 void page_begin(FILE *file);
 
-/* What a file or a model says of itself. */
+/* What a file or a model says of itself: '?' for each control character, and for each byte that is
+ * not of UTF-8. */
 void page_text(FILE *file, const char *text);
 
 /* `anchor`: "start", "middle" or "end". */

@@ -150,6 +150,17 @@ static void points_count(struct progress *progress, uint64_t done)
 void progress_points(struct progress *progress, const char *label, uint64_t done, uint64_t total,
                      const char *what)
 {
+    char rest[128], elapsed[32];
+    if (!is_time(progress))
+        return;
+    format_time(elapsed, sizeof elapsed, progress->drawn_at - progress->started_at);
+    snprintf(rest, sizeof rest, "[%s] %s", elapsed, what);
+    draw(progress, label, bounded_fraction((double)done, (double)total), rest);
+}
+
+void progress_points_left(struct progress *progress, const char *label, uint64_t done,
+                          uint64_t total, const char *what)
+{
     char rest[128], elapsed[32], remaining[32];
     points_count(progress, done);
     if (!is_time(progress))

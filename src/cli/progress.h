@@ -33,6 +33,10 @@ void progress_begin(struct progress *progress);
 void progress_bytes(struct progress *progress, const char *label, uint64_t done, uint64_t total);
 void progress_points(struct progress *progress, const char *label, uint64_t done, uint64_t total,
                      const char *what);
+/* With the time that is left, as if each point that is to come took as long as those that were
+ * measured: for points that are alike, of a caller that knows no better. */
+void progress_points_left(struct progress *progress, const char *label, uint64_t done,
+                          uint64_t total, const char *what);
 void progress_rows(struct progress *progress, const struct phasor_batch_progress *now);
 
 /* Takes the line off the terminal, so that something else can be written. */

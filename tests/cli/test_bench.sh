@@ -155,6 +155,18 @@ for odd in '{"attention reduction":-5}' '{"attention reduction":"5"}' 7; do
     expect 1 "collectives $odd" "$phasor" report runs.jsonl
     has err "runs.jsonl:$(wc -l <runs.jsonl): the line is of no run" "collectives $odd"
 done
+# Kinds come to what was sent in all, or to less, and not to more: also where their sum is beyond 64 bits.
+quarter=4611686018427388000 # of 2^64, and a little: jq has no more digits
+for kinds in '{"dispatch": (.collective_bytes + 1)}' '{"dispatch": .collective_bytes, "combine": 1}' \
+    "{\"dispatch\": $quarter, \"combine\": $quarter, \"attention gather\": $quarter, \"final rows\": $quarter}"; do
+    { head -n -1 whole.jsonl; tail -n 1 whole.jsonl | jq -c ".collectives = $kinds"; } >runs.jsonl
+    expect 1 "kinds $kinds" "$phasor" report runs.jsonl
+    has err "runs.jsonl:$(wc -l <runs.jsonl): the line is of no run" "kinds $kinds"
+done
+for kinds in '{"dispatch": .collective_bytes}' '{"dispatch": 1}'; do
+    { head -n -1 whole.jsonl; tail -n 1 whole.jsonl | jq -c ".collectives = $kinds"; } >runs.jsonl
+    expect 0 "kinds $kinds" "$phasor" report runs.jsonl
+done
 # A run that took 10^11 times as long as another is a page of some lines all the same.
 sed '$!b;s/"total_s":[0-9.e-]*/"total_s":1e10/' whole.jsonl >runs.jsonl
 expect 0 "a long time" "$phasor" report runs.jsonl -o long.html
@@ -315,7 +327,7 @@ assert above > 0, "no choice was beaten: nothing was shown"
 # The parts of a bar are in proportion to their seconds, and all bars of a load to one another.
 of_load = pictures[0].split("batch of")[0]
 scales = [float(height) / float(part) for height, part in re.findall(
-    r'height="([0-9.]+)" fill="[^"]*" stroke[^>]*><title>[^<]*: ([0-9.e-]+) s of', of_load) if float(height) > 5]
+    r'height="([0-9.]+)" fill="[^"]*" class="part"><title>[^<]*: ([0-9.e-]+) s of', of_load) if float(height) > 5]
 assert len(scales) >= 3 and max(scales) / min(scales) < 1.01, scales
 PY
 # What each part is worth: the same in the table, its mean, and in the rows of JSON.
@@ -446,6 +458,10 @@ for name, picture in zip(names, pictures):
     root = tree.fromstring(text.encode())
     assert root.tag == "{http://www.w3.org/2000/svg}svg" and root[0].tag.endswith("style") and "var(" in root[0].text
     assert picture in text, name
+    # Who draws it may know no variables: no attribute is one, and a rule has what to take instead before it.
+    assert not any("var(" in value for node in root.iter() for value in node.attrib.values()), name
+    rules = re.findall(r"([-a-z]+):var\(", root[0].text)
+    assert len(rules) >= 3 and len(rules) == len(re.findall(r"([-a-z]+):#[0-9a-f]+;\1:var\(", root[0].text)), name
     x, y, width, height = map(float, root.get("viewBox").split())
     for label in root.iter("{http://www.w3.org/2000/svg}text"): # all within it
         if label.get("y"):
@@ -457,6 +473,25 @@ for name, picture in zip(names, pictures):
 PY
 expect 0 "plots again" "$phasor" report whole.jsonl --plots plots -o plotted.html
 cmp -s page.html plotted.html || fail "plots again: the page is another"
+# Bytes that are no UTF-8 stand as '?', so that neither a page nor a picture is lost by a name: here one alone,
+# a surrogate, a form that is too long, no character of XML's, one beyond the last, and one that is cut.
+odd=$'a\xff\xc3\xa9\xed\xa0\x80\xc0\xaf\xef\xbf\xbf\xf4\x90\x80\x80\xf0\x9f\x98\x80\xe2\x82.jsonl'
+cp whole.jsonl "$odd"
+jq --arg plan "$(printf 'a%.0s' {1..79})éé" '.otherData.plan = $plan' trace.json >cut.json
+expect 0 "names that are no UTF-8" "$phasor" report "$odd" --plots odd-plots --trace cut.json -o odd-names.html
+python3 - odd-plots odd-names.html <<'PY' || fail "names that are no UTF-8: not well-formed, or other names"
+import html, os, sys, xml.etree.ElementTree as tree
+shown = " --results 'a?é" + 12 * "?" + "😀??.jsonl'"
+names = os.listdir(sys.argv[1])
+assert len(names) == 4
+for name in names:
+    root = tree.parse(os.path.join(sys.argv[1], name)).getroot()
+    if name == "trace.svg": # its title has 80 bytes of the plan
+        assert root.find("{http://www.w3.org/2000/svg}title").text.endswith(" " + 79 * "a" + "?")
+    else:
+        assert root.find("{http://www.w3.org/2000/svg}desc").text.endswith(shown), name
+assert shown in html.unescape(open(sys.argv[2], encoding="utf-8").read())
+PY
 echo mine >plots/errors.svg
 expect 1 "plots over something else" "$phasor" report whole.jsonl --plots plots
 has err "errors.svg holds something that phasor did not write" "plots over something else"
@@ -568,26 +603,26 @@ done
 python3 "$control" modelled.jsonl --phasor "$phasor" --load 16/12x4 --repeats 2 >out 2>err
 code=$?
 [ $code -eq "$(grep -q ', off$' out && echo 3 || echo 0)" ] || fail "a control: exit code $code"
-lines out 3 "a control"
+lines out 4 "a control"
 python3 - modelled.jsonl out <<'PY' || fail "a control: not beside what was composed"
 import json, re, statistics, sys
 runs = [line for line in map(json.loads, open(sys.argv[1])) if line["kind"] == "run" and
         line["plan"] == "tp2|tp2" and line["prompt_tokens"] == 16]
 for line, phase in zip(open(sys.argv[2]).read().splitlines()[1:], ("prefill", "decode")):
-    found = re.fullmatch(r".*/kjv-moe tp2\|tp2 16/12x4 (\w+): (\S+), (\S+), (\S+) %, ([-+]\S+) %, (within|off)", line)
+    found = re.fullmatch(r".*/kjv-moe tp2\|tp2 16/12x4 (\w+): (\S+), (\S+), (\S+) %, ([-+]\S+) %, (within|off|undecided)", line)
     assert found and found[1] == phase, line
     composed, whole, spread, off = (float(found[i]) for i in range(2, 6))
     assert abs(composed / statistics.median(run[phase + "_s"] for run in runs) - 1) < 1e-4, line
     assert abs(100 * (composed / whole - 1) - off) < 0.01 and spread >= 0, line
     assert 0.1 < composed / whole < 10, line
+    assert (found[6] == "undecided") == (spread > 5) or abs(spread - 5) < 0.01, line
 PY
-# Its verdict, by a program whose batches in full take a second, or 0.85, 1 and 1.15 one after another.
+# Its verdict, by a program whose batches in full take a second, or what "apart" has one after another.
 cat >in-full <<'SH'
 #!/usr/bin/env bash
 [ "$1" = replay ] || exit 0
 echo >>calls
-seconds=(1 1 1)
-[ -e apart ] && seconds=(0.85 1 1.15)
+read -ra seconds <apart
 seconds=${seconds[$(wc -l <calls) % 3]}
 echo "{\"link_scale\": 1, \"phases\": {\"prefill\": {\"wall_seconds\": $seconds}, \"decode\": {\"wall_seconds\": $seconds}}}"
 SH
@@ -597,16 +632,21 @@ verdict() { # CODE VERDICT SHARE: of decode composed to so much of a second
         if .kind != "run" then . else .prefill_s = 1 |
             .decode_s = $share + 11 * ([$all[] | select(.kind == "cell").host_step_s] | first) end' modelled.jsonl >shifted.jsonl
     expect "$1" "a control, $3" python3 "$control" shifted.jsonl --phasor ./in-full --load 16/12x4
-    has out " prefill: 1, 1, .*, +0.00 %, within$" "a control, $3"
+    has out " prefill: 1, 1, .*, +0.00 %, $([ "$2" = undecided ] && echo undecided || echo within)$" "a control, $3"
     has out " decode: .*, $2$" "a control, $3"
+    has out "^# $([ "$2" = undecided ] && echo 2 || echo 0) of 2 undecided: " "a control, $3"
 }
+echo 1 1 1 >apart
 verdict 0 within 1
 verdict 0 within 0.985
 verdict 3 off 1.1
 verdict 3 off 0.97
-touch apart
-verdict 0 within 1.1
-verdict 3 off 1.4
+echo 0.98 1 1.02 >apart # by 4 %
+verdict 0 within 1.035
+verdict 3 off 1.045
+echo 0.97 1 1.03 >apart # by 6 %: neither the one nor the other, however far off
+verdict 0 undecided 1
+verdict 0 undecided 1.4
 expect 1 "a control by the clock" python3 "$control" whole.jsonl --phasor "$phasor"
 has err "whole.jsonl: not of phasor bench --replay" "a control by the clock"
 expect 1 "a control of another load" python3 "$control" modelled.jsonl --phasor "$phasor"
@@ -722,6 +762,11 @@ for mode, other, words in (("adaptive", "static-tp", "static TP"), ("hap", "stat
         assert re.search(f"{mode}: [^;\n]* times {words}, [^;\n]* of 2 loads; {wanted}", text), (mode, other, wanted, path)
 PY
 ! grep -q "upper end" out || fail "draws, the table: of intervals"
+
+# ---- progress on a terminal: one time left, by what runs weigh, and none by their number
+expect 0 "on a terminal" python3 -c "$on_terminal" drawn "${bench[@]}" --scenarios 16/200 --batch-sizes 4 -r 4
+has drawn "bench: .*\[[0-9:]*\] [0-9]*/[0-9]*: round" "on a terminal"
+! grep -q "bench: .*\[[0-9:]*<" drawn || fail "on a terminal: two times left"
 
 # ---- two files
 expect 0 "the same twice" python3 "$changes" whole.jsonl whole.jsonl

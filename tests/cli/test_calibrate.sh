@@ -57,6 +57,14 @@ stopped KILL 137 "$first"
 second=$(points box.json.partial)
 stopped TERM 143 "$second"
 
+# ---- how long it takes, on a terminal
+python3 -c "$on_terminal" drawn "$phasor" calibrate --devices cpu:2 -o drawn.json --memory 512MiB >out 2>err &
+pid=$!
+until_ready $pid grep -q "calibrate: .*\[[0-9:]*<[0-9:?]*\] " drawn || fail "on a terminal: no time that is left is told"
+kill -TERM $pid
+wait $pid
+[ $? = 143 ] || fail "on a terminal: exit code"
+
 # ---- another box
 "$phasor" calibrate --devices cpu:3 -o box.json --memory 512MiB >out 2>err </dev/null &
 pid=$!

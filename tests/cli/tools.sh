@@ -40,6 +40,21 @@ catches() {
     mask=$(sed -n 's/^SigCgt:[^0-9a-f]*//p' "/proc/$1/status")
     [ -n "$mask" ] && [ $((0x$mask >> ($2 - 1) & 1)) -eq 1 ]
 }
+# python3 -c "$on_terminal" FILE command...: with its stderr on a terminal, whose bytes go to FILE
+on_terminal='
+import os, pty, signal, subprocess, sys
+terminal, end = pty.openpty()
+child = subprocess.Popen(sys.argv[2:], stdin=subprocess.DEVNULL, stderr=end, env=dict(os.environ, TERM="xterm"))
+signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+os.close(end)
+with open(sys.argv[1], "wb", buffering=0) as file:
+    try:
+        while piece := os.read(terminal, 4096):
+            file.write(piece)
+    except OSError: # the other end is closed
+        pass
+code = child.wait()
+sys.exit(code if code >= 0 else 128 - code)'
 silent() { [ ! -s "$1" ] || fail "$2: something stands on $1"; }
 has() { grep -q -e "$2" "$1" || fail "$3: no \"$2\" in $1"; }
 lines() { [ "$(wc -l <"$1")" -eq "$2" ] || fail "$3: $(wc -l <"$1") lines in $1, expected $2"; }
