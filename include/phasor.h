@@ -407,7 +407,9 @@ struct phasor_plan_params {
                                * routing_deviation: as in phasor_model_params */
     enum phasor_dtype expert_dtype; /* of routed experts, in both phases: AUTO (as dtype) or INT4,
                                      * with which no plan decodes on a backup */
-    bool shares_prefixes;     /* of input_path: as in phasor_batch_params; default true */
+    bool shares_prefixes;           /* of input_path: as in phasor_batch_params; default true */
+    const char *backup_path; /* the INT4 backup that a run would be given, this checkpoint's; NULL:
+                              * the one in the cache. None with policy EXACT or INT4 experts */
 };
 PHASOR_API struct phasor_plan_params phasor_plan_params_default(void);
 

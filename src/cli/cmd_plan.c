@@ -11,7 +11,7 @@
 #include "table.h"
 
 struct plan_values {
-    const char *revision, *box, *input, *report, *routing;
+    const char *revision, *box, *input, *report, *routing, *backup;
     int dtype, expert_dtype, policy;
     int64_t sequences, prompt_len, output_len, max_num_seqs, max_num_batched_tokens;
     uint64_t memory;
@@ -44,6 +44,9 @@ static const struct cli_option options[] = {
      "more of the same come behind: the way back to prefill's layout is paid", 0, 0, NULL},
     {"policy", 0, OPTION_WORD, AT(policy), "POLICY",
      "whose weights decode may run on: int4-decode, exact (int4-decode)", 0, 0, policy_words},
+    {"backup", 0, OPTION_FILE, AT(backup), "FILE",
+     "the INT4 backup that a run would be given (the one in $PHASOR_CACHE or ~/.cache/phasor)", 0,
+     0, NULL},
     {"memory", 0, OPTION_BYTES, AT(memory), "BYTES",
      "memory of each device (what the box says, or this machine has, less a twelfth)", 0, 0, NULL},
     {"dtype", 0, OPTION_WORD, AT(dtype), "TYPE",
@@ -380,6 +383,7 @@ static struct phasor_plan_params params_of(const char *model)
     if (values.routing_deviation >= 0)
         params.routing_deviation = values.routing_deviation;
     params.routing_path = values.routing;
+    params.backup_path = values.backup;
     params.shares_prefixes = !values.no_prefix_sharing;
     return params;
 }

@@ -358,6 +358,7 @@ static enum status plan_params_make(struct plan_params *out,
         .max_num_batched_tokens = params->max_num_batched_tokens,
         .memory_bytes = params->memory_bytes,
         .routing_deviation = params->routing_deviation,
+        .backup = params->backup_path,
         .routing = params->routing_path,
         .shares_prefixes = params->shares_prefixes,
     };

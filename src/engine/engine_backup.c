@@ -177,6 +177,15 @@ bool engine_backup_is_at_hand(const struct engine_params *params,
     return true;
 }
 
+enum status engine_backup_check(const char *path, const struct checkpoint *checkpoint,
+                                struct error *err)
+{
+    struct backup *backup;
+    TRY(open_own(&backup, path, checkpoint, err));
+    backup_close(backup);
+    return STATUS_OK;
+}
+
 void engine_backup_pass_over(const struct engine_params *params, bool has_experts)
 {
     bool has_path = params->backup_path != NULL;

@@ -23,6 +23,11 @@ enum status engine_backup_open(struct backup **out, const struct checkpoint *che
 bool engine_backup_is_at_hand(const struct engine_params *params,
                               const struct checkpoint *checkpoint);
 
+/* Whether the file is a backup of this checkpoint: STATUS_OK, or as engine_backup_open fails of one
+ * that was named. */
+enum status engine_backup_check(const char *path, const struct checkpoint *checkpoint,
+                                struct error *err) MUST_CHECK;
+
 /* Where experts never change their layout: one warning, if what `params` says of a backup is
  * without effect. */
 void engine_backup_pass_over(const struct engine_params *params, bool has_experts);

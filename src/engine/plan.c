@@ -20,6 +20,7 @@ struct plan_inputs {
     struct plan_source source;
     struct batch_lengths rows; /* of an input; else there are none */
     struct routing routing;
+    bool has_backup; /* as a run here would find it */
     char *dir;
 };
 
@@ -58,6 +59,37 @@ static enum status routing_read(struct plan_inputs *inputs, const struct plan_pa
     return params->routing == NULL
                ? STATUS_OK
                : routing_counts_read(&inputs->routing, params->routing, &inputs->config, err);
+}
+
+/* The one in the cache, if any; of a config alone there is none. */
+static bool has_backup_in_cache(const struct plan_params *params, const char *dir)
+{
+    const struct engine_params engine = {.is_exact = !params->allows_int4,
+                                         .has_int4_experts = params->has_int4_experts};
+    struct checkpoint *checkpoint;
+    struct error ignored;
+    if (engine.is_exact || engine.has_int4_experts ||
+        checkpoint_open(&checkpoint, dir, &ignored) != STATUS_OK)
+        return false;
+    bool is_there = engine_backup_is_at_hand(&engine, checkpoint);
+    checkpoint_close(checkpoint);
+    return is_there;
+}
+
+/* One that was named has to be this checkpoint's, or a run would end with it. */
+static enum status backup_find(struct plan_inputs *inputs, const struct plan_params *params,
+                               struct error *err)
+{
+    struct checkpoint *checkpoint;
+    if (params->backup == NULL) {
+        inputs->has_backup = has_backup_in_cache(params, inputs->dir);
+        return STATUS_OK;
+    }
+    TRY(checkpoint_open(&checkpoint, inputs->dir, err));
+    enum status status = engine_backup_check(params->backup, checkpoint, err);
+    checkpoint_close(checkpoint);
+    inputs->has_backup = status == STATUS_OK;
+    return status;
 }
 
 /* ---- What was asked -------------------------------------------------------------------------- */
@@ -149,6 +181,8 @@ static void put_question(struct description *to, const struct plan_params *param
                     json_string(dtype_name(subject->problem.native.dtype)));
     description_put(to, to->root, "policy",
                     json_string(params->allows_int4 ? "int4-decode" : "exact"));
+    description_put(to, to->root, "backup",
+                    params->backup == NULL ? json_null() : description_text(params->backup));
     description_put(to, to->root, "routing_deviation",
                     params->routing == NULL ? json_real(params->routing_deviation) : json_null());
     description_put(to, to->root, "routing",
@@ -186,21 +220,6 @@ static struct plan_subject_params subject_of(const struct plan_params *params,
     };
 }
 
-/* As a run here would find it; of a config alone there is none. */
-static bool has_backup(const struct plan_params *params, const struct plan_inputs *inputs)
-{
-    const struct engine_params engine = {.is_exact = !params->allows_int4,
-                                         .has_int4_experts = params->has_int4_experts};
-    struct checkpoint *checkpoint;
-    struct error ignored;
-    if (engine.is_exact || engine.has_int4_experts ||
-        checkpoint_open(&checkpoint, inputs->dir, &ignored) != STATUS_OK)
-        return false;
-    bool is_there = engine_backup_is_at_hand(&engine, checkpoint);
-    checkpoint_close(checkpoint);
-    return is_there;
-}
-
 static enum status answer(char **out, const struct plan_params *params,
                           const struct plan_inputs *inputs, struct error *err)
 {
@@ -220,7 +239,7 @@ static enum status answer(char **out, const struct plan_params *params,
                          err));
     to.root = json_object();
     put_question(&to, params, &subject, &inputs->source, &answer);
-    plan_report_put(&to, &subject.problem, &answer.table, has_backup(params, inputs));
+    plan_report_put(&to, &subject.problem, &answer.table, inputs->has_backup);
     plan_answer_deinit(&answer);
     enum status status = description_dump(out, &to, "planning", err);
     json_decref(to.root);
@@ -301,6 +320,11 @@ static enum status check_params(const struct plan_params *params, struct error *
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--routing-deviation: expected 0 to 100, found %g",
                          params->routing_deviation);
+    if (params->backup != NULL && (!params->allows_int4 || params->has_int4_experts))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--backup has INT4 weights for decode, and %s wants no plan with them; "
+                         "leave one of the two out",
+                         params->allows_int4 ? "--expert-dtype int4" : "--policy exact");
     return STATUS_OK;
 }
 
@@ -332,6 +356,8 @@ static enum status plan_read(char **out, const struct plan_params *params,
         status = rows_read(&whole, inputs, err);
     if (status == STATUS_OK && axes == NULL)
         status = load_check(&whole, &inputs->config, err);
+    if (status == STATUS_OK && axes == NULL)
+        status = backup_find(inputs, params, err);
     if (status == STATUS_OK)
         status = plan_source_read(&inputs->source, params->box, params->draw, err);
     if (status == STATUS_OK && params->memory_bytes > 0)

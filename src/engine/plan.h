@@ -21,6 +21,7 @@ struct plan_params {
     int64_t max_num_seqs, max_num_batched_tokens; /* 0: part of the plan */
     uint64_t memory_bytes;                        /* of a device; 0: as the box says */
     double routing_deviation;
+    const char *backup;  /* of INT4, in place of the one in the cache; NULL: that one */
     const char *routing; /* counts in place of it (engine/routing_counts.h); NULL: none */
 };
 

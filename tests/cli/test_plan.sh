@@ -71,7 +71,22 @@ jq -e '.best == .best_runnable and ([.plans[] | .runnable] | all) and (.why | te
     fail "a backup: still not runnable"
 jq -e '.best != .best_runnable' <("$phasor" plan config/config.json --box weights.json --json) >/dev/null ||
     fail "a config alone: it has a backup"
+mv "$PHASOR_CACHE"/*.backup own.backup
 rm -r "$PHASOR_CACHE"
+plan_json --backup own.backup >named
+jq -e --slurpfile b backed '.backup == "own.backup" and $b[0].backup == null and
+       del(.backup) == ($b[0] | del(.backup))' named >/dev/null ||
+    fail "a backup by name: other plans than with the one in the cache"
+expect 1 "no such backup" "$phasor" plan "$model" --box weights.json --backup absent.backup
+has err "absent.backup" "no such backup"
+"$phasor" synth tiny-mixtral -o other -q
+expect 2 "another's backup" "$phasor" plan other --box weights.json --prompt-len 100 --backup own.backup
+has err "own.backup is the backup of another checkpoint" "another's backup"
+expect 1 "a backup of a config alone" "$phasor" plan config/config.json --box weights.json --backup own.backup
+expect 2 "a backup against the policy" "$phasor" plan "$model" --box weights.json --backup own.backup --policy exact
+has err "--policy exact wants no plan with them" "a backup against the policy"
+expect 2 "a backup beside INT4 experts" "$phasor" plan "$model" --box weights.json --backup own.backup --expert-dtype int4
+has err "--expert-dtype int4 wants no plan with them" "a backup beside INT4 experts"
 
 # ---- the rows of a file
 for i in $(seq 32); do # every fourth has a long answer
