@@ -109,13 +109,14 @@ struct device_ops {
 
     /* An event is passed once the last `event_record` put on a stream has been reached; an event
      * that was never recorded is passed. `event_wait` holds what comes later on its stream until
-     * then; `event_synchronize` holds the host thread. */
+     * then; `event_synchronize` holds the host thread. It fails where the device cannot say that
+     * the event is passed; that a stream has failed is told by `synchronize` alone. */
     enum status (*event_create)(struct device *device, struct event **out,
                                 struct error *err) MUST_CHECK;
     void (*event_destroy)(struct device *device, struct event *event); /* NULL is allowed */
     void (*event_record)(struct stream *stream, struct event *event);
     void (*event_wait)(struct stream *stream, struct event *event);
-    void (*event_synchronize)(struct event *event);
+    enum status (*event_synchronize)(struct event *event, struct error *err) MUST_CHECK;
 
     /* Called on the stream's thread when a stream of this device fails, once for each stream, so
      * that whoever waits for this rank can be told. Set before anything is put on a stream. */
