@@ -163,7 +163,8 @@ struct device_ops {
                           struct error *err) MUST_CHECK;
 
     /* A helper for host work on the device's cores (loading): see thread_team_run. Not while
-     * anything is on a stream. */
+     * anything is on a stream, but where there are `peers`: there it waits until the thread of
+     * device->stream has launched what was put there before, not until that has run. */
     void (*host_run)(struct device *device, void (*work)(void *context, int worker), void *context);
     int (*host_workers)(const struct device *device);
 
