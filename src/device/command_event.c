@@ -78,8 +78,10 @@ void command_event_wait(struct stream *stream, struct event *event)
     command_stream_put(stream, COMMAND_KEEP, "wait for an event", wait_run, &mark, sizeof mark);
 }
 
-void command_event_synchronize(struct event *event)
+/* Threads that lead the host do not fail. */
+enum status command_event_synchronize(struct event *event, struct error *err)
 {
+    (void)err;
     struct mark mark = {event, atomic_load(&event->recorded)};
     record_pause();
     sleepers_wait(&event->waiting, false, mark_is_reached, &mark);
@@ -87,4 +89,5 @@ void command_event_synchronize(struct event *event)
     record_need(event->mark);
     pthread_mutex_unlock(&event->lock);
     record_resume();
+    return STATUS_OK;
 }

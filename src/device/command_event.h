@@ -34,6 +34,6 @@ void command_event_deinit(struct event *event);
 /* As in device_ops, of what the streams' threads have come to. */
 void command_event_record(struct stream *stream, struct event *event);
 void command_event_wait(struct stream *stream, struct event *event);
-void command_event_synchronize(struct event *event);
+enum status command_event_synchronize(struct event *event, struct error *err) MUST_CHECK;
 
 #endif

@@ -109,13 +109,14 @@ struct device_ops {
 
     /* An event is passed once the last `event_record` put on a stream has been reached; an event
      * that was never recorded is passed. `event_wait` holds what comes later on its stream until
-     * then; `event_synchronize` holds the host thread. */
+     * then; `event_synchronize` holds the host thread. It fails where the device cannot say that
+     * the event is passed; that a stream has failed is told by `synchronize` alone. */
     enum status (*event_create)(struct device *device, struct event **out,
                                 struct error *err) MUST_CHECK;
     void (*event_destroy)(struct device *device, struct event *event); /* NULL is allowed */
     void (*event_record)(struct stream *stream, struct event *event);
     void (*event_wait)(struct stream *stream, struct event *event);
-    void (*event_synchronize)(struct event *event);
+    enum status (*event_synchronize)(struct event *event, struct error *err) MUST_CHECK;
 
     /* Called on the stream's thread when a stream of this device fails, once for each stream, so
      * that whoever waits for this rank can be told. Set before anything is put on a stream. */
@@ -162,7 +163,8 @@ struct device_ops {
                           struct error *err) MUST_CHECK;
 
     /* A helper for host work on the device's cores (loading): see thread_team_run. Not while
-     * anything is on a stream. */
+     * anything is on a stream, but where there are `peers`: there it waits until the thread of
+     * device->stream has launched what was put there before, not until that has run. */
     void (*host_run)(struct device *device, void (*work)(void *context, int worker), void *context);
     int (*host_workers)(const struct device *device);
 

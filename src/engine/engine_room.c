@@ -77,8 +77,7 @@ static uint64_t rank_way_bytes(const struct engine_room *room, int rank, enum wa
     bool has_experts[MODEL_LAYERS_MAX];
     weight_slices_slots(&slots, &shape, has_experts, room->config, &share);
     if (way == WAY_UPLOAD && room->backup != NULL)
-        upload = transition_upload_bytes(room->backup, device->ops->host_workers(device),
-                                         room->layouts->decode_is_packed);
+        upload = transition_upload_bytes(room->backup, device, room->layouts->decode_is_packed);
     if (box_memory_is_apart(room->box))
         return upload.device;
     return upload.device + upload.host + transition_way_bytes(way, &slots, device);

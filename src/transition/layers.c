@@ -114,10 +114,13 @@ static enum status pieces_move(struct transition_rank *rank, int64_t layer, enum
     const struct way_ops *way = ways[rank->transition->work_way];
     struct range pieces = {0, 0};
     int64_t count = way->piece_count(rank, layer, phase);
+    struct stream *noted = NULL;
     enum status status = STATUS_OK;
     while (status == STATUS_OK && rank->refusal == STATUS_OK && pieces.first < count) {
         stream_take(rank);
-        stream_note_layer(rank, layer);
+        if (rank->stream != noted) /* once: a GPU would end what is on the stream before */
+            stream_note_layer(rank, layer);
+        noted = rank->stream;
         pieces.count = rank->is_lent ? count - pieces.first : 1;
         status = way->move(rank, layer, phase, pieces, err);
         if (status != STATUS_OK)

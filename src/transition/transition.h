@@ -128,13 +128,13 @@ enum way transition_way(const struct transition *transition); /* of the next one
 #define TRANSITION_SOURCE_BYTES 64
 void transition_source(char out[TRANSITION_SOURCE_BYTES], const struct transition *transition);
 
-/* Memory that upload takes on a rank with so many workers beside its slots, a copy of the backup
- * aside. */
+/* Memory that upload takes on the device of a rank and on its host beside its slots, a copy of the
+ * backup aside. */
 struct upload_bytes {
     uint64_t device, host;
 };
-struct upload_bytes transition_upload_bytes(const struct backup *backup, int worker_count,
-                                            bool is_packed);
+struct upload_bytes transition_upload_bytes(const struct backup *backup,
+                                            const struct device *device, bool is_packed);
 
 /* Memory of the host that a rank with such slots takes on the device by a way, there and back,
  * beside upload_bytes; lists of moves aside, which are small. */

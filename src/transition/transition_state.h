@@ -63,9 +63,11 @@ struct transition_rank {
 /* A row of the table of ways. Each function is called on every rank, by a thread of the rank.
  *
  * A layer's slice comes in pieces, small enough that one on a stream of low priority is short.
- * `move` writes some of them, in the layout of the phase, to the rank's target, and returns when
- * they are there: on rank->stream, and where that is lent on all workers. What another way may mend
- * it tells by way_refuse, and returns STATUS_OK; what it returns ends the box. */
+ * `move` writes some of them, in the layout of the phase, to the rank's target: on rank->stream,
+ * and where that is lent on all workers. They are there when it returns; but on a stream of low
+ * priority that may be true of the last pieces of a layer alone, for all, and when it refuses or
+ * fails nothing of the layer is on any stream. What another way may mend it tells by way_refuse,
+ * and returns STATUS_OK; what it returns ends the box. */
 struct way_ops {
     /* NULL: next to nothing; or see transition_way_bytes: its own part of it. */
     uint64_t (*bytes)(const struct expert_slots_params *slots, const struct device *device);

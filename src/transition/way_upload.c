@@ -3,7 +3,13 @@
  * the target; or, where decode runs on packed weights, copied to it array by array as it is.
  * Granules are placed as they come, in any order. Ranks need nothing of one another. A file that
  * cannot be read or is damaged is no failure of the box: another way may go on. What prefill
- * computes with is never from here. */
+ * computes with is never from here.
+ *
+ * A GPU copies and dequantizes one half of what is held while the host checks the other: before a
+ * half is held anew its event is waited for, and the stream itself is synchronized at the end of a
+ * layer alone. On a CPU both are work of the same cores, and checking by a thread of the host would
+ * take them from prefill: there is one half, and all that is put on the stream ends before the next
+ * of it is checked, on that stream. */
 #include <stdatomic.h>
 
 #include "base/memory.h"
@@ -24,17 +30,22 @@ struct upload_granule {
     struct error error;
 };
 
-/* Memory for one granule of a batch. */
-struct upload_buffer {
-    char *scratch; /* host memory [content_bytes]; NULL without zstd */
-    char *staging; /* device memory [content_bytes]; NULL where nothing is dequantized */
+/* Granules that are given back together, when the device is done with them. */
+struct upload_half {
+    char *scratch[BATCH_MAX];                /* host memory [content_bytes]; NULL without zstd */
+    struct upload_granule placed[BATCH_MAX]; /* put on the stream, or being checked for it */
+    int placed_count;
+    struct event *done; /* passed when what was put on the stream of it has run; NULL: one half */
 };
+#define HALVES_MAX 2
 
 /* What the workers are at; the rank's, as that of way_reload.c. */
 struct upload_job {
     struct transition_rank *rank;
     char *target;
-    atomic_int next; /* of the batch that is worked at */
+    struct upload_half *half;
+    int first;       /* of the half's granules, that are checked now */
+    atomic_int next; /* of them */
 };
 
 struct upload_rank {
@@ -43,11 +54,14 @@ struct upload_rank {
     int64_t granule_blocks; /* of a granule */
     int64_t *numbers;       /* [list.count * parts] granules of the first layer with experts */
     struct granule_reader *reader;
-    int batch_max;
-    struct upload_buffer *buffers;           /* [batch_max] */
-    struct upload_granule placed[BATCH_MAX]; /* checked and put on the stream together */
-    int placed_count;
-    struct granule got[BATCH_MAX]; /* have been read meanwhile */
+    int batch_max;            /* granules of a half */
+    char *staging[BATCH_MAX]; /* device memory [content_bytes]; NULL: nothing is dequantized. Both
+                               * halves use it, for one stream does so in its order */
+    struct upload_half halves[HALVES_MAX];
+    int half_count;
+    int at;                        /* the half that granules are added to */
+    struct stream *stream;         /* where they were put last */
+    struct granule got[BATCH_MAX]; /* have been read, and are to be added */
     int got_count;
     struct upload_job job;
 };
@@ -79,18 +93,34 @@ static enum status check_slice(const struct transition_rank *rank, struct error 
     return STATUS_OK;
 }
 
-static enum status buffer_get(struct upload_buffer *buffer, const struct transition_rank *rank,
-                              struct error *err)
+/* Two where the work of a stream runs behind its thread, so that the host can be at one meanwhile.
+ */
+static int half_count_of(const struct device *device)
 {
+    return device->ops->peers != NULL ? 2 : 1;
+}
+
+static enum status half_open(struct upload_half *half, const struct transition_rank *rank,
+                             struct error *err)
+{
+    const struct upload_rank *upload = rank->upload;
     const struct backup_form *form = backup_form(rank->transition->params.backup);
-    const char *what = "the experts' backup";
-    size_t content = (size_t)form->content_bytes;
-    if (form->settings.has_zstd)
-        TRY(rank->ops->host_memory_get(rank->device, (void **)&buffer->scratch, content, what,
-                                       err));
-    if (is_packed(rank))
-        return STATUS_OK;
-    return rank->ops->memory_get(rank->device, (void **)&buffer->staging, content, what, err);
+    if (upload->half_count > 1)
+        TRY(rank->ops->event_create(rank->device, &half->done, err));
+    for (int b = 0; b < upload->batch_max && form->settings.has_zstd; b++)
+        TRY(rank->ops->host_memory_get(rank->device, (void **)&half->scratch[b],
+                                       (size_t)form->content_bytes, "the experts' backup", err));
+    return STATUS_OK;
+}
+
+static enum status staging_get(struct transition_rank *rank, struct error *err)
+{
+    struct upload_rank *upload = rank->upload;
+    size_t content = (size_t)backup_form(rank->transition->params.backup)->content_bytes;
+    for (int b = 0; b < upload->batch_max && !is_packed(rank); b++)
+        TRY(rank->ops->memory_get(rank->device, (void **)&upload->staging[b], content,
+                                  "the experts' backup", err));
+    return STATUS_OK;
 }
 
 static int batch_max_of(const struct backup *backup, int worker_count)
@@ -100,21 +130,23 @@ static int batch_max_of(const struct backup *backup, int worker_count)
     return count < BATCH_MAX ? (int)count : BATCH_MAX;
 }
 
-/* One batch is worked at while the next is gathered. */
+/* One batch is worked at while the next is gathered: of two halves each is one, and of one half the
+ * next is not in it yet. */
 static int hold_count_of(const struct backup *backup, int worker_count)
 {
     return 2 * batch_max_of(backup, worker_count);
 }
 
-struct upload_bytes transition_upload_bytes(const struct backup *backup, int worker_count,
-                                            bool is_packed)
+struct upload_bytes transition_upload_bytes(const struct backup *backup,
+                                            const struct device *device, bool is_packed)
 {
     const struct backup_form *form = backup_form(backup);
+    int worker_count = device->ops->host_workers(device);
     uint64_t buffers = (uint64_t)batch_max_of(backup, worker_count) * (uint64_t)form->content_bytes;
     return (struct upload_bytes){
         .device = is_packed ? 0 : buffers,
         .host = granule_reader_bytes(backup, hold_count_of(backup, worker_count)) +
-                (form->settings.has_zstd ? buffers : 0),
+                (form->settings.has_zstd ? (uint64_t)half_count_of(device) * buffers : 0),
     };
 }
 
@@ -176,13 +208,20 @@ static enum status upload_open(struct transition_rank *rank, struct error *err)
     upload->parts = rank->slots->forms[PHASE_DECODE].slice.blocks.count / upload->granule_blocks;
     TRY(numbers_get(rank, err));
     upload->batch_max = batch_max_of(rank->transition->params.backup, worker_count);
-    TRY(memory_get((void **)&upload->buffers, (size_t)upload->batch_max, sizeof *upload->buffers,
-                   "the transition", err));
-    for (int b = 0; b < upload->batch_max; b++)
-        TRY(buffer_get(&upload->buffers[b], rank, err));
+    upload->half_count = half_count_of(rank->device);
+    TRY(staging_get(rank, err));
+    for (int h = 0; h < upload->half_count; h++)
+        TRY(half_open(&upload->halves[h], rank, err));
     TRY(readers_get(rank->transition, worker_count, err));
     upload->reader = granule_reader_of(rank->transition->granules, rank->index);
     return STATUS_OK;
+}
+
+static void half_close(struct upload_half *half, const struct transition_rank *rank)
+{
+    rank->ops->event_destroy(rank->device, half->done);
+    for (int b = 0; b < BATCH_MAX; b++)
+        rank->ops->host_memory_free(rank->device, half->scratch[b]);
 }
 
 static void upload_close(struct transition_rank *rank)
@@ -192,11 +231,10 @@ static void upload_close(struct transition_rank *rank)
         return;
     granule_readers_close(rank->transition->granules);
     rank->transition->granules = NULL;
-    for (int b = 0; upload->buffers != NULL && b < upload->batch_max; b++) {
-        rank->ops->host_memory_free(rank->device, upload->buffers[b].scratch);
-        rank->ops->memory_free(rank->device, upload->buffers[b].staging);
-    }
-    memory_free(upload->buffers);
+    for (int h = 0; h < HALVES_MAX; h++)
+        half_close(&upload->halves[h], rank);
+    for (int b = 0; b < BATCH_MAX; b++)
+        rank->ops->memory_free(rank->device, upload->staging[b]);
     memory_free(upload->numbers);
     move_list_deinit(&upload->list);
     memory_free(upload);
@@ -211,6 +249,11 @@ static int64_t upload_piece_count(const struct transition_rank *rank, int64_t la
     (void)layer;
     ASSERT(phase == PHASE_DECODE);
     return rank->upload->list.count * rank->upload->parts;
+}
+
+static bool has_halves(const struct transition_rank *rank)
+{
+    return rank->upload->half_count > 1;
 }
 
 static bool has_failed(const struct transition_rank *rank)
@@ -269,17 +312,17 @@ static void batch_gather(struct transition_rank *rank, int most)
 static void upload_work(void *context, int worker)
 {
     struct upload_job *job = context;
-    struct upload_rank *upload = job->rank->upload;
+    struct upload_half *half = job->half;
     int i;
     trace_name("check");
-    for (i = 0; worker == 0 && i < upload->placed_count; i++)
+    for (i = job->first; worker == 0 && i < half->placed_count; i++)
         trace_bytes((uint64_t)backup_granule_bytes(job->rank->transition->params.backup,
-                                                   upload->placed[i].granule.number));
-    while ((i = atomic_fetch_add(&job->next, 1)) < upload->placed_count) {
-        struct upload_granule *granule = &upload->placed[i];
+                                                   half->placed[i].granule.number));
+    while ((i = atomic_fetch_add(&job->next, 1)) < half->placed_count) {
+        struct upload_granule *granule = &half->placed[i];
         granule->status = backup_granule_check(
             &granule->content, job->rank->transition->params.backup, granule->granule.number,
-            granule->granule.bytes, upload->buffers[i].scratch, &granule->error);
+            granule->granule.bytes, half->scratch[i], &granule->error);
         rank_moved(job->rank);
     }
 }
@@ -292,18 +335,29 @@ static enum status upload_call(void *argument, struct error *err)
     return STATUS_OK;
 }
 
+/* On the rank's host thread: what is on the stream goes on meanwhile. */
+static void upload_work_here(struct upload_job *job)
+{
+    double begin = trace_begin();
+    upload_work(job, 0);
+    trace_add_named(begin, "check");
+}
+
 /* By all workers where the stream is lent. Returns when it is known whether they are sound. */
 static enum status batch_check(struct upload_job *job, struct error *err)
 {
     struct transition_rank *rank = job->rank;
-    atomic_store(&job->next, 0);
+    atomic_store(&job->next, job->first);
     if (rank->is_lent)
         rank->ops->host_run(rank->device, upload_work, job);
+    else if (has_halves(rank))
+        upload_work_here(job);
     else
         rank->ops->call(rank->stream, upload_call, &job, sizeof job);
-    TRY(rank->ops->synchronize(rank->stream, err));
-    for (int i = 0; i < rank->upload->placed_count; i++) {
-        const struct upload_granule *granule = &rank->upload->placed[i];
+    if (!has_halves(rank))
+        TRY(rank->ops->synchronize(rank->stream, err));
+    for (int i = job->first; i < job->half->placed_count; i++) {
+        const struct upload_granule *granule = &job->half->placed[i];
         if (granule->status != STATUS_OK)
             way_refuse(rank, granule->status, &granule->error);
     }
@@ -337,12 +391,12 @@ static void granule_place(const struct upload_job *job, int i)
 {
     const struct transition_rank *rank = job->rank;
     const struct upload_rank *upload = rank->upload;
-    const struct upload_granule *granule = &upload->placed[i];
+    const struct upload_granule *granule = &job->half->placed[i];
     const struct expert_form *to = &rank->slots->forms[PHASE_DECODE];
     const struct backup_form *form = backup_form(rank->transition->params.backup);
     int64_t expert = upload->list.moves[granule->granule.i / upload->parts].expert;
     int64_t block = first_block(upload, granule->granule.i);
-    char *staging = upload->buffers[i].staging;
+    char *staging = upload->staging[i];
     if (is_packed(rank)) {
         granule_copy(rank, job->target, granule->content, expert, block);
         return;
@@ -358,38 +412,78 @@ static void granule_place(const struct upload_job *job, int i)
                               .in = backup_granule_matrix(form, staging, (enum backup_matrix)m)});
 }
 
-/* What was on the stream is in the target, and its buffers are read into again; but nothing more is
- * read once something has failed. */
-static enum status batch_end(struct transition_rank *rank, struct error *err)
+/* Nothing more is read once something has failed. */
+static void half_release(const struct transition_rank *rank, struct upload_half *half)
+{
+    for (int i = 0; i < half->placed_count && !has_failed(rank); i++)
+        granule_reader_release(rank->upload->reader, &half->placed[i].granule);
+    half->placed_count = 0;
+}
+
+/* What was put on the stream is in the target, and its buffers are read into again. */
+static enum status placed_end(struct transition_rank *rank, struct stream *stream,
+                              struct error *err)
+{
+    enum status status = rank->ops->synchronize(stream, err);
+    for (int h = 0; h < HALVES_MAX && status == STATUS_OK; h++)
+        half_release(rank, &rank->upload->halves[h]);
+    return status;
+}
+
+/* The half that is added to; where it is full the other one, when the device is done with that. */
+static enum status half_enter(struct transition_rank *rank, struct error *err)
 {
     struct upload_rank *upload = rank->upload;
-    TRY(rank->ops->synchronize(rank->stream, err));
-    for (int i = 0; i < upload->placed_count && !has_failed(rank); i++)
-        granule_reader_release(upload->reader, &upload->placed[i].granule);
-    upload->placed_count = 0;
+    if (upload->halves[upload->at].placed_count < upload->batch_max)
+        return STATUS_OK;
+    upload->at = (upload->at + 1) % HALVES_MAX;
+    TRY(rank->ops->event_synchronize(upload->halves[upload->at].done, err));
+    half_release(rank, &upload->halves[upload->at]);
     return STATUS_OK;
+}
+
+/* Gathers some, at most as many as the half has room for; of one half, while those in it are worked
+ * at. */
+static enum status batch_get(struct transition_rank *rank, int64_t most, struct error *err)
+{
+    struct upload_rank *upload = rank->upload;
+    int64_t room = upload->batch_max;
+    if (has_halves(rank)) {
+        TRY(half_enter(rank, err));
+        room -= upload->halves[upload->at].placed_count;
+    }
+    batch_gather(rank, (int)(most < room ? most : room));
+    return has_halves(rank) ? STATUS_OK : placed_end(rank, rank->stream, err);
 }
 
 /* Gathers some while others are worked at, and puts them on the stream behind those. */
 static enum status batch_move(struct transition_rank *rank, int64_t most, struct error *err)
 {
     struct upload_rank *upload = rank->upload;
-    batch_gather(rank, most < upload->batch_max ? (int)most : upload->batch_max);
-    TRY(batch_end(rank, err));
+    TRY(batch_get(rank, most, err));
+    struct upload_half *half = &upload->halves[upload->at];
+    upload->job.half = half;
+    upload->job.first = half->placed_count;
     for (int i = 0; i < upload->got_count; i++)
-        upload->placed[i].granule = upload->got[i];
-    upload->placed_count = upload->got_count;
+        half->placed[half->placed_count++].granule = upload->got[i];
     TRY(batch_check(&upload->job, err));
-    for (int i = 0; i < upload->placed_count && rank->refusal == STATUS_OK; i++)
+    upload->stream = rank->stream;
+    for (int i = upload->job.first; i < half->placed_count && rank->refusal == STATUS_OK; i++)
         granule_place(&upload->job, i);
+    if (has_halves(rank))
+        rank->ops->event_record(rank->stream, half->done);
     return STATUS_OK;
 }
 
+/* Where the rank's stream is lent from here on, nothing of the layer is left on the other. */
 static enum status batches_move(struct transition_rank *rank, int64_t left, struct error *err)
 {
-    for (; left > 0 && !has_failed(rank); left -= rank->upload->got_count)
+    struct upload_rank *upload = rank->upload;
+    if (upload->stream != NULL && upload->stream != rank->stream)
+        TRY(placed_end(rank, upload->stream, err));
+    for (; left > 0 && !has_failed(rank); left -= upload->got_count)
         TRY(batch_move(rank, left, err));
-    return batch_end(rank, err);
+    return STATUS_OK;
 }
 
 static struct granule_list layer_granules(const struct transition_rank *rank, int64_t layer)
@@ -419,7 +513,28 @@ static enum status layer_begin(const struct transition_rank *rank, int64_t layer
     return STATUS_OK;
 }
 
-/* As many granules as there are pieces to be moved, of those that the layer has left. */
+static void halves_empty(struct upload_rank *upload)
+{
+    upload->at = 0;
+    upload->stream = NULL;
+    for (int h = 0; h < HALVES_MAX; h++)
+        upload->halves[h].placed_count = 0;
+}
+
+/* Nothing of the layer is on a stream any more, whatever has failed; then reads may be given up. */
+static enum status layer_end(struct transition_rank *rank, enum status status, struct error *err)
+{
+    struct error known;
+    enum status settled = placed_end(rank, rank->stream, status == STATUS_OK ? err : &known);
+    halves_empty(rank->upload);
+    status = status == STATUS_OK ? settled : status;
+    if (status != STATUS_OK || has_failed(rank))
+        granule_reader_stop(rank->upload->reader);
+    return status;
+}
+
+/* As many granules as there are pieces to be moved, of those that the layer has left. A GPU has all
+ * of them when the last have been moved: till then it is at some while the next are checked. */
 static enum status upload_move(struct transition_rank *rank, int64_t layer, enum phase phase,
                                struct range pieces, struct error *err)
 {
@@ -429,15 +544,16 @@ static enum status upload_move(struct transition_rank *rank, int64_t layer, enum
     upload->job.rank = rank;
     upload->job.target = expert_slots_target(rank->slots, layer, phase);
     if (pieces.first == 0) {
-        upload->placed_count = 0;
+        halves_empty(upload);
         status = layer_begin(rank, layer, phase, &cause);
         if (status != STATUS_OK)
             way_refuse(rank, status, &cause);
     }
     status = batches_move(rank, pieces.count, err);
-    if (status != STATUS_OK || has_failed(rank))
-        granule_reader_stop(upload->reader);
-    return status;
+    bool is_last = pieces.first + pieces.count == upload_piece_count(rank, layer, phase);
+    if (status == STATUS_OK && !is_last && !has_failed(rank) && has_halves(rank))
+        return STATUS_OK;
+    return layer_end(rank, status, err);
 }
 
 static void upload_end(struct transition_rank *rank)

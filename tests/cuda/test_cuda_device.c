@@ -240,8 +240,7 @@ static enum status whole_run(struct whole *whole, struct error *err)
         &(struct op_copy){.out = whole->pinned, .in = whole->values, .bytes = DIM * sizeof(float)});
     TRY(ops->synchronize(device->stream, err));
     TRY(ops->synchronize(whole->low, err));
-    ops->event_synchronize(whole->event);
-    return STATUS_OK;
+    return ops->event_synchronize(whole->event, err);
 }
 
 /* Nothing is on it any more, whether it has failed or not. */
@@ -359,7 +358,8 @@ Test(cuda_device, a_broken_gpu_is_the_failure_of_its_streams)
     cr_assert_eq(atomic_load(&report.count), 2);
     cr_assert_eq(a[0], 3); /* the third did not run */
     cr_assert_eq(b[0], 1);
-    device->ops->event_synchronize(event);
+    cr_assert_eq(device->ops->event_synchronize(event, &err), STATUS_IO);
+    cr_assert_not_null(strstr(err.message, "cudaErrorIllegalAddress"));
     device->ops->event_destroy(device, event);
     device->ops->host_memory_free(device, a);
     device->ops->host_memory_free(device, b);
@@ -431,15 +431,20 @@ Test(cuda_device, an_event_holds_the_host_until_the_gpu_is_there)
 {
     struct device *device = device_open(1);
     struct event *event = event_open(device);
+    struct error err;
     float *a = values_get(device);
     for (uint64_t seed = 0; seed < 6; seed++) {
         simt_stream_seed_set(seed);
         values_set(a, 1);
         put_add(device, device->stream, a, a);
         device->ops->event_record(device->stream, event);
-        device->ops->event_synchronize(event);
+        event_synchronize_ok(device, event);
         cr_assert_eq(a[DIM - 1], 2, "seed %d", (int)seed);
     }
+    simt_fail_at(1, cudaErrorUnknown); /* nobody may take it for passed */
+    cr_assert_eq(device->ops->event_synchronize(event, &err), STATUS_IO);
+    cr_assert_not_null(strstr(err.message, "cudaEventSynchronize on cuda:0"), "%s", err.message);
+    simt_fail_at(0, cudaSuccess);
     device->ops->event_destroy(device, event);
     device->ops->host_memory_free(device, a);
     device_destroy(device);

@@ -26,6 +26,12 @@ void synchronize_ok(struct device *device, struct stream *stream)
     cr_assert_eq(device->ops->synchronize(stream, &err), STATUS_OK, "%s", err.message);
 }
 
+void event_synchronize_ok(struct device *device, struct event *event)
+{
+    struct error err;
+    cr_assert_eq(device->ops->event_synchronize(event, &err), STATUS_OK, "%s", err.message);
+}
+
 void sleep_ms(long ms)
 {
     nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);

@@ -15,6 +15,7 @@ struct device *device_open(int thread_count);
 struct stream *stream_open(struct device *device, enum stream_priority priority);
 struct event *event_open(struct device *device);
 void synchronize_ok(struct device *device, struct stream *stream);
+void event_synchronize_ok(struct device *device, struct event *event);
 
 void sleep_ms(long ms);
 

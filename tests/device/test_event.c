@@ -87,7 +87,7 @@ Test(event, what_was_written_before_is_seen_behind)
 Test(event, one_that_was_never_recorded_is_passed)
 {
     struct pair pair = pair_open();
-    pair.device->ops->event_synchronize(pair.event);
+    event_synchronize_ok(pair.device, pair.event);
     pair.device->ops->event_wait(pair.one, pair.event);
     synchronize_ok(pair.device, pair.one);
     pair_close(&pair);
@@ -113,7 +113,7 @@ Test(event, the_last_record_counts)
     sleep_ms(20);
     cr_assert_eq(atomic_load(&behind_second), 0);
     atomic_store(&second, 1);
-    ops->event_synchronize(pair.event);
+    event_synchronize_ok(pair.device, pair.event);
     flag_wait(&behind_second, 1);
     pair_close(&pair);
 }
@@ -128,11 +128,11 @@ Test(event, records_on_two_streams)
     put_gate(pair.device, pair.one, NULL, &opened);
     ops->event_record(pair.one, pair.event);
     ops->event_record(pair.other, pair.event);
-    ops->event_synchronize(pair.event);
+    event_synchronize_ok(pair.device, pair.event);
     cr_assert_eq(atomic_load(&opened), 0);
     atomic_store(&opened, 1);
     synchronize_ok(pair.device, pair.one);
-    ops->event_synchronize(pair.event);
+    event_synchronize_ok(pair.device, pair.event);
     pair_close(&pair);
 }
 
@@ -159,7 +159,7 @@ Test(event, holds_the_host)
     put_gate(pair.device, pair.one, NULL, &opened);
     pair.device->ops->event_record(pair.one, pair.event);
     cr_assert_eq(pthread_create(&thread, NULL, open_later, &opener), 0);
-    pair.device->ops->event_synchronize(pair.event);
+    event_synchronize_ok(pair.device, pair.event);
     cr_assert_eq(atomic_load(&opened), 1);
     pthread_join(thread, NULL);
     pair_close(&pair);
@@ -201,7 +201,7 @@ Test(event, is_destroyed_at_once)
         if (i % 2 == 0)
             ops->event_wait(pair.other, event);
         if (i % 3 != 0)
-            ops->event_synchronize(event);
+            event_synchronize_ok(pair.device, event);
         ops->event_destroy(pair.device, event);
     }
     cr_assert_eq(memory_counters_get().live_count, live);

@@ -104,7 +104,7 @@ Test(stream_failure, events_are_recorded_nevertheless)
     put_count(device, other, &count);
     synchronize_ok(device, other);
     cr_assert_eq(atomic_load(&count), 1);
-    device->ops->event_synchronize(event);
+    event_synchronize_ok(device, event);
     device->ops->event_destroy(device, event);
     device->ops->stream_destroy(device, other);
     device_destroy(device);

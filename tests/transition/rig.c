@@ -414,8 +414,7 @@ static struct upload_bytes upload_said(const struct rig *rig, int rank)
     const struct device *device = box_device(rig->runner.box, rank);
     if (rig->backup == NULL)
         return (struct upload_bytes){0, 0};
-    return transition_upload_bytes(rig->backup, device->ops->host_workers(device),
-                                   rig->runner.layouts.decode_is_packed);
+    return transition_upload_bytes(rig->backup, device, rig->runner.layouts.decode_is_packed);
 }
 
 uint64_t rig_host_memory_said(const struct rig *rig, int rank)

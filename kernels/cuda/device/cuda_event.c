@@ -92,10 +92,9 @@ void cuda_event_destroy(struct device *device, struct event *event)
     memory_free(event);
 }
 
-/* A broken GPU is told by its streams. */
-void cuda_event_synchronize(struct event *event)
+enum status cuda_event_synchronize(struct event *event, struct error *err)
 {
-    command_event_synchronize(event);
-    (void)cudaEventSynchronize(cuda_of(event)->event);
-    (void)cudaGetLastError();
+    TRY(command_event_synchronize(event, err));
+    CUDA_TRY(cuda_of(event)->ordinal, cudaEventSynchronize(cuda_of(event)->event), err);
+    return STATUS_OK;
 }

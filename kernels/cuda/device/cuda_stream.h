@@ -91,7 +91,7 @@ enum status cuda_stream_read_weights(struct cuda_stream *cuda, const int32_t *of
 enum status cuda_event_create(struct device *device, struct event **out,
                               struct error *err) MUST_CHECK;
 void cuda_event_destroy(struct device *device, struct event *event);
-void cuda_event_synchronize(struct event *event);
+enum status cuda_event_synchronize(struct event *event, struct error *err) MUST_CHECK;
 
 /* For commands: as in peer_ops. */
 enum status cuda_event_record(struct stream *stream, struct event *event,
