@@ -764,7 +764,7 @@ PY
 ! grep -q "upper end" out || fail "draws, the table: of intervals"
 
 # ---- progress on a terminal: one time left, by what runs weigh, and none by their number
-expect 0 "on a terminal" python3 -c "$on_terminal" drawn "${bench[@]}" --scenarios 16/200 --batch-sizes 4 -r 4
+expect 0 "on a terminal" python3 -c "$on_terminal" drawn "${bench[@]}" --scenarios 16/50 --batch-sizes 4 -r 2
 has drawn "bench: .*\[[0-9:]*\] [0-9]*/[0-9]*: round" "on a terminal"
 ! grep -q "bench: .*\[[0-9:]*<" drawn || fail "on a terminal: two times left"
 
