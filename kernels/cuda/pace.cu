@@ -2,30 +2,17 @@
  * would be (src/comm/virtual.c). One thread; it sleeps, so that it takes no place from others. */
 #include "kernels/cuda/kernel.cuh"
 
-#if defined(SIMT_HOST)
-#include <time.h>
-#endif
-
 #define NAP_NANOSECONDS 500u
 
 /* Of a clock that the whole GPU shares. */
 __device__ static uint64_t nanoseconds(void)
 {
 #if defined(SIMT_HOST)
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    return simt::nanoseconds();
 #else
     uint64_t now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
     return now;
-#endif
-}
-
-__device__ static void nap(void)
-{
-#if !defined(SIMT_HOST)
-    __nanosleep(NAP_NANOSECONDS);
 #endif
 }
 
@@ -44,7 +31,7 @@ __global__ void pace_begin_kernel(uint64_t *until, unsigned long long *link, uin
 __global__ void pace_end_kernel(const uint64_t *until, uint64_t delay)
 {
     while (nanoseconds() < *until + delay)
-        nap();
+        __nanosleep(NAP_NANOSECONDS);
 }
 
 cudaError_t cuda_pace_begin(const struct cuda_launch *launch, uint64_t *until, uint64_t *link,

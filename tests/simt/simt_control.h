@@ -122,6 +122,13 @@ void simt_peer_access_set(bool can);
 enum simt_peer_copies { SIMT_PEER_SOUND, SIMT_PEER_WRONG, SIMT_PEER_HANGING };
 void simt_peer_copies_set(enum simt_peer_copies copies);
 
+/* The clock of the GPUs (%globaltimer), which is the host's at the start. From the first on it
+ * stands but while a kernel naps, and for so long as that asks for: what a kernel waits for is then
+ * a matter of order alone. The second sets it forward, or back. */
+void simt_clock_by_naps(void);
+void simt_clock_move(int64_t nanoseconds);
+uint64_t simt_clock_nanoseconds(void);
+
 /* Graphs that were made ready to run, and launches of them, since the start of the process. */
 uint64_t simt_graph_instances(void);
 uint64_t simt_graph_launches(void);
