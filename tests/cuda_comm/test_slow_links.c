@@ -234,7 +234,7 @@ Test(slow_links, all_wait_for_the_busiest_link)
     struct job job;
     job_open(&job);
     for (size_t c = 0; c < sizeof uneven / sizeof *uneven; c++) {
-        for (uint64_t seed = 0; seed < 8; seed++) {
+        for (uint64_t seed = 0; seed < 32; seed++) {
             gpu_order_use(GPU_FORWARD, seed);
             job.put = uneven[c].put;
             job.last = uneven[c].busiest;
