@@ -185,14 +185,22 @@ struct trial {
     cudaEvent_t event;
     cudaGraph_t graph;
     cudaGraphExec_t instance;
-    uint64_t *memory;  /* [3]: a kernel writes the first and the last, a copy the other */
-    uint64_t words[2]; /* what stands there; here, as a copy may come when somebody has given up */
+    struct trial_memory *memory; /* of the device */
+    uint64_t words[2]; /* the first of it; here, as a copy may come when somebody has given up */
+};
+
+/* A copy writes the first, a kernel the others. */
+struct trial_memory {
+    uint64_t copied;
+    struct cuda_pace pace;
+    uint64_t link;
 };
 
 static bool work_put(const struct trial *trial)
 {
-    return cuda_pace_begin(&trial->launch, trial->memory, trial->memory + 2, 0) == cudaSuccess &&
-           cudaMemcpyAsync(trial->memory + 1, trial->memory, sizeof *trial->memory,
+    struct trial_memory *memory = trial->memory;
+    return cuda_pace_begin(&trial->launch, &memory->pace, &memory->link, 0) == cudaSuccess &&
+           cudaMemcpyAsync(&memory->copied, &memory->pace.until, sizeof memory->copied,
                            cudaMemcpyDeviceToDevice, trial->launch.stream) == cudaSuccess;
 }
 
@@ -219,7 +227,7 @@ static bool is_done(struct trial *trial)
 static bool trial_runs(struct trial *trial, const struct cuda_partition *partition)
 {
     cudaStream_t *stream = &trial->launch.stream;
-    size_t bytes = 3 * sizeof *trial->memory;
+    size_t bytes = sizeof *trial->memory;
     return cuda_partition_stream(partition, stream, 0) == cudaSuccess &&
            cudaMalloc((void **)&trial->memory, bytes) == cudaSuccess &&
            cudaMemsetAsync(trial->memory, 0, bytes, *stream) == cudaSuccess &&
