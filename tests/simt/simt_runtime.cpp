@@ -623,6 +623,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         stream->capture->is_invalid = true;
         return answer(cudaErrorStreamCaptureIsolation);
     }
+    if (stream->part != nullptr && !simt::parts_wait())
+        return answer(cudaErrorNotSupported);
     enqueue(stream, {nullptr, event, event->recorded, false});
     return cudaSuccess;
 }

@@ -76,6 +76,9 @@ void enqueue(CUstream_st *stream, item next);
 /* How many streams are in that part of a GPU. */
 int streams_of(const void *part);
 
+/* Whether streams in parts can wait for events: simt_green_set. */
+bool parts_wait();
+
 /* Of what simt_live_count says. */
 void live_count_add(int more);
 

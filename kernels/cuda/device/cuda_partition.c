@@ -109,13 +109,6 @@ static bool part_get(CUdevResource *out, CUdevice *device, const struct gpu_shar
     return true;
 }
 
-static int part_size(const struct gpu_share *share, int capability)
-{
-    CUdevice device;
-    CUdevResource own;
-    return part_get(&own, &device, share, capability) ? (int)own.sm.smCount : 0;
-}
-
 static bool context_get(struct cuda_partition *out, const struct gpu_share *share, int capability)
 {
     CUdevice device;
@@ -151,12 +144,6 @@ static cudaError_t context_stream(void *context, cudaStream_t *out, int priority
 }
 
 #else
-
-static int part_size(const struct gpu_share *share, int capability)
-{
-    (void)share, (void)capability;
-    return 0;
-}
 
 static bool context_get(struct cuda_partition *out, const struct gpu_share *share, int capability)
 {
@@ -261,13 +248,6 @@ static bool is_to_be_cut(const struct gpu_share *share)
     return share->sharer_count > 1 && !share->is_whole && share->sharer_count <= PEERS_MAX;
 }
 
-int cuda_partition_expect(const struct gpu_share *share, int capability)
-{
-    int size = is_to_be_cut(share) ? part_size(share, capability) : 0;
-    (void)cudaGetLastError();
-    return size;
-}
-
 void cuda_partition_init(struct cuda_partition *out, const struct gpu_share *share, int capability,
                          int multiprocessors)
 {
@@ -284,6 +264,24 @@ void cuda_partition_deinit(struct cuda_partition *partition)
     if (partition->context != NULL)
         context_destroy(partition->context);
     *partition = (struct cuda_partition){.context = NULL};
+}
+
+int cuda_partition_expect(const struct gpu_share *share, int capability)
+{
+    struct cuda_partition parts[PEERS_MAX];
+    struct gpu_share each = *share;
+    int opened = 0;
+    bool are_alike = is_to_be_cut(share);
+    for (; are_alike && opened < share->sharer_count; opened++) {
+        each.sharer_index = opened;
+        cuda_partition_init(&parts[opened], &each, capability, 0);
+        are_alike = parts[opened].context != NULL &&
+                    parts[opened].multiprocessors == parts[0].multiprocessors;
+    }
+    int size = are_alike ? parts[0].multiprocessors : 0;
+    while (opened > 0)
+        cuda_partition_deinit(&parts[--opened]);
+    return size;
 }
 
 cudaError_t cuda_partition_stream(const struct cuda_partition *partition, cudaStream_t *out,
