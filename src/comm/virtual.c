@@ -1,7 +1,7 @@
 /* Ranks on GPUs, several of them on one or one on each, joined by events alone: what a collective
  * does is put on the members' streams, which run it behind their threads. No stream waits for its
  * thread, no kernel for another, and no thread for a stream but where a first sum, or a larger one,
- * takes scratch memory.
+ * takes scratch memory, or a first one over slow links makes the rank's link.
  *
  * The threads meet as those of local.c do, so that each knows the others' calls. What there is the
  * order of the threads becomes an order of the streams by marks: before a thread goes to meet the
