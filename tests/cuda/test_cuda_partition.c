@@ -99,12 +99,15 @@ Test(cuda_partition, a_driver_without_green_contexts)
 /* What the driver counts, and gives, and that does not do what streams do. */
 Test(cuda_partition, parts_that_are_of_no_use)
 {
-    simt_green_set(SIMT_GREEN_WITHOUT_WAITS);
-    struct cuda_partition partition = partition_get(90, 132, 4, 1);
-    cr_expect_null(partition.context);
-    cr_expect_eq(partition.multiprocessors, 132);
-    cr_expect_eq(cuda_partition_expect(&(struct gpu_share){.sharer_count = 4}, 90), 0);
-    cr_expect_eq(simt_live_count(), 0);
+    static const enum simt_green kinds[] = {SIMT_GREEN_WITHOUT_RECORDS, SIMT_GREEN_WITHOUT_WAITS};
+    for (int i = 0; i < 2; i++) {
+        simt_green_set(kinds[i]);
+        struct cuda_partition partition = partition_get(90, 132, 4, 1);
+        cr_expect_null(partition.context, "%d", i);
+        cr_expect_eq(partition.multiprocessors, 132);
+        cr_expect_eq(cuda_partition_expect(&(struct gpu_share){.sharer_count = 4}, 90), 0);
+        cr_expect_eq(simt_live_count(), 0);
+    }
 }
 
 /* Whichever call fails once, for whichever of the sharers: there are as many parts, or none. */

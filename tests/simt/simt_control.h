@@ -80,8 +80,13 @@ void simt_multiprocessors_set(int count);
 int simt_multiprocessors(void);
 
 /* Whether the driver has green contexts, as at the start; or such as are of no use, as their
- * streams cannot wait for an event. */
-enum simt_green { SIMT_GREEN_NONE, SIMT_GREEN_SOUND, SIMT_GREEN_WITHOUT_WAITS };
+ * streams cannot record an event or wait for one. */
+enum simt_green {
+    SIMT_GREEN_NONE,
+    SIMT_GREEN_SOUND,
+    SIMT_GREEN_WITHOUT_RECORDS,
+    SIMT_GREEN_WITHOUT_WAITS
+};
 void simt_green_set(enum simt_green green);
 
 /* The n-th call of the driver for them, from here on, fails; 0: none. */

@@ -124,9 +124,9 @@ const entry entries[] = {
 
 } // namespace
 
-bool simt::parts_wait()
+bool simt::parts_are(simt_green kind)
 {
-    return green != SIMT_GREEN_WITHOUT_WAITS;
+    return green == kind;
 }
 
 void simt_green_set(enum simt_green kind)
@@ -176,9 +176,9 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **out, unsig
 
 #else
 
-bool simt::parts_wait()
+bool simt::parts_are(simt_green)
 {
-    return true;
+    return false;
 }
 void simt_green_set(enum simt_green)
 {

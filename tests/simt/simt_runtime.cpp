@@ -596,6 +596,8 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
     GUARDED_ON(stream)
     if (event->device != stream->device)
         return answer(cudaErrorInvalidResourceHandle);
+    if (stream->part != nullptr && simt::parts_are(SIMT_GREEN_WITHOUT_RECORDS))
+        return answer(cudaErrorNotSupported);
     if (stream->capture == nullptr && flags == cudaEventRecordDefault) {
         enqueue(stream, record_make(event));
         return cudaSuccess;
@@ -623,7 +625,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         stream->capture->is_invalid = true;
         return answer(cudaErrorStreamCaptureIsolation);
     }
-    if (stream->part != nullptr && !simt::parts_wait())
+    if (stream->part != nullptr && simt::parts_are(SIMT_GREEN_WITHOUT_WAITS))
         return answer(cudaErrorNotSupported);
     enqueue(stream, {nullptr, event, event->recorded, false});
     return cudaSuccess;
