@@ -15,6 +15,7 @@
 static char root[] = "/tmp/phasor-numa-XXXXXX";
 static int get_fails, set_fails, bind_fails;
 static atomic_int set_count;
+static int refused_mode = -1;
 static struct numa_fake_bound bound;
 static _Thread_local int mode_now;
 static _Thread_local struct numa_nodes nodes_now;
@@ -40,6 +41,8 @@ static long set(int mode, const unsigned long *nodes, unsigned long node_max)
     if (set_fails != 0)
         return fail(set_fails);
     cr_assert_eq(node_max, NUMA_NODES_MAX + 1);
+    if (mode == refused_mode)
+        return fail(EINVAL);
     set_count++;
     mode_now = mode;
     memcpy(nodes_now.bits, nodes, sizeof nodes_now.bits);
@@ -132,6 +135,11 @@ void numa_fake_fail(int get_errno, int set_errno, int bind_errno)
     get_fails = get_errno;
     set_fails = set_errno;
     bind_fails = bind_errno;
+}
+
+void numa_fake_refuse(int mode)
+{
+    refused_mode = mode;
 }
 
 int numa_fake_mode(void)

@@ -17,6 +17,9 @@ void numa_fake_device_in(const char *folders, const char *bus_id, const char *nu
 /* With what each call fails, an errno; 0: they do not. */
 void numa_fake_fail(int get_errno, int set_errno, int bind_errno);
 
+/* No thread gets this mode any more; -1: none is refused. */
+void numa_fake_refuse(int mode);
+
 /* The thread's policy now (0 at the start), and its nodes, the lowest 64. */
 int numa_fake_mode(void);
 unsigned long numa_fake_nodes(void);

@@ -91,12 +91,19 @@ struct cuda_sum {
 };
 cudaError_t cuda_sum(const struct cuda_launch *launch, const struct cuda_sum *op);
 
+/* By a clock of the GPU, in nanoseconds. */
+struct cuda_pace {
+    uint64_t until; /* when the link has done what it was taken for */
+    uint64_t left;  /* until then, when it was taken */
+};
+
 /* The first takes `link` for so many nanoseconds, from now or from when it is free (0 in it: it
- * is), and writes when that ends to `until`; the second holds its stream until then, and so much
- * longer. Both are the device's; any of its streams may take the link. */
-cudaError_t cuda_pace_begin(const struct cuda_launch *launch, uint64_t *until, uint64_t *link,
+ * is), and writes when that ends; the second holds its stream until then, and so much longer. Both
+ * are the device's; any of its streams may take the link. A clock that is set back holds nobody for
+ * longer than that. */
+cudaError_t cuda_pace_begin(const struct cuda_launch *launch, struct cuda_pace *out, uint64_t *link,
                             uint64_t nanoseconds);
-cudaError_t cuda_pace_end(const struct cuda_launch *launch, const uint64_t *until,
+cudaError_t cuda_pace_end(const struct cuda_launch *launch, const struct cuda_pace *pace,
                           uint64_t nanoseconds);
 
 /* op_copy is the driver's: cudaMemcpyAsync and, of several rows, cudaMemcpy2DAsync. */

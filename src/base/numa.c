@@ -113,8 +113,9 @@ void numa_prefer(struct numa_policy *before, int node)
 
 void numa_restore(const struct numa_policy *before)
 {
-    if (before->is_changed)
-        (void)numa->set_policy(before->mode, before->nodes.bits, NODE_MAX);
+    static const struct numa_nodes none;
+    if (before->is_changed && numa->set_policy(before->mode, before->nodes.bits, NODE_MAX) != 0)
+        (void)numa->set_policy(MPOL_DEFAULT, none.bits, NODE_MAX);
 }
 
 void numa_interleave(void *memory, size_t bytes, const struct numa_nodes *nodes)

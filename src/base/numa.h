@@ -29,7 +29,8 @@ enum pci_distance {
 enum pci_distance numa_pci_distance(const char *bus_id, const char *other);
 
 /* What the thread's memory is for until it is restored: on `node`, while that has any. With -1
- * nothing changes. */
+ * nothing changes. A policy that the system does not take any more (its nodes are not the process's
+ * by then) is the default's instead: the thread's memory does not stay on `node`. */
 struct numa_policy {
     bool is_changed;
     int mode;

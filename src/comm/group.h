@@ -9,7 +9,7 @@
 #include "comm/links.h"
 
 /* Events of a member, in turn: virtual.c. */
-#define COMM_MARKS 2
+#define COMM_MARKS 3
 
 /* One end. The host thread of its rank writes `posted`, the stream's thread the others. */
 struct comm {

@@ -1,16 +1,17 @@
 /* Ranks on GPUs, several of them on one or one on each, joined by events alone: what a collective
  * does is put on the members' streams, which run it behind their threads. No stream waits for its
  * thread, no kernel for another, and no thread for a stream but where a first sum, or a larger one,
- * takes scratch memory.
+ * takes scratch memory, or a first one over slow links makes the rank's link.
  *
  * The threads meet as those of local.c do, so that each knows the others' calls. What there is the
  * order of the threads becomes an order of the streams by marks: before a thread goes to meet the
  * others it records an event behind what it has put on its stream, and when it has met them it lets
  * its stream wait for theirs. So what a stream does behind a meeting runs behind all that any
  * member put on before it. All waits are for what has been recorded: streams never wait for a
- * thread, nor for each other in a ring. Two events take turns: a mark is recorded anew two meetings
- * later, when all have met that wait for it. With one a thread that is late would let its stream
- * wait for what the others have put on theirs meanwhile, and copies would run one after another.
+ * thread, nor for each other in a ring. Three events take turns: a mark is recorded anew three
+ * marks later, when all have met that wait for it, as no two meetings have more than two marks
+ * between them. With fewer a thread that is late would let its stream wait for what the others have
+ * put on theirs meanwhile, and copies would run one after another.
  *
  * Links that are to be slow (struct comm_links) are a clock on each member's stream, which holds it
  * back until the bytes would have come: what copies and sums take is within that time, or longer
@@ -112,7 +113,8 @@ static enum status pace_begin(const struct collective *call, struct error *err)
     return peers_of(call)->pace_begin(call->stream, call->comm->link_seconds, err);
 }
 
-/* Where it fails it meets the others nevertheless, in moves_run. */
+/* Where it fails it meets the others nevertheless, in moves_run. The last mark is behind all that
+ * holds the stream, as those that wait for it at the parting are to wait for the busiest link. */
 static enum status move_paced(const struct collective *call, struct error *err)
 {
     struct error later;
@@ -121,9 +123,11 @@ static enum status move_paced(const struct collective *call, struct error *err)
         return moves_run(call, err);
     enum status begun = pace_begin(call, err);
     enum status moved = moves_run(call, begun == STATUS_OK ? err : &later);
-    if (begun != STATUS_OK || moved != STATUS_OK)
-        return begun != STATUS_OK ? begun : moved;
-    return peers_of(call)->pace_end(call->stream, group->delay_seconds, err);
+    enum status status = begun != STATUS_OK ? begun : moved;
+    if (status == STATUS_OK)
+        status = peers_of(call)->pace_end(call->stream, group->delay_seconds, err);
+    enum status marked = mark(call, status == STATUS_OK ? err : &later);
+    return status == STATUS_OK ? marked : status;
 }
 
 static enum status move(const struct collective *call, struct error *err)

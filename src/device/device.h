@@ -231,13 +231,13 @@ struct gpu_description {
     uint64_t memory_bytes;     /* that it has, used or not */
     uint64_t memory_left;      /* what a rank of this share would have from memory_get now */
     int multiprocessors;       /* that it has */
-    int part;                  /* device_cuda_part of a rank of this share, unless opening one
-                                * finds that it cannot be had */
+    int part;                  /* device_cuda_part of each rank of this share: what they are given
+                                * when it is tried, all at once */
     int driver, runtime;       /* CUDA's versions as it counts them, 13000 for 13.0: the newest that
                                 * the driver knows, and that of this build */
 };
 
-/* What a GPU is that is not opened; of `share`, ordinal and sharer_count. Fails as
+/* What a GPU is that is not opened; of `share`, ordinal, sharer_count and is_whole. Fails as
  * device_cuda_create does. */
 enum status device_cuda_describe(struct gpu_description *out, const struct gpu_share *share,
                                  struct error *err) MUST_CHECK;

@@ -166,6 +166,7 @@ static enum status open_model(struct phasor_model *model, const struct phasor_mo
     if (chooses)
         TRY(plan_ask(&model->plan, params->batch == NULL ? NULL : &batch, params, err));
     TRY(engine_open(&model->engine, &engine, err));
+    auto_plan_check_box(&model->plan, engine_box(model->engine), &model->log);
     plan_forget(&model->plan);
     plan_layouts_format(model->plan_text, engine_layouts(model->engine));
     return STATUS_OK;

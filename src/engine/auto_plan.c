@@ -472,6 +472,8 @@ static enum status plan_by_profile(struct auto_plan *plan, struct engine_choice 
         return STATUS_OK;
     }
     enum status status = plan_with(plan, out, &file.profile, routing, basis, err);
+    plan->is_measured = status == STATUS_OK && out->is_made;
+    plan->identity = file.identity;
     profile_file_deinit(&file);
     return status;
 }
@@ -498,6 +500,21 @@ enum status auto_plan_choose(void *context, struct engine_choice *out,
         return plan_by_profile(plan, out, &routing, basis, err);
     tell_no_experts(plan, basis);
     return STATUS_OK;
+}
+
+void auto_plan_check_box(const struct auto_plan *plan, const struct box *box,
+                         const struct log_sink *log)
+{
+    char gpus[PROFILE_GPUS_BYTES];
+    struct error untold; /* a GPU that says nothing more of itself: whoever computes on it hears */
+    if (!plan->is_measured ||
+        profile_identity_opened(gpus, &plan->identity, box, &untold) != STATUS_OK ||
+        strcmp(gpus, plan->identity.gpus) == 0)
+        return;
+    log_write(log, LOG_WARNING,
+              "the plan is chosen by times of ranks on %s, but they are on %s: it stands, and "
+              "another may be faster",
+              plan->identity.gpus, gpus);
 }
 
 /* ---- Life ------------------------------------------------------------------------------------ */

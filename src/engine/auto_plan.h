@@ -9,6 +9,7 @@
 
 #include "engine/batch_order.h"
 #include "engine/engine.h"
+#include "engine/profile_file.h"
 #include "model/fingerprint.h"
 #include "phasor.h"
 #include "planner/planner.h"
@@ -25,6 +26,8 @@ struct auto_plan {
     const struct phasor_batch_params *batch; /* complete; NULL: there is none, but */
     struct plan_load load;                   /* such; of no sequences: nothing is known of it */
     /* Found: */
+    bool is_measured; /* a plan was chosen by the times of these: */
+    struct profile_identity identity;
     bool has_forecast; /* a plan was chosen for `input` */
     struct plan_forecast forecast;
     struct fingerprint input;
@@ -49,6 +52,11 @@ void auto_plan_deinit(struct auto_plan *plan);
  * that was asked for; where none can, a warning has what would fit. */
 enum status auto_plan_choose(void *context, struct engine_choice *out,
                              const struct engine_basis *basis, struct error *err) MUST_CHECK;
+
+/* Warns where the ranks that were opened have other parts of their GPUs than those by whose times
+ * the plan was chosen. It stands: the weights are loaded by it. */
+void auto_plan_check_box(const struct auto_plan *plan, const struct box *box,
+                         const struct log_sink *log);
 
 /* Whether the run's order was found for this input. */
 bool auto_plan_has_order(const struct auto_plan *plan, const struct fingerprint *input);

@@ -307,6 +307,21 @@ static uint64_t memory_of(const struct calibration *now)
     return each * ranks < most ? each * ranks : most;
 }
 
+/* It is of what the ranks have, whatever they were to have. */
+static enum status identity_settle(struct calibration *now, struct error *err)
+{
+    char gpus[PROFILE_GPUS_BYTES];
+    struct profile_identity *identity = &now->store.identity;
+    TRY(profile_identity_opened(gpus, identity, now->box, err));
+    if (strcmp(gpus, identity->gpus) != 0)
+        log_write(&now->params.log, LOG_WARNING,
+                  "the ranks were to be on %s, but they are on %s: what is measured is of these, "
+                  "and runs that have the others do not take it for their own",
+                  identity->gpus, gpus);
+    memcpy(identity->gpus, gpus, sizeof gpus);
+    return STATUS_OK;
+}
+
 static enum status box_get(struct calibration *now, struct error *err)
 {
     const struct engine_devices *devices = &now->params.devices;
@@ -317,7 +332,7 @@ static enum status box_get(struct calibration *now, struct error *err)
                              .log = now->params.log};
     TRY(profile_identity_of(&now->store.identity, devices, box.thread_count, err));
     TRY(box_open(&now->box, &box, err));
-    return profile_identity_check(&now->store.identity, now->box, err);
+    return identity_settle(now, err);
 }
 
 /* While something slows the machine down: what was measured is kept, and who stops it is heard. */

@@ -109,10 +109,14 @@ enum status profile_identity_of(struct profile_identity *out, const struct engin
  * (engine/engine_room.h). So a plan does not depend on what else runs. */
 void profile_host_take(struct profile *profile, uint64_t budget);
 
-/* Whether the ranks of a box that was opened are what profile_identity_of has said of these devices
- * before: a GPU that can be cut may turn out not to give its parts. STATUS_UNSUPPORTED. */
-enum status profile_identity_check(const struct profile_identity *identity, const struct box *box,
-                                   struct error *err) MUST_CHECK;
+/* What profile_identity.gpus is of the ranks of a box that was opened on these devices. Usually it
+ * is as profile_identity_of has said before, which has tried it: a GPU that gives no parts has none
+ * in either. But what was given then may not be given now. So a profile is of what it was measured
+ * on, whatever was expected; a run is planned by what is expected, and tells where its ranks have
+ * something else. Empty for the CPU's. */
+enum status profile_identity_opened(char gpus[PROFILE_GPUS_BYTES],
+                                    const struct profile_identity *identity, const struct box *box,
+                                    struct error *err) MUST_CHECK;
 
 /* Ranks for each that computes: threads over cores, or ranks over GPUs. */
 double profile_identity_sharing(const struct profile_identity *identity);

@@ -136,7 +136,8 @@ static enum status gpus_find(struct profile_identity *out, const struct engine_d
     for (int r = 0; r < devices->rank_count; r++) {
         struct gpu_description gpu;
         struct gpu_share share = {.ordinal = devices->gpus[r],
-                                  .sharer_count = engine_devices_sharers(devices, r)};
+                                  .sharer_count = engine_devices_sharers(devices, r),
+                                  .is_whole = box != NULL};
         if (!is_first_on_its_gpu(devices, r))
             continue;
         TRY(device_cuda_describe(&gpu, &share, err));
@@ -160,19 +161,15 @@ enum status profile_identity_of(struct profile_identity *out, const struct engin
     return devices->cuda ? gpus_find(out, devices, NULL, err) : cpu_kernels(out->kernels, err);
 }
 
-enum status profile_identity_check(const struct profile_identity *identity, const struct box *box,
-                                   struct error *err)
+enum status profile_identity_opened(char gpus[PROFILE_GPUS_BYTES],
+                                    const struct profile_identity *identity, const struct box *box,
+                                    struct error *err)
 {
     struct profile_identity opened = {.gpus = ""};
-    if (!identity->devices.cuda)
-        return STATUS_OK;
-    TRY(gpus_find(&opened, &identity->devices, box, err));
-    if (strcmp(opened.gpus, identity->gpus) == 0)
-        return STATUS_OK;
-    return error_set(err, STATUS_UNSUPPORTED,
-                     "the ranks were to be on %s, but they are on %s: runs would not take what is "
-                     "measured so for their own; give each rank a GPU of its own",
-                     identity->gpus, opened.gpus);
+    if (identity->devices.cuda)
+        TRY(gpus_find(&opened, &identity->devices, box, err));
+    memcpy(gpus, opened.gpus, sizeof opened.gpus);
+    return STATUS_OK;
 }
 
 /* ---- Where it lies --------------------------------------------------------------------------- */

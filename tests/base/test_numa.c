@@ -80,6 +80,17 @@ Test(numa, a_node_is_preferred_for_a_while)
     }
 }
 
+/* As where the nodes of a policy were taken from the process meanwhile. */
+Test(numa, a_policy_that_cannot_be_restored_is_the_default)
+{
+    struct numa_policy before;
+    numa_fake_policy_set(MPOL_BIND, 4);
+    numa_prefer(&before, 3);
+    numa_fake_refuse(MPOL_BIND);
+    numa_restore(&before);
+    cr_expect(numa_fake_mode() == MPOL_DEFAULT && numa_fake_nodes() == 0);
+}
+
 static void expect_no_policy(int node)
 {
     struct numa_policy before;

@@ -21,6 +21,11 @@ int gpu_capability_use(int capability);
 /* The order of a kernel's threads, and by which seed streams come to run. */
 void gpu_order_use(enum gpu_order order, uint64_t stream_seed);
 
+/* By the GPUs' clock. From the first on that of emulated ones stands but while a kernel waits for
+ * it, so that how busy the host is makes no difference. */
+void gpu_clock_use(void);
+double gpu_seconds(void);
+
 /* Fails the test unless at least so many kernels have run since the start of the process. */
 void gpu_check_kernels(uint64_t least);
 void gpu_check_no_kernels(void);

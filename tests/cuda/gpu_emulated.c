@@ -31,6 +31,16 @@ void gpu_order_use(enum gpu_order order, uint64_t stream_seed)
     simt_stream_seed_set(stream_seed);
 }
 
+void gpu_clock_use(void)
+{
+    simt_clock_by_naps();
+}
+
+double gpu_seconds(void)
+{
+    return (double)simt_clock_nanoseconds() * 1e-9;
+}
+
 void gpu_check_kernels(uint64_t least)
 {
     cr_assert_geq(simt_kernel_count(), least);

@@ -96,6 +96,42 @@ Test(cuda_partition, a_driver_without_green_contexts)
     cuda_partition_deinit(&partition);
 }
 
+/* What the driver counts, and gives, and that does not do what streams do. */
+Test(cuda_partition, parts_that_are_of_no_use)
+{
+    static const enum simt_green kinds[] = {SIMT_GREEN_WITHOUT_RECORDS, SIMT_GREEN_WITHOUT_WAITS};
+    for (int i = 0; i < 2; i++) {
+        simt_green_set(kinds[i]);
+        struct cuda_partition partition = partition_get(90, 132, 4, 1);
+        cr_expect_null(partition.context, "%d", i);
+        cr_expect_eq(partition.multiprocessors, 132);
+        cr_expect_eq(cuda_partition_expect(&(struct gpu_share){.sharer_count = 4}, 90), 0);
+        cr_expect_eq(simt_live_count(), 0);
+    }
+}
+
+/* Whichever call fails once, for whichever of the sharers: there are as many parts, or none. */
+Test(cuda_partition, parts_are_expected_that_all_can_have)
+{
+    const struct gpu_share share = {.sharer_count = 4};
+    int none = 0;
+    bool is_ahead = false;
+    simt_multiprocessors_set(132);
+    cr_assert_eq(cudaSetDevice(0), cudaSuccess);
+    for (int n = 1; !is_ahead; n++) {
+        simt_green_fail_at((uint64_t)n);
+        int part = cuda_partition_expect(&share, 90);
+        is_ahead = simt_green_fail_is_ahead();
+        simt_green_fail_at(0);
+        cr_expect(part == 32 || part == 0, "at %d: %d", n, part);
+        cr_expect(!is_ahead || part == 32);
+        none += part == 0;
+        cr_expect_eq(simt_live_count(), 0, "at %d", n);
+        cr_expect_eq(cudaGetLastError(), cudaSuccess, "at %d", n);
+    }
+    cr_expect_geq(none, 4 * 5, "%d", none);
+}
+
 /* Its entry points are looked up once: streams come and go with what was found then. */
 Test(cuda_partition, a_driver_is_asked_once)
 {

@@ -119,6 +119,65 @@ Test(cuda_peers, streams_take_a_link_in_turn)
         overlap_run(seed);
 }
 
+static enum status begin_put(void *argument, struct error *err)
+{
+    const struct pace *pace = argument;
+    return pace->peers->pace_begin(pace->stream, pace->seconds, err);
+}
+
+static enum status end_put(void *argument, struct error *err)
+{
+    const struct pace *pace = argument;
+    return pace->peers->pace_end(pace->stream, pace->delay_seconds, err);
+}
+
+static void put_and_wait(struct device *device, const struct pace *pace,
+                         enum status (*put)(void *argument, struct error *err))
+{
+    struct error err;
+    pace->peers->call(device->stream, put, pace, sizeof *pace);
+    cr_assert_eq(device->ops->synchronize(device->stream, &err), STATUS_OK, "%s", err.message);
+}
+
+/* How long the clock has gone on for. */
+static double end_seconds(struct device *device, const struct pace *pace)
+{
+    uint64_t before = simt_clock_nanoseconds();
+    put_and_wait(device, pace, end_put);
+    return (double)(simt_clock_nanoseconds() - before) * 1e-9;
+}
+
+/* By 100 seconds, before a collective and within one: as long as it had left, and its delay. */
+Test(cuda_peers, a_clock_that_is_set_back_holds_nobody)
+{
+    struct device *device = gpu_open(0);
+    const struct pace pace = {device->stream, device->ops->peers, 0.02, 0.01};
+    simt_clock_by_naps();
+    put_and_wait(device, &pace, begin_put);
+    simt_clock_move(-100 * (int64_t)1000000000);
+    double within = end_seconds(device, &pace);
+    cr_expect_float_eq(within, 0.03, 1e-5, "%g", within);
+    put_and_wait(device, &pace, begin_put);
+    double behind = end_seconds(device, &pace);
+    cr_expect_float_eq(behind, 0.03, 1e-5, "%g", behind);
+    device_destroy(device);
+}
+
+/* What others have taken is not taken for a clock that was set back. */
+Test(cuda_peers, a_link_may_be_taken_for_seconds)
+{
+    struct device *device = gpu_open(0);
+    const struct pace first = {device->stream, device->ops->peers, 4.5, 0},
+                      second = {device->stream, device->ops->peers, 1, 0};
+    simt_clock_by_naps();
+    put_and_wait(device, &first, begin_put);
+    put_and_wait(device, &first, begin_put);
+    put_and_wait(device, &second, begin_put);
+    double seconds = end_seconds(device, &second);
+    cr_expect_float_eq(seconds, 10, 1e-5, "%g", seconds);
+    device_destroy(device);
+}
+
 /* What a link that could not be made leaves is nothing, and no link. */
 Test(cuda_peers, each_call_for_a_link_may_fail)
 {

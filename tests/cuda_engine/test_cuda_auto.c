@@ -175,6 +175,40 @@ Test(cuda_auto, a_profile_of_others_is_foreign)
     check_told("cuda:0-1", path, true, "calibrate --devices cuda:0-1 -o ");
 }
 
+/* Parts that are given when a run is planned and not when its ranks are opened, whichever call of
+ * the driver fails. A rank whose own stream is not made is a failure. */
+Test(cuda_auto, ranks_that_have_other_parts_than_the_profile)
+{
+#if CUDART_VERSION >= 12050
+    const char *path = example_of("cuda:0x2");
+    struct phasor_batch_params batch = wave_batch(wave_rows);
+    int warned = 0;
+    bool is_ahead = false;
+    for (int n = 1; !is_ahead; n++) {
+        struct told told;
+        struct phasor_model *model;
+        struct phasor_error err;
+        struct phasor_model_params params = params_of(&told, "cuda:0x2", path);
+        params.batch = &batch;
+        simt_green_fail_at((uint64_t)n);
+        bool is_open = phasor_model_open(&model, &params, &err) == PHASOR_OK;
+        is_ahead = simt_green_fail_is_ahead();
+        simt_green_fail_at(0);
+        cr_assert(is_open || strstr(err.message, "cuda_partition_stream on cuda:0") != NULL, "%s",
+                  err.message);
+        if (!is_open)
+            continue;
+        phasor_model_close(model);
+        bool is_foreign = strstr(told.warning, "foreign") != NULL;
+        bool has_others = strstr(told.warning, "but they are on emulated GPU (sm_75)") != NULL;
+        cr_expect(has_others || is_foreign || told.warnings == 0, "at %d: %s", n, told.warning);
+        cr_expect(!is_ahead || told.warnings == 0, "%s", told.warning);
+        warned += has_others;
+    }
+    cr_expect_geq(warned, 2 * 5, "%d", warned);
+#endif
+}
+
 Test(cuda_auto, a_profile_in_the_cache_is_found)
 {
     struct profile_identity here;

@@ -232,33 +232,84 @@ Test(cuda_calibrate, each_call_of_cuda_may_fail)
     }
 }
 
-/* Parts that the driver counts and does not give, or gives and did not count, whichever call of it
- * fails: nothing is measured. */
+/* Of warnings that the ranks have other parts than they were to have. */
+struct warned {
+    int count;
+    char last[1024];
+};
+
+static void on_log(void *context, enum log_level level, const char *message)
+{
+    struct warned *warned = context;
+    if (level != LOG_WARNING || strstr(message, "the ranks were to be on emulated GPU") == NULL)
+        return;
+    warned->count++;
+    snprintf(warned->last, sizeof warned->last, "%s", message);
+}
+
+#if CUDART_VERSION >= 12050
+static void expect_told(const struct warned *warned, const struct calibrate_report *report)
+{
+    char sentence[PROFILE_GPUS_BYTES + 32];
+    snprintf(sentence, sizeof sentence, "but they are on %s: ", report->identity.gpus);
+    cr_expect_not_null(strstr(warned->last, sentence), "%s, but %s", report->identity.gpus,
+                       warned->last);
+}
+#endif
+
+/* Parts that are given when they are expected and not when ranks are opened, or the other way,
+ * whichever call of the driver fails: what is measured says what it was measured on. A rank whose
+ * own stream is not made is a failure. */
 Test(cuda_calibrate, parts_that_are_not_what_was_said)
 {
 #if CUDART_VERSION >= 12050
     const char *path = tools_path(tools_folder(), "box.json");
     struct calibrate_params params = cuda_profile_params(path, "cuda:0x2", &least_plan);
-    int refused = 0;
+    struct warned warned = {0};
+    int whole = 0;
     bool is_ahead = false;
+    params.log = (struct log_sink){.write = on_log, .context = &warned};
     for (int n = 1; !is_ahead; n++) {
         struct calibrate_report report;
         struct error err = {.message = ""};
+        int before = warned.count;
         simt_green_fail_at((uint64_t)n);
         enum status status = calibrate_run(&report, &params, &err);
         is_ahead = simt_green_fail_is_ahead();
         simt_green_fail_at(0);
-        bool is_refused = strstr(err.message, "the ranks were to be on emulated GPU") != NULL;
+        bool has_stream = strstr(err.message, "cuda_partition_stream on cuda:0") == NULL;
+        cr_expect_eq(status == STATUS_OK, has_stream, "at %d: %s", n, err.message);
         cr_expect_eq(exists(path), status == STATUS_OK, "at %d", n);
-        cr_expect(!is_ahead || status == STATUS_OK, "%s", err.message);
-        if (status == STATUS_OK)
-            cr_expect_not_null(strstr(report.identity.gpus, PART_OF_2), "at %d", n);
-        refused += is_refused;
+        bool is_whole = status == STATUS_OK && strstr(report.identity.gpus, PART_OF_2) == NULL;
+        cr_expect(!is_ahead || !is_whole, "%s", report.identity.gpus);
+        whole += is_whole;
+        if (status == STATUS_OK && warned.count > before)
+            expect_told(&warned, &report);
         (void)remove(path);
         gpu_check_nothing_left();
     }
-    cr_expect_geq(refused, 3 + 2 * 5, "%d", refused);
+    cr_expect_geq(whole, 2 * 5, "%d", whole);
+    cr_expect_geq(warned.count, whole, "%d and %d", warned.count, whole);
 #endif
+}
+
+/* Of a driver whose parts are of no use a profile is of whole GPUs, and runs find it their own. */
+Test(cuda_calibrate, parts_that_nobody_is_given)
+{
+    const char *path = tools_path(tools_folder(), "box.json");
+    struct calibrate_params params = cuda_profile_params(path, "cuda:0x2", &least_plan);
+    struct calibrate_report report;
+    struct profile_identity here;
+    struct error err;
+    struct warned warned = {0};
+    params.log = (struct log_sink){.write = on_log, .context = &warned};
+    simt_green_set(SIMT_GREEN_WITHOUT_WAITS);
+    cr_assert_eq(calibrate_run(&report, &params, &err), STATUS_OK, "%s", err.message);
+    cr_expect_eq(warned.count, 0);
+    cr_assert_eq(profile_identity_of(&here, &params.devices, 0, &err), STATUS_OK);
+    cr_expect_eq(profile_identity_fit(&report.identity, &here, &err), PROFILE_FITS, "%s",
+                 err.message);
+    cr_expect_str_eq(report.identity.gpus, "emulated GPU (sm_75)");
 }
 
 /* A GPU that breaks in the midst of a kernel says so, on whichever rank it is waited for. */

@@ -46,8 +46,11 @@ bool change_fails(const struct change_fault *fault, const struct cold *cold)
         cr_assert_not_null(strstr(err.message, "rank "), "%s: %s", label, err.message);
         cr_assert_not_null(strstr(err.message, "on cuda:"), "%s: %s", label, err.message);
     }
-    if (!fault->is_kernel && (!fault->may_end_devices || devices_are_sound(&rig)))
+    bool looks = !fault->is_kernel && (!fault->may_end_devices || devices_are_sound(&rig));
+    if (looks)
         rig_check(&rig, cold, PHASE_DECODE, label);
+    if (looks && came && fault->looked != NULL)
+        ++*fault->looked;
     rig_close(&rig);
     simt_fail_kernel_at(0, cudaSuccess);
     cr_assert_eq(simt_live_count(), live, "%s", label);

@@ -12,6 +12,7 @@ struct change_fault {
     bool may_end_devices; /* so that no stream of theirs reads any more, as where NCCL was aborted:
                            * then layers are not looked at */
     uint64_t n;
+    int *looked; /* counts faults behind which layers were looked at; NULL */
 };
 
 /* Goes to decode, and returns whether the fault came. Then the run has ended on all ranks with a

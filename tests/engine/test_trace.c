@@ -140,6 +140,24 @@ static void expect_nested(const json_t *root, int64_t lane)
     free(placed);
 }
 
+static bool lane_has_span(const json_t *root, int64_t lane)
+{
+    const json_t *events = json_object_get(root, "traceEvents");
+    for (size_t i = 0; i < json_array_size(events); i++) {
+        const json_t *event = json_array_get(events, i);
+        if (strcmp(text_in(event, "ph"), "X") == 0 && int_in(event, "tid") == lane)
+            return true;
+    }
+    return false;
+}
+
+/* A rank whose device was made anew has lanes that nothing runs on: none of them is in the file. */
+static void expect_no_empty_lane(const json_t *root, int64_t lanes)
+{
+    for (int64_t lane = 1; lane <= lanes; lane++)
+        cr_expect(lane_has_span(root, lane), "lane %lld has no span", (long long)lane);
+}
+
 /* Each lane has a name, and each rank. */
 static int64_t expect_names(const json_t *root)
 {
@@ -221,6 +239,7 @@ Test(trace_file, tells_what_ran_on_each_rank)
         json_t *root = trace_of(cases[c].plan, cases[c].transition, &result);
         cr_expect_str_eq(text_in(json_object_get(root, "otherData"), "plan"), cases[c].plan);
         int64_t lanes = expect_names(root);
+        expect_no_empty_lane(root, lanes);
         cr_expect_geq(lanes, 1 + RANKS);
         for (int64_t lane = 1; lane <= lanes; lane++)
             expect_nested(root, lane);

@@ -179,6 +179,13 @@ template <class T> inline T atomicAnd(T *at, simt::same<T> value)
     return std::exchange(*at, (T)(*at & value));
 }
 
+/* ---- Time ------------------------------------------------------------------------------------ */
+
+inline void __nanosleep(unsigned nanoseconds)
+{
+    simt::nap(nanoseconds);
+}
+
 /* ---- Loads, bits, arithmetic ----------------------------------------------------------------- */
 
 template <class T> inline T __ldg(const T *at)

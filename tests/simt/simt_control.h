@@ -79,8 +79,14 @@ bool simt_capability_set(int capability);
 void simt_multiprocessors_set(int count);
 int simt_multiprocessors(void);
 
-/* Whether the driver has green contexts, as at the start. */
-enum simt_green { SIMT_GREEN_NONE, SIMT_GREEN_SOUND };
+/* Whether the driver has green contexts, as at the start; or such as are of no use, as their
+ * streams cannot record an event or wait for one. */
+enum simt_green {
+    SIMT_GREEN_NONE,
+    SIMT_GREEN_SOUND,
+    SIMT_GREEN_WITHOUT_RECORDS,
+    SIMT_GREEN_WITHOUT_WAITS
+};
 void simt_green_set(enum simt_green green);
 
 /* The n-th call of the driver for them, from here on, fails; 0: none. */
@@ -121,6 +127,13 @@ void simt_peer_access_set(bool can);
  * wrong byte, or nothing, until this is said again. Sound at the start. */
 enum simt_peer_copies { SIMT_PEER_SOUND, SIMT_PEER_WRONG, SIMT_PEER_HANGING };
 void simt_peer_copies_set(enum simt_peer_copies copies);
+
+/* The clock of the GPUs (%globaltimer), which is the host's at the start. From the first on it
+ * stands but while a kernel naps, and for so long as that asks for: what a kernel waits for is then
+ * a matter of order alone. The second sets it forward, or back. */
+void simt_clock_by_naps(void);
+void simt_clock_move(int64_t nanoseconds);
+uint64_t simt_clock_nanoseconds(void);
 
 /* Graphs that were made ready to run, and launches of them, since the start of the process. */
 uint64_t simt_graph_instances(void);

@@ -53,6 +53,10 @@ void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
 void launch_grid(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes,
                  cudaStream_t stream, std::function<void()> thread);
 
+/* The clock that all GPUs share, for kernels; a nap may take no time of the host's. */
+uint64_t nanoseconds();
+void nap(uint64_t nanoseconds);
+
 /* The next of a sequence of random numbers; the state is never 0. */
 inline uint64_t random_next(uint64_t &state)
 {

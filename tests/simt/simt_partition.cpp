@@ -124,6 +124,11 @@ const entry entries[] = {
 
 } // namespace
 
+bool simt::parts_are(simt_green kind)
+{
+    return green == kind;
+}
+
 void simt_green_set(enum simt_green kind)
 {
     green = kind;
@@ -171,6 +176,10 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **out, unsig
 
 #else
 
+bool simt::parts_are(simt_green)
+{
+    return false;
+}
 void simt_green_set(enum simt_green)
 {
 }

@@ -72,6 +72,8 @@ bool peers_reach = true;
 simt_peer_copies peer_copies = SIMT_PEER_SOUND;
 std::set<std::pair<int, int>> peers_reached; /* the second by the first */
 uint64_t fail_in, fail_kernel_in;            /* calls, kernels until then; 0: never */
+bool clock_stands;
+uint64_t clock_moved; /* what it is ahead of the host's, or where it stands: modulo 2^64 */
 cudaError_t failure, kernel_failure, broken;
 thread_local cudaError_t last_error;
 thread_local int current_device;
@@ -594,6 +596,8 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
     GUARDED_ON(stream)
     if (event->device != stream->device)
         return answer(cudaErrorInvalidResourceHandle);
+    if (stream->part != nullptr && simt::parts_are(SIMT_GREEN_WITHOUT_RECORDS))
+        return answer(cudaErrorNotSupported);
     if (stream->capture == nullptr && flags == cudaEventRecordDefault) {
         enqueue(stream, record_make(event));
         return cudaSuccess;
@@ -621,6 +625,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         stream->capture->is_invalid = true;
         return answer(cudaErrorStreamCaptureIsolation);
     }
+    if (stream->part != nullptr && simt::parts_are(SIMT_GREEN_WITHOUT_WAITS))
+        return answer(cudaErrorNotSupported);
     enqueue(stream, {nullptr, event, event->recorded, false});
     return cudaSuccess;
 }
@@ -668,6 +674,44 @@ const char *cudaGetErrorString(cudaError_t error)
            : error == cudaErrorNoDevice       ? "no CUDA-capable device is detected"
            : error == cudaErrorIllegalAddress ? "an illegal memory access was encountered"
                                               : "emulated";
+}
+
+/* ---- Time ------------------------------------------------------------------------------------ */
+
+static uint64_t host_nanoseconds()
+{
+    auto since = std::chrono::steady_clock::now().time_since_epoch();
+    return (uint64_t)std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
+}
+
+uint64_t simt::nanoseconds()
+{
+    return clock_moved + (clock_stands ? 0 : host_nanoseconds());
+}
+
+void simt::nap(uint64_t nanoseconds)
+{
+    if (clock_stands)
+        clock_moved += nanoseconds;
+}
+
+void simt_clock_by_naps(void)
+{
+    locked guard;
+    clock_moved = simt::nanoseconds();
+    clock_stands = true;
+}
+
+void simt_clock_move(int64_t nanoseconds)
+{
+    locked guard;
+    clock_moved += (uint64_t)nanoseconds;
+}
+
+uint64_t simt_clock_nanoseconds(void)
+{
+    locked guard;
+    return simt::nanoseconds();
 }
 
 /* ---- For tests ------------------------------------------------------------------------------- */

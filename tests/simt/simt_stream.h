@@ -3,6 +3,7 @@
 #ifndef PHASOR_TESTS_SIMT_SIMT_STREAM_H
 #define PHASOR_TESTS_SIMT_SIMT_STREAM_H
 
+#include "simt_control.h"
 #include "simt_memory.h"
 
 #include <cuda_runtime_api.h>
@@ -75,6 +76,9 @@ void enqueue(CUstream_st *stream, item next);
 
 /* How many streams are in that part of a GPU. */
 int streams_of(const void *part);
+
+/* Whether green contexts are of that kind: simt_green_set. */
+bool parts_are(simt_green kind);
 
 /* Of what simt_live_count says. */
 void live_count_add(int more);

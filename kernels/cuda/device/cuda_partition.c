@@ -109,13 +109,6 @@ static bool part_get(CUdevResource *out, CUdevice *device, const struct gpu_shar
     return true;
 }
 
-static int part_size(const struct gpu_share *share, int capability)
-{
-    CUdevice device;
-    CUdevResource own;
-    return part_get(&own, &device, share, capability) ? (int)own.sm.smCount : 0;
-}
-
 static bool context_get(struct cuda_partition *out, const struct gpu_share *share, int capability)
 {
     CUdevice device;
@@ -152,12 +145,6 @@ static cudaError_t context_stream(void *context, cudaStream_t *out, int priority
 
 #else
 
-static int part_size(const struct gpu_share *share, int capability)
-{
-    (void)share, (void)capability;
-    return 0;
-}
-
 static bool context_get(struct cuda_partition *out, const struct gpu_share *share, int capability)
 {
     (void)out, (void)share, (void)capability;
@@ -185,14 +172,22 @@ struct trial {
     cudaEvent_t event;
     cudaGraph_t graph;
     cudaGraphExec_t instance;
-    uint64_t *memory;  /* [3]: a kernel writes the first and the last, a copy the other */
-    uint64_t words[2]; /* what stands there; here, as a copy may come when somebody has given up */
+    struct trial_memory *memory; /* of the device */
+    uint64_t words[2]; /* the first of it; here, as a copy may come when somebody has given up */
+};
+
+/* A copy writes the first, a kernel the others. */
+struct trial_memory {
+    uint64_t copied;
+    struct cuda_pace pace;
+    uint64_t link;
 };
 
 static bool work_put(const struct trial *trial)
 {
-    return cuda_pace_begin(&trial->launch, trial->memory, trial->memory + 2, 0) == cudaSuccess &&
-           cudaMemcpyAsync(trial->memory + 1, trial->memory, sizeof *trial->memory,
+    struct trial_memory *memory = trial->memory;
+    return cuda_pace_begin(&trial->launch, &memory->pace, &memory->link, 0) == cudaSuccess &&
+           cudaMemcpyAsync(&memory->copied, &memory->pace.until, sizeof memory->copied,
                            cudaMemcpyDeviceToDevice, trial->launch.stream) == cudaSuccess;
 }
 
@@ -219,7 +214,7 @@ static bool is_done(struct trial *trial)
 static bool trial_runs(struct trial *trial, const struct cuda_partition *partition)
 {
     cudaStream_t *stream = &trial->launch.stream;
-    size_t bytes = 3 * sizeof *trial->memory;
+    size_t bytes = sizeof *trial->memory;
     return cuda_partition_stream(partition, stream, 0) == cudaSuccess &&
            cudaMalloc((void **)&trial->memory, bytes) == cudaSuccess &&
            cudaMemsetAsync(trial->memory, 0, bytes, *stream) == cudaSuccess &&
@@ -253,13 +248,6 @@ static bool is_to_be_cut(const struct gpu_share *share)
     return share->sharer_count > 1 && !share->is_whole && share->sharer_count <= PEERS_MAX;
 }
 
-int cuda_partition_expect(const struct gpu_share *share, int capability)
-{
-    int size = is_to_be_cut(share) ? part_size(share, capability) : 0;
-    (void)cudaGetLastError();
-    return size;
-}
-
 void cuda_partition_init(struct cuda_partition *out, const struct gpu_share *share, int capability,
                          int multiprocessors)
 {
@@ -276,6 +264,24 @@ void cuda_partition_deinit(struct cuda_partition *partition)
     if (partition->context != NULL)
         context_destroy(partition->context);
     *partition = (struct cuda_partition){.context = NULL};
+}
+
+int cuda_partition_expect(const struct gpu_share *share, int capability)
+{
+    struct cuda_partition parts[PEERS_MAX];
+    struct gpu_share each = *share;
+    int opened = 0;
+    bool are_alike = is_to_be_cut(share);
+    for (; are_alike && opened < share->sharer_count; opened++) {
+        each.sharer_index = opened;
+        cuda_partition_init(&parts[opened], &each, capability, 0);
+        are_alike = parts[opened].context != NULL &&
+                    parts[opened].multiprocessors == parts[0].multiprocessors;
+    }
+    int size = are_alike ? parts[0].multiprocessors : 0;
+    while (opened > 0)
+        cuda_partition_deinit(&parts[--opened]);
+    return size;
 }
 
 cudaError_t cuda_partition_stream(const struct cuda_partition *partition, cudaStream_t *out,

@@ -22,8 +22,10 @@ struct cuda_partition {
 void cuda_partition_init(struct cuda_partition *out, const struct gpu_share *share, int capability,
                          int multiprocessors);
 
-/* How many multiprocessors it would have for itself, as far as the driver says so before one is
- * opened; 0: its share would be the whole. */
+/* How many multiprocessors each sharer would have for itself, of the GPU that is the thread's: all
+ * shares are opened at once, and closed. So a driver that counts parts and does not give them, or
+ * gives some of them, or gives such as are of no use, has none before ranks are opened, as behind
+ * it. 0: a share would be the whole. */
 int cuda_partition_expect(const struct gpu_share *share, int capability);
 
 /* Behind all its streams. */

@@ -107,11 +107,10 @@ static enum status pace_begin(struct stream *stream, double seconds, struct erro
     struct cuda_stream *cuda = cuda_stream_of(stream);
     uint64_t *link;
     TRY(link_get(&link, cuda, err));
-    if (cuda->pace_until == NULL)
-        CUDA_TRY(cuda->common->ordinal,
-                 cudaMalloc((void **)&cuda->pace_until, sizeof *cuda->pace_until), err);
+    if (cuda->pace == NULL)
+        CUDA_TRY(cuda->common->ordinal, cudaMalloc((void **)&cuda->pace, sizeof *cuda->pace), err);
     CUDA_TRY(cuda->common->ordinal,
-             cuda_pace_begin(&cuda->launch, cuda->pace_until, link, nanoseconds_of(seconds)), err);
+             cuda_pace_begin(&cuda->launch, cuda->pace, link, nanoseconds_of(seconds)), err);
     return STATUS_OK;
 }
 
@@ -119,7 +118,7 @@ static enum status pace_end(struct stream *stream, double delay_seconds, struct 
 {
     const struct cuda_stream *cuda = cuda_stream_of(stream);
     CUDA_TRY(cuda->common->ordinal,
-             cuda_pace_end(&cuda->launch, cuda->pace_until, nanoseconds_of(delay_seconds)), err);
+             cuda_pace_end(&cuda->launch, cuda->pace, nanoseconds_of(delay_seconds)), err);
     return STATUS_OK;
 }
 

@@ -192,7 +192,7 @@ static void stream_close(struct cuda_stream *cuda)
     cuda_stages_deinit(&cuda->stages);
     cuda_ring_deinit(&cuda->ring);
     (void)cudaFree(cuda->launch.scratch);
-    (void)cudaFree(cuda->pace_until);
+    (void)cudaFree(cuda->pace);
     if (cuda->launch.stream != NULL)
         (void)cudaStreamDestroy(cuda->launch.stream);
     (void)cudaGetLastError();

@@ -37,8 +37,8 @@ struct cuda_stream {
     struct stream base;
     const struct cuda_common *common;
     struct cuda_launch launch;
-    bool is_current;      /* the GPU is its thread's */
-    uint64_t *pace_until; /* of the device; NULL: nothing was paced yet */
+    bool is_current;        /* the GPU is its thread's */
+    struct cuda_pace *pace; /* of the device; NULL: nothing was paced yet */
     struct cuda_ring ring;
     struct cuda_stages stages;
     struct cuda_graphs graphs;
