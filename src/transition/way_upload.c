@@ -521,12 +521,24 @@ static void halves_empty(struct upload_rank *upload)
         upload->halves[h].placed_count = 0;
 }
 
+/* What is on the stream has run, or failed with it. */
+static void stream_end(const struct transition_rank *rank, struct stream *stream)
+{
+    struct error known;
+    if (rank->ops->synchronize(stream, &known) != STATUS_OK)
+        return;
+}
+
 /* Nothing of the layer is on a stream any more, whatever has failed; then reads may be given up. */
 static enum status layer_end(struct transition_rank *rank, enum status status, struct error *err)
 {
+    struct upload_rank *upload = rank->upload;
     struct error known;
+    /* The other was waited for before the rank's own was used, but for where that wait failed. */
+    if (status != STATUS_OK && upload->stream != NULL && upload->stream != rank->stream)
+        stream_end(rank, upload->stream);
     enum status settled = placed_end(rank, rank->stream, status == STATUS_OK ? err : &known);
-    halves_empty(rank->upload);
+    halves_empty(upload);
     status = status == STATUS_OK ? settled : status;
     if (status != STATUS_OK || has_failed(rank))
         granule_reader_stop(rank->upload->reader);
