@@ -137,6 +137,13 @@ static void count_from_here(const struct rig *rig)
         rig->transition->ranks[r].ops = &counted.ops;
 }
 
+/* Each device has its own operations. */
+static void count_no_more(struct transition *transition)
+{
+    for (int r = 0; r < transition->rank_count; r++)
+        transition->ranks[r].ops = transition->ranks[r].device->ops;
+}
+
 #define HALF 8 /* granules, where they are small */
 
 /* Many granules to a layer: each half is held several times. */
@@ -177,8 +184,7 @@ static void check_halves(const struct rig_params *params, const struct cold *col
         cr_assert_leq(counted.waited, (pieces - 1) / HALF * slices, "%s", label);
         cr_assert_eq(counted.waited_for_last, 0, "%s", label);
         cr_assert(is_beside || counted.waited == (pieces - 1) / HALF * slices, "%s", label);
-        for (int r = 0; r < rig.transition->rank_count; r++)
-            rig.transition->ranks[r].ops = counted.real;
+        count_no_more(rig.transition);
         cr_assert_eq(rig_check(&rig, cold, PHASE_DECODE, label), rig_moe_layers(&rig), "%s", label);
         cr_assert_eq(transition_run(rig.transition, PHASE_PREFILL, &err), STATUS_OK);
     }
@@ -216,7 +222,7 @@ Test(cuda_transition, upload_takes_as_much_of_the_host_as_it_says)
         struct rig rig;
         struct error err;
         uint64_t said = 0;
-        const struct device_ops *own[COMM_RANKS_MAX]; /* each device has its own */
+        const struct device_ops *own[COMM_RANKS_MAX];
         rig_load(&rig, &params);
         counted.real = box_device(rig.runner.box, 0)->ops;
         counted.ops = *counted.real;
@@ -230,8 +236,8 @@ Test(cuda_transition, upload_takes_as_much_of_the_host_as_it_says)
         for (int r = 0; r < params.rank_count; r++) {
             said += rig_host_memory_said(&rig, r) - granule_reader_bytes(rig.backup, 2 * HALF);
             box_device(rig.runner.box, r)->ops = own[r];
-            rig.transition->ranks[r].ops = own[r];
         }
+        count_no_more(rig.transition);
         cr_assert_eq(unpacked_bytes, said, "case %d: %" PRIu64 " bytes, not %" PRIu64, index,
                      unpacked_bytes, said);
         cr_assert_eq(said > 0, params.settings.has_zstd);
@@ -268,8 +274,7 @@ Test(cuda_transition, a_damaged_granule_is_refused_when_the_stream_is_empty)
     cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err), STATUS_FORMAT);
     cr_assert_not_null(strstr(err.message, "is damaged"), "%s", err.message);
     cr_assert_eq(counted.synchronized, rig.transition->rank_count * (int)rig_moe_layers(&rig));
-    for (int r = 0; r < rig.transition->rank_count; r++)
-        rig.transition->ranks[r].ops = counted.real;
+    count_no_more(rig.transition);
     damage(&rig); /* mends it */
     cr_assert_eq(rig_check(&rig, &cold, PHASE_DECODE, "damaged"), rig_moe_layers(&rig) - 1);
     rig_close(&rig);
@@ -320,8 +325,7 @@ Test(cuda_transition, what_is_on_the_stream_beside_is_there_when_another_is_lent
     while (transition_is_under_way(lender))
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     atomic_store(&lends, false);
-    for (int r = 0; r < lender->rank_count; r++)
-        lender->ranks[r].ops = counted.real;
+    count_no_more(lender);
     cr_assert_eq(rig_check(&rig, &cold, PHASE_DECODE, "lent"), rig_moe_layers(&rig));
     cr_assert_gt(counted.synchronized, lender->rank_count * (int)rig_moe_layers(&rig));
     rig_close(&rig);
