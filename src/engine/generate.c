@@ -5,8 +5,6 @@
 #include "engine/choice.h"
 #include "engine/session.h"
 
-#define PREFILL_TOKENS_MAX ENGINE_PASS_TOKENS
-
 struct generation {
     const struct phasor_generate_params *params;
     struct token_list prompt;
@@ -169,7 +167,7 @@ enum status generate_run(struct engine *engine, const struct phasor_generate_par
         .tokenizer = engine_tokenizer(engine), .stops = &no_stops, .logprobs = -1};
     struct generation generation = {.params = params};
     struct session_params limits = {.max_num_seqs = 1,
-                                    .max_num_batched_tokens = PREFILL_TOKENS_MAX,
+                                    .max_num_batched_tokens = ENGINE_PASS_TOKENS,
                                     .max_model_len = params->max_model_len,
                                     .kv_bytes = params->kv_bytes,
                                     .watch = {.ask = ask, .context = &generation},
