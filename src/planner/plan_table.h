@@ -1,0 +1,16 @@
+/* What planner.c and plan_table.c share; what others call is in planner.h. */
+#ifndef PHASOR_PLANNER_PLAN_TABLE_H
+#define PHASOR_PLANNER_PLAN_TABLE_H
+
+#include "planner/planner.h"
+
+/* Without candidates. */
+extern const struct plan_table plan_table_none;
+
+/* Whether ranks share heads and a dense layer alike. */
+bool plan_is_same_attention(const struct layout *a, const struct layout *b);
+
+/* Sets static_tp and static_ep: where they are possible. */
+void plan_table_find_statics(struct plan_table *table, const struct plan_problem *problem);
+
+#endif
