@@ -31,6 +31,10 @@ static inline int64_t share_take(struct share *share)
     return atomic_fetch_add_explicit(&share->next, 1, memory_order_relaxed) - share->first;
 }
 
+/* Rows of a piece of what works row by row: enough that taking one costs nothing, few enough to
+ * spread a batch. */
+#define PIECE_ROWS 8
+
 struct cpu_kernels {
     const char *name;
     bool takes_pairs; /* products with bf16 weights, or such a cache, round inputs to bf16 */

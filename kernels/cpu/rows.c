@@ -6,9 +6,6 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
 
-/* Rows of a piece: enough that taking one costs nothing, few enough to spread a batch. */
-#define PIECE_ROWS 8
-
 struct row_range {
     int64_t first, end;
 };

@@ -35,6 +35,20 @@
     }                                                                                              \
     DEFINE_PUT(name)
 
+/* One by rows: a few are one piece, with which the stream's own thread is done before another would
+ * have come. */
+#define DEFINE_ROWS(name, row_count)                                                               \
+    DEFINE_OPERATION(name)                                                                         \
+    static void name##_run(struct stream *stream, const void *argument)                            \
+    {                                                                                              \
+        const struct op_##name *op = argument;                                                     \
+        if (op->row_count <= PIECE_ROWS)                                                           \
+            cpu_stream_alone(stream, &name##_operation, op);                                       \
+        else                                                                                       \
+            cpu_stream_share(stream, &name##_operation, op);                                       \
+    }                                                                                              \
+    DEFINE_PUT(name)
+
 /* One half of networks, which may run with another. */
 #define DEFINE_FFN(name)                                                                           \
     DEFINE_OPERATION(name)                                                                         \
@@ -85,18 +99,18 @@ static uint64_t ffn_down_weight_bytes(const struct op_ffn_down *op)
     return (uint64_t)bytes;
 }
 
-DEFINE_SHARED(embed)
-DEFINE_SHARED(rms_norm)
-DEFINE_SHARED(add)
+DEFINE_ROWS(embed, token_count)
+DEFINE_ROWS(rms_norm, row_count)
+DEFINE_ROWS(add, row_count)
 DEFINE_SHARED(rope_append)
 DEFINE_SHARED(attention)
-DEFINE_SHARED(route)
+DEFINE_ROWS(route, token_count)
 DEFINE_SINGLE(dispatch)
 DEFINE_SINGLE(group)
 DEFINE_FFN(ffn_up)
 DEFINE_FFN(ffn_down)
-DEFINE_SHARED(combine)
-DEFINE_SHARED(shared_add)
+DEFINE_ROWS(combine, token_count)
+DEFINE_ROWS(shared_add, token_count)
 DEFINE_SHARED(choose)
 DEFINE_SHARED(candidates)
 DEFINE_SHARED(gather)

@@ -168,6 +168,16 @@ void cpu_stream_share(struct stream *stream, const struct cpu_operation *operati
         operation->record(stream, op);
 }
 
+void cpu_stream_alone(struct stream *stream, const struct cpu_operation *operation, const void *op)
+{
+    struct cpu_stream *cpu = cpu_of(stream);
+    ASSERT(cpu->held.operation == NULL);
+    share_begin(&cpu->share, 1);
+    operation->work(cpu->common->kernels, op, &cpu->share);
+    if (record_is_on())
+        operation->record(stream, op);
+}
+
 struct cpu_pool *cpu_stream_pool(struct stream *stream)
 {
     return cpu_of(stream)->common->pool;

@@ -47,6 +47,9 @@ struct cpu_operation {
 /* Runs the operation, and the one that is held with it. */
 void cpu_stream_share(struct stream *stream, const struct cpu_operation *operation, const void *op);
 
+/* Runs the operation on the stream's thread alone. */
+void cpu_stream_alone(struct stream *stream, const struct cpu_operation *operation, const void *op);
+
 /* Keeps a copy of the operation, of `bytes` <= CPU_HELD_BYTES, which then runs with the next one of
  * its kind: half of the workers begin with it, the others with that one. `weight_bytes` is for the
  * trace. False where the stream has one thread, which would gain nothing: it is to run by itself.
