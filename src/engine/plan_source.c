@@ -5,6 +5,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/checked.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/memory.h"
@@ -99,9 +100,11 @@ static enum status profile_read(struct plan_source *out, const char *path, struc
 
 void plan_source_limit(struct plan_source *source, uint64_t memory_bytes)
 {
+    uint64_t all = UINT64_MAX; /* more than any machine has */
+    (void)checked_mul(&all, memory_bytes, (uint64_t)source->rank_count);
     if (source->is_measured && source->fit != PROFILE_FOREIGN &&
         !source->file.identity.devices.cuda)
-        profile_host_take(&source->file.profile, memory_bytes * (uint64_t)source->rank_count);
+        profile_host_take(&source->file.profile, all);
 }
 
 /* ---- Either ---------------------------------------------------------------------------------- */
