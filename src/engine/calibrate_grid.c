@@ -10,6 +10,8 @@
 /* Of attention's shapes: what no axis tells. */
 #define ATTENTION_KV_HEADS 4
 
+#define ROW_BYTES (2 * sizeof(float)) /* of a value that is read and written */
+
 static int64_t whole(double value)
 {
     double least = fmax(nearbyint(value), 1);
@@ -17,25 +19,41 @@ static int64_t whole(double value)
 }
 
 /* Axes: rows of scores, tokens over rows (how much each row adds to what is there), heads over KV
- * heads, head_dim. With segments of p rows and t tokens, a token is used by u = p (1 - (p - 1) /
- * 2t) rows, and there are as many rows of scores for each head of a KV head. Few rows of scores are
- * of fewer heads than the axis says: one row has no more. */
+ * heads, head_dim, and bytes or none. With segments of p rows and t tokens, a token is used by
+ * u = p (1 - (p - 1) / 2t) rows, and there are as many rows of scores for each head of a KV head.
+ * Few rows of scores are of fewer heads than the axis says: one row has no more. Of segments and KV
+ * heads there are as many as have those bytes. */
 static struct work_shape attention_work(const struct grid *grid,
                                         const double values[PROFILE_AXES_MAX])
 {
     double scores = values[0], per_row = values[1], half = 0.5 / per_row;
     int64_t rows = whole((scores / values[2] - half) / (1 - half));
     int64_t tokens = whole(per_row * (double)rows);
-    int64_t count = grid->tokens_max / tokens;
     tokens = tokens < rows ? rows : tokens;
-    count = count < 1 ? 1 : count > grid->segments_max ? grid->segments_max : count;
     int64_t pairs = whole((double)rows * ((double)tokens - (double)(rows - 1) / 2));
     int64_t heads = whole(fmin(scores * (double)tokens / (double)pairs, values[2]));
+    struct work_shape one = {.kind = grid->kind,
+                             .dtype = grid->dtype,
+                             .dims = {rows, pairs, tokens, heads, 1, whole(values[3])}};
+    double bytes = grid->axis_count > 4 ? values[4] : INFINITY;
+    int64_t parts = whole(bytes / work_shape_bytes(&one));
+    int64_t kv_heads = parts < ATTENTION_KV_HEADS ? parts : ATTENTION_KV_HEADS;
+    int64_t most = grid->tokens_max / tokens, count = parts / kv_heads;
+    most = most < 1 ? 1 : most > grid->segments_max ? grid->segments_max : most;
+    count = count < most ? count : most;
     return (struct work_shape){.kind = grid->kind,
                                .dtype = grid->dtype,
                                .dims = {count * rows, count * pairs, count * tokens,
-                                        ATTENTION_KV_HEADS * heads, ATTENTION_KV_HEADS,
-                                        whole(values[3])}};
+                                        kv_heads * heads, kv_heads, one.dims[5]}};
+}
+
+/* Axes: bytes, values of a row. */
+static struct work_shape rows_work(const struct grid *grid, const double values[PROFILE_AXES_MAX])
+{
+    return (struct work_shape){
+        .kind = grid->kind,
+        .dtype = grid->dtype,
+        .dims = {whole(values[0] / ROW_BYTES / values[1]), whole(values[1])}};
 }
 
 struct work_shape grid_work(const struct grid *grid, const double values[PROFILE_AXES_MAX])
@@ -43,6 +61,8 @@ struct work_shape grid_work(const struct grid *grid, const double values[PROFILE
     struct work_shape work = {.kind = grid->kind, .dtype = grid->dtype};
     if (grid->kind == WORK_ATTENTION)
         return attention_work(grid, values);
+    if (grid->kind == WORK_ROWS && grid->axes[0].size == WORK_SIZE_BYTES)
+        return rows_work(grid, values);
     /* Quotients behind what they are over. */
     for (int pass = 0; pass < 2; pass++) {
         for (int a = 0; a < grid->axis_count; a++) {
@@ -71,10 +91,10 @@ struct work_shape grid_work(const struct grid *grid, const double values[PROFILE
 /* Rows of each expert, experts, the width of their slices, hidden. */
 #define FFN(kind_, dtype_)                                                                         \
     {                                                                                              \
-        .kind = (kind_), .dtype = (dtype_), .axis_count = 4, .points_max = 144,                    \
-        .axes = {{0, 1, 1, 3, {1, 8, 128}},                                                        \
+        .kind = (kind_), .dtype = (dtype_), .axis_count = 4, .points_max = 288,                    \
+        .axes = {{0, 1, 1, 5, {1, 2, 8, 32, 128}},                                                 \
                  {1, -1, 1, 2, {1, 16}},                                                           \
-                 {2, -1, 16, 3, {48, 768, 14336}},                                                 \
+                 {2, -1, 16, 4, {48, 192, 768, 14336}},                                            \
                  {3, -1, 16, 2, {1024, 4096}}},                                                    \
         .most_flops = {(kind_), (dtype_), {128, 1, 2048, 2048}},                                   \
         .most_bytes = {(kind_), (dtype_), {8, 8, 1024, 4096}},                                     \
@@ -82,19 +102,17 @@ struct work_shape grid_work(const struct grid *grid, const double values[PROFILE
     }
 
 /* No point is added: between the ends of its axes attention goes from memory's rate to the
- * processor's over the first tens of rows of scores, which two probes at the ends do not see. */
+ * processor's over the first tens of rows of scores, which two probes at the ends do not see. Of
+ * long contexts the last page is half full, as of any length on the mean. */
 #define ATTENTION(dtype_)                                                                          \
     {                                                                                              \
-        .kind = WORK_ATTENTION, .dtype = (dtype_), .axis_count = 4, .points_max = 360,             \
-        .segments_max = 8, .tokens_max = 4096,                                                     \
-        .axes = {{WORK_SIZE_SCORE_ROWS,                                                            \
-                  -1,                                                                              \
-                  1,                                                                               \
-                  12,                                                                              \
-                  {1, 2, 4, 8, 16, 24, 48, 96, 128, 256, 1024, 2048}},                             \
-                 {2, 0, 1, 5, {1, 2, 8, 64, 1024}},                                                \
-                 {3, 4, 1, 3, {1, 4, 8}},                                                          \
-                 {5, -1, 32, 2, {64, 128}}},                                                       \
+        .kind = WORK_ATTENTION, .dtype = (dtype_), .axis_count = 5, .points_max = 480,             \
+        .segments_max = 64, .tokens_max = 4096,                                                    \
+        .axes = {{WORK_SIZE_SCORE_ROWS, -1, 1, 10, {1, 2, 4, 8, 16, 48, 96, 256, 1024, 2048}},     \
+                 {2, 0, 1, 6, {1, 2, 8, 32, 96, 1056}},                                            \
+                 {3, 4, 1, 2, {1, 8}},                                                             \
+                 {5, -1, 32, 2, {64, 128}},                                                        \
+                 {WORK_SIZE_BYTES, -1, 1, 2, {1 << 18, 1 << 24}}},                                 \
         .most_flops = {WORK_ATTENTION, (dtype_), {512, 131328, 512, 16, 4, 128}},                  \
         .most_bytes = {WORK_ATTENTION, (dtype_), {4, 16384, 16384, 16, 4, 128}},                   \
         .least = {WORK_ATTENTION, (dtype_), {1, 1, 1, 1, 1, 64}},                                  \
@@ -111,8 +129,9 @@ static const struct grid grids[] = {
         .kind = WORK_ROWS,
         .dtype = DTYPE_F32,
         .axis_count = 2,
-        .points_max = 24,
-        .axes = {{0, -1, 1, 3, {1, 32, 1024}}, {1, -1, 16, 2, {1024, 8192}}},
+        .points_max = 36,
+        .axes = {{WORK_SIZE_BYTES, -1, 1 << 16, 4, {1 << 16, 1 << 19, 1 << 22, 1 << 26}},
+                 {1, -1, 16, 2, {1024, 8192}}},
         .most_flops = {WORK_ROWS, DTYPE_F32, {256, 2048}},
         .most_bytes = {WORK_ROWS, DTYPE_F32, {256, 2048}},
         .least = {WORK_ROWS, DTYPE_F32, {1, 16}},
@@ -122,7 +141,7 @@ static const struct grid grids[] = {
         .dtype = DTYPE_INT4,
         .axis_count = 1,
         .points_max = 12,
-        .axes = {{0, -1, 32768, 3, {65536, 1 << 20, 1 << 24}}},
+        .axes = {{0, -1, 32768, 6, {65536, 98304, 1 << 18, 1 << 20, 1 << 22, 1 << 25}}},
         .most_flops = {WORK_DEQUANTIZE, DTYPE_INT4, {1 << 22}},
         .most_bytes = {WORK_DEQUANTIZE, DTYPE_INT4, {1 << 22}},
         .least = {WORK_DEQUANTIZE, DTYPE_INT4, {32768}},

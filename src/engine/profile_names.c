@@ -10,10 +10,11 @@ static const char *const kinds[WORK_KIND_COUNT] = {
 
 static const char *const sizes[WORK_KIND_COUNT][WORK_SIZE_COUNT] = {
     [WORK_MATMUL] = {"rows", "outputs", "inputs"},
-    [WORK_ATTENTION] = {"rows", "pairs", "tokens", "heads", "kv_heads", "head_dim", "score_rows"},
+    [WORK_ATTENTION] = {"rows", "pairs", "tokens", "heads", "kv_heads", "head_dim", "score_rows",
+                        [WORK_SIZE_BYTES] = "bytes"},
     [WORK_FFN_UP] = {"rows", "experts", "width", "hidden"},
     [WORK_FFN_DOWN] = {"rows", "experts", "width", "hidden"},
-    [WORK_ROWS] = {"rows", "values"},
+    [WORK_ROWS] = {"rows", "values", [WORK_SIZE_BYTES] = "bytes"},
     [WORK_DEQUANTIZE] = {"values"},
 };
 

@@ -26,6 +26,8 @@ double work_shape_size(const struct work_shape *shape, int size)
     const int64_t *dims = shape->dims;
     if (size < WORK_SHAPE_DIMS)
         return (double)dims[size];
+    if (size == WORK_SIZE_BYTES)
+        return work_shape_bytes(shape);
     if (shape->kind != WORK_ATTENTION || dims[2] == 0 || dims[4] == 0)
         return 0;
     return (double)dims[1] / (double)dims[2] * (double)dims[3] / (double)dims[4];

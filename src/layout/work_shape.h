@@ -25,7 +25,9 @@ struct work_shape {
  * scores a cached token has in one kv head: pairs x query heads / (tokens x kv heads). Decode has
  * as many as query heads share a kv head. It tells, before all else, what attention is bound by. */
 #define WORK_SIZE_SCORE_ROWS WORK_SHAPE_DIMS
-#define WORK_SIZE_COUNT      (WORK_SHAPE_DIMS + 1)
+/* Or the bytes of any: of few of them caches still have what the operation before has left. */
+#define WORK_SIZE_BYTES (WORK_SHAPE_DIMS + 1)
+#define WORK_SIZE_COUNT (WORK_SHAPE_DIMS + 2)
 
 /* 0 where there is none. */
 double work_shape_size(const struct work_shape *shape, int size);

@@ -15,7 +15,7 @@
 
 #include "layout/work_shape.h"
 
-#define PROFILE_AXES_MAX 4
+#define PROFILE_AXES_MAX 5
 
 /* A size by which the ratio changes (work_shape_size), or the quotient of two ("rows of each
  * expert"). */

@@ -143,7 +143,7 @@ static const struct mistake {
     {"work/0/bytes_per_second", "1e300", STATUS_FORMAT, "\"bytes_per_second\": expected 1 to"},
     {"work/0/fixed_seconds", "-1e-9", STATUS_FORMAT, "\"fixed_seconds\": expected 0 to"},
     {"work/0/axes", NULL, STATUS_FORMAT, "\"axes\": expected an array"},
-    {"work/0/axes", "[1,2,3,4,5]", STATUS_FORMAT, "an array of at most 4, found more"},
+    {"work/0/axes", "[1,2,3,4,5,6]", STATUS_FORMAT, "an array of at most 5, found more"},
     {"work/0/axes/0", "null", STATUS_FORMAT, "work 1: expected an object, found null"},
     {"work/0/axes/0/size", "\"width\"", STATUS_FORMAT, "\"width\" is no size of matmul"},
     {"work/1/axes/0/over", "\"inputs\"", STATUS_FORMAT, "\"inputs\" is no size of ffn_up"},

@@ -57,6 +57,11 @@ Test(work_shape, score_rows)
     cr_expect_eq(work_shape_size(&decode, WORK_SIZE_SCORE_ROWS), 4);
     cr_expect_eq(work_shape_size(&prompt, WORK_SIZE_SCORE_ROWS), 15);
     cr_expect_eq(work_shape_size(&prompt, 3), 6);
+    cr_expect_eq(work_shape_size(&decode, WORK_SIZE_BYTES),
+                 3 * 16 * 64 * 2 * 4 + 300 * 4 * 64 * 2 * 2);
+    cr_expect_eq(
+        work_shape_size(&(struct work_shape){WORK_ROWS, DTYPE_F32, {5, 64}}, WORK_SIZE_BYTES),
+        5 * 64 * 2 * 4);
     cr_expect_eq(work_shape_size(&(struct work_shape){WORK_ATTENTION, DTYPE_BF16, {1}},
                                  WORK_SIZE_SCORE_ROWS),
                  0);
