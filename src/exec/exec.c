@@ -256,10 +256,14 @@ static enum status rank_step(void *context, int index, struct error *err)
     struct exec *exec = context;
     struct rank *rank = &exec->ranks[index];
     rank->layer = -1;
-    repeat(rank, true);
+    /* Of several ranks each has its share of the tokens' ids, which is another in each step. */
+    if (rank->world == NULL)
+        repeat(rank, true);
     stage_begin(rank, STAGE_EMBEDDING);
     pass_prepare(rank);
     embedding_run(rank);
+    if (rank->world != NULL)
+        repeat(rank, true);
     for (int64_t layer = 0; layer < exec->config->layer_count; layer++)
         TRY(layer_run(rank, layer, err));
     rank->layer = -1;

@@ -41,6 +41,9 @@ uint64_t gpu_pageable_bytes(void);
 /* Graphs that were launched since the start of the process; GPU_PIECES_UNKNOWN likewise. */
 uint64_t gpu_graphs(void);
 
+/* How often a stream was waited for, likewise. */
+uint64_t gpu_waits(void);
+
 /* Fails it where memory, streams or events are left. */
 void gpu_check_nothing_left(void);
 

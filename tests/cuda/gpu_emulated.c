@@ -66,6 +66,11 @@ uint64_t gpu_graphs(void)
     return simt_graph_launches();
 }
 
+uint64_t gpu_waits(void)
+{
+    return simt_wait_count();
+}
+
 void gpu_check_nothing_left(void)
 {
     cr_assert_eq(simt_live_count(), 0);

@@ -14,10 +14,24 @@ TestSuite(cuda_decode, .timeout = 400, .fini = scenario_checkpoints_remove);
     {                                                                                              \
         60, 5, 509                                                                                 \
     }
+#define LONGER_STEP 3
 static const int batch_of[DECODE_STEPS] = {3, 3, 3, 3, 2, 2, 2, 3, 3, 1, 1, 1};
 
 /* Of one rank. Here everything is launched one by one, as it comes for the first time: */
-static const bool is_first[DECODE_STEPS] = {[0] = true, [3] = true, [4] = true, [9] = true};
+static const bool is_first[DECODE_STEPS] = {
+    [0] = true, [LONGER_STEP] = true, [4] = true, [9] = true};
+
+/* Each rank waits for its stream at the end of a step, and nowhere else, but where the context
+ * needs more scratch memory. */
+static void check_waits(uint64_t waits, int rank_count, int step)
+{
+    if (gpu_waits() == GPU_PIECES_UNKNOWN)
+        return;
+    if (step == LONGER_STEP)
+        cr_assert_leq(waits, 2 * (uint64_t)rank_count);
+    else
+        cr_assert_eq(waits, rank_count, "step %d", step);
+}
 
 /* How many graphs each step has launched. */
 static void decode_all(struct decode *decode, uint64_t *graphs, const struct decode_params *params,
@@ -29,9 +43,10 @@ static void decode_all(struct decode *decode, uint64_t *graphs, const struct dec
     if (!has_graphs)
         decode_without_graphs(decode);
     for (int step = 0; step < DECODE_STEPS; step++) {
-        uint64_t before = gpu_graphs();
+        uint64_t before = gpu_graphs(), waits = gpu_waits();
         cr_assert_eq(decode_step(decode, step, batch_of[step], &err), STATUS_OK, "%s", err.message);
         graphs[step] = gpu_graphs() - before;
+        check_waits(gpu_waits() - waits, params->rank_count, step);
     }
 }
 

@@ -70,6 +70,11 @@ uint64_t gpu_graphs(void)
     return GPU_PIECES_UNKNOWN;
 }
 
+uint64_t gpu_waits(void)
+{
+    return GPU_PIECES_UNKNOWN;
+}
+
 void gpu_check_nothing_left(void)
 {
 }

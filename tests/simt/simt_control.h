@@ -106,6 +106,9 @@ void simt_free_waits_set(bool waits);
 /* Since the start of the process. */
 uint64_t simt_kernel_count(void);
 
+/* Calls of cudaStreamSynchronize, likewise. */
+uint64_t simt_wait_count(void);
+
 /* Brought by copies from the memory of one GPU to that of another, likewise. */
 uint64_t simt_peer_bytes(void);
 

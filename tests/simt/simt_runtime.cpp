@@ -67,7 +67,7 @@ struct buried {
     CUevent_st *event;
 };
 std::vector<buried> graves;
-uint64_t kernel_count, live_count, peer_bytes, direct_bytes, pageable_bytes;
+uint64_t kernel_count, wait_count, live_count, peer_bytes, direct_bytes, pageable_bytes;
 bool peers_reach = true;
 simt_peer_copies peer_copies = SIMT_PEER_SOUND;
 std::set<std::pair<int, int>> peers_reached; /* the second by the first */
@@ -544,6 +544,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
         stream->capture->is_invalid = true;
         return answer(cudaErrorStreamCaptureUnsupported);
     }
+    wait_count++;
     return answer(run_until([=] { return stream->queue.empty(); }));
 }
 
@@ -562,9 +563,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
 {
-    (void)flags;
     GUARDED()
-    *out = new CUevent_st{current_device, 0, 0, {}};
+    *out = new CUevent_st{current_device, 0, 0, {}, (flags & cudaEventDisableTiming) == 0};
     live_count++;
     return cudaSuccess;
 }
@@ -647,7 +647,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to)
 {
     GUARDED()
-    if (from->recorded == 0 || to->recorded == 0)
+    if (from->recorded == 0 || to->recorded == 0 || !from->has_time || !to->has_time)
         return answer(cudaErrorInvalidResourceHandle);
     if (from->reached < from->recorded || to->reached < to->recorded)
         return answer(cudaErrorNotReady);
@@ -846,6 +846,12 @@ void simt_free_waits_set(bool waits)
 {
     locked guard;
     free_waits = waits;
+}
+
+uint64_t simt_wait_count()
+{
+    locked guard;
+    return wait_count;
 }
 
 uint64_t simt_kernel_count()

@@ -21,6 +21,7 @@ struct CUevent_st {
     int device;
     uint64_t recorded, reached;
     std::chrono::steady_clock::time_point when;
+    bool has_time; /* it was not made without */
 };
 
 namespace simt {

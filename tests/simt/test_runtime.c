@@ -134,6 +134,11 @@ Test(simt_runtime, an_event_has_a_time)
     cr_assert_eq(cudaEventSynchronize(to), cudaSuccess);
     cr_assert_eq(cudaEventElapsedTime(&milliseconds, from, to), cudaSuccess);
     cr_assert_geq(milliseconds, 10);
+    cudaEventDestroy(to);
+    cr_assert_eq(cudaEventCreateWithFlags(&to, cudaEventDisableTiming), cudaSuccess);
+    cr_assert_eq(cudaEventRecord(to, stream), cudaSuccess);
+    cr_assert_eq(cudaEventSynchronize(to), cudaSuccess);
+    cr_assert_eq(cudaEventElapsedTime(&milliseconds, from, to), cudaErrorInvalidResourceHandle);
     cudaEventDestroy(from);
     cudaEventDestroy(to);
     cudaStreamDestroy(stream);

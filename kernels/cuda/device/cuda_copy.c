@@ -1,6 +1,7 @@
 #include "kernels/cuda/device/cuda_copy.h"
 
 #include "kernels/cuda/device/cuda_error.h"
+#include "kernels/cuda/device/cuda_reach.h"
 
 enum status cuda_copy_put(int ordinal, cudaStream_t stream, const struct op_copy *op,
                           struct error *err)
@@ -31,7 +32,7 @@ enum status cuda_upload_init(struct cuda_upload *upload, int ordinal, struct err
 
 void cuda_upload_deinit(struct cuda_upload *upload)
 {
-    if (upload->stream == NULL)
+    if (upload->stream == NULL || cuda_is_stuck())
         return;
     (void)cudaSetDevice(upload->ordinal);
     (void)cudaStreamDestroy(upload->stream);

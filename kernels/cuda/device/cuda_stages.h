@@ -10,12 +10,12 @@
 #include "device/device.h"
 
 /* Changes of the stage, of which so many beside graphs, operations whose weights depend on numbers
- * of the GPU, and those numbers, until the stream settles: some twenty layers, and a hundred in
- * graphs. */
-#define CUDA_STAGE_MARKS   2048
-#define CUDA_STAGE_OWN     256
-#define CUDA_STAGE_READS   512
-#define CUDA_STAGE_NUMBERS 16384
+ * of the GPU, and those numbers, until the stream settles: of more than a hundred layers with as
+ * many experts, so that no pass waits for its stages. */
+#define CUDA_STAGE_MARKS   4096
+#define CUDA_STAGE_OWN     2048
+#define CUDA_STAGE_READS   1024
+#define CUDA_STAGE_NUMBERS 65536
 
 /* Offsets of groups on their way to the host. */
 struct cuda_stage_read {

@@ -7,6 +7,10 @@
 #include "kernels/cuda/device/cuda_error.h"
 #include "kernels/cuda/device/cuda_reach.h"
 
+/* Each larger scratch memory waits for the GPU, and is another to the graphs: that of a context
+ * that grows in decode is got twice as large, up to where that would be much. */
+#define SCRATCH_DOUBLED_MAX ((size_t)16 << 20)
+
 /* ---- The stream's thread --------------------------------------------------------------------- */
 
 void cuda_stream_check(struct stream *stream, enum status status, struct error *failure)
@@ -66,6 +70,8 @@ enum status cuda_stream_scratch(struct cuda_stream *cuda, size_t bytes, struct e
     struct cuda_launch *launch = &cuda->launch;
     if (bytes <= launch->scratch_bytes)
         return STATUS_OK;
+    if (bytes < 2 * launch->scratch_bytes && launch->scratch_bytes < SCRATCH_DOUBLED_MAX)
+        bytes = 2 * launch->scratch_bytes;
     TRY(cuda_stream_settle(&cuda->base, err));
     CUDA_TRY(cuda->common->ordinal, cudaFree(launch->scratch), err);
     launch->scratch = NULL;
