@@ -254,10 +254,12 @@ static void piece_run_in_order(struct scratch *scratch, const struct piece *piec
 static void piece_run(struct scratch *scratch, const struct piece *piece, const struct rows *rows)
 {
     int64_t padded = piece->tiles[0].block_count * PACK_BLOCK, depth = piece_depth(piece);
+#if KERNEL_AMX
     if (goes_by_amx(&piece->tiles[0], piece->row_count)) {
         piece_run_amx(scratch->sums, &scratch->amx, piece, rows);
         return;
     }
+#endif
     memset(scratch->sums, 0,
            (size_t)(piece->row_count * piece->panels * piece->matrix_count * PACK_BLOCK) *
                sizeof(float));

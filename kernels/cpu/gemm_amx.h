@@ -198,11 +198,5 @@ struct amx_scratch {
     char none;
 };
 
-static void piece_run_amx(float *sums, struct amx_scratch *scratch, const struct piece *piece,
-                          const struct rows *rows)
-{
-    (void)sums, (void)scratch, (void)piece, (void)rows;
-}
-
 #endif
 #endif

@@ -128,6 +128,32 @@ Test(cuda_graph, another_step_is_another_graph)
     rig_close(&rig);
 }
 
+/* Graphs that are on their way when another piece comes stay until the stream has settled, as their
+ * marks are yet to be read: then there is no place for it. */
+Test(cuda_graph, none_goes_that_is_on_its_way)
+{
+    struct rig rig;
+    float expected = 0;
+    rig_open(&rig);
+    for (int round = 1; round <= 2; round++) {
+        for (int count = 8; count < 16; count++, expected += (float)count - 1)
+            step_run(rig.device, rig.sum, rig.one, count);
+    }
+    uint64_t before = simt_graph_launches();
+    for (int count = 8; count < 17; count++, expected += (float)count - 1) {
+        rig.device->ops->repeat(rig.device->stream, true);
+        put_adds(rig.device, rig.sum, rig.one, count);
+        rig.device->ops->repeat(rig.device->stream, false);
+    }
+    synchronize_ok(rig.device, rig.device->stream);
+    cr_assert_eq(simt_graph_launches() - before, 8);
+    cr_assert_eq(rig.sum[0], expected);
+    cr_assert_eq(step_run(rig.device, rig.sum, rig.one, 16), 0); /* the first time, again */
+    cr_assert_eq(step_run(rig.device, rig.sum, rig.one, 16), 1);
+    cr_assert_eq(rig.sum[0], expected + 32);
+    rig_close(&rig);
+}
+
 /* Where memory was freed, a graph may know what is something else by now. */
 Test(cuda_graph, not_of_memory_that_may_be_gone)
 {

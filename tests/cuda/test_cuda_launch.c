@@ -22,6 +22,14 @@ Test(cuda_launch, of_numbers_at_their_ends)
 }
 
 /* What the device itself does not put on a stream. */
+Test(cuda_launch, of_a_build_with_cuda)
+{
+    struct device *device = device_open(1);
+    cr_expect(device_cuda_is_built());
+    cr_expect_gt(device->ops->stream_bytes(), 0);
+    device_destroy(device);
+}
+
 Test(cuda_launch, of_nothing_launches_nothing)
 {
     const struct cuda_launch launch = {.multiprocessors = 4, .capability = 75};

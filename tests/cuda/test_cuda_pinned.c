@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <linux/mempolicy.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cuda_tools.h"
@@ -114,4 +115,38 @@ Test(cuda_pinned, arrays_of_a_graph)
     cr_expect_eq(wrong[0], 0);
     workload_destroy(&w);
     device_destroy(device);
+}
+
+/* What is copied from there is not taken through memory of the driver's. */
+Test(cuda_pinned, memory_that_the_host_has)
+{
+    const size_t bytes = 4 * 4096;
+    struct device *device = gpu_open(0);
+    const struct device_ops *ops = device->ops;
+    struct error err;
+    void *out, *in = aligned_alloc(4096, bytes);
+    cr_assert_eq(ops->memory_get(device, &out, bytes, "a test", &err), STATUS_OK);
+    memset(in, 1, bytes);
+    for (int n = 1; n <= 2; n++) { /* of cudaSetDevice, and of cudaHostRegister */
+        simt_fail_at((uint64_t)n, cudaErrorMemoryAllocation);
+        cr_assert_eq(ops->host_memory_pin(device, in, bytes, "a test", &err), STATUS_NO_MEMORY);
+    }
+    cr_expect_str_eq(err.message, "cannot pin 16384 bytes for a test: cudaHostRegister on cuda:0: "
+                                  "out of memory (cudaErrorMemoryAllocation)");
+    for (int pinned = 0; pinned < 2; pinned++) {
+        uint64_t before = simt_pageable_bytes();
+        if (pinned)
+            cr_assert_eq(ops->host_memory_pin(device, in, bytes, "a test", &err), STATUS_OK);
+        ops->copy(device->stream, &(struct op_copy){.out = out, .in = in, .bytes = (int64_t)bytes});
+        synchronize_ok(device, device->stream);
+        cr_expect_eq(simt_pageable_bytes() - before, pinned ? 0 : bytes);
+    }
+    cr_expect(ops->host_memory_unpin(device, in));
+    cr_assert_eq(ops->host_memory_pin(device, in, bytes, "a test", &err), STATUS_OK);
+    simt_fail_at(2, cudaErrorUnknown); /* of cudaHostUnregister, which the emulated one has done */
+    cr_expect(!ops->host_memory_unpin(device, in));
+    ops->memory_free(device, out);
+    free(in);
+    device_destroy(device);
+    cr_expect_eq(simt_live_count(), 0);
 }

@@ -86,6 +86,19 @@ Test(device_memory, of_the_host_is_another_pool)
     device_destroy(device);
 }
 
+/* Any memory of the host is as good for copies as that pool's. */
+Test(device_memory, what_there_is)
+{
+    struct device *device = device_open(1);
+    struct error err;
+    char page;
+    cr_assert_gt(device->ops->memory_left(device), 0);
+    cr_assert_gt(device->ops->stream_bytes(), 0);
+    cr_assert_eq(device->ops->host_memory_pin(device, &page, 1, "a test", &err), STATUS_OK);
+    cr_assert(device->ops->host_memory_unpin(device, &page));
+    device_destroy(device);
+}
+
 static sigjmp_buf fault;
 
 static void on_fault(int signal_number)

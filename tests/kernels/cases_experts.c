@@ -56,6 +56,12 @@ static const struct kernel_case ffn_cases[] = {
      .expert_count = 3,
      .top_k = 2},
     {.dtype = DTYPE_BF16, .token_count = 4, .rows = 40, .columns = 24, .expert_count = 0},
+    {.dtype = DTYPE_BF16, /* so many small ones that each is begun before the one before is done */
+     .token_count = 90,
+     .rows = 40,
+     .columns = 150,
+     .expert_count = 36,
+     .top_k = 4},
     {.dtype = DTYPE_F32,
      .token_count = 1,
      .rows = 16,

@@ -15,6 +15,7 @@ static const struct kernel_case matmul_cases[] = {
     {.dtype = DTYPE_BF16, .token_count = 1, .rows = 1, .columns = 2, .option = true},
     {.dtype = DTYPE_BF16, .token_count = 1, .rows = 65, .columns = 31},
     {.dtype = DTYPE_BF16, .token_count = 2, .rows = 100, .columns = 33, .stride_extra = 48},
+    {.dtype = DTYPE_BF16, .token_count = 4, .rows = 48, .columns = 70},
     {.dtype = DTYPE_BF16, .token_count = 5, .rows = 16, .columns = 17},
     {.dtype = DTYPE_BF16, .token_count = 6, .rows = 48, .columns = 300},
     {.dtype = DTYPE_BF16, .token_count = 7, .rows = 520, .columns = 40, .option = true},
