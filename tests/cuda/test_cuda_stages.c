@@ -9,7 +9,7 @@
 TestSuite(cuda_stages, .timeout = 60);
 
 /* More than the stream keeps in mind before it settles. */
-#define ROUNDS 300
+#define ROUNDS 600
 
 static struct device *cpu_open(void)
 {

@@ -10,12 +10,12 @@
 #include "device/device.h"
 
 /* Changes of the stage, of which so many beside graphs, operations whose weights depend on numbers
- * of the GPU, and those numbers, until the stream settles: of more than a hundred layers with as
- * many experts, so that no pass waits for its stages. */
-#define CUDA_STAGE_MARKS   4096
-#define CUDA_STAGE_OWN     2048
-#define CUDA_STAGE_READS   1024
-#define CUDA_STAGE_NUMBERS 65536
+ * of the GPU, and those numbers, until the stream settles: some seventy layers, and a
+ * hundred in graphs, so that a pass of most models waits for none of its stages. */
+#define CUDA_STAGE_MARKS   2048
+#define CUDA_STAGE_OWN     1024
+#define CUDA_STAGE_READS   512
+#define CUDA_STAGE_NUMBERS 32768
 
 /* Offsets of groups on their way to the host. */
 struct cuda_stage_read {
