@@ -51,7 +51,8 @@ struct comm_domain_params {
     const char *const *tag_names; /* [tag_count] for sentences, NULLs allowed */
     int tag_count;                /* <= COMM_TAGS_MAX; 0: tags have no names */
     struct comm_links links;      /* {0}: none are slow */
-    struct log_sink log;          /* is told once how several GPUs are joined */
+    struct log_sink log; /* is told once how several GPUs are joined, and of what is aborted
+                          * and does not end; it outlives the domain */
 };
 
 /* Installs the failure handler of each device, so that a stream that fails ends the waiting of all

@@ -125,7 +125,7 @@ static enum status nccl_open(struct comm_domain *domain, const struct log_sink *
         return STATUS_OK;
     }
     log_write(log, LOG_INFO, "the GPUs are joined by NCCL %s (%s)", library->text, library->path);
-    return nccl_domain_create(&domain->nccl, domain, library, err);
+    return nccl_domain_create(&domain->nccl, domain, library, log, err);
 }
 
 enum status gpus_join(struct comm_domain *domain, const struct log_sink *log, struct error *err)

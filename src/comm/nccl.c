@@ -186,6 +186,8 @@ static enum status init(struct comm_group *group, struct error *err)
         pthread_mutex_init(&ends[m].lock, NULL);
         group->ends[m].nccl = &ends[m];
     }
+    for (int m = 0; m < group->size; m++)
+        TRY(nccl_abort_create(&ends[m].abort, &group->ends[m], err));
     /* When the run has ended there is nothing to join for, and that is told to who calls. */
     enum status status = ends_join(group, err);
     if (comm_domain_failure(group->domain, NULL) != STATUS_OK)
@@ -217,6 +219,7 @@ static bool ends_finalize(struct comm_group *group)
 /* Lets what runs come to its end; aborts those that do not. */
 static void ends_close(struct comm_group *group)
 {
+    struct nccl_abort *told = NULL;
     const struct nccl_library *library = nccl_of(group)->library;
     double until = system_seconds() + group->domain->patience_seconds;
     bool is_well = group->is_joined && comm_domain_failure(group->domain, NULL) == STATUS_OK &&
@@ -227,9 +230,12 @@ static void ends_close(struct comm_group *group)
     }
     for (int m = 0; m < group->size; m++) {
         struct nccl_comm *handle = nccl_end_take(group->ends[m].nccl);
-        if (handle != NULL)
-            (void)(is_well ? library->destroy(handle) : library->abort(handle));
+        if (handle != NULL && is_well)
+            (void)library->destroy(handle);
+        else if (handle != NULL)
+            nccl_abort_begin(&told, group->ends[m].nccl->abort, handle);
     }
+    nccl_aborts_await(told);
 }
 
 static void deinit(struct comm_group *group)
@@ -239,8 +245,10 @@ static void deinit(struct comm_group *group)
         return;
     nccl_unwatch(group);
     ends_close(group);
-    for (int m = 0; m < group->size; m++)
+    for (int m = 0; m < group->size; m++) {
+        nccl_abort_destroy(ends[m].abort);
         pthread_mutex_destroy(&ends[m].lock);
+    }
     memory_free(ends);
 }
 

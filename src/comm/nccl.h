@@ -5,7 +5,9 @@
 
 #include <pthread.h>
 #include <stdbool.h>
+#include <time.h>
 
+#include "base/log.h"
 #include "comm/group.h"
 #include "comm/nccl_library.h"
 
@@ -15,15 +17,11 @@ struct nccl_end {
      * group of calls to its end. None of them waits for another rank. */
     pthread_mutex_t lock;
     struct nccl_comm *handle; /* NULL: not yet, or aborted */
+    struct nccl_abort *abort; /* by whom it will be */
 
     /* Under nccl_domain.lock: */
     bool is_queued;
     struct nccl_end *queued_next, *watched_next;
-
-    /* Of the watch, while it aborts all. */
-    struct nccl_comm *aborted;
-    pthread_t aborter;
-    bool has_aborter;
 };
 
 struct nccl_rank {
@@ -38,6 +36,7 @@ struct nccl_rank {
 struct nccl_domain {
     struct comm_domain *domain;
     const struct nccl_library *library;
+    struct log_sink log;
     pthread_mutex_t lock;   /* of all below; within the domain's lock, and outside of an end's */
     pthread_cond_t turn;    /* a launch has had its turn, or the run has ended */
     pthread_cond_t stirred; /* for the watch: there are ends, the run has ended, or it is to stop */
@@ -55,7 +54,8 @@ static inline struct nccl_domain *nccl_of(const struct comm_group *group)
 /* ---- nccl_watch.c ---------------------------------------------------------------------------- */
 
 enum status nccl_domain_create(struct nccl_domain **out, struct comm_domain *domain,
-                               const struct nccl_library *library, struct error *err) MUST_CHECK;
+                               const struct nccl_library *library, const struct log_sink *log,
+                               struct error *err) MUST_CHECK;
 void nccl_domain_destroy(struct nccl_domain *nccl); /* behind its groups; NULL is allowed */
 
 /* From here on, and until here, its ends are looked after, and aborted when the run ends. */
@@ -79,6 +79,28 @@ struct nccl_comm *nccl_end_take(struct nccl_end *end);
 /* "ncclSend on cuda:1: unhandled system error: ..."; `handle` may be NULL. STATUS_IO. */
 enum status nccl_failed(const struct comm *comm, struct nccl_comm *handle, const char *what,
                         int result, struct error *err);
+
+/* ---- nccl_abort.c ---------------------------------------------------------------------------- */
+
+/* For an end of a communicator, before it has a handle. */
+struct nccl_abort;
+enum status nccl_abort_create(struct nccl_abort **out, const struct comm *comm,
+                              struct error *err) MUST_CHECK;
+
+/* Waits for it where it has begun, as nccl_aborts_await; NULL is allowed. */
+void nccl_abort_destroy(struct nccl_abort *abort);
+
+/* A thread begins to abort the handle, which nobody else has any more, once for each end. `told`: a
+ * list of those that have begun, with NULL at its end, for nccl_aborts_await. */
+void nccl_abort_begin(struct nccl_abort **told, struct nccl_abort *abort, struct nccl_comm *handle);
+
+/* Returns when all have been aborted; or some seconds after they have begun: then the log is told
+ * which has not been, and from here on nobody waits for a GPU (peer_ops.give_up). */
+void nccl_aborts_await(struct nccl_abort *told);
+
+/* So many seconds from now, for a condition that was so made. */
+struct timespec nccl_moment(double seconds);
+void nccl_monotonic_init(pthread_cond_t *condition);
 
 /* ---- nccl_moves.c ---------------------------------------------------------------------------- */
 

@@ -10,10 +10,9 @@
  *
  * Nobody else would notice that a peer's GPU does not come: threads do not wait for GPUs here, and
  * who waits at last waits inside of CUDA. So a thread looks at every end, and aborts all of them
- * when the run has ended: their kernels leave, and with them all who wait.
+ * when the run has ended (nccl_abort.c): their kernels leave, and with them all who wait.
  */
 #include <stdio.h>
-#include <time.h>
 
 #include "base/memory.h"
 #include "base/perturb.h"
@@ -126,32 +125,23 @@ static void ranks_mark(struct nccl_domain *nccl)
     }
 }
 
-static void *abort_one(void *context)
+/* All are told at once, and waited for outside of the lock: nobody who leaves a queue or destroys a
+ * communicator waits for an abort that hangs. Whether there was any: there may be others then. */
+static bool abort_all(struct nccl_domain *nccl)
 {
-    const struct nccl_end *end = context;
-    (void)nccl_of(end->comm->group)->library->abort(end->aborted);
-    return NULL;
-}
-
-/* An abort returns when the kernels of its end have left the GPU: never, where those of another end
- * stand before them on a stream and have not been told yet. So all are told at once, each by a
- * thread. Where there is none for one, this thread tells it; for two it may wait in vain. */
-static void abort_all(struct nccl_domain *nccl)
-{
+    struct nccl_abort *told = NULL;
     ranks_mark(nccl);
     for (struct nccl_end *end = nccl->watched; end != NULL; end = end->watched_next) {
-        end->aborted = nccl_end_take(end);
-        end->has_aborter =
-            end->aborted != NULL && pthread_create(&end->aborter, NULL, abort_one, end) == 0;
+        struct nccl_comm *handle = nccl_end_take(end);
+        if (handle != NULL)
+            nccl_abort_begin(&told, end->abort, handle);
     }
-    for (struct nccl_end *end = nccl->watched; end != NULL; end = end->watched_next) {
-        if (end->aborted != NULL && !end->has_aborter)
-            abort_one(end);
-    }
-    for (struct nccl_end *end = nccl->watched; end != NULL; end = end->watched_next) {
-        if (end->has_aborter)
-            pthread_join(end->aborter, NULL);
-    }
+    if (told == NULL)
+        return false;
+    pthread_mutex_unlock(&nccl->lock);
+    nccl_aborts_await(told);
+    pthread_mutex_lock(&nccl->lock);
+    return true;
 }
 
 /* A stream has settled, perhaps because what was on it was aborted. */
@@ -244,16 +234,11 @@ static enum status look(struct nccl_domain *nccl, int *rank, struct error *err)
 /* Until something has changed, or it is time to look again. */
 static void rest(struct nccl_domain *nccl)
 {
-    struct timespec until;
-    double seconds = nccl->domain->poll_seconds;
     if (nccl->watched == NULL || atomic_load(&nccl->domain->ended)) {
         pthread_cond_wait(&nccl->stirred, &nccl->lock);
         return;
     }
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    int64_t nanoseconds = until.tv_nsec + (int64_t)(seconds * 1e9);
-    until.tv_sec += nanoseconds / 1000000000;
-    until.tv_nsec = nanoseconds % 1000000000;
+    struct timespec until = nccl_moment(nccl->domain->poll_seconds);
     pthread_cond_timedwait(&nccl->stirred, &nccl->lock, &until);
 }
 
@@ -265,7 +250,8 @@ static void *watch_main(void *context)
         struct error cause;
         int rank;
         if (atomic_load(&nccl->domain->ended)) {
-            abort_all(nccl);
+            if (abort_all(nccl))
+                continue;
         } else if (look(nccl, &rank, &cause) != STATUS_OK) {
             pthread_mutex_unlock(&nccl->lock);
             comm_domain_abort(nccl->domain, rank, &cause);
@@ -328,21 +314,19 @@ static enum status domain_fill(struct nccl_domain *nccl, struct error *err)
 }
 
 enum status nccl_domain_create(struct nccl_domain **out, struct comm_domain *domain,
-                               const struct nccl_library *library, struct error *err)
+                               const struct nccl_library *library, const struct log_sink *log,
+                               struct error *err)
 {
     struct nccl_domain *nccl;
-    pthread_condattr_t clock;
     TRY(memory_get((void **)&nccl, 1,
                    sizeof *nccl + (size_t)domain->rank_count * sizeof nccl->ranks[0],
                    "what the ranks share", err));
     nccl->domain = domain;
     nccl->library = library;
+    nccl->log = *log;
     pthread_mutex_init(&nccl->lock, NULL);
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC); /* as system_seconds */
-    pthread_cond_init(&nccl->stirred, &clock);
+    nccl_monotonic_init(&nccl->stirred);
     pthread_cond_init(&nccl->turn, NULL);
-    pthread_condattr_destroy(&clock);
     enum status status = domain_fill(nccl, err);
     if (status != STATUS_OK) {
         nccl_domain_destroy(nccl);

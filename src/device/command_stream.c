@@ -87,7 +87,8 @@ static void command_finish(struct stream *stream)
         sleepers_wake(&stream->host_waiting);
 }
 
-/* As low as the system lets a thread be: it runs where a CPU would be idle. */
+/* As low as the system lets a thread be: it runs where a CPU would be idle. Threads that it starts
+ * are, too. */
 static void thread_make_low(void)
 {
     struct sched_param none = {0};
@@ -151,7 +152,7 @@ static void *stream_main(void *context)
 {
     struct stream *stream = context;
     const struct stream_kind *kind = stream->kind;
-    if (stream->priority == STREAM_LOW)
+    if (stream->priority == STREAM_LOW && kind->settle == NULL)
         thread_make_low();
     trace_lane_use(stream->lane);
     struct command *command;

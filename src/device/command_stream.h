@@ -30,7 +30,9 @@ struct stream_kind {
     void (*catch_up)(struct stream *stream);
 
     /* Waits for what earlier commands have launched: before the work of `call`, and for
-     * `synchronize`. */
+     * `synchronize`. With it, the work is done elsewhere, and there has the stream's priority: the
+     * thread, which only launches, is of normal priority for any, and so are threads that others
+     * (NCCL) start from it. */
     enum status (*settle)(struct stream *stream, struct error *err);
 };
 

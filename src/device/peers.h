@@ -89,6 +89,10 @@ struct peer_ops {
     enum status (*reach)(const struct device *device, const struct device *other,
                          double patience_seconds, struct error *err) MUST_CHECK;
 
+    /* Something on a GPU of this process does not end: likewise devices give nothing back from here
+     * on, and none is opened. */
+    void (*give_up)(void);
+
     /* For a library that uses the device itself: the number of the GPU, its stream (cudaStream_t),
      * and that it is the one that the calling thread means from here on. */
     int (*ordinal)(const struct device *device);

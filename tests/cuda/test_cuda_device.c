@@ -1,6 +1,7 @@
 /* What only a CUDA device has: a GPU that is missing or breaks, memory that is not the host's, work
  * that is behind its commands. Streams and events of any device: tests/device. */
 #include <criterion/criterion.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -387,6 +388,26 @@ Test(cuda_device, a_launch_that_fails_names_its_operation)
 }
 
 /* ---- Work that is behind its commands -------------------------------------------------------- */
+
+static enum status policy_work(void *argument, struct error *err)
+{
+    (void)err;
+    **(int **)argument = sched_getscheduler(0);
+    return STATUS_OK;
+}
+
+/* The GPU's stream is low; the thread only launches, and must not be kept from it by the host. */
+Test(cuda_device, a_low_stream_has_a_thread_of_normal_priority)
+{
+    struct device *device = device_open(1);
+    struct stream *low = stream_open(device, STREAM_LOW);
+    int policy = -1, *to = &policy;
+    device->ops->call(low, policy_work, &to, sizeof to);
+    synchronize_ok(device, low);
+    cr_assert_eq(policy, SCHED_OTHER);
+    device->ops->stream_destroy(device, low);
+    device_destroy(device);
+}
 
 /* Streams hand a value to and fro: each adds to what the other has. */
 static bool handovers_are_right(bool wait)

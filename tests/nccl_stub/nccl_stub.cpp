@@ -134,7 +134,8 @@ std::map<int, part *> on_gpu;
  * second GPU, the communicators. */
 std::map<std::pair<int, int>, std::pair<std::vector<int>, std::vector<int>>> orders;
 int polls = 2, id_count;
-uint64_t jitter, fail_in, lose_in, launches, aborts;
+uint64_t jitter, fail_in, lose_in, hang_in, launches, aborts;
+int hangs; /* how often those that hang were told to go on */
 ncclResult_t fail_result, lose_result;
 
 /* The calls of a thread between begin and end of a group. */
@@ -554,10 +555,31 @@ static ncclResult_t abort_tell(ncclComm_t comm)
     return ncclSuccess;
 }
 
+/* Where this one is to hang. */
+static void wait_until_let_go()
+{
+    int before;
+    {
+        within_lock guard;
+        if (hang_in == 0 || --hang_in > 0)
+            return;
+        before = hangs;
+    }
+    for (;;) {
+        {
+            within_lock guard;
+            if (hangs != before)
+                return;
+        }
+        usleep(1000);
+    }
+}
+
 API ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     ncclResult_t result = abort_tell(comm);
     wait_until_left(comm);
+    wait_until_let_go();
     return result;
 }
 
@@ -634,6 +656,11 @@ static const nccl_stub control = {
         within_lock guard;
         lose_in = n;
         lose_result = static_cast<ncclResult_t>(result);
+    },
+    [](uint64_t n) {
+        within_lock guard;
+        hang_in = n;
+        hangs += n == 0;
     },
     []() {
         within_lock guard;

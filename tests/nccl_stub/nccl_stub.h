@@ -36,6 +36,10 @@ struct nccl_stub {
      * other than 0: its communicator says so. */
     void (*lose_at)(uint64_t n, int result);
 
+    /* The n-th abort from here on, what its member launched having left, does not return before
+     * this is called with 0, for none. */
+    void (*hang_abort_at)(uint64_t n);
+
     /* Since the start of the process. */
     uint64_t (*launch_count)(void);
     uint64_t (*abort_count)(void);

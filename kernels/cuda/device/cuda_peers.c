@@ -177,4 +177,5 @@ const struct peer_ops cuda_peers = {
     .native = native,
     .use = use,
     .reach = reach,
+    .give_up = cuda_give_up,
 };

@@ -36,6 +36,11 @@ bool cuda_is_stuck(void)
     return atomic_load(&is_stuck);
 }
 
+void cuda_give_up(void)
+{
+    atomic_store(&is_stuck, true);
+}
+
 /* ---- The copy -------------------------------------------------------------------------------- */
 
 static enum status pieces_get(struct pieces *pieces, const struct trial *trial, struct error *err)
@@ -193,7 +198,7 @@ enum status cuda_reach_try(int to, int from, double patience_seconds, struct err
     pthread_t thread;
     TRY(trial_begin(&trial, &thread, to, from, err));
     if (!trial_await(trial, patience_seconds)) {
-        atomic_store(&is_stuck, true);
+        cuda_give_up();
         pthread_detach(thread);
         return refuse(err, &names, "does not end");
     }

@@ -12,8 +12,12 @@
  */
 enum status cuda_reach_try(int to, int from, double patience_seconds, struct error *err) MUST_CHECK;
 
-/* Whether a copy hangs in this process: then whatever waits for a GPU waits for ever, as freeing
- * memory does. So nothing of a GPU is given back any more, and no device is opened. */
+/* Whether something on a GPU hangs in this process, a copy or what a library has put there: then
+ * whatever waits for a GPU waits for ever, as freeing memory does. So nothing of a GPU is given
+ * back any more, and no device is opened. */
 bool cuda_is_stuck(void);
+
+/* From here on it does. */
+void cuda_give_up(void);
 
 #endif
