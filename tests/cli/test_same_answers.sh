@@ -50,26 +50,50 @@ cat >"$scratch/rows.jsonl" <<'END'
 {"custom_id": "b", "method": "POST", "url": "/v1/completions", "body": {"prompt": "The LORD is my", "max_tokens": 4, "temperature": 0.8}}
 END
 compare 0 "$phasor" cpu:1 cpu:2
-[ "$(grep -c '^agrees .* 3 of 3 answers equal, 28 tokens' "$scratch/said")" -eq 18 ] || fail "not all plans were compared"
+[ "$(grep -c '^agrees .* 3 of 3 answers equal, 42 tokens' "$scratch/said")" -eq 18 ] || fail "not all plans were compared"
 
 liar 'choice["logprobs"]["tokens"][2] = "lie"'
 compare 1 "$scratch/liar" --reference cpu:2 cpu:1
 grep -q "^FAILED *cpu:1 *tp1|tp1  .*[ab]: token 2 is 'lie', not '" "$scratch/said" || fail "a wrong token is not told"
 
-liar 'choice["logprobs"]["token_logprobs"] = [x * 1.01 for x in choice["logprobs"]["token_logprobs"]]'
+liar 'choice["logprobs"]["token_logprobs"] = [x - 0.019 for x in choice["logprobs"]["token_logprobs"]]'
 compare 1 "$scratch/liar" --reference cpu:2 cpu:1
-grep -q "^FAILED .*NLL is 0.[0-9]* % off" "$scratch/said" || fail "wrong probabilities are not told"
+grep -q "^FAILED .*NLL is [01].[0-9]* % off; at most 0.[0-9]* % were noise" "$scratch/said" || fail "wrong probabilities are not told"
 
 liar 'choice["logprobs"]["tokens"].pop(), choice["logprobs"]["token_logprobs"].pop()'
 compare 1 "$scratch/liar" --reference cpu:2 cpu:1
 grep -q "^FAILED .*: \(11 tokens for 12\|3 tokens for 4\)" "$scratch/said" || fail "a short answer is not told"
 
-# Of two tokens that are nearly as likely either may come first.
+# Of two tokens that are nearly as likely either may come first, but not in most answers.
 truth='choice["logprobs"]["tokens"][2]'
-liar "$truth, choice[\"logprobs\"][\"top_logprobs\"][2] = \"lie\", {\"lie\": -1.0, $truth: -1.009}"
+close="$truth, choice[\"logprobs\"][\"top_logprobs\"][2] = \"lie\", {\"lie\": -1.0, $truth: -1.04}"
+liar "if row[\"custom_id\"] == \"b\": $close"
 sed -i 's/cpu:1/cpu:2/' "$scratch/liar"
 compare 0 "$scratch/liar" --reference cpu:2 cpu:1
-grep -q "^agrees .* 0 of 3 answers equal, 6 tokens" "$scratch/said" || fail "what is close is not told apart"
+grep -q "^agrees .* 2 of 3 answers equal, others by 0.04, 40 tokens" "$scratch/said" ||
+    fail "what is close is not told apart"
+liar "$close"
+sed -i 's/cpu:1/cpu:2/' "$scratch/liar"
+compare 1 "$scratch/liar" --reference cpu:2 cpu:1
+grep -q "^FAILED .*3 of 3 answers differ" "$scratch/said" || fail "many that differ are not told"
+
+# Farther behind than the noise of number types, in one answer of three.
+liar "if row[\"custom_id\"] == \"b\": ${close/1.04/1.9}"
+sed -i 's/cpu:1/cpu:2/' "$scratch/liar"
+compare 1 "$scratch/liar" --reference cpu:2 cpu:1
+grep -q "^FAILED .*b: token 2 is .*, not 'lie', whose logit is larger by 0.9; the noise is 0.0" "$scratch/said" ||
+    fail "a token that is not close is not told"
+
+# Off now to one side, now to the other, so that the whole cost stays what it is.
+liar 'choice["logprobs"]["token_logprobs"] = [x + (-1) ** i / 8 for i, x in enumerate(choice["logprobs"]["token_logprobs"])]'
+compare 1 "$scratch/liar" --reference cpu:2 cpu:1
+grep -q "^FAILED .*28 of [0-9]* tokens are off by more than 0.0" "$scratch/said" || fail "tokens that are off are not told"
+
+# A reference whose number types are not one model's.
+liar 'for i in range(9 if "float32" in sys.argv[2:] else 0): choice["logprobs"]["token_logprobs"] = [x - 1 for x in choice["logprobs"]["token_logprobs"]]'
+sed -i "s/python3 - \"\$2\"/python3 - \"\$2\" \"\$@\"/" "$scratch/liar"
+compare 1 "$scratch/liar" cpu:2
+grep -q "same-answers: the reference differs by 9 from its own answers" "$scratch/said" || fail "no word of a reference that is wrong"
 
 for devices in cpu:3 cpu:x gpu:0 cuda:0-; do
     compare 2 "$phasor" "$devices"

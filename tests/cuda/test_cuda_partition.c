@@ -84,9 +84,9 @@ Test(cuda_partition, parts_that_are_too_few_become_smaller)
     cuda_partition_deinit(&partition);
 }
 
-Test(cuda_partition, a_driver_without_green_contexts)
+static void expect_uncut(enum simt_green kind)
 {
-    simt_green_set(SIMT_GREEN_NONE);
+    simt_green_set(kind);
     struct cuda_partition partition = partition_get(90, 132, 4, 1);
     cr_expect_null(partition.context);
     cr_expect_eq(partition.multiprocessors, 132);
@@ -94,6 +94,17 @@ Test(cuda_partition, a_driver_without_green_contexts)
     cr_expect_eq(cuda_partition_stream(&partition, &stream, 0), cudaSuccess);
     cr_expect_eq(cudaStreamDestroy(stream), cudaSuccess);
     cuda_partition_deinit(&partition);
+    cr_expect_eq(simt_live_count(), 0);
+}
+
+Test(cuda_partition, a_driver_without_green_contexts)
+{
+    expect_uncut(SIMT_GREEN_NONE);
+}
+
+Test(cuda_partition, a_driver_whose_green_contexts_have_no_streams)
+{
+    expect_uncut(SIMT_GREEN_12_4);
 }
 
 /* What the driver counts, and gives, and that does not do what streams do. */

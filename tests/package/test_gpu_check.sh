@@ -19,7 +19,7 @@ run()
 {
     local expected=$1 code=0
     shift
-    CUDA_VISIBLE_DEVICES="" unshare --map-root-user --net env PATH="$scratch/bin:$PATH" \
+    unshare --map-root-user --net env PATH="$scratch/bin:$PATH" \
         "$source/scripts/gpu-check" "$@" >"$scratch/said" 2>&1 || code=$?
     [ "$code" -eq "$expected" ] || { cat "$scratch/said"; fail "exit code $code for $expected: $*"; }
 }
@@ -31,6 +31,7 @@ smi()
     chmod +x "$scratch/bin/nvidia-smi"
 }
 
+export CUDA_VISIBLE_DEVICES=
 mkdir "$scratch/bin"
 smi 'echo "no driver here" >&2; exit 9'
 
@@ -53,6 +54,9 @@ done
 for program in phasor bench/bench_gpu tests/test_gpu tests/test_gpu_comm tests/test_gpu_exec tests/test_gpu_transition; do
     [ -x "$scratch/build/$program" ] || fail "$program was not built"
 done
+for program in cmake ninja; do
+    [ -x "$scratch/prefix/usr/bin/$program" ] || fail "$program is not in the prefix"
+done
 # At run time, too: all but what any system has.
 triplet=$(basename "$(dirname "$(ls "$scratch"/prefix/usr/lib/*/libcriterion.so | head -n 1)")")
 found=$scratch/prefix/usr/lib/$triplet:$scratch/prefix/lib/$triplet
@@ -69,8 +73,8 @@ grep -q '^FAILED  \(configure\|build\)' "$scratch/said" && grep -q 'gpu-check: F
     fail "a failure is not told"
 
 # Two cards of which none answers: each step that wants one fails, and what hides failures is not heard.
-smi 'case "$*" in *topo*) ;; *) printf "X, 1, 1 MiB, 7.5\nX, 1, 1 MiB, 8.0\n" ;; esac'
-export CRITERION_ALWAYS_SUCCEED=1 PHASOR_TEST_ONLY=none
+smi 'case "$*" in *topo*) ;; *) printf "98, GPU-1, X, 1, 1 MiB, 7.5\n99, GPU-2, X, 1, 1 MiB, 8.0\n" ;; esac'
+export CUDA_VISIBLE_DEVICES=98,99 CRITERION_ALWAYS_SUCCEED=1 PHASOR_TEST_ONLY=none
 run 1 --prefix "$scratch/prefix" --build "$scratch/build" --architectures 75
 for step in 'gpu 7.5' 'gpu 8.0' 'gpu comm' 'gpu exec' 'gpu transition' 'a model' operators; do
     grep -q "^FAILED  $step  " "$scratch/said" || { cat "$scratch/said"; fail "$step has not failed"; }

@@ -79,10 +79,11 @@ bool simt_capability_set(int capability);
 void simt_multiprocessors_set(int count);
 int simt_multiprocessors(void);
 
-/* Whether the driver has green contexts, as at the start; or such as are of no use, as their
- * streams cannot record an event or wait for one. */
+/* Whether the driver has green contexts, as at the start; or those of CUDA 12.4, which have no
+ * streams, or such as are of no use, as their streams cannot record an event or wait for one. */
 enum simt_green {
     SIMT_GREEN_NONE,
+    SIMT_GREEN_12_4,
     SIMT_GREEN_SOUND,
     SIMT_GREEN_WITHOUT_RECORDS,
     SIMT_GREEN_WITHOUT_WAITS

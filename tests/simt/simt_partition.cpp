@@ -108,18 +108,20 @@ CUresult stream_create(CUstream *out, CUgreenCtx context, unsigned flags, int pr
     return CUDA_SUCCESS;
 }
 
+/* `since`: as cudaTypedefs.h has it. */
 struct entry {
     const char *name;
+    unsigned since;
     void *function;
 };
 const entry entries[] = {
-    {"cuDeviceGet", reinterpret_cast<void *>(device_get)},
-    {"cuDeviceGetDevResource", reinterpret_cast<void *>(resource_get)},
-    {"cuDevSmResourceSplitByCount", reinterpret_cast<void *>(split)},
-    {"cuDevResourceGenerateDesc", reinterpret_cast<void *>(describe)},
-    {"cuGreenCtxCreate", reinterpret_cast<void *>(context_create)},
-    {"cuGreenCtxDestroy", reinterpret_cast<void *>(context_destroy)},
-    {"cuGreenCtxStreamCreate", reinterpret_cast<void *>(stream_create)},
+    {"cuDeviceGet", 2000, reinterpret_cast<void *>(device_get)},
+    {"cuDeviceGetDevResource", 12040, reinterpret_cast<void *>(resource_get)},
+    {"cuDevSmResourceSplitByCount", 12040, reinterpret_cast<void *>(split)},
+    {"cuDevResourceGenerateDesc", 12040, reinterpret_cast<void *>(describe)},
+    {"cuGreenCtxCreate", 12040, reinterpret_cast<void *>(context_create)},
+    {"cuGreenCtxDestroy", 12040, reinterpret_cast<void *>(context_destroy)},
+    {"cuGreenCtxStreamCreate", 12050, reinterpret_cast<void *>(stream_create)},
 };
 
 } // namespace
@@ -159,17 +161,20 @@ bool simt_stream_part(cudaStream_t stream, unsigned *first, unsigned *count)
     return true;
 }
 
-cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **out, unsigned,
+/* An entry that is newer than the version asked for is not given, nor one newer than the driver. */
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **out, unsigned version,
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult *found)
 {
+    unsigned newest = green == SIMT_GREEN_NONE ? 2000 : green == SIMT_GREEN_12_4 ? 12040 : ~0u;
     *out = nullptr;
     *found = cudaDriverEntryPointSymbolNotFound;
     for (const entry &each : entries) {
-        if (green != SIMT_GREEN_NONE && std::strcmp(name, each.name) == 0) {
-            *out = each.function;
-            *found = cudaDriverEntryPointSuccess;
-        }
+        if (std::strcmp(name, each.name) != 0 || each.since > newest)
+            continue;
+        bool is_given = each.since <= version;
+        *out = is_given ? each.function : nullptr;
+        *found = is_given ? cudaDriverEntryPointSuccess : cudaDriverEntryPointVersionNotSufficent;
     }
     return cudaSuccess;
 }

@@ -11,7 +11,8 @@
 const int *rig_gpus(int rank_count);
 
 /* Of `count` cases of a test that runs whole passes: the first, and from each to the next. Emulated
- * GPUs take seconds for a pass, so that in the quick tier the printed seed chooses one in some. */
+ * GPUs take seconds for a pass, so that in the quick tier the printed seed chooses one in some;
+ * real ones take all. */
 size_t rig_case_first(size_t count);
 size_t rig_case_step(void);
 

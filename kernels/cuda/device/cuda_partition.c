@@ -5,8 +5,9 @@
 #include "device/peers.h"
 #include "kernels/cuda/launch.h"
 
-/* Green contexts are the driver's since CUDA 12.4, which the runtime opens; it is asked for them by
- * their version since 12.5. The tests also build what older ones have. */
+/* Green contexts are the driver's, which the runtime opens, since CUDA 12.4, and streams of any
+ * priority in them since 12.5, as is the runtime's way to ask for an entry by its version. The
+ * tests also build what older ones have. */
 #ifndef CUDA_PARTITION_IS_BUILT
 #define CUDA_PARTITION_IS_BUILT (CUDART_VERSION >= 12050)
 #endif
@@ -14,7 +15,6 @@
 /* ---- What the driver has of them ------------------------------------------------------------- */
 
 #if CUDA_PARTITION_IS_BUILT
-#define DRIVER_VERSION 12040
 #include <cuda.h>
 #include <pthread.h>
 
@@ -29,12 +29,14 @@ struct driver {
     CUresult (*stream_create)(CUstream *, CUgreenCtx, unsigned, int);
 };
 
-static bool entry_get(void *out, const char *name)
+/* `since`: the version of CUDA that introduced it, as cudaTypedefs.h has it. One asked for by an
+ * older is not found, and one asked for by a newer may take other arguments. */
+static bool entry_get(void *out, const char *name, unsigned since)
 {
     void *entry = NULL;
     enum cudaDriverEntryPointQueryResult found;
     cudaError_t error =
-        cudaGetDriverEntryPointByVersion(name, &entry, DRIVER_VERSION, cudaEnableDefault, &found);
+        cudaGetDriverEntryPointByVersion(name, &entry, since, cudaEnableDefault, &found);
     if (error != cudaSuccess || found != cudaDriverEntryPointSuccess || entry == NULL)
         return false;
     memcpy(out, &entry, sizeof entry);
@@ -43,13 +45,13 @@ static bool entry_get(void *out, const char *name)
 
 static bool driver_find(struct driver *out)
 {
-    return entry_get(&out->device_get, "cuDeviceGet") &&
-           entry_get(&out->resource_get, "cuDeviceGetDevResource") &&
-           entry_get(&out->split, "cuDevSmResourceSplitByCount") &&
-           entry_get(&out->describe, "cuDevResourceGenerateDesc") &&
-           entry_get(&out->context_create, "cuGreenCtxCreate") &&
-           entry_get(&out->context_destroy, "cuGreenCtxDestroy") &&
-           entry_get(&out->stream_create, "cuGreenCtxStreamCreate");
+    return entry_get(&out->device_get, "cuDeviceGet", 2000) &&
+           entry_get(&out->resource_get, "cuDeviceGetDevResource", 12040) &&
+           entry_get(&out->split, "cuDevSmResourceSplitByCount", 12040) &&
+           entry_get(&out->describe, "cuDevResourceGenerateDesc", 12040) &&
+           entry_get(&out->context_create, "cuGreenCtxCreate", 12040) &&
+           entry_get(&out->context_destroy, "cuGreenCtxDestroy", 12040) &&
+           entry_get(&out->stream_create, "cuGreenCtxStreamCreate", 12050);
 }
 
 /* The process's: a driver does not change while it is used. */
@@ -61,7 +63,7 @@ static void driver_find_here(void)
     driver_has_parts = driver_find(&driver_here);
 }
 
-/* NULL: it has no green contexts. */
+/* NULL: it has no green contexts, or no streams in them. */
 static const struct driver *driver_get(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;

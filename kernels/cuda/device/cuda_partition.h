@@ -1,8 +1,9 @@
 /* A rank's share of its GPU's multiprocessors, where several ranks are on one: so the kernels of
  * one rank do not stand in the way of another's, and each computes as fast as a smaller GPU would.
- * By green contexts, which the driver has since CUDA 12.4, in builds by 12.5 and newer. Memory,
- * caches and copy engines stay everybody's. Not run on a GPU yet; nor do NVIDIA's words say that
- * streams of one green context may be used by several threads, as a rank's are. */
+ * By green contexts with streams of their own, which the driver has since CUDA 12.5, in builds by
+ * 12.5 and newer. Memory, caches and copy engines stay everybody's. Not run on a GPU yet; nor do
+ * NVIDIA's words say that streams of one green context may be used by several threads, as a rank's
+ * are. */
 #ifndef PHASOR_KERNELS_CUDA_DEVICE_CUDA_PARTITION_H
 #define PHASOR_KERNELS_CUDA_DEVICE_CUDA_PARTITION_H
 
