@@ -34,7 +34,6 @@
 #define THREADS    (WARPS * WARP)
 #define FLAT_TILES 4
 #define FLAT_ROWS  (MMA_ROWS * FLAT_TILES)
-#define FLAT_WORDS 32 /* of weights of a matrix that a lane has under way */
 #define TALL_TILES 16
 
 /* Writes sums of tile `n` of rows. */
@@ -58,6 +57,13 @@ __host__ __device__ static int flat_panels(int tile_count)
 {
     int parts = mma_parts(tile_count);
     return parts >= WARPS ? 1 : (WARPS + parts - 1) / parts;
+}
+
+/* Words of weights of a matrix that a lane has under way. On Volta's, where inputs are four times
+ * as many, more of them would not leave two blocks their registers. */
+__host__ __device__ constexpr int flat_words(enum mma mma)
+{
+    return mma == MMA_VOLTA ? 16 : 32;
 }
 
 /* The lane's part of 16 inputs of one row. */
@@ -108,7 +114,7 @@ template <enum mma MMA, enum product_kind KIND, int MATS, int TILES>
 __device__ static void part_sum(float sum[MATS][TILES][4], const struct product &p, int group,
                                 struct product_rows rows, int panel, int part)
 {
-    const int steps = TILES / step_tiles(MMA), loads = FLAT_WORDS / weight_words(MMA);
+    const int steps = TILES / step_tiles(MMA), loads = flat_words(MMA) / weight_words(MMA);
     int first = part * MMA_PART_TILES, count = min(p.tile_count - first, MMA_PART_TILES);
     int64_t at = product_tile<KIND>(p, panel, first) * TILE_WORDS + weights_lane<MMA>();
     int64_t step = (product_tile<KIND>(p, panel, 1) - product_tile<KIND>(p, panel, 0)) * TILE_WORDS;

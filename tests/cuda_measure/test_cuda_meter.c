@@ -2,6 +2,8 @@
  * counts kernels here, a thousandth of a second each. What else is measured: tests/measure. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdatomic.h>
+#include <time.h>
 
 #include "base/system.h"
 #include "gpu.h"
@@ -90,5 +92,86 @@ Test(cuda_meter, of_ranks_on_one_gpu_all_count)
     rig_open(&rig, 2, gpus, KERNEL_SECONDS);
     cr_assert_eq(meter_work(&found, rig.meter, &works[0].work, &err), STATUS_OK, "%s", err.message);
     cr_expect(fabs(found.seconds - 2 * KERNEL_SECONDS) < 1e-9, "%g s", found.seconds);
+    rig_close(&rig);
+}
+
+/* ---- Copies beside exchanges -----------------------------------------------------------------
+ */
+
+/* A rank whose stream comes late: until it has, or somebody has not waited for it. */
+static struct {
+    struct device_ops ops;
+    const struct device_ops *real;
+    struct box *box;
+    atomic_bool has_come, is_missed;
+} late;
+
+#define LATE_RANK 1
+#define LATE_MS   200
+
+static enum status come_late(void *argument, struct error *err)
+{
+    (void)argument, (void)err;
+    for (int ms = 0; ms < LATE_MS && !atomic_load(&late.is_missed); ms++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    atomic_store(&late.has_come, true);
+    return STATUS_OK;
+}
+
+static enum status look_for_late(void *argument, struct error *err)
+{
+    (void)argument, (void)err;
+    if (!atomic_load(&late.has_come))
+        atomic_store(&late.is_missed, true);
+    return STATUS_OK;
+}
+
+static enum status create_and_be_late(struct device *device, struct stream **out,
+                                      enum stream_priority priority, struct error *err)
+{
+    if (device == box_device(late.box, LATE_RANK))
+        late.real->call(device->stream, come_late, NULL, 0);
+    return late.real->stream_create(device, out, priority, err);
+}
+
+/* Of a stream beside the device's own. */
+static void call_and_look(struct stream *stream,
+                          enum status (*work)(void *argument, struct error *err),
+                          const void *argument, size_t bytes)
+{
+    bool is_own = false;
+    for (int r = 0; r <= LATE_RANK; r++)
+        is_own = is_own || stream == box_device(late.box, r)->stream;
+    if (!is_own)
+        late.real->call(stream, look_for_late, NULL, 0);
+    late.real->call(stream, work, argument, bytes);
+}
+
+/* The copies are timed from when the streams of all ranks have come: before that nobody exchanges.
+ */
+Test(cuda_meter, copies_begin_when_all_ranks_have_come)
+{
+    static const int gpus[LATE_RANK + 1];
+    const struct device_ops *own[LATE_RANK + 1];
+    struct rig rig;
+    struct error err;
+    double rate;
+    rig_open(&rig, LATE_RANK + 1, gpus, 1e-4);
+    counts_kernels = false;
+    late.box = rig.box;
+    late.real = box_device(rig.box, 0)->ops;
+    late.ops = *late.real;
+    late.ops.stream_create = create_and_be_late;
+    late.ops.call = call_and_look;
+    for (int r = 0; r <= LATE_RANK; r++) {
+        own[r] = box_device(rig.box, r)->ops;
+        box_device(rig.box, r)->ops = &late.ops;
+    }
+    cr_assert_eq(meter_host_to_device_busy(&rate, rig.meter, 1e9, &err), STATUS_OK, "%s",
+                 err.message);
+    for (int r = 0; r <= LATE_RANK; r++)
+        box_device(rig.box, r)->ops = own[r];
+    cr_assert(late.has_come);
+    cr_assert(!late.is_missed, "copies began before a rank had come");
     rig_close(&rig);
 }
