@@ -95,7 +95,7 @@ void nccl_abort_destroy(struct nccl_abort *abort);
 void nccl_abort_begin(struct nccl_abort **told, struct nccl_abort *abort, struct nccl_comm *handle);
 
 /* Returns when all have been aborted; or some seconds after they have begun: then the log is told
- * which has not been, and from here on nobody waits for a GPU (peer_ops.give_up). */
+ * which has not been, and from here on nothing of a GPU is freed (peer_ops.give_up). */
 void nccl_aborts_await(struct nccl_abort *told);
 
 /* So many seconds from now, for a condition that was so made. */

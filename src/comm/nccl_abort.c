@@ -4,16 +4,20 @@
  * An abort returns when the kernels of its end have left the GPU: never, where those of another end
  * stand before them on a stream and have not been told yet. So each is told by a thread of its own.
  * Nobody can call back a thread that is inside of NCCL: when its time is over it is left to itself,
- * with what it needs, and nobody waits for a GPU any more.
+ * with what it needs, and nobody frees what a GPU has any more, for which it might be waited. A
+ * stream's thread that is inside of CUDA, whose kernels never leave the GPU, cannot be called back
+ * either: the log has told why the process does not end by itself then.
  */
 #include <errno.h>
 #include <math.h>
+#include <string.h>
 
 #include "base/memory.h"
 #include "comm/nccl.h"
 #include "device/peers.h"
 
-/* With the watchdog's patience of 10 seconds all threads have ended within 15. */
+/* With the watchdog's patience of 10 seconds, where kernels leave, all threads have ended
+ * within 15. */
 #define ABORT_SECONDS 4.0
 
 /* Of an end, its thread, and who waits for it: the last of them frees it. */
@@ -99,10 +103,15 @@ void nccl_abort_begin(struct nccl_abort **told, struct nccl_abort *abort, struct
     abort->has_begun = true;
     abort->user_count += 2;
     pthread_mutex_unlock(&abort->lock);
-    if (pthread_create(&thread, NULL, abort_main, abort) == 0)
+    int failure = pthread_create(&thread, NULL, abort_main, abort);
+    if (failure == 0) {
         pthread_detach(thread);
-    else
-        leave(abort, false);
+        return;
+    }
+    log_write(&abort->nccl->log, LOG_WARNING,
+              "rank %d's communicator cannot be aborted: no thread can be started (%s)",
+              abort->rank, strerror(failure));
+    leave(abort, false);
 }
 
 static void give_up(const struct nccl_abort *abort)
@@ -114,7 +123,7 @@ static void give_up(const struct nccl_abort *abort)
     peers->give_up();
     log_write(&abort->nccl->log, LOG_WARNING,
               "%s%sNCCL has not aborted the communicator of rank %d (cuda:%d) after %g seconds: "
-              "GPUs are not waited for any more, and have their memory back when the process ends",
+              "what GPUs have is not freed any more, but when the process ends",
               cause.message, has_failed ? "; " : "", abort->rank,
               peers->ordinal(domain->devices[abort->rank]), ABORT_SECONDS);
 }

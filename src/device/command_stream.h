@@ -31,8 +31,8 @@ struct stream_kind {
 
     /* Waits for what earlier commands have launched: before the work of `call`, and for
      * `synchronize`. With it, the work is done elsewhere, and there has the stream's priority: the
-     * thread, which only launches, is of normal priority for any, and so are threads that others
-     * (NCCL) start from it. */
+     * thread is of normal priority for any, so that its launches, and threads that others (NCCL)
+     * start from it, are not kept from the host's cores. So is what a reload packs on it. */
     enum status (*settle)(struct stream *stream, struct error *err);
 };
 

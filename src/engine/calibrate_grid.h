@@ -46,7 +46,7 @@ struct calibrate_plan {
     double sample_seconds;
 };
 
-/* Two to five minutes on two cores. */
+/* Three to six minutes on two cores. */
 extern const struct calibrate_plan calibrate_plan_default;
 
 /* As long, and with larger shapes: a GPU reaches its rate where a pass has thousands of rows. */

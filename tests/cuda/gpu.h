@@ -4,6 +4,7 @@
 #ifndef PHASOR_TESTS_CUDA_GPU_H
 #define PHASOR_TESTS_CUDA_GPU_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* In which order the threads of a block, and the blocks of a grid, come to run. */
@@ -22,8 +23,8 @@ int gpu_capability_use(int capability);
 void gpu_order_use(enum gpu_order order, uint64_t stream_seed);
 
 /* By the GPUs' clock. From the first on that of emulated ones stands but while a kernel waits for
- * it, so that how busy the host is makes no difference. */
-void gpu_clock_use(void);
+ * it, so that how busy the host is makes no difference; false: that of real ones goes on. */
+bool gpu_clock_use(void);
 double gpu_seconds(void);
 
 /* Fails the test unless at least so many kernels have run since the start of the process. */

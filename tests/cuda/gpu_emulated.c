@@ -31,9 +31,10 @@ void gpu_order_use(enum gpu_order order, uint64_t stream_seed)
     simt_stream_seed_set(stream_seed);
 }
 
-void gpu_clock_use(void)
+bool gpu_clock_use(void)
 {
     simt_clock_by_naps();
+    return true;
 }
 
 double gpu_seconds(void)

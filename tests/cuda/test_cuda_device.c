@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "cuda_tools.h"
+#include "device/peers.h"
 #include "simt_control.h"
 
 TestSuite(cuda_device, .timeout = 120);
@@ -404,7 +405,7 @@ Test(cuda_device, a_low_stream_has_a_thread_of_normal_priority)
     int policy = -1, *to = &policy;
     device->ops->call(low, policy_work, &to, sizeof to);
     synchronize_ok(device, low);
-    cr_assert_eq(policy, SCHED_OTHER);
+    cr_assert_eq(policy, sched_getscheduler(0)); /* as this one's */
     device->ops->stream_destroy(device, low);
     device_destroy(device);
 }
@@ -516,5 +517,21 @@ Test(cuda_device, copies_between_host_and_gpu)
     cr_assert(host[0] == 8 && host[DIM - 1] == 8);
     device->ops->host_memory_free(device, host);
     device->ops->memory_free(device, values);
+    device_destroy(device);
+}
+
+Test(cuda_device, an_event_may_not_be_asked)
+{
+    struct device *device = device_open(1);
+    struct event *event;
+    struct error err;
+    bool is_reached;
+    cr_assert_eq(device->ops->event_create(device, &event, &err), STATUS_OK);
+    for (uint64_t n = 1; n <= 2; n++) {
+        simt_fail_at(n, cudaErrorUnknown);
+        cr_assert_eq(device->ops->peers->reached(event, &is_reached, &err), STATUS_IO);
+    }
+    cr_expect_not_null(strstr(err.message, "cudaEventQuery on cuda:0"), "%s", err.message);
+    device->ops->event_destroy(device, event);
     device_destroy(device);
 }

@@ -21,7 +21,6 @@ Test(cuda_launch, of_numbers_at_their_ends)
     device_destroy(device);
 }
 
-/* What the device itself does not put on a stream. */
 Test(cuda_launch, of_a_build_with_cuda)
 {
     struct device *device = device_open(1);
@@ -30,6 +29,7 @@ Test(cuda_launch, of_a_build_with_cuda)
     device_destroy(device);
 }
 
+/* What the device itself does not put on a stream. */
 Test(cuda_launch, of_nothing_launches_nothing)
 {
     const struct cuda_launch launch = {.multiprocessors = 4, .capability = 75};

@@ -473,36 +473,3 @@ Test(cuda_peers, ranks_share_a_gpu)
     cr_assert_not_null(strstr(err.message, "of cuda:0 this rank has "), "%s", err.message);
     device_destroy(device);
 }
-
-/* ---- Scratch memory -------------------------------------------------------------------------- */
-
-struct scratch {
-    struct device *device;
-    void *got[4];
-};
-
-static enum status scratch_get(void *argument, struct error *err)
-{
-    static const size_t bytes[4] = {1000, 1001, 2000, 5000};
-    struct scratch *scratch = *(struct scratch **)argument;
-    for (int i = 0; i < 4; i++)
-        TRY(scratch->device->ops->peers->scratch(scratch->device->stream, bytes[i],
-                                                 &scratch->got[i], err));
-    return STATUS_OK;
-}
-
-/* What grows by a little each time is not got anew each time: the GPU is waited for then. */
-Test(cuda_peers, scratch_memory_is_doubled)
-{
-    struct scratch scratch = {.device = device_open(1)}, *argument = &scratch;
-    uint64_t waits = gpu_waits();
-    scratch.device->ops->peers->call(scratch.device->stream, scratch_get, &argument,
-                                     sizeof argument);
-    synchronize_ok(scratch.device, scratch.device->stream);
-    cr_expect_neq(scratch.got[1], scratch.got[0]);
-    cr_expect_eq(scratch.got[2], scratch.got[1]);
-    cr_expect_neq(scratch.got[3], scratch.got[2]);
-    cr_expect_eq(gpu_waits() - waits, 3 + 1);
-    device_destroy(scratch.device);
-    gpu_check_nothing_left();
-}

@@ -9,6 +9,7 @@
 #include "cuda_tools.h"
 #include "device/peers.h"
 #include "kernels/cuda/device/cuda_pinned.h"
+#include "kernels/cuda/device/cuda_reach.h"
 #include "numa_fake.h"
 #include "simt_control.h"
 #include "workload.h"
@@ -149,4 +150,15 @@ Test(cuda_pinned, memory_that_the_host_has)
     free(in);
     device_destroy(device);
     cr_expect_eq(simt_live_count(), 0);
+}
+
+/* Who unpins it would wait for a GPU that hangs. */
+Test(cuda_pinned, memory_that_stays_so)
+{
+    struct error err;
+    void *memory = aligned_alloc(4096, 4096);
+    cr_assert_eq(cuda_pinned_keep(0, memory, 4096, "a test", &err), STATUS_OK);
+    cuda_give_up();
+    cr_expect(!cuda_pinned_leave(0, memory));
+    free(memory); /* which a test may */
 }

@@ -70,12 +70,18 @@ enum status cuda_stream_scratch(struct cuda_stream *cuda, size_t bytes, struct e
     struct cuda_launch *launch = &cuda->launch;
     if (bytes <= launch->scratch_bytes)
         return STATUS_OK;
-    if (bytes < 2 * launch->scratch_bytes && launch->scratch_bytes < SCRATCH_DOUBLED_MAX)
-        bytes = 2 * launch->scratch_bytes;
+    size_t doubled = 2 * launch->scratch_bytes;
+    bool doubles = bytes < doubled && launch->scratch_bytes < SCRATCH_DOUBLED_MAX;
     TRY(cuda_stream_settle(&cuda->base, err));
-    CUDA_TRY(cuda->common->ordinal, cudaFree(launch->scratch), err);
+    void *old = launch->scratch; /* is gone, whatever is said of it */
     launch->scratch = NULL;
     launch->scratch_bytes = 0;
+    CUDA_TRY(cuda->common->ordinal, cudaFree(old), err);
+    if (doubles && cudaMalloc(&launch->scratch, doubled) == cudaSuccess) {
+        launch->scratch_bytes = doubled;
+        return STATUS_OK;
+    }
+    (void)cudaGetLastError(); /* what is asked for may be there */
     CUDA_TRY(cuda->common->ordinal, cudaMalloc(&launch->scratch, bytes), err);
     launch->scratch_bytes = bytes;
     return STATUS_OK;
