@@ -136,8 +136,12 @@ done
 grep -q 'CMAKE_CUDA_ARCHITECTURES=90' "$scratch/configured" || fail "it is not built for the cards"
 grep -q 'WERROR' "$scratch/configured" && fail "warnings of other compilers are errors"
 
-run 3 CUDA_VISIBLE_DEVICES=7
-says "^GPUs: none (CUDA_VISIBLE_DEVICES=7 chooses none of nvidia-smi's 3)"
+for words in 7 MIG-a4; do
+    run 1 CUDA_VISIBLE_DEVICES=$words
+    says "^gpu-check: CUDA_VISIBLE_DEVICES=$words chooses none of nvidia-smi's 3: give their numbers"
+done
+run 3 CUDA_VISIBLE_DEVICES=-1
+says "^GPUs: none (CUDA_VISIBLE_DEVICES=-1 chooses none of nvidia-smi's 3)"
 
 # On one card, so that less is run: what is not as it should be.
 export CUDA_VISIBLE_DEVICES=5
