@@ -1,8 +1,8 @@
 #include "base/system.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 /* The first unsigned number behind `format` in a file of lines; UINT64_MAX when there is none. */
@@ -88,4 +88,26 @@ double system_seconds(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+void system_condition_init(pthread_cond_t *condition)
+{
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &clock);
+    pthread_condattr_destroy(&clock);
+}
+
+#define MOMENT_SECONDS_MAX 1e9 /* thirty years: who waits without an end has no moment beyond */
+
+struct timespec system_moment(double seconds)
+{
+    struct timespec moment;
+    double ahead = fmin(fmax(seconds, 0), MOMENT_SECONDS_MAX);
+    clock_gettime(CLOCK_MONOTONIC, &moment);
+    int64_t nanoseconds = moment.tv_nsec + (int64_t)((ahead - floor(ahead)) * 1e9);
+    moment.tv_sec += (time_t)floor(ahead) + (time_t)(nanoseconds / 1000000000);
+    moment.tv_nsec = (long)(nanoseconds % 1000000000);
+    return moment;
 }

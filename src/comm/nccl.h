@@ -5,7 +5,6 @@
 
 #include <pthread.h>
 #include <stdbool.h>
-#include <time.h>
 
 #include "base/log.h"
 #include "comm/group.h"
@@ -97,10 +96,6 @@ void nccl_abort_begin(struct nccl_abort **told, struct nccl_abort *abort, struct
 /* Returns when all have been aborted; or some seconds after they have begun: then the log is told
  * which has not been, and from here on nothing of a GPU is freed (peer_ops.give_up). */
 void nccl_aborts_await(struct nccl_abort *told);
-
-/* So many seconds from now, for a condition that was so made. */
-struct timespec nccl_moment(double seconds);
-void nccl_monotonic_init(pthread_cond_t *condition);
 
 /* ---- nccl_moves.c ---------------------------------------------------------------------------- */
 

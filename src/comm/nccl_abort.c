@@ -9,10 +9,10 @@
  * either: the log has told why the process does not end by itself then.
  */
 #include <errno.h>
-#include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/system.h"
 #include "comm/nccl.h"
 #include "device/peers.h"
 
@@ -35,25 +35,6 @@ struct nccl_abort {
     int user_count;
 };
 
-struct timespec nccl_moment(double seconds)
-{
-    struct timespec moment;
-    clock_gettime(CLOCK_MONOTONIC, &moment); /* as system_seconds */
-    int64_t nanoseconds = moment.tv_nsec + (int64_t)((seconds - floor(seconds)) * 1e9);
-    moment.tv_sec += (time_t)floor(seconds) + nanoseconds / 1000000000;
-    moment.tv_nsec = nanoseconds % 1000000000;
-    return moment;
-}
-
-void nccl_monotonic_init(pthread_cond_t *condition)
-{
-    pthread_condattr_t clock;
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(condition, &clock);
-    pthread_condattr_destroy(&clock);
-}
-
 enum status nccl_abort_create(struct nccl_abort **out, const struct comm *comm, struct error *err)
 {
     struct nccl_abort *abort;
@@ -63,7 +44,7 @@ enum status nccl_abort_create(struct nccl_abort **out, const struct comm *comm, 
     abort->rank = group_rank(comm);
     abort->user_count = 1;
     pthread_mutex_init(&abort->lock, NULL);
-    nccl_monotonic_init(&abort->ended);
+    system_condition_init(&abort->ended);
     *out = abort;
     return STATUS_OK;
 }
@@ -99,7 +80,7 @@ void nccl_abort_begin(struct nccl_abort **told, struct nccl_abort *abort, struct
     abort->next = *told;
     *told = abort;
     pthread_mutex_lock(&abort->lock);
-    abort->until = nccl_moment(ABORT_SECONDS);
+    abort->until = system_moment(ABORT_SECONDS);
     abort->has_begun = true;
     abort->user_count += 2;
     pthread_mutex_unlock(&abort->lock);

@@ -16,6 +16,7 @@
 
 #include "base/memory.h"
 #include "base/perturb.h"
+#include "base/system.h"
 #include "comm/nccl.h"
 #include "device/peers.h"
 
@@ -238,7 +239,7 @@ static void rest(struct nccl_domain *nccl)
         pthread_cond_wait(&nccl->stirred, &nccl->lock);
         return;
     }
-    struct timespec until = nccl_moment(nccl->domain->poll_seconds);
+    struct timespec until = system_moment(nccl->domain->poll_seconds);
     pthread_cond_timedwait(&nccl->stirred, &nccl->lock, &until);
 }
 
@@ -325,7 +326,7 @@ enum status nccl_domain_create(struct nccl_domain **out, struct comm_domain *dom
     nccl->library = library;
     nccl->log = *log;
     pthread_mutex_init(&nccl->lock, NULL);
-    nccl_monotonic_init(&nccl->stirred);
+    system_condition_init(&nccl->stirred);
     pthread_cond_init(&nccl->turn, NULL);
     enum status status = domain_fill(nccl, err);
     if (status != STATUS_OK) {

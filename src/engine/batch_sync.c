@@ -98,15 +98,11 @@ enum status batch_sync_start(struct batch_sync **out, const int fds[BATCH_SYNC_F
     void *memory;
     TRY(memory_get(&memory, 1, sizeof(struct batch_sync), "the batch writer", err));
     struct batch_sync *sync = memory;
-    pthread_condattr_t clock;
     for (int i = 0; i < BATCH_SYNC_FILES; i++)
         sync->fds[i] = fds[i];
     sync->delay_seconds = delay_seconds;
     pthread_mutex_init(&sync->lock, NULL);
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC); /* as system_seconds */
-    pthread_cond_init(&sync->changed, &clock);
-    pthread_condattr_destroy(&clock);
+    system_condition_init(&sync->changed);
     int failure = start_thread(sync);
     if (failure != 0) {
         destroy(sync);

@@ -1,12 +1,11 @@
 /* Threads that take requests in turn and wait in pread: wherever io_uring may not be used. */
 #include <errno.h>
-#include <math.h>
 #include <pthread.h>
-#include <time.h>
 
 #include "base/disk.h"
 #include "base/memory.h"
 #include "base/perturb.h"
+#include "base/system.h"
 #include "io/read_backend.h"
 
 struct threads {
@@ -82,13 +81,9 @@ static void threads_close(void *backend, bool is_abandoned)
 
 static void locks_init(struct threads *threads)
 {
-    pthread_condattr_t clock;
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_mutex_init(&threads->lock, NULL);
     pthread_cond_init(&threads->has_request, NULL);
-    pthread_cond_init(&threads->has_result, &clock);
-    pthread_condattr_destroy(&clock);
+    system_condition_init(&threads->has_result);
 }
 
 static enum status arrays_init(struct threads *threads, int thread_count, struct error *err)
@@ -145,12 +140,7 @@ static int threads_begin(void *backend, const struct read_request *request)
 static int threads_next(void *backend, struct read_result *out, double seconds)
 {
     struct threads *threads = backend;
-    struct timespec end;
-    double whole = floor(seconds);
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    long nanoseconds = end.tv_nsec + (long)(1e9 * (seconds - whole));
-    end.tv_sec += (time_t)whole + nanoseconds / 1000000000;
-    end.tv_nsec = nanoseconds % 1000000000;
+    struct timespec end = system_moment(seconds);
     pthread_mutex_lock(&threads->lock);
     while (threads->result_count == 0 && seconds > 0 &&
            pthread_cond_timedwait(&threads->has_result, &threads->lock, &end) == 0)

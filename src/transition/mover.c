@@ -1,7 +1,5 @@
 /* The layers in turn: by one thread, which drives a host thread for each rank, while the caller
  * waits between passes or passes run beside it. */
-#include <time.h>
-
 #include "base/memory.h"
 #include "base/perturb.h"
 #include "base/system.h"
@@ -38,11 +36,7 @@ static struct comm_domain *domain_of(const struct transition *transition)
  * may have failed. */
 static void wait_a_moment(struct transition *transition)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    int64_t ns = until.tv_nsec + (int64_t)(comm_domain_poll_seconds(domain_of(transition)) * 1e9);
-    until.tv_sec += ns / 1000000000;
-    until.tv_nsec = ns % 1000000000;
+    struct timespec until = system_moment(comm_domain_poll_seconds(domain_of(transition)));
     record_pause();
     pthread_cond_timedwait(&transition->changed, &transition->lock, &until);
     record_resume();
@@ -244,12 +238,8 @@ static void *mover_main(void *context)
 
 enum status mover_init(struct transition *transition, struct error *err)
 {
-    pthread_condattr_t monotonic;
     pthread_mutex_init(&transition->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&transition->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    system_condition_init(&transition->changed);
     transition->lane = trace_lane_add(box_trace(transition->params.box), -1, "transition");
     record_lane_set(transition->lane, RECORD_LANE_HOST);
     int failure = pthread_create(&transition->mover, NULL, mover_main, transition);

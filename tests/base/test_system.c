@@ -1,5 +1,7 @@
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
+#include <errno.h>
+#include <math.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -47,4 +49,25 @@ Test(system, seconds_pass)
     clock_gettime(CLOCK_MONOTONIC, &to);
     double most = (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
     cr_assert(passed >= 0.02 && passed <= most + 1e-6, "%g of %g", passed, most);
+}
+
+/* Who waits for nobody until a moment has waited for so long; one that is past is no wait. */
+Test(system, moments_come)
+{
+    static const double seconds[] = {-1, 0, 0.02, 0.999, 1.001};
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_cond_t condition;
+    system_condition_init(&condition);
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < sizeof seconds / sizeof *seconds; i++) {
+        double before = system_seconds();
+        struct timespec moment = system_moment(seconds[i]);
+        cr_assert(moment.tv_nsec >= 0 && moment.tv_nsec < 1000000000);
+        int result = pthread_cond_timedwait(&condition, &lock, &moment);
+        cr_assert_eq(result, ETIMEDOUT);
+        cr_expect_geq(system_seconds() - before, seconds[i] - 1e-6);
+    }
+    cr_expect_geq(system_moment(INFINITY).tv_sec, 1000000000);
+    pthread_mutex_unlock(&lock);
+    pthread_cond_destroy(&condition);
 }

@@ -1,13 +1,12 @@
 #include "kernels/cuda/device/cuda_reach.h"
 
 #include <errno.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/memory.h"
+#include "base/system.h"
 #include "kernels/cuda/device/cuda_error.h"
 
 #define WORDS 16384
@@ -149,15 +148,11 @@ static enum status trial_begin(struct trial **out, pthread_t *thread, int to, in
                                struct error *err)
 {
     struct trial *trial;
-    pthread_condattr_t clock;
     TRY(memory_get((void **)&trial, 1, sizeof *trial, "a copy between GPUs", err));
     trial->to = to;
     trial->from = from;
     pthread_mutex_init(&trial->lock, NULL);
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&trial->ended, &clock);
-    pthread_condattr_destroy(&clock);
+    system_condition_init(&trial->ended);
     int failure = pthread_create(thread, NULL, trial_thread, trial);
     if (failure != 0) {
         trial_free(trial);
@@ -167,20 +162,10 @@ static enum status trial_begin(struct trial **out, pthread_t *thread, int to, in
     return STATUS_OK;
 }
 
-static struct timespec moment_in(double seconds)
-{
-    struct timespec moment;
-    clock_gettime(CLOCK_MONOTONIC, &moment);
-    double nanoseconds = (double)moment.tv_nsec + (seconds - floor(seconds)) * 1e9;
-    moment.tv_sec += (time_t)floor(seconds) + (nanoseconds >= 1e9);
-    moment.tv_nsec = (long)(nanoseconds - (nanoseconds >= 1e9 ? 1e9 : 0));
-    return moment;
-}
-
 /* False: it has not ended, and is left. */
 static bool trial_await(struct trial *trial, double patience_seconds)
 {
-    struct timespec last = moment_in(patience_seconds);
+    struct timespec last = system_moment(patience_seconds);
     int failure = 0;
     pthread_mutex_lock(&trial->lock);
     while (!trial->has_ended && failure != ETIMEDOUT)
