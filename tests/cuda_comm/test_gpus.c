@@ -355,7 +355,8 @@ Test(gpus, a_copy_that_hangs_is_told)
     cr_assert_eq(status, STATUS_IO);
     check_sentence(&err, "a copy from cuda:2 to cuda:0 does not end");
     cr_assert_eq(open_box(&err), STATUS_IO);
-    cr_expect_str_eq(err.message, "cuda:0 cannot be used: a GPU hangs in this process");
+    cr_expect_str_eq(err.message,
+                     "cuda:0 cannot be used: a GPU hangs in this process; start another one");
     beside_close(&beside);
     let_go();
 }

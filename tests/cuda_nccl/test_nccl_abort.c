@@ -90,7 +90,8 @@ Test(nccl_abort, that_hangs_is_left)
     cr_expect_not_null(
         strstr(scene.warning, "after 4 seconds: what GPUs have is not freed any more"));
     cr_assert_eq(nccl_box_open(&box, RANKS, FOREVER, NULL, &err), STATUS_IO);
-    cr_expect_str_eq(err.message, "cuda:0 cannot be used: a GPU hangs in this process");
+    cr_expect_str_eq(err.message,
+                     "cuda:0 cannot be used: a GPU hangs in this process; start another one");
     let_go();
 }
 

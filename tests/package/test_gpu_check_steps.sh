@@ -136,7 +136,7 @@ done
 grep -q 'CMAKE_CUDA_ARCHITECTURES=90' "$scratch/configured" || fail "it is not built for the cards"
 grep -q 'WERROR' "$scratch/configured" && fail "warnings of other compilers are errors"
 
-for words in 7 MIG-a4; do
+for words in 1 7 MIG-a4; do
     run 1 CUDA_VISIBLE_DEVICES=$words
     says "^gpu-check: CUDA_VISIBLE_DEVICES=$words chooses none of nvidia-smi's 3: give their numbers"
 done

@@ -225,7 +225,8 @@ static enum status gpu_find(int ordinal, struct error *err)
     int count = 0;
     (void)pthread_once(&once, queues_ask_for);
     if (cuda_is_stuck())
-        return error_set(err, STATUS_IO, "cuda:%d cannot be used: a GPU hangs in this process",
+        return error_set(err, STATUS_IO,
+                         "cuda:%d cannot be used: a GPU hangs in this process; start another one",
                          ordinal);
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess) {
