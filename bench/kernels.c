@@ -15,10 +15,9 @@
 #include "workload.h"
 #include "workload_memory.h"
 
-#define SAMPLES_MAX      201
-#define SECONDS_PER_CASE 0.5
-#define BATCH_SECONDS    1e-3
-#define BATCH_MAX        1000
+#define SAMPLES_MAX   201
+#define BATCH_SECONDS 1e-3
+#define BATCH_MAX     1000
 
 /* ---- One case ------------------------------------------------------------------------------ */
 
@@ -59,7 +58,7 @@ static void time_case(const struct target *target, enum kernel_op op, const stru
     workload_launch(&workload, device); /* warm: pages are there, caches are as in a loop */
     int batch = launches_of_batch(device, &workload);
     for (double begin = system_seconds();
-         count < SAMPLES_MAX && (count < 5 || system_seconds() - begin < SECONDS_PER_CASE);
+         count < SAMPLES_MAX && (count < 5 || system_seconds() - begin < target->case_seconds);
          count++) {
         if (op == OP_ROUTE)
             workload_reset(&workload);
@@ -132,7 +131,7 @@ int main(int argc, char **argv)
     for (int op = 0; op < OP_COUNT; op++) {
         for (size_t i = 0; i < case_lists[op]->count; i++) {
             const struct kernel_case *c = &case_lists[op]->cases[i];
-            if (c->use == FOR_BENCH && strstr(case_lists[op]->name, filter) != NULL)
+            if (c->use == target.use && strstr(case_lists[op]->name, filter) != NULL)
                 time_case(&target, (enum kernel_op)op, c);
         }
     }

@@ -2,11 +2,14 @@
 #ifndef PHASOR_BENCH_TARGET_H
 #define PHASOR_BENCH_TARGET_H
 
+#include "cases.h"
 #include "device/device.h"
 
 /* A device, and what it can do, measured in this run. */
 struct target {
     struct device *device; /* the caller's, to destroy */
+    enum case_use use;     /* which cases */
+    double case_seconds;   /* that the windows of a case may take together */
     char description[160];
     double gflops; /* 1e9 flops a second */
     const char *gflops_how;

@@ -1,6 +1,8 @@
 /* The shared table of cases: shapes of every operation in device/ops.h. The tests run those marked
- * FOR_TEST on every set of kernels, bench/kernels.c times those marked FOR_BENCH. A new operation
- * lands in cases_*.c, in workload_*.c (its data), in reference.c (its meaning) and in checks_*.c.
+ * FOR_TEST on every set of kernels, bench/kernels.c times those marked FOR_BENCH, on a GPU those
+ * marked FOR_GPU_BENCH, which are larger than its caches where their counterparts in a model are. A
+ * new operation lands in cases_*.c, in workload_*.c (its data), in reference.c (its meaning) and in
+ * checks_*.c.
  */
 #ifndef PHASOR_TESTS_KERNELS_CASES_H
 #define PHASOR_TESTS_KERNELS_CASES_H
@@ -34,7 +36,7 @@ enum kernel_op {
     OP_COUNT
 };
 
-enum case_use { FOR_TEST, FOR_BENCH };
+enum case_use { FOR_TEST, FOR_BENCH, FOR_GPU_BENCH };
 
 /* Where the (token, choice) pairs of a case go. */
 enum expert_spread {

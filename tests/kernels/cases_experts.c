@@ -10,6 +10,7 @@ static const struct kernel_case route_cases[] = {
     {.token_count = 9, .expert_count = 20, .top_k = 3, .choice_extra = 1},
     {.token_count = 0, .expert_count = 8, .top_k = 2},
     {FOR_BENCH, .token_count = 512, .expert_count = 128, .top_k = 8, .option = true},
+    {FOR_GPU_BENCH, .token_count = 16384, .expert_count = 60, .top_k = 4},
 };
 
 static const struct kernel_case dispatch_cases[] = {
@@ -29,6 +30,7 @@ static const struct kernel_case dispatch_cases[] = {
      .choice_extra = 1},
     {.token_count = 0, .expert_count = 8, .top_k = 2, .group_count = 4},
     {FOR_BENCH, .token_count = 512, .expert_count = 128, .top_k = 8, .group_count = 8},
+    {FOR_GPU_BENCH, .token_count = 16384, .expert_count = 60, .top_k = 4, .group_count = 4},
 };
 
 static const struct kernel_case group_cases[] = {
@@ -45,6 +47,7 @@ static const struct kernel_case group_cases[] = {
     {.token_count = 10, .expert_count = 8, .top_k = 2, .local = LOCAL_NONE},
     {.token_count = 0, .expert_count = 8, .top_k = 2, .local = LOCAL_ALL},
     {FOR_BENCH, .token_count = 512, .expert_count = 128, .top_k = 8},
+    {FOR_GPU_BENCH, .token_count = 16384, .expert_count = 60, .top_k = 4},
 };
 
 /* Both halves of a feed-forward network take the same cases. */
@@ -266,6 +269,16 @@ static const struct kernel_case ffn_cases[] = {
      .expert_count = 240, .top_k = 16},
     {FOR_BENCH, .dtype = DTYPE_INT4, .token_count = 32, .rows = 352, .columns = 1024,
      .expert_count = 240, .top_k = 16},
+    {FOR_GPU_BENCH, .dtype = DTYPE_BF16, .token_count = 32, .rows = 1408, .columns = 2048,
+     .expert_count = 60, .top_k = 4},
+    {FOR_GPU_BENCH, .dtype = DTYPE_BF16, .token_count = 8192, .rows = 1408, .columns = 2048,
+     .expert_count = 60, .top_k = 4},
+    {FOR_GPU_BENCH, .dtype = DTYPE_BF16, .token_count = 4096, .rows = 14336, .columns = 4096,
+     .expert_count = 2, .top_k = 1},
+    {FOR_GPU_BENCH, .dtype = DTYPE_INT4, .token_count = 32, .rows = 1408, .columns = 2048,
+     .expert_count = 60, .top_k = 4},
+    {FOR_GPU_BENCH, .dtype = DTYPE_INT4, .token_count = 8192, .rows = 1408, .columns = 2048,
+     .expert_count = 60, .top_k = 4},
 };
 
 const struct case_list route_list = CASE_LIST("route", route_cases);

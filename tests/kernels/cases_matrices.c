@@ -61,6 +61,11 @@ static const struct kernel_case matmul_cases[] = {
     {FOR_BENCH, DTYPE_F32, .token_count = 1, .rows = 4096, .columns = 4096},
     {FOR_BENCH, DTYPE_F32, .token_count = 256, .rows = 4096, .columns = 4096},
     {FOR_BENCH, DTYPE_BF16, .token_count = 1, .rows = 151936, .columns = 2048},
+    {FOR_GPU_BENCH, DTYPE_BF16, .token_count = 1, .rows = 151936, .columns = 2048},
+    {FOR_GPU_BENCH, DTYPE_BF16, .token_count = 32, .rows = 151936, .columns = 2048},
+    {FOR_GPU_BENCH, DTYPE_BF16, .token_count = 32, .rows = 6144, .columns = 2048},
+    {FOR_GPU_BENCH, DTYPE_F32, .token_count = 8192, .rows = 64, .columns = 2048},
+    {FOR_GPU_BENCH, DTYPE_BF16, .token_count = 8192, .rows = 4096, .columns = 4096},
 };
 
 /* Groups of 48 along 16 to 336; a piece is 128 tiles. */
@@ -78,6 +83,9 @@ static const struct kernel_case dequantize_cases[] = {
     {FOR_BENCH, .dtype = DTYPE_BF16, .packing = PACK_OUTPUT, .rows = 1408, .columns = 2048},
     {FOR_BENCH, .dtype = DTYPE_BF16, .packing = PACK_INPUT, .rows = 2048, .columns = 1408},
     {FOR_BENCH, .dtype = DTYPE_F32, .packing = PACK_OUTPUT, .rows = 1408, .columns = 2048},
+    {FOR_GPU_BENCH, .dtype = DTYPE_BF16, .packing = PACK_OUTPUT, .rows = 1408, .columns = 2048},
+    {FOR_GPU_BENCH, .dtype = DTYPE_BF16, .packing = PACK_OUTPUT, .rows = 14336, .columns = 8192},
+    {FOR_GPU_BENCH, .dtype = DTYPE_BF16, .packing = PACK_INPUT, .rows = 8192, .columns = 14336},
 };
 
 const struct case_list matmul_list = CASE_LIST("matmul", matmul_cases);

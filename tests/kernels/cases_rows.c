@@ -8,6 +8,7 @@ static const struct kernel_case embed_cases[] = {
     {.dtype = DTYPE_BF16, .token_count = 17, .rows = 37, .columns = 40},
     {.dtype = DTYPE_BF16, .token_count = 8, .rows = 16, .columns = 1},
     {FOR_BENCH, DTYPE_BF16, .token_count = 512, .rows = 32000, .columns = 2048},
+    {FOR_GPU_BENCH, DTYPE_BF16, .token_count = 16384, .rows = 32000, .columns = 4096},
 };
 
 static const struct kernel_case rms_norm_cases[] = {
@@ -20,6 +21,9 @@ static const struct kernel_case rms_norm_cases[] = {
     {.token_count = 2, .columns = 4096},
     {FOR_BENCH, .token_count = 1, .columns = 4096},
     {FOR_BENCH, .token_count = 512, .columns = 4096},
+    {FOR_GPU_BENCH, .token_count = 32, .columns = 4096},
+    {FOR_GPU_BENCH, .token_count = 16384, .columns = 4096},
+    {FOR_GPU_BENCH, .token_count = 16384, .columns = 2048},
 };
 
 static const struct kernel_case add_cases[] = {
@@ -28,6 +32,7 @@ static const struct kernel_case add_cases[] = {
     {.token_count = 8, .columns = 33},
     {.token_count = 17, .columns = 64, .stride_extra = 16},
     {FOR_BENCH, .token_count = 512, .columns = 4096},
+    {FOR_GPU_BENCH, .token_count = 16384, .columns = 4096},
 };
 
 static const struct kernel_case combine_cases[] = {
@@ -41,6 +46,8 @@ static const struct kernel_case combine_cases[] = {
     {.token_count = 1, .columns = 16, .top_k = 2, .absent = true}, /* a sum of nothing */
     {.token_count = 0, .columns = 16, .top_k = 2},
     {FOR_BENCH, .token_count = 512, .columns = 2048, .top_k = 8},
+    {FOR_GPU_BENCH, .token_count = 32, .columns = 2048, .top_k = 8},
+    {FOR_GPU_BENCH, .token_count = 16384, .columns = 2048, .top_k = 4},
 };
 
 static const struct kernel_case shared_add_cases[] = {
@@ -49,6 +56,7 @@ static const struct kernel_case shared_add_cases[] = {
     {.token_count = 9, .columns = 24},
     {.token_count = 17, .columns = 300, .stride_extra = 16},
     {FOR_BENCH, .token_count = 512, .columns = 2048},
+    {FOR_GPU_BENCH, .token_count = 16384, .columns = 2048},
 };
 
 static const struct kernel_case choose_cases[] = {
@@ -68,6 +76,8 @@ static const struct kernel_case choose_cases[] = {
     {FOR_BENCH, .token_count = 1, .columns = 151936},
     {FOR_BENCH, .token_count = 32, .columns = 32000, .draws = true},
     {FOR_BENCH, .token_count = 1, .columns = 151936, .draws = true},
+    {FOR_GPU_BENCH, .token_count = 32, .columns = 151936},
+    {FOR_GPU_BENCH, .token_count = 32, .columns = 151936, .draws = true},
 };
 
 static const struct kernel_case candidates_cases[] = {
@@ -90,6 +100,7 @@ static const struct kernel_case gather_cases[] = {
     {.token_count = 33, .row_bytes = 4160},
     {.token_count = 0, .row_bytes = 64},
     {FOR_BENCH, .token_count = 64, .row_bytes = 16384},
+    {FOR_GPU_BENCH, .token_count = 16384, .row_bytes = 8192},
 };
 
 /* A piece is 256 KiB. */
@@ -105,6 +116,7 @@ static const struct kernel_case copy_cases[] = {
     {.row_bytes = 64, .rows = 2},
     {FOR_BENCH, .row_bytes = 1 << 20},
     {FOR_BENCH, .row_bytes = 64 << 20},
+    {FOR_GPU_BENCH, .row_bytes = 512 << 20},
 };
 
 /* Likewise. */

@@ -71,7 +71,7 @@ int32_t *output_ints_new(struct workload *w, int64_t count)
 /* A multiple of 16 below 64, so that small matrices have some groups; benchmarks take 64. */
 static int64_t group_of_case(const struct workload *w)
 {
-    return w->from->use == FOR_BENCH ? 64 : 48;
+    return w->from->use == FOR_TEST ? 48 : 64;
 }
 
 static uint16_t *scales_new(struct workload *w, struct random *random, int64_t count, float scale)
