@@ -34,6 +34,8 @@ struct cuda_launch {
     void *scratch;        /* device, aligned to 256, at least what cuda_NAME_scratch asked for; what
                            * stands in it is lost between launches */
     size_t scratch_bytes;
+    int32_t *groups_with_rows; /* where cuda_ffn_up and cuda_ffn_down write how many groups have
+                                  rows: the host's, which kernels reach; NULL: nowhere */
 };
 
 /* What the host knows of the segments of an operation (all token_count > 0). Launches depend on

@@ -1,5 +1,5 @@
-/* Products of activations with f32 and INT4 weights; and the launchers of all, which give those with
- * bf16 weights to product_mma.cu.
+/* Products of activations with f32 and INT4 weights; and the launchers of all, which give those
+ * with bf16 weights to product_mma.cu.
  *
  * A team is half a warp: 16 lanes, one for each output of a panel, that go down the panel's tiles
  * with 64 neighbouring bytes at a time, each weight read once by the block. Where a group has few
@@ -61,7 +61,8 @@ __device__ static struct panel_part<MATS> panel_part_of(const struct product &p,
 /* ---- f32 ------------------------------------------------------------------------------------- */
 
 /* The weights of four neighbouring columns: words 4q .. of a tile's column. */
-__device__ static float4 four_weights(const uint32_t *words, int q)
+__device__ static float4
+four_weights(const uint32_t *words, int q)
 {
     return make_float4(__uint_as_float(words[4 * q]), __uint_as_float(words[4 * q + 1]),
                        __uint_as_float(words[4 * q + 2]), __uint_as_float(words[4 * q + 3]));
@@ -402,6 +403,7 @@ __global__ void __launch_bounds__(THREADS, 2) product_kernel(const struct produc
 {
     KERNEL_SHARED(unsigned char, shared);
     int group, piece;
+    product_groups_count<KIND>(p);
     for (int64_t index = blockIdx.x; piece_find<KIND>(&group, &piece, p, index, group_pieces);
          index += gridDim.x) {
         struct product_rows rows = product_rows_of<KIND>(p, group);
@@ -431,8 +433,7 @@ static cudaError_t product_launch(const struct cuda_launch *launch, const struct
         flat_kept_bytes<DTYPE, FLAT_ROWS>() + pairs * mats * FLAT_ROWS * PACK_BLOCK * sizeof(float);
     bytes = bytes > tall_bytes<DTYPE>() ? bytes : tall_bytes<DTYPE>();
     if (bytes > 48 * 1024) {
-        cudaError_t failure =
-            product_allow(launch, (const void *)product_kernel<KIND, DTYPE>);
+        cudaError_t failure = product_allow(launch, (const void *)product_kernel<KIND, DTYPE>);
         if (failure != cudaSuccess)
             return failure;
     }
@@ -498,6 +499,7 @@ cudaError_t cuda_ffn_up(const struct cuda_launch *launch, const struct op_ffn_up
     p.offsets = op->offsets;
     p.token_of = op->token_of;
     p.group_count = (int)op->group_count;
+    p.groups_with_rows = launch->groups_with_rows;
     p.out_stride = op->out_stride;
     p.in_stride = op->in_stride;
     return product_run<PRODUCT_UP>(launch, &p);
@@ -514,6 +516,7 @@ cudaError_t cuda_ffn_down(const struct cuda_launch *launch, const struct op_ffn_
     p.groups = op->groups;
     p.offsets = op->offsets;
     p.group_count = (int)op->group_count;
+    p.groups_with_rows = launch->groups_with_rows;
     p.out_stride = op->out_stride;
     p.in_stride = op->in_stride;
     return product_run<PRODUCT_DOWN>(launch, &p);

@@ -35,6 +35,7 @@ struct product {
     int tile_count;  /* of a panel */
     int part_count;
     int scale_group_tiles, scale_group_count; /* int4: of the side that scales have groups along */
+    int32_t *groups_with_rows;                /* where that is written (launch.h), or NULL */
     int flat_rows; /* product_mma: groups of up to so many are flat; 0: none */
 };
 
@@ -61,6 +62,20 @@ __device__ inline const float *product_input(const struct product &p, int64_t po
     if (KIND == PRODUCT_UP && p.token_of != NULL)
         position = p.token_of[position];
     return p.in + position * p.in_stride;
+}
+
+/* Writes how many groups have rows, once for all blocks: each kernel of FFNs begins with it. */
+template <enum product_kind KIND>
+__device__ inline void product_groups_count(const struct product &p)
+{
+    if (KIND == PRODUCT_MATMUL || p.groups_with_rows == NULL || blockIdx.x > 0 || warp_id() > 0)
+        return;
+    int count = 0;
+    for (int g = lane_id(); g < p.group_count; g += WARP)
+        count += p.offsets[g + 1] > p.offsets[g];
+    count = warp_sum(count);
+    if (lane_id() == 0)
+        *p.groups_with_rows = count;
 }
 
 /* Matrix `which` (0, or 1 for the up beside the gate) of a group. */

@@ -501,6 +501,7 @@ __global__ void __launch_bounds__(THREADS, TILES == 0 ? 2 : 1)
 {
     KERNEL_SHARED(unsigned char, shared);
     int group, piece;
+    product_groups_count<KIND>(p);
     for (int64_t index = blockIdx.x; piece_find<KIND>(&group, &piece, p, index, group_pieces < KIND,
                                                       TILES == 0 ? TALL_TILES : TILES >);
          index += gridDim.x) {

@@ -17,6 +17,8 @@ static void graph_drop(struct cuda_piece *piece)
 {
     if (piece->graph != NULL)
         (void)cudaGraphExecDestroy(piece->graph);
+    if (piece->plain != NULL)
+        (void)cudaGraphExecDestroy(piece->plain);
     for (int i = 0; piece->part.marks != NULL && piece->part.marks[i] != NULL; i++)
         (void)cudaEventDestroy(piece->part.marks[i]);
     (void)cudaFreeHost(piece->host);
@@ -165,15 +167,15 @@ static enum status work_launch(struct cuda_stream *cuda, const struct cuda_work 
 
 /* Of what is launched meanwhile nothing runs. */
 static enum status graph_capture(cudaGraph_t *out, struct cuda_stream *cuda,
-                                 struct cuda_piece *piece, struct error *err)
+                                 struct cuda_piece *piece, bool is_sampled, struct error *err)
 {
     cudaStream_t stream = cuda->launch.stream;
     CUDA_TRY(cuda->common->ordinal,
              cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), err);
     cuda->graphs.capturing = piece;
-    cuda_stages_capture(&cuda->stages, &piece->part);
+    cuda_stages_capture(&cuda->stages, &piece->part, is_sampled);
     enum status launched = work_launch(cuda, &piece->work, err);
-    cuda_stages_capture(&cuda->stages, NULL);
+    cuda_stages_capture(&cuda->stages, NULL, false);
     cuda->graphs.capturing = NULL;
     cudaError_t ended = cudaStreamEndCapture(stream, out);
     if (launched == STATUS_OK && ended != cudaSuccess)
@@ -181,17 +183,14 @@ static enum status graph_capture(cudaGraph_t *out, struct cuda_stream *cuda,
     return launched;
 }
 
-static enum status graph_make(struct cuda_stream *cuda, struct cuda_piece *piece, struct error *err)
+static enum status graph_make(cudaGraphExec_t *out, struct cuda_stream *cuda,
+                              struct cuda_piece *piece, bool is_sampled, struct error *err)
 {
     int ordinal = cuda->common->ordinal;
     cudaGraph_t graph = NULL;
-    TRY(arrays_place(piece, ordinal, err));
-    TRY(part_make(piece, ordinal, err));
-    piece->scratch = cuda->launch.scratch;
-    piece->freed = atomic_load(&cuda->common->freed);
-    enum status status = graph_capture(&graph, cuda, piece, err);
+    enum status status = graph_capture(&graph, cuda, piece, is_sampled, err);
     if (status == STATUS_OK) {
-        cudaError_t error = cudaGraphInstantiateWithFlags(&piece->graph, graph, 0);
+        cudaError_t error = cudaGraphInstantiateWithFlags(out, graph, 0);
         if (error != cudaSuccess)
             status = cuda_error_set(err, ordinal, "cudaGraphInstantiateWithFlags", error);
     }
@@ -201,13 +200,36 @@ static enum status graph_make(struct cuda_stream *cuda, struct cuda_piece *piece
     return status;
 }
 
-/* False, and nothing is captured any more: what is launched one by one does the same. If something
- * is wrong with more than the capture, that will say so. */
+/* What both graphs of a piece share. */
+static enum status piece_prepare(struct cuda_stream *cuda, struct cuda_piece *piece,
+                                 struct error *err)
+{
+    TRY(arrays_place(piece, cuda->common->ordinal, err));
+    TRY(part_make(piece, cuda->common->ordinal, err));
+    piece->scratch = cuda->launch.scratch;
+    piece->freed = atomic_load(&cuda->common->freed);
+    return STATUS_OK;
+}
+
+/* Whether the next launch records all marks. */
+static bool is_sample(const struct cuda_piece *piece)
+{
+    return piece->launch_count % CUDA_STAGE_SAMPLE == 0 || piece->part.mark_count < 2;
+}
+
+/* The graph that is launched next, where there is none yet. False, and nothing is captured any
+ * more: what is launched one by one does the same. If something is wrong with more than the
+ * capture, that will say so. */
 static bool piece_capture(struct cuda_stream *cuda, struct cuda_piece *piece)
 {
     struct error ignored = {.message = ""};
+    bool is_sampled = is_sample(piece);
+    cudaGraphExec_t *graph = is_sampled ? &piece->graph : &piece->plain;
+    if (*graph != NULL)
+        return true;
     double began = trace_begin();
-    if (graph_make(cuda, piece, &ignored) != STATUS_OK) {
+    if ((piece->graph == NULL && piece_prepare(cuda, piece, &ignored) != STATUS_OK) ||
+        graph_make(graph, cuda, piece, is_sampled, &ignored) != STATUS_OK) {
         graph_drop(piece);
         cuda->graphs.is_refused = true;
         return false;
@@ -247,13 +269,16 @@ static enum status graph_launch(struct cuda_stream *cuda, struct cuda_piece *pie
 {
     double began = trace_begin();
     struct trace_place here = trace_place();
+    bool is_sampled = is_sample(piece);
     TRY(arrays_send(cuda, piece, err));
-    CUDA_TRY(cuda->common->ordinal, cudaGraphLaunch(piece->graph, cuda->launch.stream), err);
+    CUDA_TRY(cuda->common->ordinal,
+             cudaGraphLaunch(is_sampled ? piece->graph : piece->plain, cuda->launch.stream), err);
     piece->launched = cuda->graphs.settled;
+    piece->launch_count++;
     trace_stage(0, -1); /* of many stages and layers */
     trace_add(began, "graph", 0);
     trace_stage(here.stage, here.layer);
-    return cuda_stages_add(&cuda->stages, &piece->part, err);
+    return cuda_stages_add(&cuda->stages, &piece->part, is_sampled, err);
 }
 
 /* Whether what it was captured with is as it was. */
@@ -268,13 +293,11 @@ static bool graph_holds(const struct cuda_stream *cuda, const struct cuda_piece 
 static enum status stages_room(struct cuda_stream *cuda, bool *has_room, struct error *err)
 {
     struct cuda_work_sums sums = cuda_work_sum(&cuda->graphs.pending);
-    *has_room =
-        cuda_stages_have_room(&cuda->stages, sums.mark_count, sums.read_count, sums.number_count);
+    *has_room = cuda_stages_have_room(&cuda->stages, sums.mark_count, sums.read_count);
     if (*has_room)
         return STATUS_OK;
     TRY(cuda_stream_settle(&cuda->base, err));
-    *has_room =
-        cuda_stages_have_room(&cuda->stages, sums.mark_count, sums.read_count, sums.number_count);
+    *has_room = cuda_stages_have_room(&cuda->stages, sums.mark_count, sums.read_count);
     return STATUS_OK;
 }
 
@@ -300,11 +323,10 @@ static enum status piece_choose(struct cuda_piece **out, struct cuda_stream *cud
     if (piece->launched == graphs->settled)
         return STATUS_OK; /* its arrays may not have been copied, nor its marks read */
     piece->used = graphs->step;
-    if (!graph_holds(cuda, piece)) {
+    if (!graph_holds(cuda, piece))
         graph_drop(piece);
-        if (!piece_capture(cuda, piece))
-            return STATUS_OK;
-    }
+    if (!piece_capture(cuda, piece))
+        return STATUS_OK;
     *out = piece;
     return STATUS_OK;
 }

@@ -5,7 +5,7 @@
  * of the host have the same facts. These are copied anew before, to where the graph's kernels look
  * for them. What has come once, or cannot be captured, is launched one by one.
  *
- * The graph is kept as it was captured, never updated: to capture each step anew and to update the
+ * A graph is kept as it was captured, never updated: to capture each step anew and to update the
  * graph by it would spend the host's time on each launch, which is what a step has too little of.
  * And pieces, not steps: the GPU begins with the first while the host is at the next. Several
  * variants of a piece are kept, as batches grow and shrink. */
@@ -28,7 +28,9 @@ struct cuda_piece {
     struct cuda_work work;
     uint64_t used;         /* the step that had it last */
     uint64_t launched;     /* as of cuda_graphs.settled, when its graph was; 0: never */
-    cudaGraphExec_t graph; /* NULL: not captured */
+    uint64_t launch_count; /* of the graphs that it has */
+    cudaGraphExec_t graph; /* with all marks of its stages; NULL: not captured */
+    cudaGraphExec_t plain; /* with the first alone (cuda_stages.h), likewise */
     const void *scratch;   /* that its kernels know */
     unsigned freed;        /* as of cuda_common: another piece of memory may stand there since */
     char *host, *device;   /* its arrays, at array_at */

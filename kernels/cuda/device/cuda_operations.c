@@ -159,9 +159,8 @@ static enum status ffn_up_launch(struct cuda_stream *cuda, const struct op_ffn_u
     const struct ffn_weights *first = op->groups;
     if (op->group_count == 0)
         return STATUS_OK;
-    TRY(cuda_stream_read_weights(cuda, op->offsets, op->group_count,
-                                 (uint64_t)(matrix_bytes(&first->gate) + matrix_bytes(&first->up)),
-                                 err));
+    TRY(cuda_stream_read_weights(
+        cuda, (uint64_t)(matrix_bytes(&first->gate) + matrix_bytes(&first->up)), err));
     TRY(groups_send(cuda, &sent.groups, op->group_count, err));
     CUDA_TRY(cuda->common->ordinal, cuda_ffn_up(&cuda->launch, &sent, first), err);
     return STATUS_OK;
@@ -174,8 +173,7 @@ static enum status ffn_down_launch(struct cuda_stream *cuda, const struct op_ffn
     const struct ffn_weights *first = op->groups;
     if (op->group_count == 0)
         return STATUS_OK;
-    TRY(cuda_stream_read_weights(cuda, op->offsets, op->group_count,
-                                 (uint64_t)matrix_bytes(&first->down), err));
+    TRY(cuda_stream_read_weights(cuda, (uint64_t)matrix_bytes(&first->down), err));
     TRY(groups_send(cuda, &sent.groups, op->group_count, err));
     CUDA_TRY(cuda->common->ordinal, cuda_ffn_down(&cuda->launch, &sent, first), err);
     return STATUS_OK;

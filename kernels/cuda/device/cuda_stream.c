@@ -145,7 +145,7 @@ static enum status stage_launch(struct cuda_stream *cuda, const void *op, struct
 {
     const struct stage_mark *mark = op;
     trace_stage((int)mark->stage, mark->layer);
-    if (cuda_stages_are_full(&cuda->stages, 0))
+    if (cuda_stages_are_full(&cuda->stages))
         TRY(cuda_stream_settle(&cuda->base, err));
     return cuda_stages_change(&cuda->stages, (int)mark->stage, err);
 }
@@ -165,12 +165,13 @@ void cuda_stream_stage_totals(const struct stream *stream, struct stage_total to
     memcpy(totals, stages->totals, sizeof stages->totals);
 }
 
-enum status cuda_stream_read_weights(struct cuda_stream *cuda, const int32_t *offsets,
-                                     int64_t group_count, uint64_t group_bytes, struct error *err)
+enum status cuda_stream_read_weights(struct cuda_stream *cuda, uint64_t group_bytes,
+                                     struct error *err)
 {
-    if (cuda_stages_are_full(&cuda->stages, group_count))
+    if (cuda_stages_are_full(&cuda->stages))
         TRY(cuda_stream_settle(&cuda->base, err));
-    return cuda_stages_read(&cuda->stages, offsets, group_count, group_bytes, err);
+    cuda->launch.groups_with_rows = cuda_stages_read(&cuda->stages, group_bytes);
+    return STATUS_OK;
 }
 
 /* ---- Life ------------------------------------------------------------------------------------ */

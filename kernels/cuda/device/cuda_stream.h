@@ -81,9 +81,8 @@ enum status cuda_stream_scratch(struct cuda_stream *cuda, size_t bytes,
 enum status cuda_stream_send(struct cuda_stream *cuda, const void **out,
                              const struct cuda_array *array, struct error *err) MUST_CHECK;
 
-/* Weights that an operation reads, for the stage that stands: as cuda_stages_read. */
-enum status cuda_stream_read_weights(struct cuda_stream *cuda, const int32_t *offsets,
-                                     int64_t group_count, uint64_t group_bytes,
+/* Weights that the launch which comes reads, for the stage that stands: as cuda_stages_read. */
+enum status cuda_stream_read_weights(struct cuda_stream *cuda, uint64_t group_bytes,
                                      struct error *err) MUST_CHECK;
 
 /* ---- Events: see device_ops ------------------------------------------------------------------ */

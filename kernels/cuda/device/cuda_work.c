@@ -88,10 +88,7 @@ struct cuda_work_sums cuda_work_sum(const struct cuda_work *work)
     for (int i = 0; i < work->launch_count; i++) {
         struct cuda_array array = array_of(&work->launches[i]);
         sums.mark_count += work->launches[i].kind->is_stage;
-        if (array.kind != CUDA_ARRAY_GROUPS)
-            continue;
-        sums.read_count++;
-        sums.number_count += array.count + 1;
+        sums.read_count += array.kind == CUDA_ARRAY_GROUPS;
     }
     return sums;
 }

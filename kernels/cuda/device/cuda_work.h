@@ -49,11 +49,9 @@ enum status cuda_work_copy(struct cuda_work *out, const struct cuda_work *of,
  * copies. */
 bool cuda_work_is_same(const struct cuda_work *work, const struct cuda_work *other);
 
-/* How many of its launches change the stage, how many read weights by groups, and the offsets of
- * these groups. */
+/* How many of its launches change the stage, and how many read weights by groups. */
 struct cuda_work_sums {
     int mark_count, read_count;
-    int64_t number_count;
 };
 struct cuda_work_sums cuda_work_sum(const struct cuda_work *work);
 
