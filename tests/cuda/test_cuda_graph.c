@@ -1,6 +1,7 @@
 /* What a stream is told repeats: it does the same as what is launched one by one, in fewer
  * launches, and nobody outside sees it late. */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -498,6 +499,52 @@ Test(cuda_graph, in_the_stage_that_stands)
     cr_assert_eq(simt_graph_instances(), 2);
     workload_destroy(&w);
     device_destroy(device);
+}
+
+/* A step of two stages, and one that stands behind it; what they took. */
+static void stages_step(struct rig *rig, double seconds[DEVICE_STAGES])
+{
+    struct stage_total before[DEVICE_STAGES], after[DEVICE_STAGES];
+    const struct device_ops *ops = rig->device->ops;
+    ops->stage_totals(rig->device->stream, before);
+    ops->repeat(rig->device->stream, true);
+    ops->stage(rig->device->stream, 3, -1);
+    put_adds(rig->device, rig->sum, rig->one, 4);
+    ops->stage(rig->device->stream, 5, -1);
+    put_adds(rig->device, rig->sum, rig->one, 12);
+    ops->stage(rig->device->stream, 6, -1);
+    ops->repeat(rig->device->stream, false);
+    synchronize_ok(rig->device, rig->device->stream);
+    ops->stage_totals(rig->device->stream, after);
+    for (int stage = 0; stage < DEVICE_STAGES; stage++)
+        seconds[stage] = after[stage].seconds - before[stage].seconds;
+}
+
+/* The first launch of a graph marks all stages, and so does each 16th behind it. The time of the
+ * others is shared out as it was then. */
+Test(cuda_graph, one_launch_in_16_marks_its_stages)
+{
+    struct rig rig;
+    double sampled[DEVICE_STAGES], seconds[DEVICE_STAGES];
+    int same = 0;
+    rig_open(&rig);
+    stages_step(&rig, seconds); /* one by one */
+    stages_step(&rig, sampled);
+    cr_assert(sampled[3] > 0 && sampled[5] > 0);
+    for (int launch = 1; launch <= 40; launch++) {
+        stages_step(&rig, seconds);
+        cr_assert(seconds[3] > 0 && seconds[5] > 0, "launch %d", launch);
+        double off = seconds[3] / seconds[5] / (sampled[3] / sampled[5]) - 1;
+        if (launch % 16 == 0)
+            memcpy(sampled, seconds, sizeof sampled);
+        else
+            cr_assert_lt(fabs(off), 1e-6, "launch %d is off by %g", launch, off);
+        same += fabs(off) < 1e-6;
+    }
+    cr_assert_eq(same, 38); /* two samples were measured */
+    cr_assert_eq(simt_graph_instances(), 2);
+    cr_assert_eq(rig.sum[0], 42 * 16);
+    rig_close(&rig);
 }
 
 /* A step of so many reads that the stream settles within it, between two graphs. */
