@@ -111,7 +111,9 @@ enum status exec_create(struct exec **out, const struct exec_params *params, str
     exec->dim =
         dimensions_of(params->config, params->layouts, params->token_max, params->segment_max);
     exec->token_max = exec->dim.token_max;
-    enum status status = ranks_create(exec, params, err);
+    enum status status = rope_table_init(&exec->rope, params->config, err);
+    if (status == STATUS_OK)
+        status = ranks_create(exec, params, err);
     if (status != STATUS_OK) {
         exec_destroy(exec);
         return status;
@@ -128,6 +130,7 @@ void exec_destroy(struct exec *exec)
         rank_deinit(&exec->ranks[r]);
     if (exec->logits != NULL)
         host_device(exec)->ops->host_memory_free(host_device(exec), exec->logits);
+    rope_table_deinit(&exec->rope);
     memory_free(exec->ranks);
     memory_free(exec);
 }

@@ -167,6 +167,11 @@ struct rank {
     struct round_counts round; /* written only while nothing on the stream reads it */
 };
 
+struct rope_table {
+    float *rows;
+    int64_t count, count_max;
+};
+
 struct exec {
     struct box *box;
     const struct model_config *config;
@@ -177,7 +182,8 @@ struct exec {
     struct dimensions dim;
     struct rank *ranks; /* [rank_count] */
     struct pass pass;   /* that runs or ran last */
-    int32_t *routing;   /* see exec_record_routing */
+    struct rope_table rope;
+    int32_t *routing; /* see exec_record_routing */
     struct exec_hooks hooks;
     float *logits;                         /* [EXEC_LOGIT_ROWS][vocab] */
     struct chosen chosen[EXEC_LOGIT_ROWS]; /* of all vocabulary */
@@ -261,8 +267,16 @@ const float *received_rows(const struct rank *rank);
 const int32_t *received_choices(const struct rank *rank);
 float *received_sums(const struct rank *rank);
 
-/* Fills cos and sin of every token of the segments. rope.c */
-void rope_fill(float *rope, const struct model_config *config, const struct segment *segments,
-               int64_t segment_count);
+/* rope.c: cos and sin of positions 0 .. count - 1, [count][head_dim], which passes have in common:
+ * to compute them takes as long as a tenth of a pass on a GPU. Of zeros; has none at first. extend
+ * makes it as long as `count`, up to a limit; no rank reads it meanwhile. */
+enum status rope_table_init(struct rope_table *table, const struct model_config *config,
+                            struct error *err) MUST_CHECK;
+void rope_table_extend(struct rope_table *table, const struct model_config *config, int64_t count);
+void rope_table_deinit(struct rope_table *table);
+
+/* Fills cos and sin of every token of the segments: out of the table, or computed. */
+void rope_fill(float *rope, const struct model_config *config, const struct rope_table *table,
+               const struct segment *segments, int64_t segment_count);
 
 #endif

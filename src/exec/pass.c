@@ -36,6 +36,12 @@ void pass_start(struct exec *exec, const struct exec_segment *segments, int64_t 
            (pass->form == FORM_OWNED ? exec->dim.token_max : exec->dim.decode_max));
     for (int g = 0; g < exec->layout.attention.dp; g++)
         ASSERT(pass->group[g].count <= exec->dim.group_max);
+    int64_t positions = 0;
+    for (int64_t s = 0; s < segment_count; s++) {
+        int64_t end = segments[s].first_position + segments[s].token_count;
+        positions = end > positions ? end : positions;
+    }
+    rope_table_extend(&exec->rope, exec->config, positions);
 }
 
 static void row_counts_fill(struct row_counts *counts, int member, int64_t rows,
@@ -191,7 +197,7 @@ void pass_prepare(struct rank *rank)
     rows_find(rank);
     segments_find(rank);
     embedding_plan(rank);
-    rope_fill(staging->rope, exec->config, rank->segments, rank->segment_count);
+    rope_fill(staging->rope, exec->config, &exec->rope, rank->segments, rank->segment_count);
     const int64_t rows[ROW_KIND_COUNT] = {rank->own_count, rank->group_count, rank->row_count};
     for (int kind = 0; kind < ROW_KIND_COUNT; kind++) {
         staging->row_offsets[2 * kind] = 0;

@@ -1,11 +1,17 @@
 /* Angles of the rotary position embedding, as transformers computes them (f32 frequencies, f32
  * angles), for the kinds of scaling in enum rope_kind. */
 #include <math.h>
+#include <string.h>
 
+#include "base/memory.h"
 #include "exec/exec_state.h"
 
 #define TWO_PI    6.283185307179586
 #define PAIRS_MAX 256 /* head_dim is at most 512 */
+
+/* 32,768 positions of heads of 128; rows behind them are computed in each pass. */
+#define TABLE_BYTES_MAX ((size_t)16 << 20)
+#define TABLE_STEP      256 /* positions that are computed at a time: of decode, many steps' */
 
 /* The dimension at which `rotations` full turns fit the original context. Source: Peng et al.,
  * "YaRN: Efficient context window extension of large language models", 2023, equation 17 solved
@@ -70,22 +76,59 @@ static void rope_frequencies(float *out, const struct rope_config *rope, int64_t
         out[i] = (float)frequency[i];
 }
 
-void rope_fill(float *rope, const struct model_config *config, const struct segment *segments,
-               int64_t segment_count)
+/* Positions first .. end - 1, one row behind another. */
+static void rows_compute(float *out, const struct model_config *config, int64_t first, int64_t end)
 {
     float frequency[PAIRS_MAX];
     int64_t half = config->head_dim / 2;
     float factor = (float)config->rope.attention_factor;
     ASSERT(half <= PAIRS_MAX);
-    rope_frequencies(frequency, &config->rope, config->head_dim);
-    for (int64_t s = 0; s < segment_count; s++) {
-        for (int64_t t = 0; t < segments[s].token_count; t++) {
-            float *out = rope + (segments[s].first_row + t) * config->head_dim;
-            float position = (float)(segments[s].first_position + t);
-            for (int64_t i = 0; i < half; i++) {
-                out[i] = cosf(position * frequency[i]) * factor;
-                out[half + i] = sinf(position * frequency[i]) * factor;
-            }
+    if (first < end)
+        rope_frequencies(frequency, &config->rope, config->head_dim);
+    for (int64_t position = first; position < end; position++, out += config->head_dim) {
+        for (int64_t i = 0; i < half; i++) {
+            out[i] = cosf((float)position * frequency[i]) * factor;
+            out[half + i] = sinf((float)position * frequency[i]) * factor;
         }
+    }
+}
+
+enum status rope_table_init(struct rope_table *table, const struct model_config *config,
+                            struct error *err)
+{
+    int64_t most = (int64_t)TABLE_BYTES_MAX / (int64_t)sizeof *table->rows / config->head_dim;
+    table->count_max = config->position_count_max < most ? config->position_count_max : most;
+    return memory_get_raw((void **)&table->rows, (size_t)(table->count_max * config->head_dim),
+                          sizeof *table->rows, "rotary embeddings", err);
+}
+
+void rope_table_extend(struct rope_table *table, const struct model_config *config, int64_t count)
+{
+    int64_t wanted = round_up(count, TABLE_STEP);
+    int64_t end = wanted < table->count_max ? wanted : table->count_max;
+    if (end <= table->count)
+        return;
+    rows_compute(table->rows + table->count * config->head_dim, config, table->count, end);
+    table->count = end;
+}
+
+void rope_table_deinit(struct rope_table *table)
+{
+    memory_free(table->rows);
+}
+
+void rope_fill(float *rope, const struct model_config *config, const struct rope_table *table,
+               const struct segment *segments, int64_t segment_count)
+{
+    int64_t row = config->head_dim;
+    for (int64_t s = 0; s < segment_count; s++) {
+        int64_t first = segments[s].first_position, end = first + segments[s].token_count;
+        int64_t known = end < table->count ? end : table->count;
+        float *out = rope + segments[s].first_row * row;
+        if (first >= known)
+            known = first;
+        else
+            memcpy(out, table->rows + first * row, (size_t)((known - first) * row) * sizeof *out);
+        rows_compute(out + (known - first) * row, config, known, end);
     }
 }

@@ -10,7 +10,8 @@
 #define DIM    64
 #define TWO_PI 6.283185307179586
 
-static void check_angles(const struct model_config *config, const double *frequency, double factor)
+static void check_table(const struct model_config *config, const struct rope_table *table,
+                        const double *frequency, double factor)
 {
     static const struct {
         int64_t count, position;
@@ -25,7 +26,7 @@ static void check_angles(const struct model_config *config, const double *freque
         row += segments_of[s].count;
     }
     memset(rope, 0xFF, sizeof rope);
-    rope_fill(rope, config, segments, 4);
+    rope_fill(rope, config, table, segments, 4);
     for (int s = 0; s < 4; s++) {
         for (int64_t t = 0; t < segments[s].token_count; t++) {
             const float *found = rope + (segments[s].first_row + t) * DIM;
@@ -42,10 +43,28 @@ static void check_angles(const struct model_config *config, const double *freque
     }
 }
 
+/* Computed; with a table that ends within a segment, then behind two, then at its limit. */
+static void check_angles(const struct model_config *config, const double *frequency, double factor)
+{
+    static const int64_t counts[] = {0, 1, 101, 4000, 200000};
+    struct rope_table table = {0};
+    struct error err;
+    cr_assert_eq(rope_table_init(&table, config, &err), STATUS_OK);
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        rope_table_extend(&table, config, counts[i]);
+        cr_assert(table.count >= counts[i] || table.count * DIM * 4 == 16 << 20);
+        if (i == 2)
+            table.count = 101; /* as if it had ended here, but for its rows */
+        check_table(config, &table, frequency, factor);
+    }
+    rope_table_deinit(&table);
+}
+
 static struct model_config config_of(enum rope_kind kind, double theta)
 {
     return (struct model_config){
         .head_dim = DIM,
+        .position_count_max = 1 << 20,
         .rope = {.kind = kind, .theta = theta, .factor = 1, .attention_factor = 1}};
 }
 

@@ -374,7 +374,8 @@ bool cuda_graphs_put_off(struct cuda_stream *cuda, const struct cuda_launch_once
     if (!graphs->is_on)
         return false;
     cuda_work_add(&graphs->pending, launch);
-    if (graphs->pending.launch_count == CUDA_PIECE_LAUNCHES)
+    if (graphs->pending.launch_count ==
+        (graphs->place == 0 ? CUDA_PIECE_FIRST : CUDA_PIECE_LAUNCHES))
         cuda_graphs_catch_up(cuda);
     return true;
 }

@@ -17,9 +17,11 @@
 #include "kernels/cuda/device/cuda_stages.h"
 #include "kernels/cuda/device/cuda_work.h"
 
-/* Some ten layers: of what a launch costs nothing is left then, and the GPU does not wait for the
- * first piece as long as for a layer. Where a piece has but a few launches they are launched. */
+/* Some ten layers: of what a launch costs nothing is left then. The first piece of a step is
+ * shorter, since the GPU has nothing to do until it comes. Where a piece has but a few launches
+ * they are launched. */
 #define CUDA_PIECE_LAUNCHES 256
+#define CUDA_PIECE_FIRST    64
 #define CUDA_PIECE_LEAST    4
 #define CUDA_PIECE_VARIANTS 8
 
