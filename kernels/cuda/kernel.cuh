@@ -33,4 +33,50 @@
 
 #include "kernels/cuda/launch.h"
 
+/* From Hopper on a kernel may begin while the one before still runs, and read what no kernel
+ * writes: weights. It is launched by KERNEL_LAUNCH_EARLY, and all its threads call
+ * kernel_awaits_last before they read or write anything else; behind that all that was launched
+ * before has run. The one before lets it begin, once all its blocks have called
+ * kernel_lets_next_begin, or ended. Elsewhere, and on the host, kernels run one behind the other.
+ */
+__device__ inline void kernel_lets_next_begin()
+{
+#if !defined(SIMT_HOST) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ inline void kernel_awaits_last()
+{
+#if !defined(SIMT_HOST) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+#define KERNEL_EARLY_CAPABILITY 90
+
+#if defined(SIMT_HOST)
+#define KERNEL_LAUNCH_EARLY KERNEL_LAUNCH
+#else
+template <class... P, class... A>
+static inline void kernel_launch_early(void (*kernel)(P...), dim3 grid, dim3 block,
+                                       size_t shared_bytes, cudaStream_t stream,
+                                       const A &...arguments)
+{
+    cudaLaunchAttribute early = {};
+    cudaLaunchConfig_t config = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = 1;
+    (void)cudaLaunchKernelEx(&config, kernel, P(arguments)...); /* cudaGetLastError has it, too */
+}
+#define KERNEL_LAUNCH_EARLY(kernel, grid, block, shared_bytes, stream, ...)                        \
+    kernel_launch_early(KERNEL_PLAIN kernel, (grid), (block), (shared_bytes), (stream), __VA_ARGS__)
+#endif
+
 #endif

@@ -56,6 +56,11 @@ cudaError_t cuda_rms_norm(const struct cuda_launch *launch, const struct op_rms_
 cudaError_t cuda_add(const struct cuda_launch *launch, const struct op_add *op);
 cudaError_t cuda_matmul(const struct cuda_launch *launch, const struct op_matmul *op);
 
+/* Both, the norm of the sum: `norm` has as many rows and the stride of `add`, and takes what that
+ * makes. To the bit as one behind the other. */
+cudaError_t cuda_add_norm(const struct cuda_launch *launch, const struct op_add *add,
+                          const struct op_rms_norm *norm);
+
 /* op->segments and their pages are the device's copies. */
 cudaError_t cuda_rope_append(const struct cuda_launch *launch, const struct op_rope_append *op,
                              const struct cuda_segments *segments);

@@ -126,6 +126,13 @@ cudaError_t cuda_add(const struct cuda_launch *launch, const struct op_add *op)
     return cudaGetLastError();
 }
 
+cudaError_t cuda_add_norm(const struct cuda_launch *launch, const struct op_add *add,
+                          const struct op_rms_norm *norm)
+{
+    cudaError_t failure = cuda_add(launch, add);
+    return failure != cudaSuccess ? failure : cuda_rms_norm(launch, norm);
+}
+
 __device__ static void add_weighted(float4 *sum, float4 v, float weight)
 {
     sum->x = fmaf(v.x, weight, sum->x);

@@ -8,7 +8,7 @@ static const struct kernel_case embed_cases[] = {
     {.dtype = DTYPE_BF16, .token_count = 17, .rows = 37, .columns = 40},
     {.dtype = DTYPE_BF16, .token_count = 8, .rows = 16, .columns = 1},
     {FOR_BENCH, DTYPE_BF16, .token_count = 512, .rows = 32000, .columns = 2048},
-    {FOR_GPU_BENCH, DTYPE_BF16, .token_count = 16384, .rows = 32000, .columns = 4096},
+    {FOR_GPU_BENCH, DTYPE_BF16, .token_count = 8192, .rows = 32000, .columns = 4096},
 };
 
 static const struct kernel_case rms_norm_cases[] = {
@@ -22,7 +22,7 @@ static const struct kernel_case rms_norm_cases[] = {
     {FOR_BENCH, .token_count = 1, .columns = 4096},
     {FOR_BENCH, .token_count = 512, .columns = 4096},
     {FOR_GPU_BENCH, .token_count = 32, .columns = 4096},
-    {FOR_GPU_BENCH, .token_count = 16384, .columns = 4096},
+    {FOR_GPU_BENCH, .token_count = 8192, .columns = 4096},
     {FOR_GPU_BENCH, .token_count = 16384, .columns = 2048},
 };
 
@@ -32,7 +32,7 @@ static const struct kernel_case add_cases[] = {
     {.token_count = 8, .columns = 33},
     {.token_count = 17, .columns = 64, .stride_extra = 16},
     {FOR_BENCH, .token_count = 512, .columns = 4096},
-    {FOR_GPU_BENCH, .token_count = 16384, .columns = 4096},
+    {FOR_GPU_BENCH, .token_count = 8192, .columns = 4096},
 };
 
 static const struct kernel_case combine_cases[] = {

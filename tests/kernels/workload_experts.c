@@ -1,4 +1,6 @@
 /* Data of the operations of the experts. */
+#include <string.h>
+
 #include "workload_data.h"
 
 /* The rows of choices that an operation writes: ids and weights each by themselves, or, where the
@@ -181,6 +183,20 @@ static double bytes_of_matrix(const struct matrix *matrix)
     return (double)bytes;
 }
 
+/* Of expert `e`, whose first one's is `first`. A GPU's benchmarks have the first one's numbers in
+ * each, as to draw others would take longer than to time the case. */
+static struct matrix expert_matrix(struct workload *w, struct random *random, int64_t e,
+                                   const struct matrix *first, enum packing packing, int64_t rows,
+                                   int64_t columns)
+{
+    if (e == 0 || w->from->use != FOR_GPU_BENCH)
+        return matrix_new(w, random, packing, w->from->dtype, rows, columns);
+    struct matrix matrix = *first;
+    int64_t bytes = packed_bytes(first->rows, first->columns, first->dtype);
+    matrix.data = memcpy(own(w, (size_t)bytes, 1), first->data, (size_t)bytes);
+    return matrix;
+}
+
 void workload_ffn_up(struct workload *w, struct random *random)
 {
     const struct kernel_case *c = w->from;
@@ -188,8 +204,9 @@ void workload_ffn_up(struct workload *w, struct random *random)
     int64_t rows = expert_rows_new(w, random, &offsets, &token_of);
     struct ffn_weights *groups = own(w, (size_t)c->expert_count, sizeof *groups);
     for (int64_t e = 0; e < c->expert_count; e++) {
-        groups[e].gate = matrix_new(w, random, PACK_OUTPUT, c->dtype, c->rows, c->columns);
-        groups[e].up = matrix_new(w, random, PACK_OUTPUT, c->dtype, c->rows, c->columns);
+        groups[e].gate =
+            expert_matrix(w, random, e, &groups[0].gate, PACK_OUTPUT, c->rows, c->columns);
+        groups[e].up = expert_matrix(w, random, e, &groups[0].up, PACK_OUTPUT, c->rows, c->columns);
     }
     w->ffn_up = (struct op_ffn_up){
         .out = output_new(w, rows, stride_of(w, c->rows)),
@@ -214,7 +231,8 @@ void workload_ffn_down(struct workload *w, struct random *random)
     int64_t rows = expert_rows_new(w, random, &offsets, &token_of);
     struct ffn_weights *groups = own(w, (size_t)c->expert_count, sizeof *groups);
     for (int64_t e = 0; e < c->expert_count; e++)
-        groups[e].down = matrix_new(w, random, PACK_INPUT, c->dtype, c->columns, c->rows);
+        groups[e].down =
+            expert_matrix(w, random, e, &groups[0].down, PACK_INPUT, c->columns, c->rows);
     w->ffn_down = (struct op_ffn_down){
         .out = output_new(w, rows, stride_of(w, c->columns)),
         .in = rows_new(w, random, rows, c->rows, stride_of(w, c->rows)),

@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/memory.h"
 #include "kernels/cuda/device/cuda_error.h"
+#include "kernels/cuda/device/cuda_operations.h"
 #include "kernels/cuda/device/cuda_pinned.h"
 #include "kernels/cuda/device/cuda_stream.h"
 
@@ -157,11 +158,32 @@ static enum status part_make(struct cuda_piece *piece, int ordinal, struct error
     return STATUS_OK;
 }
 
+/* Behind launch `i` and changes of the stage: the next one; launch_count: there is none. */
+static int launch_behind(const struct cuda_work *work, int i)
+{
+    do {
+        i++;
+    } while (i < work->launch_count && work->launches[i].kind->is_stage);
+    return i;
+}
+
+/* Two launches are one where one kernel does both, at the place of the second. */
 static enum status work_launch(struct cuda_stream *cuda, const struct cuda_work *work,
                                struct error *err)
 {
-    for (int i = 0; i < work->launch_count; i++)
-        TRY(work->launches[i].kind->launch(cuda, work->launches[i].op, err));
+    struct cuda_launch_once both;
+    for (int i = 0; i < work->launch_count; i++) {
+        const struct cuda_launch_once *launch = &work->launches[i];
+        int next = launch_behind(work, i);
+        if (next == work->launch_count ||
+            !cuda_operations_join(&both, launch, &work->launches[next])) {
+            TRY(launch->kind->launch(cuda, launch->op, err));
+            continue;
+        }
+        while (++i < next)
+            TRY(work->launches[i].kind->launch(cuda, work->launches[i].op, err));
+        TRY(both.kind->launch(cuda, both.op, err));
+    }
     return STATUS_OK;
 }
 

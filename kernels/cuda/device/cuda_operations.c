@@ -1,5 +1,6 @@
 #include "kernels/cuda/device/cuda_operations.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "kernels/cuda/device/cuda_copy.h"
@@ -89,6 +90,41 @@ static enum status fill_launch(struct cuda_stream *cuda, const struct op_fill *o
 DEFINE_PUT(matmul, )
 DEFINE_PUT(copy, )
 DEFINE_PUT(fill, GAP_AT_END(fill, byte), )
+
+/* ---- Two at once ------------------------------------------------------------------------------
+ */
+
+struct add_norm {
+    struct op_add add;
+    struct op_rms_norm norm;
+};
+
+static enum status add_norm_launch(struct cuda_stream *cuda, const void *op, struct error *err)
+{
+    const struct add_norm *of = op;
+    CUDA_TRY(cuda->common->ordinal, cuda_add_norm(&cuda->launch, &of->add, &of->norm), err);
+    return STATUS_OK;
+}
+
+static const struct cuda_launch_kind add_norm_kind = {.launch = add_norm_launch,
+                                                      .bytes = sizeof(struct add_norm)};
+
+bool cuda_operations_join(struct cuda_launch_once *out, const struct cuda_launch_once *first,
+                          const struct cuda_launch_once *second)
+{
+    struct add_norm both;
+    static_assert(sizeof both <= sizeof out->op, "it is a launch");
+    if (first->kind != &add_kind || second->kind != &rms_norm_kind)
+        return false;
+    memcpy(&both.add, first->op, sizeof both.add);
+    memcpy(&both.norm, second->op, sizeof both.norm);
+    if (both.norm.in != both.add.out || both.norm.row_count != both.add.row_count ||
+        both.norm.stride != both.add.stride)
+        return false;
+    out->kind = &add_norm_kind;
+    memcpy(out->op, &both, sizeof both);
+    return true;
+}
 
 /* ---- With arrays of the host ----------------------------------------------------------------- */
 

@@ -3,6 +3,7 @@
 #define PHASOR_KERNELS_CUDA_DEVICE_CUDA_OPERATIONS_H
 
 #include "device/device.h"
+#include "kernels/cuda/device/cuda_work.h"
 
 void cuda_put_embed(struct stream *stream, const struct op_embed *op);
 void cuda_put_rms_norm(struct stream *stream, const struct op_rms_norm *op);
@@ -23,5 +24,10 @@ void cuda_put_gather(struct stream *stream, const struct op_gather *op);
 void cuda_put_dequantize(struct stream *stream, const struct op_dequantize *op);
 void cuda_put_copy(struct stream *stream, const struct op_copy *op);
 void cuda_put_fill(struct stream *stream, const struct op_fill *op);
+
+/* Whether one kernel does both of two launches, of which the second comes next on the stream but
+ * for changes of the stage: *out is its launch. What it makes is theirs to the bit. */
+bool cuda_operations_join(struct cuda_launch_once *out, const struct cuda_launch_once *first,
+                          const struct cuda_launch_once *second);
 
 #endif
