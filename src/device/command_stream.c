@@ -295,7 +295,7 @@ void command_stream_host_run(struct stream *stream, struct thread_team *team,
 
 enum status command_stream_init(struct stream *stream, int cpu, struct error *err)
 {
-    stream->spin = cpu >= 0;
+    stream->spin = stream->spin || cpu >= 0;
     stream->lane = trace_lane_add(stream->owner->trace, stream->owner->rank,
                                   stream->priority == STREAM_LOW ? "beside" : "passes");
     record_lane_set(stream->lane,

@@ -95,8 +95,8 @@ struct stream {
     struct command ring[STREAM_RING_COMMANDS];
 };
 
-/* Starts the thread of a stream that is zero but for kind, owner and priority. `cpu` is that of the
- * thread, see thread_pin; -1: it is not pinned, and does not spin. */
+/* Starts the thread of a stream that is zero but for kind, owner, priority and `spin`. `cpu` is that
+ * of the thread, see thread_pin; -1: it is not pinned, and does not spin unless `spin` is set. */
 enum status command_stream_init(struct stream *stream, int cpu, struct error *err) MUST_CHECK;
 
 /* Runs what is on it, and ends the thread. */

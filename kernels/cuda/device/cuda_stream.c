@@ -11,6 +11,8 @@
  * that grows in decode is got twice as large, up to where that would be much. */
 #define SCRATCH_DOUBLED_MAX ((size_t)16 << 20)
 
+#define SPIN_CPUS 8
+
 /* ---- The stream's thread --------------------------------------------------------------------- */
 
 void cuda_stream_check(struct stream *stream, enum status status, struct error *failure)
@@ -191,6 +193,13 @@ static enum status stream_open(struct cuda_stream *cuda, enum stream_priority pr
     return cuda_stages_init(&cuda->stages, ordinal, cuda->launch.stream, err);
 }
 
+/* Between two steps of decode the thread would sleep, and the GPU wait until it has woken. Ranks have
+ * a stream each and others beside, so that only where CPUs are many one is likely to be free. */
+static bool may_spin(enum stream_priority priority)
+{
+    return priority != STREAM_LOW && thread_team_cpu_count() >= SPIN_CPUS;
+}
+
 /* Nothing is on it that has not run. */
 static void stream_close(struct cuda_stream *cuda)
 {
@@ -221,6 +230,7 @@ enum status cuda_stream_create(struct stream **out, const struct cuda_common *co
     cuda->base.kind = &cuda_kind;
     cuda->base.owner = &common->owner;
     cuda->base.priority = priority;
+    cuda->base.spin = may_spin(priority);
     cuda->common = common;
     cuda->launch = common->launch;
     cuda_graphs_init(&cuda->graphs);
