@@ -1,9 +1,10 @@
-/* What upload takes between passes, beside what its parts take alone; see bench/README.md.
+/* What upload takes between passes, beside what its parts take alone; see bench/README.md. On the
+ * CPU the backup comes from the disk; to GPUs from locked memory, beside a copy from pinned memory.
  *
  * Inside the timed window of an upload: a whole transition_run to decode, of all layers, by all
  * ranks: reading, checksums, copies, dequantization, swaps. Outside: making the transition,
- * dropping the backup from the page cache, going back (nothing is read for that: prefill's slots
- * are taken as they are). */
+ * locking the backup or dropping it from the page cache, going back (nothing is read for that:
+ * prefill's slots are taken as they are). */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/system.h"
+#include "engine/engine_devices.h"
 #include "exec/weight_slices.h"
 #include "head.h"
 #include "io/read_queue.h"
@@ -21,11 +23,13 @@
 #define ROUNDS_MAX 99
 #define READ_BYTES ((size_t)4 << 20) /* of the reads that find the disk's rate, and so many */
 #define READ_DEPTH 4
+#define COPY_BYTES ((size_t)32 << 20) /* of pinned memory, copied again and again */
 
 static struct checkpoint *checkpoint;
 static struct backup *backup;
 static struct plan_layouts layouts;
 static struct model_shape shape;
+static struct engine_devices devices;
 static struct box *box;
 static struct expert_slots slots[COMM_RANKS_MAX];
 static struct transition *transition;
@@ -67,11 +71,12 @@ static void slots_open(void)
     }
 }
 
-/* From the disk, whatever would fit elsewhere. */
+/* To CPUs from the disk, whatever would fit elsewhere; to GPUs from memory. */
 static void transition_open(void)
 {
     struct expert_slots *of[COMM_RANKS_MAX];
     struct error err;
+    uint64_t memory = devices.cuda ? UINT64_MAX / 2 : 0;
     for (int r = 0; r < box_rank_count(box); r++)
         of[r] = &slots[r];
     check(transition_create(&transition,
@@ -82,21 +87,26 @@ static void transition_open(void)
                                                         .layouts = &layouts,
                                                         .slots = of,
                                                         .way = WAY_UPLOAD,
+                                                        .memory_available = memory,
+                                                        .memory_lockable = memory,
                                                         .log = {note, NULL}},
                             &err),
           &err);
 }
 
-static void all_open(const char *model, const char *path, const char *plan, int rank_count)
+static void all_open(const char *model, const char *path, const char *plan)
 {
     struct error err;
     check(checkpoint_open(&checkpoint, model, &err), &err);
     check(backup_open(&backup, path, &err), &err);
-    check(plan_layouts_parse(&layouts, plan, rank_count, &err), &err);
+    check(plan_layouts_parse(&layouts, plan, devices.rank_count, &err), &err);
     shape = weights_shape(checkpoint_config(checkpoint));
     check(plan_layouts_check(&layouts, &shape, &err), &err);
     check(box_open(&box,
-                   &(struct box_params){.rank_count = layouts.of[0].rank_count,
+                   &(struct box_params){.rank_count = devices.rank_count,
+                                        .gpus = devices.cuda ? devices.gpus : NULL,
+                                        .links = engine_devices_links(&devices),
+                                        .log = {note, NULL},
                                         .tag_names = traffic_names,
                                         .tag_count = TRAFFIC_KIND_COUNT},
                    &err),
@@ -117,6 +127,8 @@ static void go_back(void)
         }
     }
 }
+
+static double copy_began[COMM_RANKS_MAX], copy_ended[COMM_RANKS_MAX];
 
 /* ---- What is measured ------------------------------------------------------------------------ */
 
@@ -189,7 +201,7 @@ static enum status dequantize_share(void *context, int rank, struct error *err)
     int64_t end = to->slice.first_expert + to->slice.expert_count;
     void *content;
     TRY(device->ops->memory_get(device, &content, (size_t)form->content_bytes, "a bench", err));
-    memset(content, 0x55, (size_t)form->content_bytes);
+    device->ops->fill(device->stream, &(struct op_fill){content, form->content_bytes, 0x55});
     for (int64_t layer = 0; layer < form->moe_layer_count; layer++) {
         for (int64_t e = to->slice.first_expert; e < end; e++) {
             for (int64_t b = 0; b < to->slice.blocks.count; b += blocks) {
@@ -209,10 +221,47 @@ static enum status dequantize_share(void *context, int rank, struct error *err)
     return status;
 }
 
+/* As many bytes as a rank's share of the file, from pinned memory of the host to the device. */
+static enum status copy_share(void *context, int rank, struct error *err)
+{
+    (void)context;
+    struct device *device = box_device(box, rank);
+    uint64_t left = data_bytes() / (uint64_t)box_rank_count(box);
+    void *from, *to;
+    TRY(device->ops->host_memory_get(device, &from, COPY_BYTES, "a bench", err));
+    memset(from, 0x55, COPY_BYTES);
+    TRY(device->ops->memory_get(device, &to, COPY_BYTES, "a bench", err));
+    copy_began[rank] = system_seconds();
+    for (uint64_t bytes; left > 0; left -= bytes) {
+        bytes = left < COPY_BYTES ? left : COPY_BYTES;
+        device->ops->copy(device->stream,
+                          &(struct op_copy){.out = to, .in = from, .bytes = (int64_t)bytes});
+    }
+    enum status status = device->ops->synchronize(device->stream, err);
+    copy_ended[rank] = system_seconds();
+    device->ops->memory_free(device, to);
+    device->ops->host_memory_free(device, from);
+    return status;
+}
+
+/* From the first rank's beginning to the last one's end, without pinning. */
+static double timed_copy(void)
+{
+    struct error err;
+    check(box_run(box, copy_share, NULL, &err), &err);
+    double began = copy_began[0], ended = copy_ended[0];
+    for (int r = 1; r < box_rank_count(box); r++) {
+        began = copy_began[r] < began ? copy_began[r] : began;
+        ended = copy_ended[r] > ended ? copy_ended[r] : ended;
+    }
+    return ended - began;
+}
+
 static double timed_upload(void)
 {
     struct error err;
-    drop_backup();
+    if (!devices.cuda)
+        drop_backup();
     double start = system_seconds();
     check(transition_run(transition, PHASE_DECODE, &err), &err);
     double seconds = system_seconds() - start;
@@ -222,8 +271,9 @@ static double timed_upload(void)
 
 /* ---- Report ---------------------------------------------------------------------------------- */
 
-enum column { COLUMN_READ, COLUMN_DEQUANTIZE, COLUMN_UPLOAD, COLUMN_RATIO, COLUMN_COUNT };
-static const char *const columns[] = {"reading alone", "dequantizing alone", "upload",
+/* Bringing: reading from the disk, or copying from pinned memory. */
+enum column { COLUMN_BRING, COLUMN_DEQUANTIZE, COLUMN_UPLOAD, COLUMN_RATIO, COLUMN_COUNT };
+static const char *const columns[] = {"reading or copying alone", "dequantizing alone", "upload",
                                       "upload / the longer of the two"};
 static double results[COLUMN_COUNT][ROUNDS_MAX];
 
@@ -247,11 +297,12 @@ static void report(enum column column, int rounds)
 
 static void round_run(int r)
 {
-    drop_backup();
-    double read = timed_run(read_share);
+    if (!devices.cuda)
+        drop_backup();
+    double bring = devices.cuda ? timed_copy() : timed_run(read_share);
     double dequantize = layouts.decode_is_packed ? 0 : timed_run(dequantize_share);
-    double upload = timed_upload(), longer = read > dequantize ? read : dequantize;
-    results[COLUMN_READ][r] = read;
+    double upload = timed_upload(), longer = bring > dequantize ? bring : dequantize;
+    results[COLUMN_BRING][r] = bring;
     results[COLUMN_DEQUANTIZE][r] = dequantize;
     results[COLUMN_UPLOAD][r] = upload;
     results[COLUMN_RATIO][r] = upload / longer;
@@ -260,26 +311,29 @@ static void round_run(int r)
 int main(int argc, char **argv)
 {
     const char *plan = argc > 3 ? argv[3] : "dp2|ep2>tp2";
-    int rank_count = argc > 4 ? atoi(argv[4]) : 2, rounds = argc > 5 ? atoi(argv[5]) : 7;
-    if (argc < 3 || rounds < 1 || rounds > ROUNDS_MAX || rank_count < 1)
-        fail("usage: bench_upload MODEL BACKUP [plan] [ranks] [rounds]");
+    const char *of = argc > 4 ? argv[4] : "cpu:2";
+    int rounds = argc > 5 ? atoi(argv[5]) : 7;
+    struct error err;
+    if (argc < 3 || rounds < 1 || rounds > ROUNDS_MAX)
+        fail("usage: bench_upload MODEL BACKUP [plan] [devices] [rounds]");
+    check(engine_devices_parse(&devices, of, &err), &err);
     bench_print_head(argc, argv);
-    all_open(argv[1], argv[2], plan, rank_count);
+    all_open(argv[1], argv[2], plan);
     timed_upload(); /* memory that nobody has written to has no pages */
     for (int r = 0; r < rounds; r++) {
         round_run(r);
         fprintf(stderr, "round %d of %d\n", r + 1, rounds);
     }
-    printf("# %s on %d ranks, %.3f GB of granules of %lld KiB\n"
+    printf("# %s on %s, %.3f GB of granules of %lld KiB\n"
            "# clock: CLOCK_MONOTONIC; median (least to most) of %d rounds\n",
-           plan, rank_count, (double)data_bytes() / 1e9,
-           (long long)backup_granule_bytes_max(backup) / 1024, rounds);
+           plan, of, (double)data_bytes() / 1e9, (long long)backup_granule_bytes_max(backup) / 1024,
+           rounds);
     for (int column = 0; column < COLUMN_COUNT; column++) {
         if (column != COLUMN_DEQUANTIZE || !layouts.decode_is_packed)
             report((enum column)column, rounds);
     }
     transition_destroy(transition);
-    for (int r = 0; r < rank_count; r++)
+    for (int r = 0; r < devices.rank_count; r++)
         expert_slots_deinit(&slots[r]);
     box_close(box);
     backup_close(backup);
