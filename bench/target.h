@@ -10,7 +10,7 @@ struct target {
     struct device *device; /* the caller's, to destroy */
     enum case_use use;     /* which cases */
     double case_seconds;   /* that the windows of a case may take together */
-    char description[160];
+    char description[240];
     double gflops; /* 1e9 flops a second */
     const char *gflops_how;
     double gbytes; /* 1e9 bytes a second */

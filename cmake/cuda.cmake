@@ -27,17 +27,27 @@ set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
 
-# Objects, as those of the other kernels.
+# Objects, as those of the other kernels. What multiplies by wgmma is for sm_90 alone, and its
+# instructions are only in what is compiled for sm_90a; launchers take it there, whatever else there
+# is code for.
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu)
+file(GLOB wgmma_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*_wgmma.cu)
+list(REMOVE_ITEM cuda_sources ${wgmma_sources})
 add_library(kernels_cuda_gpu OBJECT ${cuda_sources})
-target_include_directories(kernels_cuda_gpu PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
-target_compile_options(kernels_cuda_gpu PRIVATE -Xcompiler=-fno-exceptions)
-if(PHASOR_WERROR)
-    target_compile_options(kernels_cuda_gpu PRIVATE -Werror=all-warnings)
-endif()
+add_library(kernels_cuda_wgmma OBJECT ${wgmma_sources})
+set_target_properties(kernels_cuda_wgmma PROPERTIES CUDA_ARCHITECTURES 90a-real)
+foreach(objects kernels_cuda_gpu kernels_cuda_wgmma)
+    target_include_directories(${objects} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
+    target_compile_options(${objects} PRIVATE -Xcompiler=-fno-exceptions)
+    if(PHASOR_WERROR)
+        target_compile_options(${objects} PRIVATE -Werror=all-warnings)
+    endif()
+endforeach()
 
 phasor_part(kernels_cuda kernels/cuda/device device CUDA::cudart_static)
-target_sources(lib_kernels_cuda PRIVATE $<TARGET_OBJECTS:kernels_cuda_gpu>)
+target_sources(lib_kernels_cuda PRIVATE $<TARGET_OBJECTS:kernels_cuda_gpu>
+                                        $<TARGET_OBJECTS:kernels_cuda_wgmma>)
 target_link_libraries(lib_kernels_cuda PUBLIC stdc++) # what nvcc makes needs some words of C++
-set_property(GLOBAL APPEND PROPERTY PHASOR_OBJECTS $<TARGET_OBJECTS:kernels_cuda_gpu>)
-set_property(GLOBAL APPEND PROPERTY PHASOR_OBJECT_TARGETS kernels_cuda_gpu)
+set_property(GLOBAL APPEND PROPERTY PHASOR_OBJECTS $<TARGET_OBJECTS:kernels_cuda_gpu>
+                                                   $<TARGET_OBJECTS:kernels_cuda_wgmma>)
+set_property(GLOBAL APPEND PROPERTY PHASOR_OBJECT_TARGETS kernels_cuda_gpu kernels_cuda_wgmma)

@@ -283,31 +283,92 @@ __global__ void __launch_bounds__(THREADS, DIM > 256 ? 2 : 4)
     rows_write<DIM>(op, total, &shared, block);
 }
 
-/* Adds up the chunks of one query head of a segment, in their order. Blocks [segments][heads]. */
-__global__ void chunks_add_kernel(const struct op_attention op, const struct chunk_results results)
+/* ---- Chunks that had a block each ------------------------------------------------------------ */
+
+#define ADD_THREADS 128 /* each has a column of the output, and the sums of a chunk */
+#define ADD_AHEAD   16  /* chunks whose outputs are under way together */
+
+/* The factors by which chunks are added, as row_sums_add has them, but for all at once: the largest
+ * score before a chunk does not depend on the order. */
+struct chunk_factors {
+    struct row_factors row;
+    float sum; /* of the chunk */
+};
+
+/* The largest of the values of the threads before this one and of `before`; *before becomes that of
+ * all. `kept` is [WARP] of shared memory, that the block does not read before its next barrier. */
+__device__ static float block_max_before(float value, float *before, float *kept)
 {
+    float most = value;
+    for (int step = 1; step < WARP; step *= 2) {
+        float other = __shfl_up_sync(ALL_LANES, most, step);
+        if (lane_id() >= step)
+            most = fmaxf(most, other);
+    }
+    if (lane_id() == WARP - 1)
+        kept[warp_id()] = most;
+    most = __shfl_up_sync(ALL_LANES, most, 1);
+    float result = lane_id() == 0 ? *before : fmaxf(*before, most);
+    __syncthreads();
+    for (int warp = 0; warp < ADD_THREADS / WARP; warp++) {
+        if (warp < warp_id())
+            result = fmaxf(result, kept[warp]);
+        *before = fmaxf(*before, kept[warp]);
+    }
+    return result;
+}
+
+/* Adds up the chunks of one query head of a segment, in their order. Blocks
+ * [segments][heads][columns / ADD_THREADS]. */
+__global__ void __launch_bounds__(ADD_THREADS)
+    chunks_add_kernel(const struct op_attention op, const struct chunk_results results)
+{
+    __shared__ struct chunk_factors factors[ADD_THREADS];
+    __shared__ float kept[WARP];
     const struct segment *segment = &op.segments[blockIdx.x];
     int64_t head = blockIdx.y, position = segment->first_position;
-    int64_t first = window_first(position, op.window) / CHUNK_TOKENS;
-    float *to = op.out + segment->first_row * op.out_stride + head * op.kv.head_dim;
-    for (int64_t d = threadIdx.x; d < op.kv.head_dim; d += blockDim.x) {
-        struct row_sums total = {-INFINITY, 0};
-        float out = 0;
-        for (int64_t chunk = first; chunk <= position / CHUNK_TOKENS; chunk++) {
-            int64_t at = chunk_index(results, op, blockIdx.x, head, chunk);
-            struct row_factors factors = row_sums_add(&total, results.sums[at]);
-            out = row_out_add(out, results.out[at * results.out_stride + d], factors);
+    int64_t d = (int64_t)blockIdx.z * ADD_THREADS + threadIdx.x;
+    int64_t chunk = window_first(position, op.window) / CHUNK_TOKENS;
+    int64_t at = chunk_index(results, op, blockIdx.x, head, chunk);
+    const float *from = results.out + at * results.out_stride + d;
+    float most = -INFINITY, sum = 0, out = 0;
+    for (int64_t left = position / CHUNK_TOKENS + 1 - chunk; left > 0; left -= ADD_THREADS) {
+        struct row_sums own = {-INFINITY, 0};
+        if (threadIdx.x < left)
+            own = results.sums[at + threadIdx.x];
+        struct chunk_factors of = {row_factors_of(block_max_before(own.most, &most, kept), own),
+                                   own.sum};
+        factors[threadIdx.x] = of; /* block_max_before has a barrier: those before have been used */
+        __syncthreads();           /* the factors are there */
+        int count = (int)min(left, (int64_t)ADD_THREADS);
+        for (int first = 0; first < count; first += ADD_AHEAD) {
+            float after[ADD_AHEAD];
+#pragma unroll
+            for (int i = 0; i < ADD_AHEAD; i++) {
+                bool is_here = first + i < count && d < op.kv.head_dim;
+                after[i] = is_here ? from[(first + i) * results.out_stride] : 0.0f;
+            }
+#pragma unroll
+            for (int i = 0; i < ADD_AHEAD; i++) { /* those behind the last change nothing */
+                struct chunk_factors add = factors[first + i];
+                sum = fmaf(sum, add.row.before, add.sum * add.row.after);
+                out = row_out_add(out, after[i], add.row);
+            }
         }
-        to[d] = out * (1.0f / total.sum);
+        at += ADD_THREADS;
+        from += ADD_THREADS * results.out_stride;
     }
+    if (d < op.kv.head_dim)
+        op.out[segment->first_row * op.out_stride + head * op.kv.head_dim + d] = out * (1.0f / sum);
 }
 
 cudaError_t attention_chunks_add(const struct cuda_launch *launch, const struct op_attention *op,
                                  const struct cuda_segments *segments,
                                  const struct chunk_results *results)
 {
-    dim3 heads((unsigned)segments->token_count, (unsigned)op->qkv.head_count);
-    KERNEL_LAUNCH((chunks_add_kernel), heads, THREADS, 0, launch->stream, *op, *results);
+    dim3 heads((unsigned)segments->token_count, (unsigned)op->qkv.head_count,
+               grid_for(op->kv.head_dim, ADD_THREADS));
+    KERNEL_LAUNCH((chunks_add_kernel), heads, ADD_THREADS, 0, launch->stream, *op, *results);
     return cudaGetLastError();
 }
 
@@ -330,7 +391,7 @@ static cudaError_t attention_launch(const struct cuda_launch *launch, const stru
     int64_t blocks = is_split ? segments->token_count * ceil_div(group, ROWS)
                               : segments->token_count * group / ROWS + op->segment_count;
     dim3 grid((unsigned)blocks, (unsigned)op->kv.kv_head_count,
-              is_split ? (unsigned)results.chunk_count : 1);
+              is_split ? (unsigned)results.part_count : 1);
     size_t bytes = (size_t)op->kv.head_dim * ROWS * sizeof(float);
     KERNEL_LAUNCH((attention_kernel<BF16, DIM>), grid, THREADS, bytes, launch->stream, *op,
                   results);

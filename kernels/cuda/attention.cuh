@@ -14,7 +14,8 @@
 
 #define CHUNK_PAGES  8
 #define CHUNK_TOKENS (CHUNK_PAGES * KV_PAGE_TOKENS)
-static_assert(CUDA_POSITIONS_STEP == CHUNK_TOKENS, "rounded up, there are as many chunks as before");
+static_assert(CUDA_POSITIONS_STEP == CHUNK_TOKENS,
+              "rounded up, there are as many chunks as before");
 
 /* What one row has of some positions: beside the sum of exp(score - most) x value, the largest
  * score and the sum of the exponentials. Where no position is seen that is -infinity and 0; where
@@ -28,17 +29,24 @@ struct row_factors {
     float before, after;
 };
 
+/* Where `before` is the largest score before. The factor of the larger side is 1. No branches: a
+ * page's outputs are added meanwhile. */
+__device__ inline struct row_factors row_factors_of(float before, struct row_sums after)
+{
+    float less = expf(-fabsf(before - after.most));
+    bool rises = after.most >= before, is_none = after.most == -INFINITY && after.sum == 0;
+    struct row_factors factors = {rises ? less : 1.0f, rises ? 1.0f : less};
+    factors.before = is_none ? 1.0f : before == -INFINITY ? 0.0f : factors.before;
+    factors.after = is_none ? 0.0f : factors.after;
+    return factors;
+}
+
 /* Puts the sums of what comes after to those of what was before. */
 __device__ inline struct row_factors row_sums_add(struct row_sums *before, struct row_sums after)
 {
-    struct row_factors factors = {1, 0};
-    if (after.most == -INFINITY && after.sum == 0)
-        return factors;
-    float most = fmaxf(before->most, after.most);
-    factors.before = before->most == -INFINITY ? 0.0f : expf(before->most - most);
-    factors.after = expf(after.most - most);
+    struct row_factors factors = row_factors_of(before->most, after);
     before->sum = fmaf(before->sum, factors.before, after.sum * factors.after);
-    before->most = most;
+    before->most = fmaxf(before->most, after.most);
     return factors;
 }
 
@@ -121,34 +129,55 @@ __device__ inline int64_t page_offset(const struct op_attention &op, const struc
 /* ---- Chunks that have a block each ------------------------------------------------------------
  */
 
-/* Where their results stand: of query head h of segment s (which has one token) and chunk c, at
- * (s x head_count + h) x chunk_count + c. */
+/* Where the results of parts of contexts stand, which are chunks or pages: of query head h of
+ * segment s (which has one token) and part p, at (s x head_count + h) x part_count + p. */
 struct chunk_results {
     struct row_sums *sums; /* NULL: blocks go through all chunks */
     float *out;            /* [..][out_stride] */
-    int64_t chunk_count;   /* at most */
+    int64_t part_count;    /* at most */
     int64_t out_stride;    /* dim_stride of the cache */
+    bool by_page;          /* only where attention_mma_takes */
 };
 
 __device__ inline int64_t chunk_index(const struct chunk_results &results,
                                       const struct op_attention &op, int64_t segment, int64_t head,
-                                      int64_t chunk)
+                                      int64_t part)
 {
-    return (segment * op.qkv.head_count + head) * results.chunk_count + chunk;
+    return (segment * op.qkv.head_count + head) * results.part_count + part;
 }
 
-/* Whether chunks are given to blocks: where each segment has one token, and one a long context. */
+/* With matrix instructions (attention_mma.cu): a cache of bf16, from sm_80 on. */
+bool attention_mma_takes(const struct cuda_launch *launch, const struct op_attention *op,
+                         const struct cuda_segments *segments);
+cudaError_t attention_mma(const struct cuda_launch *launch, const struct op_attention *op,
+                          const struct cuda_segments *segments);
+
+/* The same where each segment has one token (attention_one.cu); and whether its parts are pages:
+ * where chunks would leave half of the multiprocessors without work, or do not fit their shared
+ * memory. */
+cudaError_t attention_one(const struct cuda_launch *launch, const struct op_attention *op,
+                          const struct cuda_segments *segments);
+bool attention_one_by_page(const struct cuda_launch *launch, const struct op_attention *op,
+                           const struct cuda_segments *segments);
+
+/* Whether parts are given to blocks: where each segment has one token, and one a long context. */
 static inline struct chunk_results chunk_results_in(const struct cuda_launch *launch,
                                                     const struct op_attention *op,
                                                     const struct cuda_segments *segments,
                                                     size_t *bytes)
 {
     struct chunk_results results = {NULL, NULL, ceil_div(segments->positions_max, CHUNK_TOKENS),
-                                    round_up(op->kv.head_dim, PACK_BLOCK)};
+                                    round_up(op->kv.head_dim, PACK_BLOCK), false};
     *bytes = 0;
-    if (segments->tokens_max != 1 || results.chunk_count < 2)
+    if (segments->tokens_max != 1)
         return results;
-    int64_t count = segments->token_count * op->qkv.head_count * results.chunk_count;
+    results.by_page =
+        attention_mma_takes(launch, op, segments) && attention_one_by_page(launch, op, segments);
+    if (results.by_page)
+        results.part_count *= CHUNK_PAGES;
+    if (results.part_count < 2)
+        return results;
+    int64_t count = segments->token_count * op->qkv.head_count * results.part_count;
     results.out = (float *)launch->scratch;
     results.sums = (struct row_sums *)(results.out + count * results.out_stride);
     *bytes = (size_t)count * ((size_t)results.out_stride * sizeof(float) + sizeof(struct row_sums));
@@ -160,10 +189,11 @@ cudaError_t attention_chunks_add(const struct cuda_launch *launch, const struct 
                                  const struct cuda_segments *segments,
                                  const struct chunk_results *results);
 
-/* With matrix instructions (attention_mma.cu): a cache of bf16, from sm_80 on. */
-bool attention_mma_takes(const struct cuda_launch *launch, const struct op_attention *op,
-                         const struct cuda_segments *segments);
-cudaError_t attention_mma(const struct cuda_launch *launch, const struct op_attention *op,
-                          const struct cuda_segments *segments);
+/* With Hopper's matrix instruction, where attention_mma_takes and segments have many tokens
+ * (attention_wgmma.cu). */
+bool attention_wgmma_takes(const struct cuda_launch *launch, const struct op_attention *op,
+                           const struct cuda_segments *segments);
+cudaError_t attention_wgmma(const struct cuda_launch *launch, const struct op_attention *op,
+                            const struct cuda_segments *segments);
 
 #endif

@@ -55,6 +55,7 @@ cudaError_t cuda_embed(const struct cuda_launch *launch, const struct op_embed *
 cudaError_t cuda_rms_norm(const struct cuda_launch *launch, const struct op_rms_norm *op);
 cudaError_t cuda_add(const struct cuda_launch *launch, const struct op_add *op);
 cudaError_t cuda_matmul(const struct cuda_launch *launch, const struct op_matmul *op);
+size_t cuda_matmul_scratch(const struct cuda_launch *launch, const struct op_matmul *op);
 
 /* Both, the norm of the sum: `norm` has as many rows and the stride of `add`, and takes what that
  * makes. To the bit as one behind the other. */
@@ -72,18 +73,26 @@ size_t cuda_attention_scratch(const struct cuda_launch *launch, const struct op_
 cudaError_t cuda_route(const struct cuda_launch *launch, const struct op_route *op);
 cudaError_t cuda_dispatch(const struct cuda_launch *launch, const struct op_dispatch *op);
 cudaError_t cuda_group(const struct cuda_launch *launch, const struct op_group *op);
+size_t cuda_dispatch_scratch(const struct op_dispatch *op);
+size_t cuda_group_scratch(const struct op_group *op);
 
 /* op->groups is the device's copy; `first` is groups[0] on the host, whose shape, number type and
  * group size all have. How many rows there are, only op->offsets knows, on the device. */
 cudaError_t cuda_ffn_up(const struct cuda_launch *launch, const struct op_ffn_up *op,
                         const struct ffn_weights *first);
+size_t cuda_ffn_up_scratch(const struct cuda_launch *launch, const struct op_ffn_up *op,
+                           const struct ffn_weights *first);
 cudaError_t cuda_ffn_down(const struct cuda_launch *launch, const struct op_ffn_down *op,
                           const struct ffn_weights *first);
+size_t cuda_ffn_down_scratch(const struct cuda_launch *launch, const struct op_ffn_down *op,
+                             const struct ffn_weights *first);
 
 cudaError_t cuda_combine(const struct cuda_launch *launch, const struct op_combine *op);
 cudaError_t cuda_shared_add(const struct cuda_launch *launch, const struct op_shared_add *op);
 cudaError_t cuda_choose(const struct cuda_launch *launch, const struct op_choose *op);
+size_t cuda_choose_scratch(const struct op_choose *op);
 cudaError_t cuda_candidates(const struct cuda_launch *launch, const struct op_candidates *op);
+size_t cuda_candidates_scratch(const struct op_candidates *op);
 cudaError_t cuda_gather(const struct cuda_launch *launch, const struct op_gather *op);
 cudaError_t cuda_dequantize(const struct cuda_launch *launch, const struct op_dequantize *op);
 

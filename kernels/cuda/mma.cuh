@@ -77,6 +77,22 @@ __device__ inline void mma_bf16(float sum[4], const uint32_t a[4], const uint32_
 #endif
 }
 
+/* a x b + c of pairs of bf16, rounded once; from sm_80 on. On the host rounded to f32 before: the
+ * same unless c is not 0 and below 2^-24 of the product. */
+__device__ inline uint32_t bf16_pair_fma(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t result = 0;
+#if defined(SIMT_HOST)
+    result = bf16_pair(fmaf(pair_low(a), pair_low(b), pair_low(c)),
+                       fmaf(pair_high(a), pair_high(b), pair_high(c)));
+#elif __CUDA_ARCH__ >= 800
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
+#else
+    __trap();
+#endif
+    return result;
+}
+
 /* The same of fp16, on Turing: its instruction has half as many k, in the same lanes. */
 __device__ inline void mma_turing(float sum[4], const uint32_t a[4], const uint32_t b[2])
 {

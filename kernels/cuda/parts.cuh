@@ -100,6 +100,36 @@ __device__ inline float warp_max(float value)
     return value;
 }
 
+/* One instruction from sm_80 on. */
+__device__ inline uint32_t warp_largest(uint32_t value)
+{
+#if __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(ALL_LANES, value);
+#else
+    for (int step = WARP / 2; step > 0; step /= 2)
+        value = max(value, __shfl_xor_sync(ALL_LANES, value, step));
+    return value;
+#endif
+}
+
+__device__ inline uint32_t warp_least(uint32_t value)
+{
+    return ~warp_largest(~value);
+}
+
+/* The lanes that have the same value. */
+__device__ inline unsigned warp_equals(int value)
+{
+#if defined(__CUDA_ARCH__)
+    return __match_any_sync(ALL_LANES, value);
+#else
+    unsigned equals = 0;
+    for (int lane = 0; lane < WARP; lane++)
+        equals |= (unsigned)(__shfl_sync(ALL_LANES, value, lane) == value) << lane;
+    return equals;
+#endif
+}
+
 /* Over a block of whole warps; every thread gets it. `kept` is [WARP] of shared memory, that the
  * block has no other use for before its next barrier. */
 template <class T> __device__ inline T block_sum(T value, T *kept)
@@ -138,10 +168,15 @@ __device__ inline int block_rank(bool yes, int *all, int *kept)
     return before + __shfl_sync(ALL_LANES, sums - count, warp_id());
 }
 
-/* x / (1 + e^-x), with the accurate exponential. */
+/* x / (1 + e^-x), with the accurate exponential. The division is one that does not branch, so that
+ * several go on at once: a quotient by the reciprocal, and what it lacks. Beyond 2^126 a divisor
+ * counts as that, which gives 0 within 2^-119, and an infinite x has no remainder. */
 __device__ inline float silu(float x)
 {
-    return x / (1.0f + expf(-x));
+    float divisor = fminf(1.0f + expf(-x), 0x1p126f);
+    float reciprocal = __fdividef(1.0f, divisor), quotient = x * reciprocal;
+    float rest = fmaf(-quotient, divisor, x);
+    return rest == rest ? fmaf(rest, reciprocal, quotient) : quotient;
 }
 
 /* Blocks for `count` pieces of work. */

@@ -9,13 +9,15 @@
  * none is left; which groups have how many rows, only the device knows. */
 #include "kernels/cuda/fixed.cuh"
 
-#define TEAM      16
-#define WARPS     4
-#define THREADS   (WARPS * WARP)
-#define TEAMS     (THREADS / TEAM)
-#define FLAT_ROWS 4
-#define TEAM_ROWS 8               /* tall: of a team */
-#define TALL_ROWS (2 * TEAM_ROWS) /* tall: of a block; its warps have a panel each */
+#define TEAM          16
+#define WARPS         4
+#define THREADS       (WARPS * WARP)
+#define TEAMS         (THREADS / TEAM)
+#define FLAT_ROWS     4
+#define NARROW_PANELS 16 /* of a matrix with few outputs, of which so many rows are few */
+#define NARROW_ROWS   64
+#define TEAM_ROWS     8               /* tall: of a team */
+#define TALL_ROWS     (2 * TEAM_ROWS) /* tall: of a block; its warps have a panel each */
 
 #define BLOCKS_PER_MULTIPROCESSOR 4
 
@@ -387,28 +389,40 @@ __host__ __device__ static int flat_panels(int part_count)
     return part_count >= TEAMS ? 1 : part_count >= TEAMS / 2 ? 2 : 4;
 }
 
+/* Whether a group goes by `flat`: few rows do, and of a matrix with few outputs, as routers are,
+ * more of them, FLAT_ROWS at a time: by `tall` some blocks would have all work. */
+__device__ static bool is_flat(const struct product &p, int row_count)
+{
+    return row_count <= (p.panel_count <= NARROW_PANELS ? NARROW_ROWS : FLAT_ROWS);
+}
+
 /* Pieces of work of a group; neighbours have the same panels, whose weights the second-level cache
  * then has. */
 __device__ static int group_pieces(const struct product &p, int row_count)
 {
     if (row_count == 0)
         return 0;
-    if (row_count <= FLAT_ROWS)
-        return (int)device_ceil_div(p.panel_count, flat_panels(p.part_count));
+    if (is_flat(p, row_count))
+        return (int)(device_ceil_div(row_count, FLAT_ROWS) *
+                     device_ceil_div(p.panel_count, flat_panels(p.part_count)));
     return (int)(device_ceil_div(row_count, TALL_ROWS) * device_ceil_div(p.panel_count, WARPS));
 }
 
 template <enum product_kind KIND, enum dtype DTYPE>
 __global__ void __launch_bounds__(THREADS, 2) product_kernel(const struct product p)
 {
+    kernel_lets_next_begin();
     KERNEL_SHARED(unsigned char, shared);
     int group, piece;
     product_groups_count<KIND>(p);
     for (int64_t index = blockIdx.x; piece_find<KIND>(&group, &piece, p, index, group_pieces);
          index += gridDim.x) {
         struct product_rows rows = product_rows_of<KIND>(p, group);
-        if (rows.count <= FLAT_ROWS) {
-            int panels = flat_panels(p.part_count), first = piece * panels;
+        if (is_flat(p, rows.count)) {
+            int strips = (int)device_ceil_div(rows.count, FLAT_ROWS), strip = piece % strips;
+            int panels = flat_panels(p.part_count), first = piece / strips * panels;
+            rows.first += strip * FLAT_ROWS;
+            rows.count = min(rows.count - strip * FLAT_ROWS, FLAT_ROWS);
             panels = min(panels, p.panel_count - first);
             if (rows.count == 1)
                 flat<KIND, DTYPE, 1>(p, group, rows, first, panels, shared);
@@ -451,6 +465,8 @@ static cudaError_t product_run(const struct cuda_launch *launch, const struct pr
 {
     if (p->weight.dtype == DTYPE_BF16)
         return product_mma(launch, p, KIND);
+    if (p->weight.dtype == DTYPE_INT4 && launch->capability >= CUDA_BF16_CAPABILITY)
+        return product_int4(launch, p, KIND);
     if (p->weight.dtype == DTYPE_INT4)
         return product_launch<KIND, DTYPE_INT4>(launch, p);
     return product_launch<KIND, DTYPE_F32>(launch, p);
@@ -469,8 +485,36 @@ static struct product product_shape(const struct matrix *weight)
         p.scale_group_tiles = (int)(weight->group / PACK_BLOCK);
         p.scale_group_count =
             (int)ceil_div(by_output ? p.tile_count : p.panel_count, p.scale_group_tiles);
+        p.scale_group_inverse = UINT32_MAX / (uint32_t)p.scale_group_tiles;
     }
     return p;
+}
+
+/* For inputs as bf16, where product_wgmma takes them. */
+static size_t product_scratch(const struct cuda_launch *launch, const struct matrix *weight,
+                              int64_t position_most, int64_t group_count)
+{
+    if (!product_wgmma_takes(launch, weight->dtype, position_most))
+        return 0;
+    return product_wgmma_scratch(position_most, (int)group_count,
+                                 (int)ceil_div(weight->columns, PACK_BLOCK));
+}
+
+size_t cuda_matmul_scratch(const struct cuda_launch *launch, const struct op_matmul *op)
+{
+    return product_scratch(launch, &op->weight, op->row_count, 1);
+}
+
+size_t cuda_ffn_up_scratch(const struct cuda_launch *launch, const struct op_ffn_up *op,
+                           const struct ffn_weights *first)
+{
+    return product_scratch(launch, &first->gate, op->position_most, op->group_count);
+}
+
+size_t cuda_ffn_down_scratch(const struct cuda_launch *launch, const struct op_ffn_down *op,
+                             const struct ffn_weights *first)
+{
+    return product_scratch(launch, &first->down, op->position_most, op->group_count);
 }
 
 cudaError_t cuda_matmul(const struct cuda_launch *launch, const struct op_matmul *op)
@@ -481,7 +525,7 @@ cudaError_t cuda_matmul(const struct cuda_launch *launch, const struct op_matmul
     p.out = op->out;
     p.in = op->in;
     p.bias = op->bias;
-    p.row_count = op->row_count;
+    p.row_count = p.row_limit = p.position_most = op->row_count;
     p.out_stride = op->out_stride;
     p.in_stride = op->in_stride;
     return product_run<PRODUCT_MATMUL>(launch, &p);
@@ -498,7 +542,9 @@ cudaError_t cuda_ffn_up(const struct cuda_launch *launch, const struct op_ffn_up
     p.groups = op->groups;
     p.offsets = op->offsets;
     p.token_of = op->token_of;
+    p.position_most = op->position_most;
     p.group_count = (int)op->group_count;
+    p.row_limit = op->row_limit;
     p.groups_with_rows = launch->groups_with_rows;
     p.out_stride = op->out_stride;
     p.in_stride = op->in_stride;
@@ -515,7 +561,9 @@ cudaError_t cuda_ffn_down(const struct cuda_launch *launch, const struct op_ffn_
     p.in = op->in;
     p.groups = op->groups;
     p.offsets = op->offsets;
+    p.position_most = op->position_most;
     p.group_count = (int)op->group_count;
+    p.row_limit = op->row_limit;
     p.groups_with_rows = launch->groups_with_rows;
     p.out_stride = op->out_stride;
     p.in_stride = op->in_stride;

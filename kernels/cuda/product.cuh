@@ -19,15 +19,29 @@ enum product_kind {
     PRODUCT_DOWN    /* down of each group */
 };
 
+/* How a block of product_few goes through its panels. */
+struct few_rounds {
+    int parts;              /* of a panel, in a round */
+    int windows;            /* rounds until a panel is done */
+    int panels;             /* in a round */
+    int staged;             /* parts whose inputs are in shared memory */
+    uint32_t parts_inverse; /* 2^16 / parts, rounded up */
+};
+
+/* Up to so many rows all groups are flat (FLAT_ROWS of product_mma.cu). */
+#define WGMMA_ROWS_LEAST 32
+
 struct product {
     float *out;
     const float *in;
     const float *bias;                /* PRODUCT_MATMUL, or NULL */
     const struct ffn_weights *groups; /* else */
-    struct matrix weight;             /* PRODUCT_MATMUL; else data, scales and minima are unset */
+    struct matrix weight;             /* of PRODUCT_MATMUL; else the first group's */
     const int32_t *offsets;           /* else */
     const int32_t *token_of;          /* or NULL */
     int64_t row_count;                /* PRODUCT_MATMUL */
+    int64_t row_limit;                /* no group has more rows; 0: it is not known */
+    int64_t position_most;            /* positions that there may be; 0: not known */
     int64_t out_stride;
     int64_t in_stride;
     int group_count; /* 1 for PRODUCT_MATMUL */
@@ -36,7 +50,10 @@ struct product {
     int part_count;
     int scale_group_tiles, scale_group_count; /* int4: of the side that scales have groups along */
     int32_t *groups_with_rows;                /* where that is written (launch.h), or NULL */
-    int flat_rows; /* product_mma: groups of up to so many are flat; 0: none */
+    uint32_t scale_group_inverse;             /* (2^32 - 1) / scale_group_tiles */
+    int flat_rows;               /* product_mma: groups of up to so many are flat; 0: none */
+    int scale_groups_staged;     /* product_few: for how many there is shared memory */
+    struct few_rounds rounds[3]; /* of up to 8, 16 and 32 rows */
 };
 
 /* Rows of a group: positions first .. first + count - 1. */
@@ -138,6 +155,35 @@ __device__ inline bool piece_find(int *group, int *piece, const struct product &
 /* Products with bf16 weights, by matrix instructions (product_mma.cu). */
 cudaError_t product_mma(const struct cuda_launch *launch, const struct product *p,
                         enum product_kind kind);
+
+/* Products of groups with few rows, by matrix instructions for bf16, with weights of bf16 and INT4;
+ * p->flat_rows becomes how many rows are few, and the groups that have more are left out
+ * (product_few.cu). */
+cudaError_t product_few(const struct cuda_launch *launch, struct product *p,
+                        enum product_kind kind);
+
+/* Whether that leaves nothing out. */
+static inline bool product_is_few(const struct product *p)
+{
+    return p->row_limit > 0 && p->row_limit <= p->flat_rows;
+}
+
+/* Products with INT4 weights, by matrix instructions for bf16 (product_int4.cu). */
+cudaError_t product_int4(const struct cuda_launch *launch, const struct product *p,
+                         enum product_kind kind);
+
+/* The same for all groups of more than p->flat_rows rows, on sm_90 (product_wgmma.cu). It needs so
+ * many bytes of scratch memory. */
+cudaError_t product_wgmma(const struct cuda_launch *launch, const struct product *p,
+                          enum product_kind kind);
+size_t product_wgmma_scratch(int64_t position_most, int group_count, int tile_count);
+
+/* Whether that is how a product's groups of many rows are multiplied. */
+static inline bool product_wgmma_takes(const struct cuda_launch *launch, enum dtype dtype,
+                                       int64_t position_most)
+{
+    return launch->capability == 90 && dtype == DTYPE_BF16 && position_most > WGMMA_ROWS_LEAST;
+}
 
 /* Lets a kernel of these, which have no static shared memory, have as much dynamic as a block can:
  * one number for all launches, as ranks that share a GPU share what is set for its kernels. */

@@ -1,4 +1,5 @@
-/* Products with bf16 weights by matrix instructions.
+/* Products with bf16 weights by matrix instructions. From sm_80 on those of few rows are
+ * product_few.cu's.
  *
  * A tile of 16 outputs and 16 columns, as it is packed, is the left operand: the instruction's rows
  * g and g + 8 are outputs 2g and 2g + 1, so a lane takes it by two loads of 8 bytes (but on Volta:
@@ -6,11 +7,12 @@
  * each read once by the block; no two of its warps have the same. Inputs are the right operand,
  * eight rows of them at a time.
  *
- * Up to FLAT_ROWS rows of a group are `flat`: each warp takes other parts of the columns, so that
- * many bytes are under way, and reads inputs where they are. More are `tall`: a block has up to
- * 8 x TALL_TILES rows, whose inputs stand in shared memory, and each warp two tiles of outputs.
- * Sums are as in product.cuh, with parts of MMA_PART_TILES tiles. Where a block's shared memory
- * does not hold the sums of all parts, as rows are so long, all are tall, however few.
+ * Before sm_80 up to FLAT_ROWS rows of a group are `flat`: each warp takes other parts of the
+ * columns, so that many bytes are under way, and reads inputs where they are. More are `tall`: a
+ * block has up to 8 x TALL_TILES rows, whose inputs stand in shared memory, and each warp two tiles
+ * of outputs. Sums are as in product.cuh, with parts of MMA_PART_TILES tiles. Where a block's
+ * shared memory does not hold the sums of all parts, as rows are so long, all are tall, however
+ * few.
  *
  * A tall block of 128 rows and 16 tiles of outputs multiplies 2^20 times in 32 columns, for 16 KiB
  * of weights and 16 KiB of inputs (f32): 1/64 byte of each for a multiply-add; of 64 rows (GPUs
@@ -32,7 +34,7 @@
 
 #define WARPS      8
 #define THREADS    (WARPS * WARP)
-#define FLAT_TILES 4
+#define FLAT_TILES 4 /* before sm_80 */
 #define FLAT_ROWS  (MMA_ROWS * FLAT_TILES)
 #define TALL_TILES 16
 
@@ -467,15 +469,28 @@ template <enum product_kind KIND> __host__ __device__ static int tall_panels()
 
 /* Pieces of work of a group; neighbours have the same panels, whose weights the second-level cache
  * then has. */
-template <enum product_kind KIND, int TILES>
+template <enum mma MMA, enum product_kind KIND, int TILES>
 __device__ static int group_pieces(const struct product &p, int row_count)
 {
-    if (row_count == 0)
+    if (row_count == 0 || (MMA == MMA_BF16 && row_count <= p.flat_rows))
         return 0;
     if (row_count <= p.flat_rows)
         return (int)device_ceil_div(p.panel_count, flat_panels(p.tile_count));
     return (int)(device_ceil_div(row_count, MMA_ROWS * TILES) *
                  device_ceil_div(p.panel_count, tall_panels<KIND>()));
+}
+
+/* Piece `piece` of a group of few rows. */
+template <enum mma MMA, enum product_kind KIND>
+__device__ static void flat_piece(const struct product &p, int group, struct product_rows rows,
+                                  int piece, unsigned char *shared)
+{
+    int panels = flat_panels(p.tile_count), first = piece * panels;
+    panels = min(panels, p.panel_count - first);
+    if (rows.count <= MMA_ROWS * step_tiles(MMA))
+        flat<MMA, KIND, step_tiles(MMA)>(p, group, rows, first, panels, (float4 *)shared);
+    else
+        flat<MMA, KIND, FLAT_TILES>(p, group, rows, first, panels, (float4 *)shared);
 }
 
 /* Piece `piece` of a group of many rows. */
@@ -494,7 +509,7 @@ __device__ static void tall_piece(const struct product &p, int group, struct pro
         tall<MMA, KIND, TILES>(p, group, rows, panel, shared);
 }
 
-/* TILES: of rows, in the highest piece; 0: all groups are known to be flat. */
+/* TILES: of rows, in the highest piece; 0: groups that are not flat are left to others. */
 template <enum mma MMA, enum product_kind KIND, int TILES>
 __global__ void __launch_bounds__(THREADS, TILES == 0 ? 2 : 1)
     product_mma_kernel(const struct product p)
@@ -502,18 +517,15 @@ __global__ void __launch_bounds__(THREADS, TILES == 0 ? 2 : 1)
     KERNEL_SHARED(unsigned char, shared);
     int group, piece;
     product_groups_count<KIND>(p);
-    for (int64_t index = blockIdx.x; piece_find<KIND>(&group, &piece, p, index, group_pieces < KIND,
-                                                      TILES == 0 ? TALL_TILES : TILES >);
+    for (int64_t index = blockIdx.x; piece_find<KIND>(&group, &piece, p, index, group_pieces < MMA,
+                                                      KIND, TILES == 0 ? TALL_TILES : TILES >);
          index += gridDim.x) {
         struct product_rows rows = product_rows_of<KIND>(p, group);
-        if (TILES == 0 || rows.count <= p.flat_rows) {
-            int panels = flat_panels(p.tile_count), first = piece * panels;
-            panels = min(panels, p.panel_count - first);
-            if (rows.count <= MMA_ROWS * step_tiles(MMA))
-                flat<MMA, KIND, step_tiles(MMA)>(p, group, rows, first, panels, (float4 *)shared);
-            else
-                flat<MMA, KIND, FLAT_TILES>(p, group, rows, first, panels, (float4 *)shared);
-            continue;
+        if constexpr (MMA != MMA_BF16) {
+            if (TILES == 0 || rows.count <= p.flat_rows) {
+                flat_piece<MMA, KIND>(p, group, rows, piece, shared);
+                continue;
+            }
         }
         if constexpr (TILES > 0)
             tall_piece<MMA, KIND, TILES>(p, group, rows, piece, shared);
@@ -549,8 +561,10 @@ static cudaError_t product_mma_run(const struct cuda_launch *launch, const struc
         return product_mma_launch<MMA, PRODUCT_UP, TILES>(launch, p);
     if (kind == PRODUCT_DOWN)
         return product_mma_launch<MMA, PRODUCT_DOWN, TILES>(launch, p);
-    if (p->row_count <= p->flat_rows)
-        return product_mma_launch<MMA, PRODUCT_MATMUL, 0>(launch, p);
+    if constexpr (MMA != MMA_BF16) {
+        if (p->row_count <= p->flat_rows)
+            return product_mma_launch<MMA, PRODUCT_MATMUL, 0>(launch, p);
+    }
     return product_mma_launch<MMA, PRODUCT_MATMUL, TILES>(launch, p);
 }
 
@@ -559,12 +573,18 @@ cudaError_t product_mma(const struct cuda_launch *launch, const struct product *
 {
     struct product p = *of;
     size_t most = (size_t)launch->shared_bytes_max;
+    if (launch->capability >= CUDA_BF16_CAPABILITY) {
+        cudaError_t failure = product_few(launch, &p, kind);
+        if (failure != cudaSuccess || product_is_few(&p))
+            return failure;
+        if (product_wgmma_takes(launch, DTYPE_BF16, p.position_most))
+            return product_wgmma(launch, &p, kind);
+        if (tall_bytes(MMA_BF16, TALL_TILES) <= most)
+            return product_mma_run<MMA_BF16, TALL_TILES>(launch, &p, kind);
+        return product_mma_run<MMA_BF16, TALL_TILES / 2>(launch, &p, kind);
+    }
     p.flat_rows = flat_bytes(&p, kind) <= most ? FLAT_ROWS : 0;
     if (launch->capability < 75)
         return product_mma_run<MMA_VOLTA, TALL_TILES / 2>(launch, &p, kind);
-    if (launch->capability < CUDA_BF16_CAPABILITY)
-        return product_mma_run<MMA_TURING, TALL_TILES / 4>(launch, &p, kind);
-    if (tall_bytes(MMA_BF16, TALL_TILES) <= most)
-        return product_mma_run<MMA_BF16, TALL_TILES>(launch, &p, kind);
-    return product_mma_run<MMA_BF16, TALL_TILES / 2>(launch, &p, kind);
+    return product_mma_run<MMA_TURING, TALL_TILES / 4>(launch, &p, kind);
 }

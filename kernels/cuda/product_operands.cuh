@@ -92,6 +92,42 @@ template <enum mma MMA> __device__ inline int weights_lane()
     return (lane_in_group() * 8 + lane_group()) * 2;
 }
 
+/* Weights that nobody else on the multiprocessor reads: they leave its cache to others. They are
+ * loaded where it says so, long before they are used: ptxas puts off plain loads to the end of a
+ * loop whose next turn uses them, relaxed ones not beyond a loads_fence. */
+__device__ inline uint2 weights_stream(const uint2 *at)
+{
+#if defined(SIMT_HOST)
+    return *at;
+#else
+    uint2 words;
+    asm volatile("ld.relaxed.gpu.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(words.x), "=r"(words.y)
+                 : "l"(at));
+    return words;
+#endif
+}
+
+/* Relaxed loads before it are not put off until behind it. All lanes call it. */
+__device__ inline void loads_fence()
+{
+#if !defined(SIMT_HOST)
+    asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
+#endif
+}
+
+/* The same of a word that others read, too. */
+__device__ inline uint32_t word_stream(const uint32_t *at)
+{
+#if defined(SIMT_HOST)
+    return *at;
+#else
+    uint32_t word;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(at));
+    return word;
+#endif
+}
+
 /* The lane's part of a tile of weights, which begins at `at`. */
 template <enum mma MMA>
 __device__ inline void weights_load(uint32_t a[weight_words(MMA)], const uint32_t *at)

@@ -51,8 +51,8 @@ struct op_add {
  * themselves and 2^-38 of the largest within 512 neighbours or of 2^-100 (2^126 and more gives no
  * number), weights by up to 2^-25 (finite ones beyond 65504 become that); and where it is int4
  * round inputs (times the scales that they have) by up to 2^-14 of the largest within 128
- * neighbours. Bytes: the weight once. Flops: 2 x row_count x rows x columns.
- */
+ * neighbours, or inputs to bf16 and weights to what op_dequantize makes of them. Bytes: the weight
+ * once. Flops: 2 x row_count x rows x columns. */
 struct op_matmul {
     float *out;           /* [row_count][out_stride], columns 0 .. round_up(rows, 16) - 1 */
     const float *in;      /* [row_count][in_stride] */
@@ -197,7 +197,9 @@ struct op_ffn_up {
     const struct ffn_weights *groups; /* host memory, [group_count], all of one shape */
     const int32_t *offsets;           /* [group_count + 1] */
     const int32_t *token_of;          /* or NULL */
+    int64_t position_most;            /* offsets[group_count] is no more; 0: not known here */
     int64_t group_count;
+    int64_t row_limit; /* no group has more rows; 0: it is not known */
     int64_t out_stride;
     int64_t in_stride;
     bool joins_next; /* the next thing on the stream but for a stage is another operation of this
@@ -212,7 +214,9 @@ struct op_ffn_down {
     const float *in;                  /* [offsets[group_count]][in_stride] */
     const struct ffn_weights *groups; /* host memory, [group_count] */
     const int32_t *offsets;
+    int64_t position_most; /* as of op_ffn_up */
     int64_t group_count;
+    int64_t row_limit; /* as of op_ffn_up */
     int64_t out_stride;
     int64_t in_stride;
     bool joins_next; /* as of op_ffn_up */

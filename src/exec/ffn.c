@@ -7,8 +7,10 @@
 struct networks {
     const struct ffn_weights *weights; /* [count] */
     int64_t count;
+    int64_t row_limit;
     const int32_t *offsets, *token_of; /* as of op_ffn_up */
     const float *in;                   /* [token][hidden] */
+    int64_t position_most;             /* as of op_ffn_up */
     float *up;                         /* [position][width]: what is between the halves */
     float *out;                        /* [position][hidden] */
 };
@@ -26,7 +28,9 @@ static void networks_up(struct rank *rank, const struct networks *of, bool joins
                                         .groups = of->weights,
                                         .offsets = of->offsets,
                                         .token_of = of->token_of,
+                                        .position_most = of->position_most,
                                         .group_count = of->count,
+                                        .row_limit = of->row_limit,
                                         .out_stride = width_of(of->weights),
                                         .in_stride = rank->exec->dim.hidden,
                                         .joins_next = joins_next,
@@ -40,7 +44,9 @@ static void networks_down(struct rank *rank, const struct networks *of, bool joi
                                           .in = of->up,
                                           .groups = of->weights,
                                           .offsets = of->offsets,
+                                          .position_most = of->position_most,
                                           .group_count = of->count,
+                                          .row_limit = of->row_limit,
                                           .out_stride = rank->exec->dim.hidden,
                                           .in_stride = width_of(of->weights),
                                           .joins_next = joins_next,
@@ -89,6 +95,13 @@ static int64_t shared_rows(const struct rank *rank)
     return shared_is_cut(rank) ? rank->group_count : rank->own_count;
 }
 
+/* A token's experts are distinct. */
+static int64_t expert_position_most(const struct rank *rank)
+{
+    int64_t top_k = rank->exec->config->expert_top_k, experts = rank->here->expert_count;
+    return rank->received_count * (top_k < experts ? top_k : experts);
+}
+
 /* Whether it runs at once with the routed experts, whose weights are read while its rows are
  * multiplied (two operations of which the first `joins_next`): its rows are there when theirs are,
  * and what they leave of their buffers has room for its own. One row is nothing but reading, which
@@ -96,12 +109,11 @@ static int64_t shared_rows(const struct rank *rank)
 static bool shared_joins(const struct rank *rank, const struct layer_weights *layer)
 {
     const struct dimensions *dim = &rank->exec->dim;
-    int64_t rows = shared_rows(rank), top_k = rank->exec->config->expert_top_k;
-    int64_t experts = rank->here->expert_count;
+    int64_t rows = shared_rows(rank);
     if (!has_shared(layer) || (shared_is_cut(rank) && !shared_rides(rank)) || rows <= 1 ||
         rank->rounds > 1)
         return false;
-    int64_t pairs = rank->received_count * (top_k < experts ? top_k : experts);
+    int64_t pairs = expert_position_most(rank);
     int64_t width = width_of(rank->weights->experts.layers[rank->layer].weights);
     return pairs * width + rows * dim->shared_width <= dim->up_values &&
            pairs + rows <= dim->down_rows;
@@ -123,8 +135,10 @@ static struct networks shared_networks(const struct rank *rank, const struct lay
     return (struct networks){
         .weights = &layer->shared,
         .count = 1,
+        .row_limit = shared_rows(rank),
         .offsets = rank->act.row_offsets + 2 * kind,
         .in = in,
+        .position_most = shared_rows(rank),
         .up = rank->act.up + up_at,
         .out = shared_out(rank, joins),
     };
@@ -214,9 +228,11 @@ void experts_run(struct rank *rank, const struct layer_weights *layer)
     struct networks experts = {
         .weights = rank->weights->experts.layers[rank->layer].weights,
         .count = rank->here->expert_count,
+        .row_limit = rank->received_count,
         .offsets = rank->act.expert_offsets,
         .token_of = rank->act.token_of,
         .in = received_rows(rank),
+        .position_most = expert_position_most(rank),
         .up = rank->act.up,
         .out = rank->act.down,
     };
@@ -250,8 +266,10 @@ void dense_ffn(struct rank *rank, const struct layer_weights *layer)
     struct networks dense = {
         .weights = &layer->dense,
         .count = 1,
+        .row_limit = is_cut ? rank->group_count : rank->own_count,
         .offsets = rank->act.row_offsets + 2 * (is_cut ? ROWS_GROUP : ROWS_OWN),
         .in = is_cut ? group_gather(rank, TRAFFIC_FFN_GATHER) : rank->act.normed,
+        .position_most = is_cut ? rank->group_count : rank->own_count,
         .up = rank->act.up,
         .out = is_cut ? group_sums(rank) : rank->act.module_out,
     };

@@ -274,7 +274,9 @@ static void put_ffn_up(struct meter_rank *rank, const struct meter_job *job)
         .groups = next_groups(rank, job),
         .offsets = rank->offsets,
         .token_of = dims[1] > 1 ? rank->token_of : NULL,
+        .position_most = dims[0],
         .group_count = dims[1],
+        .row_limit = dims[0],
         .out_stride = round_up(dims[2], PACK_BLOCK),
         .in_stride = round_up(dims[3], PACK_BLOCK),
     };
@@ -289,7 +291,9 @@ static void put_ffn_down(struct meter_rank *rank, const struct meter_job *job)
         .in = rank->in,
         .groups = next_groups(rank, job),
         .offsets = rank->offsets,
+        .position_most = dims[0],
         .group_count = dims[1],
+        .row_limit = dims[0],
         .out_stride = round_up(dims[3], PACK_BLOCK),
         .in_stride = round_up(dims[2], PACK_BLOCK),
     };

@@ -547,6 +547,63 @@ Test(cuda_graph, one_launch_in_16_marks_its_stages)
     rig_close(&rig);
 }
 
+enum { SUM_ROWS = 3, SUM_ROUNDS = 4 };
+
+/* Three steps of sums, each with its norm; the third one's kernels. `out` is [sums and norms]
+ * [SUM_ROWS][stride]. */
+static uint64_t sums_run(float *out, struct device *device, bool repeats, int64_t dim)
+{
+    const struct device_ops *ops = device->ops;
+    int64_t stride = round_up(dim, 16), count = SUM_ROWS * stride;
+    uint64_t before = 0;
+    struct error err;
+    void *memory;
+    cr_assert_eq(ops->host_memory_get(device, &memory, (size_t)(3 * count + dim) * sizeof(float),
+                                      "a test", &err),
+                 STATUS_OK);
+    float *sum = memory, *norm = sum + count, *added = norm + count, *weight = added + count;
+    for (int64_t i = 0; i < 3 * count + dim; i++)
+        sum[i] = i % count % stride < dim ? (float)(i * 37 % 101) / 64 - 0.75f : 0;
+    for (int step = 0; step < 3; step++) {
+        before = simt_kernel_count();
+        ops->repeat(device->stream, repeats);
+        for (int round = 0; round < SUM_ROUNDS; round++) {
+            ops->add(device->stream, &(struct op_add){sum, added, SUM_ROWS, stride});
+            ops->stage(device->stream, 3, -1);
+            ops->rms_norm(device->stream,
+                          &(struct op_rms_norm){norm, sum, weight, SUM_ROWS, dim, stride, 1e-6f});
+            ops->stage(device->stream, 5, -1);
+        }
+        ops->repeat(device->stream, false);
+        synchronize_ok(device, device->stream);
+    }
+    memcpy(out, sum, (size_t)(2 * count) * sizeof *out);
+    ops->host_memory_free(device, memory);
+    return simt_kernel_count() - before;
+}
+
+static void check_sums(int64_t dim)
+{
+    struct device *one_by_one = device_open(1), *device = device_open(1);
+    int64_t count = 2 * SUM_ROWS * round_up(dim, 16);
+    float *found = memory_alloc((size_t)count, sizeof *found);
+    float *expected = memory_alloc((size_t)count, sizeof *expected);
+    cr_assert_eq(sums_run(expected, one_by_one, false, dim), 2 * SUM_ROUNDS);
+    cr_assert_eq(sums_run(found, device, true, dim), SUM_ROUNDS);
+    cr_assert_eq(memcmp(found, expected, (size_t)count * sizeof *found), 0, "%d", (int)dim);
+    memory_free(found);
+    memory_free(expected);
+    device_destroy(one_by_one);
+    device_destroy(device);
+}
+
+Test(cuda_graph, a_sum_and_its_norm_are_one_kernel)
+{
+    check_sums(40);
+    check_sums(20000); /* a thread has more of a row than it keeps */
+    gpu_check_nothing_left();
+}
+
 /* A step of so many reads that the stream settles within it, between two graphs. */
 Test(cuda_graph, more_than_the_stages_hold)
 {

@@ -14,7 +14,9 @@ TestSuite(cuda_launch, .timeout = 120);
 
 Test(cuda_launch, of_numbers_at_their_ends)
 {
-    struct device *device = device_open(1);
+    struct device *device;
+    cr_assert(simt_capability_set(75)); /* where INT4 is multiplied in whole numbers */
+    device = device_open(1);
     check_fixed_point(device, "cuda");
     check_fixed_point_ends(device, "cuda");
     check_damaged_logits(device, "cuda");
@@ -77,6 +79,8 @@ Test(cuda_launch, of_heads_that_are_too_large)
     struct error err;
     cr_assert_eq(run_failing(90, OP_ATTENTION, &c, 0, NULL, &err), STATUS_IO);
     cr_assert_str_eq(err.message, "cuda_attention on cuda:0: emulated (an emulated error)");
+    cr_assert_eq(run_failing(90, OP_ROPE_APPEND, &c, 0, NULL, &err), STATUS_IO);
+    cr_assert_str_eq(err.message, "cuda_rope_append on cuda:0: emulated (an emulated error)");
 }
 
 struct attempt {

@@ -78,6 +78,7 @@ ParameterizedTest(struct combination *of, cuda_operations, hold_their_contracts)
     struct contract_ways ways = {.name = "cuda",
                                  .takes_pairs = capability >= CUDA_BF16_CAPABILITY,
                                  .takes_halves = capability < CUDA_BF16_CAPABILITY,
+                                 .widens_int4 = capability >= CUDA_BF16_CAPABILITY,
                                  .head_dim_pairs = capability >= CUDA_BF16_CAPABILITY ? 128 : 0,
                                  .count = way_count(),
                                  .alone_count = is_once ? 0 : 1,

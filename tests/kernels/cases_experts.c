@@ -8,8 +8,12 @@ static const struct kernel_case route_cases[] = {
     {.token_count = 5, .expert_count = 5, .top_k = 5, .option = true},
     {.token_count = 11, .expert_count = 8, .top_k = 2, .option = true, .choice_extra = 12},
     {.token_count = 9, .expert_count = 20, .top_k = 3, .choice_extra = 1},
+    {.token_count = 7, .expert_count = 200, .top_k = 8},
+    {.token_count = 7, .expert_count = 400, .top_k = 8, .option = true},
+    {.token_count = 5, .expert_count = 600, .top_k = 40, .option = true},
     {.token_count = 0, .expert_count = 8, .top_k = 2},
     {FOR_BENCH, .token_count = 512, .expert_count = 128, .top_k = 8, .option = true},
+    {FOR_GPU_BENCH, .token_count = 1, .expert_count = 60, .top_k = 4},
     {FOR_GPU_BENCH, .token_count = 16384, .expert_count = 60, .top_k = 4},
 };
 
@@ -28,6 +32,7 @@ static const struct kernel_case dispatch_cases[] = {
      .group_count = 4,
      .spread = SPREAD_FEW, /* the odd groups have no tokens */
      .choice_extra = 1},
+    {.token_count = 600, .expert_count = 12, .top_k = 3, .group_count = 6, .absent = true},
     {.token_count = 0, .expert_count = 8, .top_k = 2, .group_count = 4},
     {FOR_BENCH, .token_count = 512, .expert_count = 128, .top_k = 8, .group_count = 8},
     {FOR_GPU_BENCH, .token_count = 16384, .expert_count = 60, .top_k = 4, .group_count = 4},
@@ -45,8 +50,13 @@ static const struct kernel_case group_cases[] = {
     {.token_count = 1, .expert_count = 12, .top_k = 3, .absent = true}, /* no choice at all */
     {.token_count = 8, .expert_count = 16, .top_k = 4, .spread = SPREAD_FEW, .local = LOCAL_SOME},
     {.token_count = 10, .expert_count = 8, .top_k = 2, .local = LOCAL_NONE},
+    {.token_count = 700, .expert_count = 8, .top_k = 2, .local = LOCAL_NONE},
+    {.token_count = 700, .expert_count = 12, .top_k = 3, .local = LOCAL_SOME, .absent = true},
+    {.token_count = 1100, .expert_count = 40, .top_k = 2, .choice_extra = 2},
+    {.token_count = 300, .expert_count = 900, .top_k = 2}, /* lists that take room */
     {.token_count = 0, .expert_count = 8, .top_k = 2, .local = LOCAL_ALL},
     {FOR_BENCH, .token_count = 512, .expert_count = 128, .top_k = 8},
+    {FOR_GPU_BENCH, .token_count = 1, .expert_count = 60, .top_k = 4},
     {FOR_GPU_BENCH, .token_count = 16384, .expert_count = 60, .top_k = 4},
 };
 
@@ -247,6 +257,30 @@ static const struct kernel_case ffn_cases[] = {
      .columns = 150,
      .expert_count = 36,
      .top_k = 4},
+    {.dtype = DTYPE_BF16, /* the highest strips of a GPU, of several parts, and lower ones */
+     .token_count = 361,
+     .rows = 560,
+     .columns = 592,
+     .expert_count = 1,
+     .spread = SPREAD_DENSE},
+    {.dtype = DTYPE_BF16,
+     .token_count = 150,
+     .rows = 96,
+     .columns = 272,
+     .expert_count = 1,
+     .spread = SPREAD_DENSE},
+    {.dtype = DTYPE_BF16, /* a GPU's block has several rounds of many of the rows that are few */
+     .token_count = 20,
+     .rows = 400,
+     .columns = 1100,
+     .expert_count = 1,
+     .spread = SPREAD_DENSE},
+    {.dtype = DTYPE_INT4,
+     .token_count = 20,
+     .rows = 400,
+     .columns = 1104,
+     .expert_count = 1,
+     .spread = SPREAD_DENSE},
     {FOR_BENCH, .dtype = DTYPE_BF16, .token_count = 1, .rows = 768, .columns = 2048,
      .expert_count = 32, .top_k = 8},
     {FOR_BENCH, .dtype = DTYPE_BF16, .token_count = 16, .rows = 768, .columns = 2048,

@@ -32,6 +32,8 @@ static const struct kernel_case matmul_cases[] = {
     {.dtype = DTYPE_BF16, .token_count = 400, .rows = 300, .columns = 270},
     {.dtype = DTYPE_BF16, .token_count = 2, .rows = 48, .columns = 13000}, /* many depths */
     {.dtype = DTYPE_BF16, .token_count = 70, .rows = 16, .columns = 1060},
+    {.dtype = DTYPE_BF16, .token_count = 180, .rows = 300, .columns = 1060, .option = true},
+    {.dtype = DTYPE_BF16, .packing = PACK_INPUT, .token_count = 100, .rows = 150, .columns = 560},
     {.dtype = DTYPE_INT4, .token_count = 1, .rows = 80, .columns = 304},
     {.dtype = DTYPE_INT4, .token_count = 3, .rows = 48, .columns = 208, .option = true},
     {.dtype = DTYPE_INT4, .token_count = 20, .rows = 112, .columns = 272},

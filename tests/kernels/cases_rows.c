@@ -19,8 +19,10 @@ static const struct kernel_case rms_norm_cases[] = {
     {.token_count = 9, .columns = 24, .stride_extra = 32, .option = true},
     {.token_count = 17, .columns = 64},
     {.token_count = 2, .columns = 4096},
+    {.token_count = 2, .columns = 16403, .option = true},
     {FOR_BENCH, .token_count = 1, .columns = 4096},
     {FOR_BENCH, .token_count = 512, .columns = 4096},
+    {FOR_GPU_BENCH, .token_count = 1, .columns = 4096},
     {FOR_GPU_BENCH, .token_count = 32, .columns = 4096},
     {FOR_GPU_BENCH, .token_count = 8192, .columns = 4096},
     {FOR_GPU_BENCH, .token_count = 16384, .columns = 2048},
@@ -55,6 +57,7 @@ static const struct kernel_case shared_add_cases[] = {
     {.token_count = 1, .columns = 16},
     {.token_count = 9, .columns = 24},
     {.token_count = 17, .columns = 300, .stride_extra = 16},
+    {.token_count = 2, .columns = 8210},
     {FOR_BENCH, .token_count = 512, .columns = 2048},
     {FOR_GPU_BENCH, .token_count = 16384, .columns = 2048},
 };
@@ -90,6 +93,8 @@ static const struct kernel_case candidates_cases[] = {
     {.token_count = 48, .columns = 5003, .stride_extra = 16, .draws = true, .option = true},
     {FOR_BENCH, .token_count = 32, .columns = 32000, .draws = true},
     {FOR_BENCH, .token_count = 1, .columns = 151936, .draws = true},
+    {FOR_GPU_BENCH, .token_count = 1, .columns = 151936, .draws = true},
+    {FOR_GPU_BENCH, .token_count = 32, .columns = 151936, .draws = true},
 };
 
 static const struct kernel_case gather_cases[] = {

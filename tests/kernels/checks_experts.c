@@ -37,7 +37,7 @@ void check_route(struct workload *w, struct device *device, const char *name)
     memory_free(ids);
 }
 
-#define INTS_MAX 512
+#define INTS_MAX 4096
 
 void check_dispatch(struct workload *w, struct device *device, const char *name)
 {

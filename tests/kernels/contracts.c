@@ -90,6 +90,7 @@ static void check_case(const struct contract_ways *ways, enum kernel_op op,
     workload_create(&workload, op, c);
     workload.takes_pairs = ways->takes_pairs;
     workload.takes_halves = ways->takes_halves;
+    workload.widens_int4 = ways->widens_int4;
     workload.head_dim_pairs = ways->head_dim_pairs;
     if (ways->prepare != NULL)
         ways->prepare(0);

@@ -15,6 +15,7 @@ struct contract_ways {
     const char *name;
     bool takes_pairs; /* as struct workload */
     bool takes_halves;
+    bool widens_int4;
     int head_dim_pairs;
     int count;
     int alone_count; /* the first of them run each row alone, too */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "reference.h"
 #include "workload_data.h"
 #include "workload_memory.h"
 
@@ -94,17 +95,39 @@ static const float *halves_new(struct workload *workload, const float *in, int64
 const float *workload_factors(struct workload *workload, const float *in, int64_t rows,
                               int64_t stride)
 {
-    if (workload->from->dtype != DTYPE_BF16)
+    enum dtype dtype = workload->from->dtype;
+    if (dtype != DTYPE_BF16 && (dtype != DTYPE_INT4 || !workload->widens_int4))
         return in;
     if (workload->takes_halves)
         return halves_new(workload, in, rows, stride);
     return workload->takes_pairs ? workload_rounded(workload, in, rows, stride) : in;
 }
 
+static struct matrix widened_new(struct workload *workload, const struct matrix *weights)
+{
+    int64_t count = packed_count(weights->rows, weights->columns);
+    uint16_t *data = own(workload, (size_t)count, sizeof *data);
+    struct op_dequantize op = {.in = *weights, .dtype = DTYPE_BF16};
+    struct reference numbers;
+    reference_dequantize(&numbers, &op);
+    for (int64_t i = 0; i < numbers.rows * numbers.columns; i++)
+        data[packed_index(weights->packing, DTYPE_BF16, weights->rows, weights->columns,
+                          i / numbers.columns, i % numbers.columns)] =
+            bf16_from_f32((float)numbers.value[i]);
+    reference_deinit(&numbers);
+    return (struct matrix){.data = data,
+                           .dtype = DTYPE_BF16,
+                           .packing = weights->packing,
+                           .rows = weights->rows,
+                           .columns = weights->columns};
+}
+
 /* What is rounded to a number of fp16 below 1 has still no more bits than bf16. */
 struct matrix workload_weights(struct workload *workload, const struct matrix *weights)
 {
     struct matrix taken = *weights;
+    if (workload->widens_int4 && weights->dtype == DTYPE_INT4)
+        return widened_new(workload, weights);
     if (!workload->takes_halves || weights->dtype != DTYPE_BF16)
         return taken;
     int64_t count = packed_count(weights->rows, weights->columns);

@@ -44,6 +44,7 @@ struct workload {
     int64_t page_count;  /* of the KV cache, unused pages included */
     bool takes_pairs;    /* the kernels round what they multiply with bf16 weights to bf16 */
     bool takes_halves;   /* or both to fp16, as kernels/cuda/product_mma.cu says */
+    bool widens_int4;    /* and take INT4 weights as the bf16 that dequantize makes of them */
     int head_dim_pairs;  /* and with a cache of bf16, of heads up to so large; 0: of none */
     double flops, bytes; /* what the operation must do and move at least (device/ops.h) */
 

@@ -214,7 +214,9 @@ void workload_ffn_up(struct workload *w, struct random *random)
         .groups = groups,
         .offsets = offsets,
         .token_of = token_of,
+        .position_most = rows,
         .group_count = c->expert_count,
+        .row_limit = c->token_count,
         .out_stride = stride_of(w, c->rows),
         .in_stride = stride_of(w, c->columns),
     };
@@ -238,7 +240,9 @@ void workload_ffn_down(struct workload *w, struct random *random)
         .in = rows_new(w, random, rows, c->rows, stride_of(w, c->rows)),
         .groups = groups,
         .offsets = offsets,
+        .position_most = rows,
         .group_count = c->expert_count,
+        .row_limit = c->token_count,
         .out_stride = stride_of(w, c->columns),
         .in_stride = stride_of(w, c->rows),
     };

@@ -98,7 +98,8 @@ void workload_shared_add(struct workload *w, struct random *random)
 
 /* Steps of 1/4 in a short range, so that some are equal. Of four rows, one has NaN in it, one
  * infinity, one nothing but -infinity, and one that here and there, with zeros of both signs in
- * every second of these, if wanted. */
+ * every second of these, if wanted: among them one that has it nearly everywhere, and one of few
+ * values. */
 static void row_spoil(float *row, int64_t dim, int64_t number, struct random *random)
 {
     int64_t at = (int64_t)random_below(random, (uint64_t)dim);
@@ -108,8 +109,11 @@ static void row_spoil(float *row, int64_t dim, int64_t number, struct random *ra
         row[number % 8 == 2 ? at : 0] = INFINITY;
     for (int64_t i = 0; number % 8 == 4 && i < dim; i++)
         row[i] = i % 6 == 1 || i % 6 == 5 ? 0.0f : -0.0f;
+    for (int64_t i = 0; number % 16 == 8 && i < dim; i++)
+        row[i] = (float)random_below(random, 50);
     for (int64_t i = 0; i < dim; i++) {
-        if (number % 4 == 3 || (number % 4 == 0 && i % 3 == 0))
+        if (number % 4 == 3 || (number % 4 == 0 && i % 3 == 0) ||
+            (number % 16 == 12 && i < dim - 40))
             row[i] = -INFINITY;
     }
 }

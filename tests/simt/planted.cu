@@ -230,6 +230,19 @@ __global__ void operations_differ(int *out)
         out[threadIdx.x] = __any_sync(0xFFFFFFFFu, 1); /* wrong */
 }
 
+__global__ void wait_for_nobody(int *out)
+{
+    KERNEL_SHARED(uint8_t, values);
+    if (threadIdx.x == 0)
+        values[0] = values[1] = 0;
+    __syncthreads();
+    if (threadIdx.x >= 32)
+        values[1] = 1;
+    else
+        simt_wait_while(&values[threadIdx.x % 2], 0); /* wrong */
+    out[threadIdx.x] = 1;
+}
+
 __global__ void out_of_bounds(int *out)
 {
     out[threadIdx.x + 1] = 1; /* wrong */
@@ -245,9 +258,9 @@ __global__ void shared_out_of_bounds(int *out)
 void planted_bug(enum planted_bug bug, int *out, cudaStream_t stream)
 {
     static void (*const kernels[BUG_COUNT])(int *) = {
-        barrier_left_out,  barrier_elsewhere, warp_at_barrier,     mask_without_self,
-        mask_of_returned,  mask_of_nobody,    masks_differ,        shuffle_from_outside,
-        operations_differ, out_of_bounds,     shared_out_of_bounds};
+        barrier_left_out,  barrier_elsewhere, warp_at_barrier, mask_without_self,
+        mask_of_returned,  mask_of_nobody,    masks_differ,    shuffle_from_outside,
+        operations_differ, wait_for_nobody,   out_of_bounds,   shared_out_of_bounds};
     int threads = bug == BUG_MASK_OF_NOBODY ? 24 : 64;
     KERNEL_LAUNCH((kernels[bug]), 1, threads, 64 * sizeof(int), stream, out);
 }

@@ -64,6 +64,7 @@ enum planted_bug {
     BUG_MASKS_DIFFER,
     BUG_SHUFFLE_FROM_OUTSIDE, /* of a lane that is not in the mask */
     BUG_OPERATIONS_DIFFER,    /* half of the warp shuffles, the others vote */
+    BUG_WAIT_FOR_NOBODY,      /* half of the block waits for what the others do not write */
     BUG_OUT_OF_BOUNDS,        /* behind device memory; needs the address sanitizer */
     BUG_SHARED_OUT_OF_BOUNDS, /* behind dynamic shared memory, likewise */
     BUG_COUNT

@@ -134,6 +134,12 @@ inline T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32, SIMT
     return simt::shuffle(simt::WARP_SHUFFLE_XOR, mask, value, lanes, width, {file_, line_});
 }
 
+/* What a barrier in shared memory stands on (kernels/cuda/async.cuh). */
+inline void simt_wait_while(const uint8_t *watched, uint8_t unwanted, SIMT_SITE)
+{
+    simt::wait_while(watched, unwanted, {file_, line_});
+}
+
 inline void __threadfence()
 {
 }

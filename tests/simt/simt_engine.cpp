@@ -20,7 +20,7 @@ namespace {
 
 #define WARP_LANES 32
 
-enum class standing : unsigned char { ready, at_barrier, in_warp, gone };
+enum class standing : unsigned char { ready, at_barrier, in_warp, watching, gone };
 
 /* A thread of a block. Its fiber outlives it and runs the thread of the same number of the next
  * block. */
@@ -32,6 +32,8 @@ struct fiber {
     warp_call call;
     uint64_t result; /* of the warp operation */
     int predicate;   /* of the barrier */
+    const uint8_t *watched;
+    uint8_t unwanted; /* of what it watches */
 };
 
 #define THREADS_MAX 1024 /* of a block */
@@ -91,7 +93,9 @@ fiber *find(standing state)
 [[noreturn]] void refuse_stuck()
 {
     fiber *at_barrier = find(standing::at_barrier), *in_warp = find(standing::in_warp);
-    fiber *gone = find(standing::gone);
+    fiber *watching = find(standing::watching), *gone = find(standing::gone);
+    if (watching != nullptr)
+        refuse("a thread waits for what nobody does", *watching, gone);
     if (at_barrier != nullptr)
         refuse("a barrier that not all threads of the block reach", *at_barrier,
                gone != nullptr ? gone : in_warp);
@@ -150,6 +154,14 @@ bool all_are(standing state)
     return true;
 }
 
+/* Whether the thread can go on; what it watches may have come. */
+bool can_go(fiber &thread)
+{
+    if (thread.state == standing::watching && *thread.watched != thread.unwanted)
+        thread.state = standing::ready;
+    return thread.state == standing::ready;
+}
+
 /* One warp runs as far as it comes without the others. */
 void warp_run_ahead(int base)
 {
@@ -157,7 +169,7 @@ void warp_run_ahead(int base)
     while (moved) {
         moved = false;
         for (int number = base; number < std::min(base + WARP_LANES, count); number++) {
-            if (fibers[number].state == standing::ready) {
+            if (can_go(fibers[number])) {
                 moved = true;
                 fiber_resume(number);
             }
@@ -178,7 +190,7 @@ bool threads_pass(std::vector<int> &numbers)
             std::swap(numbers[i], numbers[random_next(random_state) % (uint64_t)(i + 1)]);
     }
     for (int number : numbers) {
-        if (fibers[number].state != standing::ready)
+        if (!can_go(fibers[number]))
             continue;
         moved = true;
         if (order != SIMT_RANDOM || random_next(random_state) % 4 != 0)
@@ -294,6 +306,18 @@ block_votes barrier(int predicate, site at)
     me.state = standing::at_barrier;
     yield();
     return votes;
+}
+
+void wait_while(const uint8_t *watched, uint8_t unwanted, site at)
+{
+    fiber &me = fibers[current];
+    if (*watched != unwanted)
+        return;
+    me.at = at;
+    me.watched = watched;
+    me.unwanted = unwanted;
+    me.state = standing::watching;
+    yield();
 }
 
 uint64_t warp(const warp_call &call, site at)

@@ -44,6 +44,8 @@ extern dim3 block_size, grid_size;
 extern unsigned char *dynamic_shared;
 
 block_votes barrier(int predicate, site at);
+/* Until other threads of the block have made it another value. */
+void wait_while(const uint8_t *watched, uint8_t unwanted, site at);
 uint64_t warp(const warp_call &call, site at);
 
 /* Runs thread() for each thread of each block. */

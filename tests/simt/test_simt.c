@@ -258,6 +258,7 @@ Test(simt, what_is_undefined_ends_the_process)
         [BUG_MASKS_DIFFER] = "lanes of a warp meet in different operations",
         [BUG_SHUFFLE_FROM_OUTSIDE] = "a shuffle reads a lane that its mask leaves out",
         [BUG_OPERATIONS_DIFFER] = "lanes of a warp meet in different operations",
+        [BUG_WAIT_FOR_NOBODY] = "a thread waits for what nobody does",
     };
     for (enum simt_order order = SIMT_FORWARD; order <= SIMT_RANDOM; order++) {
         simt_order_set(order, 3);

@@ -50,22 +50,34 @@ struct gap {
     }                                                                                              \
     DEFINE_PUT(name, __VA_ARGS__)
 
+/* One that keeps something between two kernels. */
+#define DEFINE_WITH_SCRATCH(name, ...)                                                             \
+    static enum status name##_launch(struct cuda_stream *cuda, const struct op_##name *op,         \
+                                     struct error *err)                                            \
+    {                                                                                              \
+        TRY(cuda_stream_scratch(cuda, cuda_##name##_scratch(op), err));                            \
+        CUDA_TRY(cuda->common->ordinal, cuda_##name(&cuda->launch, op), err);                      \
+        return STATUS_OK;                                                                          \
+    }                                                                                              \
+    DEFINE_PUT(name, __VA_ARGS__)
+
 DEFINE_PLAIN(embed, )
 DEFINE_PLAIN(rms_norm, GAP_AT_END(rms_norm, epsilon), )
 DEFINE_PLAIN(add, )
 DEFINE_PLAIN(route, GAP_AT_END(route, normalize), )
-DEFINE_PLAIN(dispatch, )
-DEFINE_PLAIN(group, )
+DEFINE_WITH_SCRATCH(dispatch, )
+DEFINE_WITH_SCRATCH(group, )
 DEFINE_PLAIN(combine, )
 DEFINE_PLAIN(shared_add, )
-DEFINE_PLAIN(choose, )
-DEFINE_PLAIN(candidates, )
+DEFINE_WITH_SCRATCH(choose, )
+DEFINE_WITH_SCRATCH(candidates, )
 DEFINE_PLAIN(gather, )
 DEFINE_PLAIN(dequantize, GAP(dequantize, dtype, in), )
 
 static enum status matmul_launch(struct cuda_stream *cuda, const struct op_matmul *op,
                                  struct error *err)
 {
+    TRY(cuda_stream_scratch(cuda, cuda_matmul_scratch(&cuda->launch, op), err));
     if (op->row_count > 0)
         cuda_stages_count(&cuda->stages, (uint64_t)matrix_bytes(&op->weight));
     CUDA_TRY(cuda->common->ordinal, cuda_matmul(&cuda->launch, op), err);
@@ -195,6 +207,7 @@ static enum status ffn_up_launch(struct cuda_stream *cuda, const struct op_ffn_u
     const struct ffn_weights *first = op->groups;
     if (op->group_count == 0)
         return STATUS_OK;
+    TRY(cuda_stream_scratch(cuda, cuda_ffn_up_scratch(&cuda->launch, op, first), err));
     TRY(cuda_stream_read_weights(
         cuda, (uint64_t)(matrix_bytes(&first->gate) + matrix_bytes(&first->up)), err));
     TRY(groups_send(cuda, &sent.groups, op->group_count, err));
@@ -209,6 +222,7 @@ static enum status ffn_down_launch(struct cuda_stream *cuda, const struct op_ffn
     const struct ffn_weights *first = op->groups;
     if (op->group_count == 0)
         return STATUS_OK;
+    TRY(cuda_stream_scratch(cuda, cuda_ffn_down_scratch(&cuda->launch, op, first), err));
     TRY(cuda_stream_read_weights(cuda, (uint64_t)matrix_bytes(&first->down), err));
     TRY(groups_send(cuda, &sent.groups, op->group_count, err));
     CUDA_TRY(cuda->common->ordinal, cuda_ffn_down(&cuda->launch, &sent, first), err);

@@ -1,9 +1,9 @@
 /* A rank's share of its GPU's multiprocessors, where several ranks are on one: so the kernels of
  * one rank do not stand in the way of another's, and each computes as fast as a smaller GPU would.
  * By green contexts with streams of their own, which the driver has since CUDA 12.5, in builds by
- * 12.5 and newer. Memory, caches and copy engines stay everybody's. Not run on a GPU yet; nor do
- * NVIDIA's words say that streams of one green context may be used by several threads, as a rank's
- * are. */
+ * 12.5 and newer. Memory, caches and copy engines stay everybody's. NVIDIA's
+ * words do not say that streams of one green context may be used by several threads, as a rank's
+ * are; on an H200 they may. */
 #ifndef PHASOR_KERNELS_CUDA_DEVICE_CUDA_PARTITION_H
 #define PHASOR_KERNELS_CUDA_DEVICE_CUDA_PARTITION_H
 
