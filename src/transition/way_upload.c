@@ -5,11 +5,11 @@
  * cannot be read or is damaged is no failure of the box: another way may go on. What prefill
  * computes with is never from here.
  *
- * A GPU copies and dequantizes one half of what is held while the host checks the other: before a
- * half is held anew its event is waited for, and the stream itself is synchronized at the end of a
- * layer alone. On a CPU both are work of the same cores, and checking by a thread of the host would
- * take them from prefill: there is one half, and all that is put on the stream ends before the next
- * of it is checked, on that stream. */
+ * A GPU copies and dequantizes one half of what is held while threads of the host check the other,
+ * as one alone does so at a tenth of a link's rate: before a half is held anew its event is waited
+ * for, and the stream itself is synchronized at the end of a layer alone. On a CPU both are work of
+ * the same cores, and checking by a thread of the host would take them from prefill: there is one
+ * half, and all that is put on the stream ends before the next of it is checked, on that stream. */
 #include <stdatomic.h>
 
 #include "base/memory.h"
@@ -61,6 +61,7 @@ struct upload_rank {
     int half_count;
     int at;                        /* the half that granules are added to */
     struct stream *stream;         /* where they were put last */
+    struct thread_team *checkers;  /* the rank's host thread, and others; NULL: it alone */
     struct granule got[BATCH_MAX]; /* have been read, and are to be added */
     int got_count;
     struct upload_job job;
@@ -193,6 +194,16 @@ static enum status numbers_get(struct transition_rank *rank, struct error *err)
     return STATUS_OK;
 }
 
+/* No more than there are granules in a half. The workers of the device themselves would wait for
+ * its stream. */
+static enum status checkers_open(struct upload_rank *upload, int worker_count, struct error *err)
+{
+    int count = worker_count < upload->batch_max ? worker_count : upload->batch_max;
+    if (upload->half_count == 1 || count == 1)
+        return STATUS_OK;
+    return thread_team_create(&upload->checkers, count, -1, err);
+}
+
 static enum status upload_open(struct transition_rank *rank, struct error *err)
 {
     struct upload_rank *upload;
@@ -212,6 +223,7 @@ static enum status upload_open(struct transition_rank *rank, struct error *err)
     TRY(staging_get(rank, err));
     for (int h = 0; h < upload->half_count; h++)
         TRY(half_open(&upload->halves[h], rank, err));
+    TRY(checkers_open(upload, worker_count, err));
     TRY(readers_get(rank->transition, worker_count, err));
     upload->reader = granule_reader_of(rank->transition->granules, rank->index);
     return STATUS_OK;
@@ -235,6 +247,7 @@ static void upload_close(struct transition_rank *rank)
         half_close(&upload->halves[h], rank);
     for (int b = 0; b < BATCH_MAX; b++)
         rank->ops->memory_free(rank->device, upload->staging[b]);
+    thread_team_destroy(upload->checkers);
     memory_free(upload->numbers);
     move_list_deinit(&upload->list);
     memory_free(upload);
@@ -335,11 +348,14 @@ static enum status upload_call(void *argument, struct error *err)
     return STATUS_OK;
 }
 
-/* On the rank's host thread: what is on the stream goes on meanwhile. */
+/* On the rank's host thread, and others': what is on the stream goes on meanwhile. */
 static void upload_work_here(struct upload_job *job)
 {
     double begin = trace_begin();
-    upload_work(job, 0);
+    if (job->rank->upload->checkers != NULL)
+        thread_team_share(job->rank->upload->checkers, upload_work, job);
+    else
+        upload_work(job, 0);
     trace_add_named(begin, "check");
 }
 
