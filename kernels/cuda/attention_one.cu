@@ -155,7 +155,8 @@ __device__ static void page_run(struct page_sums<DIM> *sums, uint16_t *room,
             keys_multiply<DIM>(scores, lines, tile, queries);
         else
             values_multiply<DIM>(sums->out, lines, tile - shape::side, weights);
-        int ahead = tile + STAGES; /* all lanes have read the tile: stage_matrices */
+        __syncwarp(); /* all lanes have read the tile */
+        int ahead = tile + STAGES;
         if (ahead < 2 * shape::side)
             tile_copy<DIM>(lines, from, ahead, op);
         else if (next.count > 0)
