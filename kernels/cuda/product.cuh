@@ -173,7 +173,7 @@ cudaError_t product_int4(const struct cuda_launch *launch, const struct product 
                          enum product_kind kind);
 
 /* The same for all groups of more than p->flat_rows rows, on sm_90 (product_wgmma.cu). It needs so
- * many bytes of scratch memory. */
+ * many bytes of scratch memory; where there are fewer, product_mma goes its own way. */
 cudaError_t product_wgmma(const struct cuda_launch *launch, const struct product *p,
                           enum product_kind kind);
 size_t product_wgmma_scratch(int64_t position_most, int group_count, int tile_count);

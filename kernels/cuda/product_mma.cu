@@ -577,7 +577,9 @@ cudaError_t product_mma(const struct cuda_launch *launch, const struct product *
         cudaError_t failure = product_few(launch, &p, kind);
         if (failure != cudaSuccess || product_is_few(&p))
             return failure;
-        if (product_wgmma_takes(launch, DTYPE_BF16, p.position_most))
+        if (product_wgmma_takes(launch, DTYPE_BF16, p.position_most) &&
+            product_wgmma_scratch(p.position_most, p.group_count, p.tile_count) <=
+                launch->scratch_bytes)
             return product_wgmma(launch, &p, kind);
         if (tall_bytes(MMA_BF16, TALL_TILES) <= most)
             return product_mma_run<MMA_BF16, TALL_TILES>(launch, &p, kind);

@@ -1,9 +1,12 @@
 /* Memory that a stream has for what its operations leave to each other. */
 #include <criterion/criterion.h>
+#include <string.h>
 
+#include "base/memory.h"
 #include "cuda_tools.h"
 #include "device/peers.h"
 #include "simt_control.h"
+#include "workload.h"
 
 TestSuite(cuda_scratch, .timeout = 60);
 
@@ -74,5 +77,49 @@ Test(cuda_scratch, that_cannot_be_doubled)
         device_destroy(refused.device);
     }
     cr_expect_eq(spared, 1);
+    gpu_check_nothing_left();
+}
+
+static const struct kernel_case *many_rows_case(void)
+{
+    const struct case_list *list = case_lists[OP_MATMUL];
+    for (size_t i = 0; i < list->count; i++) {
+        const struct kernel_case *c = &list->cases[i];
+        if (c->use == FOR_TEST && c->dtype == DTYPE_BF16 && c->token_count > 64)
+            return c;
+    }
+    cr_assert_fail("no case has so many rows");
+    return NULL;
+}
+
+/* Products of many rows go another way without it, to the same bits. */
+Test(cuda_scratch, that_products_do_without)
+{
+    struct workload w;
+    int without = 0;
+    bool is_over = false;
+    gpu_capability_use(90);
+    workload_create(&w, OP_MATMUL, many_rows_case());
+    void *expected = memory_alloc(w.outputs[0].bytes, 1);
+    for (uint64_t call = 0; !is_over; call++) { /* none, then each fails in turn */
+        struct error err;
+        struct device *device = device_open(1);
+        workload_reset(&w);
+        simt_fail_at(call, cudaErrorMemoryAllocation);
+        workload_put(&w, device);
+        enum status status = device->ops->synchronize(device->stream, &err);
+        is_over = call > 0 && simt_fail_is_ahead();
+        simt_fail_at(0, cudaSuccess);
+        if (call == 0)
+            memcpy(expected, w.outputs[0].data, w.outputs[0].bytes);
+        else if (status == STATUS_OK)
+            cr_assert_eq(memcmp(w.outputs[0].data, expected, w.outputs[0].bytes), 0, "call %d",
+                         (int)call);
+        without += call > 0 && !is_over && status == STATUS_OK;
+        device_destroy(device);
+    }
+    cr_assert_gt(without, 0);
+    memory_free(expected);
+    workload_destroy(&w);
     gpu_check_nothing_left();
 }

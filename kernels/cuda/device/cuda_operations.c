@@ -74,10 +74,18 @@ DEFINE_WITH_SCRATCH(candidates, )
 DEFINE_PLAIN(gather, )
 DEFINE_PLAIN(dequantize, GAP(dequantize, dtype, in), )
 
+/* For products, which go another way without it, to the same bits: what they ask for grows with the
+ * rows of a pass, and no plan counts it. */
+static enum status scratch_ask(struct cuda_stream *cuda, size_t bytes, struct error *err)
+{
+    enum status status = cuda_stream_scratch(cuda, bytes, err);
+    return status == STATUS_NO_MEMORY ? STATUS_OK : status;
+}
+
 static enum status matmul_launch(struct cuda_stream *cuda, const struct op_matmul *op,
                                  struct error *err)
 {
-    TRY(cuda_stream_scratch(cuda, cuda_matmul_scratch(&cuda->launch, op), err));
+    TRY(scratch_ask(cuda, cuda_matmul_scratch(&cuda->launch, op), err));
     if (op->row_count > 0)
         cuda_stages_count(&cuda->stages, (uint64_t)matrix_bytes(&op->weight));
     CUDA_TRY(cuda->common->ordinal, cuda_matmul(&cuda->launch, op), err);
@@ -207,7 +215,7 @@ static enum status ffn_up_launch(struct cuda_stream *cuda, const struct op_ffn_u
     const struct ffn_weights *first = op->groups;
     if (op->group_count == 0)
         return STATUS_OK;
-    TRY(cuda_stream_scratch(cuda, cuda_ffn_up_scratch(&cuda->launch, op, first), err));
+    TRY(scratch_ask(cuda, cuda_ffn_up_scratch(&cuda->launch, op, first), err));
     TRY(cuda_stream_read_weights(
         cuda, (uint64_t)(matrix_bytes(&first->gate) + matrix_bytes(&first->up)), err));
     TRY(groups_send(cuda, &sent.groups, op->group_count, err));
@@ -222,7 +230,7 @@ static enum status ffn_down_launch(struct cuda_stream *cuda, const struct op_ffn
     const struct ffn_weights *first = op->groups;
     if (op->group_count == 0)
         return STATUS_OK;
-    TRY(cuda_stream_scratch(cuda, cuda_ffn_down_scratch(&cuda->launch, op, first), err));
+    TRY(scratch_ask(cuda, cuda_ffn_down_scratch(&cuda->launch, op, first), err));
     TRY(cuda_stream_read_weights(cuda, (uint64_t)matrix_bytes(&first->down), err));
     TRY(groups_send(cuda, &sent.groups, op->group_count, err));
     CUDA_TRY(cuda->common->ordinal, cuda_ffn_down(&cuda->launch, &sent, first), err);
