@@ -57,7 +57,19 @@ __device__ inline void kernel_awaits_last()
 
 #if defined(SIMT_HOST)
 #define KERNEL_LAUNCH_EARLY KERNEL_LAUNCH
+static inline bool kernel_knows_early(const void *)
+{
+    return true;
+}
 #else
+/* Not where a driver has made it of what was compiled for earlier GPUs. */
+static inline bool kernel_knows_early(const void *kernel)
+{
+    cudaFuncAttributes attributes;
+    return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess &&
+           attributes.ptxVersion >= KERNEL_EARLY_CAPABILITY;
+}
+
 template <class... P, class... A>
 static inline void kernel_launch_early(void (*kernel)(P...), dim3 grid, dim3 block,
                                        size_t shared_bytes, cudaStream_t stream,

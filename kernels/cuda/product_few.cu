@@ -483,15 +483,6 @@ __device__ static struct operands<TILES> operands_of(unsigned char *shared, cons
     return of;
 }
 
-/* Whether the weights that are read, and how many rows there are, are known before the kernel ahead
- * has run: of one matrix, or of one network, whose offsets and place the pass begins with. Then the
- * first weights are on their way while that one runs. */
-template <enum product_kind KIND>
-__host__ __device__ static bool begins_early(const struct product &p)
-{
-    return KIND == PRODUCT_MATMUL || p.group_count == 1;
-}
-
 template <enum product_kind KIND, enum weights WEIGHTS, int TILES>
 __device__ static void run_product(const struct product &p,
                                    const struct run<KIND == PRODUCT_UP ? 2 : 1> &run,
@@ -519,7 +510,7 @@ __device__ static void run_product(const struct product &p,
         int part = has_all ? 0 : now.window * rounds.parts; /* the first one that is there */
         float sum[mats][TILES][4];
         if (stages && now.pass == 0) {
-            if (begins_early<KIND>(p))
+            if (p.begins_early)
                 kernel_awaits_last();
             parts_stage<KIND, WEIGHTS, mats, TILES>(shared, p, run, part);
             __syncthreads();
@@ -567,7 +558,7 @@ __global__ void __launch_bounds__(THREADS, 1) product_few_kernel(const struct pr
     KERNEL_SHARED(unsigned char, shared);
     const int mats = KIND == PRODUCT_UP ? 2 : 1;
     kernel_lets_next_begin();
-    if (!begins_early<KIND>(p))
+    if (!p.begins_early)
         kernel_awaits_last();
     product_groups_count<KIND>(p);
     int64_t all = panels_of_all<KIND>(p);
@@ -633,7 +624,10 @@ static cudaError_t few_launch(const struct cuda_launch *launch, struct product *
     cudaError_t failure = product_allow(launch, (const void *)product_few_kernel<KIND, WEIGHTS>);
     if (failure != cudaSuccess)
         return failure;
-    if (begins_early<KIND>(*p) && launch->capability >= KERNEL_EARLY_CAPABILITY)
+    /* Its first weights are on their way while the kernel ahead runs. */
+    static const bool knows_early =
+        kernel_knows_early((const void *)product_few_kernel<KIND, WEIGHTS>);
+    if (p->begins_early && knows_early && launch->capability >= KERNEL_EARLY_CAPABILITY)
         KERNEL_LAUNCH_EARLY((product_few_kernel<KIND, WEIGHTS>), (unsigned)launch->multiprocessors,
                             THREADS, (size_t)launch->shared_bytes_max, launch->stream, *p);
     else

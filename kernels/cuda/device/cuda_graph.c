@@ -229,6 +229,7 @@ static enum status piece_prepare(struct cuda_stream *cuda, struct cuda_piece *pi
     TRY(arrays_place(piece, cuda->common->ordinal, err));
     TRY(part_make(piece, cuda->common->ordinal, err));
     piece->scratch = cuda->launch.scratch;
+    piece->scratch_bytes = cuda->launch.scratch_bytes;
     piece->freed = atomic_load(&cuda->common->freed);
     return STATUS_OK;
 }
@@ -307,6 +308,7 @@ static enum status graph_launch(struct cuda_stream *cuda, struct cuda_piece *pie
 static bool graph_holds(const struct cuda_stream *cuda, const struct cuda_piece *piece)
 {
     return piece->graph != NULL && piece->scratch == cuda->launch.scratch &&
+           piece->scratch_bytes == cuda->launch.scratch_bytes &&
            piece->freed == atomic_load(&cuda->common->freed) &&
            cuda_stages_part_holds(&cuda->stages, &piece->part);
 }

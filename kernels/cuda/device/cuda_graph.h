@@ -33,9 +33,10 @@ struct cuda_piece {
     uint64_t launch_count; /* of the graphs that it has */
     cudaGraphExec_t graph; /* with all marks of its stages; NULL: not captured */
     cudaGraphExec_t plain; /* with the first alone (cuda_stages.h), likewise */
-    const void *scratch;   /* that its kernels know */
-    unsigned freed;        /* as of cuda_common: another piece of memory may stand there since */
-    char *host, *device;   /* its arrays, at array_at */
+    const void *scratch;   /* that its kernels know, of so many bytes */
+    size_t scratch_bytes;
+    unsigned freed;      /* as of cuda_common: another piece of memory may stand there since */
+    char *host, *device; /* its arrays, at array_at */
     size_t *array_at;
     size_t bytes;
     bool is_new; /* nothing stands there yet */

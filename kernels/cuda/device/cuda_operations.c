@@ -74,18 +74,12 @@ DEFINE_WITH_SCRATCH(candidates, )
 DEFINE_PLAIN(gather, )
 DEFINE_PLAIN(dequantize, GAP(dequantize, dtype, in), )
 
-/* For products, which go another way without it, to the same bits: what they ask for grows with the
- * rows of a pass, and no plan counts it. */
-static enum status scratch_ask(struct cuda_stream *cuda, size_t bytes, struct error *err)
-{
-    enum status status = cuda_stream_scratch(cuda, bytes, err);
-    return status == STATUS_NO_MEMORY ? STATUS_OK : status;
-}
-
+/* Products ask for scratch memory that grows with the rows of a pass, which no plan counts, and go
+ * another way without it, to the same bits. */
 static enum status matmul_launch(struct cuda_stream *cuda, const struct op_matmul *op,
                                  struct error *err)
 {
-    TRY(scratch_ask(cuda, cuda_matmul_scratch(&cuda->launch, op), err));
+    TRY(cuda_stream_scratch_ask(cuda, cuda_matmul_scratch(&cuda->launch, op), err));
     if (op->row_count > 0)
         cuda_stages_count(&cuda->stages, (uint64_t)matrix_bytes(&op->weight));
     CUDA_TRY(cuda->common->ordinal, cuda_matmul(&cuda->launch, op), err);
@@ -215,7 +209,7 @@ static enum status ffn_up_launch(struct cuda_stream *cuda, const struct op_ffn_u
     const struct ffn_weights *first = op->groups;
     if (op->group_count == 0)
         return STATUS_OK;
-    TRY(scratch_ask(cuda, cuda_ffn_up_scratch(&cuda->launch, op, first), err));
+    TRY(cuda_stream_scratch_ask(cuda, cuda_ffn_up_scratch(&cuda->launch, op, first), err));
     TRY(cuda_stream_read_weights(
         cuda, (uint64_t)(matrix_bytes(&first->gate) + matrix_bytes(&first->up)), err));
     TRY(groups_send(cuda, &sent.groups, op->group_count, err));
@@ -230,12 +224,12 @@ static enum status ffn_down_launch(struct cuda_stream *cuda, const struct op_ffn
     const struct ffn_weights *first = op->groups;
     if (op->group_count == 0)
         return STATUS_OK;
-    TRY(scratch_ask(cuda, cuda_ffn_down_scratch(&cuda->launch, op, first), err));
+    TRY(cuda_stream_scratch_ask(cuda, cuda_ffn_down_scratch(&cuda->launch, op, first), err));
     TRY(cuda_stream_read_weights(cuda, (uint64_t)matrix_bytes(&first->down), err));
     TRY(groups_send(cuda, &sent.groups, op->group_count, err));
     CUDA_TRY(cuda->common->ordinal, cuda_ffn_down(&cuda->launch, &sent, first), err);
     return STATUS_OK;
 }
 
-DEFINE_PUT_WITH(ffn_up, ffn_up_array, GAP_AT_END(ffn_up, joins_next), )
-DEFINE_PUT_WITH(ffn_down, ffn_down_array, GAP_AT_END(ffn_down, joins_next), )
+DEFINE_PUT_WITH(ffn_up, ffn_up_array, GAP_AT_END(ffn_up, offsets_stand), )
+DEFINE_PUT_WITH(ffn_down, ffn_down_array, GAP_AT_END(ffn_down, offsets_stand), )

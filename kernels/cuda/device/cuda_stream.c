@@ -72,7 +72,7 @@ enum status cuda_stream_scratch(struct cuda_stream *cuda, size_t bytes, struct e
     struct cuda_launch *launch = &cuda->launch;
     if (bytes <= launch->scratch_bytes)
         return STATUS_OK;
-    size_t doubled = 2 * launch->scratch_bytes;
+    size_t had = launch->scratch_bytes, doubled = 2 * had;
     bool doubles = bytes < doubled && launch->scratch_bytes < SCRATCH_DOUBLED_MAX;
     TRY(cuda_stream_settle(&cuda->base, err));
     void *old = launch->scratch; /* is gone, whatever is said of it */
@@ -84,8 +84,29 @@ enum status cuda_stream_scratch(struct cuda_stream *cuda, size_t bytes, struct e
         return STATUS_OK;
     }
     (void)cudaGetLastError(); /* what is asked for may be there */
-    CUDA_TRY(cuda->common->ordinal, cudaMalloc(&launch->scratch, bytes), err);
-    launch->scratch_bytes = bytes;
+    cudaError_t error = cudaMalloc(&launch->scratch, bytes);
+    launch->scratch_bytes = error == cudaSuccess ? bytes : 0;
+    if (error == cudaSuccess)
+        return STATUS_OK;
+    enum status status = cuda_error_set(err, cuda->common->ordinal, "cudaMalloc", error);
+    if (had > 0 && cudaMalloc(&launch->scratch, had) == cudaSuccess)
+        launch->scratch_bytes = had; /* as it was */
+    (void)cudaGetLastError();
+    return status;
+}
+
+enum status cuda_stream_scratch_ask(struct cuda_stream *cuda, size_t bytes, struct error *err)
+{
+    unsigned freed = atomic_load(&cuda->common->freed);
+    bool was_refused =
+        cuda->refused_bytes > 0 && bytes >= cuda->refused_bytes && freed == cuda->refused_freed;
+    if (was_refused || cuda->graphs.capturing != NULL)
+        return STATUS_OK;
+    enum status status = cuda_stream_scratch(cuda, bytes, err);
+    if (status != STATUS_NO_MEMORY)
+        return status;
+    cuda->refused_bytes = bytes;
+    cuda->refused_freed = freed;
     return STATUS_OK;
 }
 
@@ -193,8 +214,9 @@ static enum status stream_open(struct cuda_stream *cuda, enum stream_priority pr
     return cuda_stages_init(&cuda->stages, ordinal, cuda->launch.stream, err);
 }
 
-/* Between two steps of decode the thread would sleep, and the GPU wait until it has woken. Ranks have
- * a stream each and others beside, so that only where CPUs are many one is likely to be free. */
+/* Between two steps of decode the thread would sleep, and the GPU wait until it has woken. Ranks
+ * have a stream each and others beside, so that only where CPUs are many one is likely to be free.
+ */
 static bool may_spin(enum stream_priority priority)
 {
     return priority != STREAM_LOW && thread_team_cpu_count() >= SPIN_CPUS;

@@ -42,6 +42,8 @@ struct cuda_stream {
     struct cuda_ring ring;
     struct cuda_stages stages;
     struct cuda_graphs graphs;
+    size_t refused_bytes; /* of scratch memory, when memory had been freed so often; 0: none were */
+    unsigned refused_freed;
 };
 
 static inline struct cuda_stream *cuda_stream_of(const struct stream *stream)
@@ -76,6 +78,11 @@ enum status cuda_stream_settle(struct stream *stream, struct error *err) MUST_CH
  * settled. */
 enum status cuda_stream_scratch(struct cuda_stream *cuda, size_t bytes,
                                 struct error *err) MUST_CHECK;
+
+/* The same for what does without, more slowly: where there is no memory for it, there is as much as
+ * before. Nothing is asked for while a piece is captured, nor again before memory was freed. */
+enum status cuda_stream_scratch_ask(struct cuda_stream *cuda, size_t bytes,
+                                    struct error *err) MUST_CHECK;
 
 /* A copy of an array for kernels that come behind it on the stream. */
 enum status cuda_stream_send(struct cuda_stream *cuda, const void **out,
