@@ -307,7 +307,6 @@ template <int DIM, bool BY_PAGE>
 __global__ void __launch_bounds__(THREADS, BY_PAGE ? 2 : 3)
     attention_one_kernel(const struct op_attention op, const struct chunk_results results)
 {
-    kernel_lets_next_begin();
     KERNEL_SHARED(uint16_t, shared);
     __shared__ struct row_sums sums[WARPS][WARP_ROWS], chunk[2][WARP_ROWS]; /* STATIC_BYTES */
     struct part part;
@@ -375,7 +374,6 @@ __device__ static float pages_add(struct row_sums *sums, const struct chunk_resu
 __global__ void __launch_bounds__(ADD_COLUMNS *ADD_CHUNKS)
     pages_add_kernel(const struct op_attention op, const struct chunk_results results)
 {
-    kernel_lets_next_begin();
     __shared__ float outs[ADD_CHUNKS][ADD_COLUMNS];
     __shared__ struct row_sums sums[ADD_CHUNKS];
     const struct segment *segment = &op.segments[blockIdx.x];

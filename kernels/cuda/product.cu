@@ -411,7 +411,6 @@ __device__ static int group_pieces(const struct product &p, int row_count)
 template <enum product_kind KIND, enum dtype DTYPE>
 __global__ void __launch_bounds__(THREADS, 2) product_kernel(const struct product p)
 {
-    kernel_lets_next_begin();
     KERNEL_SHARED(unsigned char, shared);
     int group, piece;
     product_groups_count<KIND>(p);
@@ -526,7 +525,6 @@ cudaError_t cuda_matmul(const struct cuda_launch *launch, const struct op_matmul
     p.in = op->in;
     p.bias = op->bias;
     p.row_count = p.row_limit = p.position_most = op->row_count;
-    p.begins_early = true;
     p.out_stride = op->out_stride;
     p.in_stride = op->in_stride;
     return product_run<PRODUCT_MATMUL>(launch, &p);
@@ -547,7 +545,6 @@ cudaError_t cuda_ffn_up(const struct cuda_launch *launch, const struct op_ffn_up
     p.group_count = (int)op->group_count;
     p.row_limit = op->row_limit;
     p.groups_with_rows = launch->groups_with_rows;
-    p.begins_early = op->offsets_stand && op->group_count == 1;
     p.out_stride = op->out_stride;
     p.in_stride = op->in_stride;
     return product_run<PRODUCT_UP>(launch, &p);
@@ -567,7 +564,6 @@ cudaError_t cuda_ffn_down(const struct cuda_launch *launch, const struct op_ffn_
     p.group_count = (int)op->group_count;
     p.row_limit = op->row_limit;
     p.groups_with_rows = launch->groups_with_rows;
-    p.begins_early = op->offsets_stand && op->group_count == 1;
     p.out_stride = op->out_stride;
     p.in_stride = op->in_stride;
     return product_run<PRODUCT_DOWN>(launch, &p);

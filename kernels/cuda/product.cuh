@@ -44,10 +44,9 @@ struct product {
     int64_t position_most;            /* positions that there may be; 0: not known */
     int64_t out_stride;
     int64_t in_stride;
-    int group_count;   /* 1 for PRODUCT_MATMUL */
-    bool begins_early; /* how many rows there are no kernel ahead says */
-    int panel_count;   /* of outputs */
-    int tile_count;    /* of a panel */
+    int group_count; /* 1 for PRODUCT_MATMUL */
+    int panel_count; /* of outputs */
+    int tile_count;  /* of a panel */
     int part_count;
     int scale_group_tiles, scale_group_count; /* int4: of the side that scales have groups along */
     int32_t *groups_with_rows;                /* where that is written (launch.h), or NULL */

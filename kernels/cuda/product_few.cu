@@ -510,8 +510,6 @@ __device__ static void run_product(const struct product &p,
         int part = has_all ? 0 : now.window * rounds.parts; /* the first one that is there */
         float sum[mats][TILES][4];
         if (stages && now.pass == 0) {
-            if (p.begins_early)
-                kernel_awaits_last();
             parts_stage<KIND, WEIGHTS, mats, TILES>(shared, p, run, part);
             __syncthreads();
             stages = !has_all;
@@ -557,9 +555,6 @@ __global__ void __launch_bounds__(THREADS, 1) product_few_kernel(const struct pr
 {
     KERNEL_SHARED(unsigned char, shared);
     const int mats = KIND == PRODUCT_UP ? 2 : 1;
-    kernel_lets_next_begin();
-    if (!p.begins_early)
-        kernel_awaits_last();
     product_groups_count<KIND>(p);
     int64_t all = panels_of_all<KIND>(p);
     int at = (int)(all * blockIdx.x / gridDim.x), end = (int)(all * (blockIdx.x + 1) / gridDim.x);
@@ -598,7 +593,6 @@ __global__ void __launch_bounds__(THREADS, 1) product_few_kernel(const struct pr
         else
             run_product<KIND, WEIGHTS, 4>(p, run, shared);
     }
-    kernel_awaits_last(); /* also where there was nothing to do: it ends behind the last one */
 }
 
 /* How many rows are few: 32, or as many as leave room for the inputs of a part. */
@@ -624,15 +618,8 @@ static cudaError_t few_launch(const struct cuda_launch *launch, struct product *
     cudaError_t failure = product_allow(launch, (const void *)product_few_kernel<KIND, WEIGHTS>);
     if (failure != cudaSuccess)
         return failure;
-    /* Its first weights are on their way while the kernel ahead runs. */
-    static const bool knows_early =
-        kernel_knows_early((const void *)product_few_kernel<KIND, WEIGHTS>);
-    if (p->begins_early && knows_early && launch->capability >= KERNEL_EARLY_CAPABILITY)
-        KERNEL_LAUNCH_EARLY((product_few_kernel<KIND, WEIGHTS>), (unsigned)launch->multiprocessors,
-                            THREADS, (size_t)launch->shared_bytes_max, launch->stream, *p);
-    else
-        KERNEL_LAUNCH((product_few_kernel<KIND, WEIGHTS>), (unsigned)launch->multiprocessors,
-                      THREADS, (size_t)launch->shared_bytes_max, launch->stream, *p);
+    KERNEL_LAUNCH((product_few_kernel<KIND, WEIGHTS>), (unsigned)launch->multiprocessors, THREADS,
+                  (size_t)launch->shared_bytes_max, launch->stream, *p);
     return cudaGetLastError();
 }
 

@@ -143,7 +143,6 @@ template <bool BF16, int PAIRS>
 __global__ void __launch_bounds__(FEW_THREADS)
     rope_few_kernel(const struct op_rope_append op, bool one_each)
 {
-    kernel_lets_next_begin();
     const struct qkv &qkv = op.qkv;
     int query_heads = (int)qkv.head_count, kv_heads = (int)qkv.kv_head_count;
     int head = (int)blockIdx.y * FEW_WARPS + warp_id(), dim = (int)qkv.head_dim;

@@ -64,7 +64,6 @@ template <int PER_LANE> __device__ static uint32_t expert_take(int *id, uint32_t
 template <int PER_LANE>
 __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const struct op_route op)
 {
-    kernel_lets_next_begin();
     int64_t t = (int64_t)blockIdx.x * ROUTE_WARPS + warp_id();
     if (t >= op.token_count)
         return;
@@ -328,7 +327,6 @@ template <class OP>
 __global__ void __launch_bounds__(LIST_WARPS *WARP)
     list_kernel(const OP op, const int *counts, int block_tokens)
 {
-    kernel_lets_next_begin();
     KERNEL_SHARED(int, all); /* [lists]; behind it [lists] and [warps][lists] */
     const struct own own = own_of(&op, block_tokens);
     const int lists = (int)list_count(&op), warps = (int)(blockDim.x / WARP);

@@ -132,7 +132,6 @@ template <bool ADDS>
 __global__ void __launch_bounds__(ROW_THREADS_MAX)
     rms_norm_kernel(const struct op_rms_norm op, float *in, const float *added)
 {
-    kernel_lets_next_begin();
     __shared__ float kept[WARP];
     float *out = op.out + (int64_t)blockIdx.x * op.stride;
     const int units = (int)(op.stride / FLOAT4S), dim = (int)op.dim, threads = (int)blockDim.x;
@@ -198,7 +197,6 @@ cudaError_t cuda_add_norm(const struct cuda_launch *launch, const struct op_add 
 
 __global__ void add_kernel(float4 *out, const float4 *in, int64_t count)
 {
-    kernel_lets_next_begin();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count)
         return;
@@ -226,7 +224,6 @@ __device__ static void add_weighted(float4 *sum, float4 v, float weight)
 /* Blocks [tokens][pieces of a row]; choices four at a time, so that their loads overlap. */
 __global__ void combine_kernel(const struct op_combine op)
 {
-    kernel_lets_next_begin();
     int64_t t = blockIdx.x, i = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
     if (i >= op.stride / FLOAT4S)
         return;
@@ -275,7 +272,6 @@ __device__ static float dot(float4 a, float4 b)
  * is made. A row's padding meets zeros. */
 __global__ void __launch_bounds__(ROW_THREADS_MAX) shared_add_kernel(const struct op_shared_add op)
 {
-    kernel_lets_next_begin();
     __shared__ float kept[WARP];
     int64_t t = blockIdx.x;
     const float *in = op.in + t * op.stride, *shared = op.shared + t * op.stride;

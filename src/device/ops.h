@@ -202,12 +202,10 @@ struct op_ffn_up {
     int64_t row_limit; /* no group has more rows; 0: it is not known */
     int64_t out_stride;
     int64_t in_stride;
-    bool joins_next;    /* the next thing on the stream but for a stage is another operation of this
-                         * kind, which does not join its next, and neither writes what this one reads
-                         * or writes nor reads what it writes: a device may run both at once, at the
-                         * place of the second, so that one's arithmetic hides the other's reading */
-    bool offsets_stand; /* nothing on the stream but copies ahead of the pass has written offsets: a
-                         * device may read them while what stands ahead of this still runs */
+    bool joins_next; /* the next thing on the stream but for a stage is another operation of this
+                      * kind, which does not join its next, and neither writes what this one reads
+                      * or writes nor reads what it writes: a device may run both at once, at the
+                      * place of the second, so that one's arithmetic hides the other's reading */
 };
 
 /* out[s] = down x in[s] for each sorted position s of each group. */
@@ -221,7 +219,7 @@ struct op_ffn_down {
     int64_t row_limit; /* as of op_ffn_up */
     int64_t out_stride;
     int64_t in_stride;
-    bool joins_next, offsets_stand; /* as of op_ffn_up */
+    bool joins_next; /* as of op_ffn_up */
 };
 
 /* out[t] = sum over choices c, in rising order, of weights[t][c] x in[position_of[t x top_k + c]],

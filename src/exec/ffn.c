@@ -11,7 +11,6 @@ struct networks {
     const int32_t *offsets, *token_of; /* as of op_ffn_up */
     const float *in;                   /* [token][hidden] */
     int64_t position_most;             /* as of op_ffn_up */
-    bool offsets_stand;                /* likewise */
     float *up;                         /* [position][width]: what is between the halves */
     float *out;                        /* [position][hidden] */
 };
@@ -35,7 +34,6 @@ static void networks_up(struct rank *rank, const struct networks *of, bool joins
                                         .out_stride = width_of(of->weights),
                                         .in_stride = rank->exec->dim.hidden,
                                         .joins_next = joins_next,
-                                        .offsets_stand = of->offsets_stand,
                                     });
 }
 
@@ -52,7 +50,6 @@ static void networks_down(struct rank *rank, const struct networks *of, bool joi
                                           .out_stride = rank->exec->dim.hidden,
                                           .in_stride = width_of(of->weights),
                                           .joins_next = joins_next,
-                                          .offsets_stand = of->offsets_stand,
                                       });
 }
 
@@ -140,7 +137,6 @@ static struct networks shared_networks(const struct rank *rank, const struct lay
         .count = 1,
         .row_limit = shared_rows(rank),
         .offsets = rank->act.row_offsets + 2 * kind,
-        .offsets_stand = true,
         .in = in,
         .position_most = shared_rows(rank),
         .up = rank->act.up + up_at,
@@ -272,7 +268,6 @@ void dense_ffn(struct rank *rank, const struct layer_weights *layer)
         .count = 1,
         .row_limit = is_cut ? rank->group_count : rank->own_count,
         .offsets = rank->act.row_offsets + 2 * (is_cut ? ROWS_GROUP : ROWS_OWN),
-        .offsets_stand = true,
         .in = is_cut ? group_gather(rank, TRAFFIC_FFN_GATHER) : rank->act.normed,
         .position_most = is_cut ? rank->group_count : rank->own_count,
         .up = rank->act.up,

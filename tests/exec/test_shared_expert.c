@@ -16,25 +16,17 @@ static struct {
     struct device_ops ops;
     const struct device_ops *real;
     atomic_int up, down;
-    atomic_int stand, come; /* halves whose offsets the pass begins with, and others */
 } joins;
-
-static void stands_count(bool offsets_stand)
-{
-    atomic_fetch_add(offsets_stand ? &joins.stand : &joins.come, 1);
-}
 
 static void count_up(struct stream *stream, const struct op_ffn_up *op)
 {
     atomic_fetch_add(&joins.up, op->joins_next);
-    stands_count(op->offsets_stand);
     joins.real->ffn_up(stream, op);
 }
 
 static void count_down(struct stream *stream, const struct op_ffn_down *op)
 {
     atomic_fetch_add(&joins.down, op->joins_next);
-    stands_count(op->offsets_stand);
     joins.real->ffn_down(stream, op);
 }
 
@@ -143,18 +135,4 @@ Test(shared_expert, joins_where_it_can)
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
         check("qwen2moe", &cases[c]);
     check("mixtral", &(struct form_case){"tp1|tp1", 1, FORM_OWNED, 4, 0}); /* has none */
-}
-
-/* A device may read offsets that stand before what is ahead has run: those of routed experts, which
- * the layer itself finds, never do. */
-Test(shared_expert, offsets_stand_but_of_routed_experts)
-{
-    float logits[VOCAB_MAX];
-    run(logits, "mixtral", &(struct form_case){"tp2|ep2", 2, FORM_GATHERED, 4, 0}, 1);
-    cr_expect_eq(atomic_load(&joins.stand), 0);
-    cr_expect_gt(atomic_load(&joins.come), 0);
-    atomic_store(&joins.come, 0);
-    run(logits, "qwen2moe", &(struct form_case){"tp1|tp1", 1, FORM_OWNED, 4, 1}, 1);
-    cr_expect_geq(atomic_load(&joins.stand), atomic_load(&joins.come)); /* shared and dense ones */
-    cr_expect_gt(atomic_load(&joins.come), 0);
 }

@@ -231,5 +231,5 @@ static enum status ffn_down_launch(struct cuda_stream *cuda, const struct op_ffn
     return STATUS_OK;
 }
 
-DEFINE_PUT_WITH(ffn_up, ffn_up_array, GAP_AT_END(ffn_up, offsets_stand), )
-DEFINE_PUT_WITH(ffn_down, ffn_down_array, GAP_AT_END(ffn_down, offsets_stand), )
+DEFINE_PUT_WITH(ffn_up, ffn_up_array, GAP_AT_END(ffn_up, joins_next), )
+DEFINE_PUT_WITH(ffn_down, ffn_down_array, GAP_AT_END(ffn_down, joins_next), )
