@@ -44,7 +44,7 @@ template <int DIM> struct block_memory {
     float4 totals[DIM / 8][THREADS]; /* outputs of the chunks before, each thread its own */
     struct row_sums sums[2][THREADS];
     int first[BLOCK_ROWS], last[BLOCK_ROWS]; /* positions that a row sees; no such row: none */
-    struct page_barrier full[STAGES], empty[STAGES];
+    struct phase_barrier full[STAGES], empty[STAGES];
     struct group_pages pages[GROUPS];
     int page_first, page_count;
 };
@@ -88,7 +88,7 @@ __device__ static void page_tell(struct block_memory<DIM> *memory, int n)
     wgmma_show();
     __syncwarp();
     if (lane_id() == 0)
-        page_barrier_arrive(&memory->full[n % STAGES]);
+        phase_arrive(&memory->full[n % STAGES]);
 }
 
 /* Brings all pages of a block, of which positions up to `end` may be read. */
@@ -100,7 +100,7 @@ __device__ static void pages_bring(struct block_memory<DIM> *memory, const struc
     end -= memory->page_first * KV_PAGE_TOKENS;
     int where = pages[0], n = 0;
     for (; n < memory->page_count; n++, end -= KV_PAGE_TOKENS) {
-        page_barrier_wait(&memory->empty[n % STAGES], (n / STAGES + 1) % 2);
+        phase_wait(&memory->empty[n % STAGES], (n / STAGES + 1) % 2);
         page_copy<DIM>(memory->stages[n % STAGES], op, page_find(op, where, (int)blockIdx.x), end);
         stage_commit();
         if (n + 1 < memory->page_count)
@@ -114,14 +114,14 @@ __device__ static void pages_bring(struct block_memory<DIM> *memory, const struc
 /* Until page n of the block's is there. */
 template <int DIM> __device__ static void page_await(struct block_memory<DIM> *memory, int n)
 {
-    page_barrier_wait(&memory->full[n % STAGES], n / STAGES % 2);
+    phase_wait(&memory->full[n % STAGES], n / STAGES % 2);
 }
 
 /* The warp is done with it. */
 template <int DIM> __device__ static void page_leave(struct block_memory<DIM> *memory, int n)
 {
     if (lane_id() == 0)
-        page_barrier_arrive(&memory->empty[n % STAGES]);
+        phase_arrive(&memory->empty[n % STAGES]);
 }
 
 /* ---- A page's scores, weights and outputs ------------------------------------------------------
@@ -132,11 +132,11 @@ __device__ static void scores_begin(float (&scores)[32], const uint32_t (&querie
                                     const unsigned char *page)
 {
     struct wgmma_right keys = wgmma_right_at(page, 0);
-    wgmma_begin();
+    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < DIM / 16; k++)
         wgmma_bf16(scores, queries[k], wgmma_right_step(keys, k), k > 0);
-    wgmma_end();
+    wgmma_commit();
 }
 
 template <int DIM>
@@ -146,11 +146,11 @@ __device__ static void outputs_begin(float (&out)[DIM / 2],
 {
     struct wgmma_right values =
         wgmma_right_at(page + page_stage<DIM>::value_bytes, page_stage<DIM>::block_bytes);
-    wgmma_begin();
+    wgmma_fence();
 #pragma unroll
     for (int step = 0; step < PAGE_STEPS; step++)
         wgmma_bf16(out, weights[step], wgmma_right_step(values, step), step > 0);
-    wgmma_end();
+    wgmma_commit();
 }
 
 /* Takes away the scores of page `page` that the lane's rows, the first is `row`, do not see. */
@@ -341,8 +341,8 @@ __device__ static void block_begin(struct block_memory<DIM> *memory, const struc
         memory->page_first = page_first;
         memory->page_count = last / KV_PAGE_TOKENS + 1 - page_first;
         for (int i = 0; i < STAGES; i++) {
-            page_barrier_init(&memory->full[i], WARPGROUP / WARP);
-            page_barrier_init(&memory->empty[i], THREADS / WARP);
+            phase_init(&memory->full[i], WARPGROUP / WARP);
+            phase_init(&memory->empty[i], THREADS / WARP);
         }
     }
     if (threadIdx.x < GROUPS)
@@ -390,7 +390,7 @@ __device__ static void pages_run(const uint32_t (&queries)[DIM / 16][4],
     lane_sums_clear(&chunk);
     page_await(memory, n);
     scores_begin<DIM>(scores, queries, memory->stages[n % STAGES]);
-    wgmma_wait<0>(scores);
+    wgmma_wait_for<0>(scores);
     if (!is_whole(pages, n))
         scores_mask(scores, memory, row, n);
     scores_scale(rows, scores, scale);
@@ -402,11 +402,11 @@ __device__ static void pages_run(const uint32_t (&queries)[DIM / 16][4],
         page_await(memory, n + 1);
         scores_begin<DIM>(scores, queries, memory->stages[(n + 1) % STAGES]);
         outputs_begin<DIM>(out, weights, memory->stages[n % STAGES]);
-        wgmma_wait<1>(scores);
+        wgmma_wait_for<1>(scores);
         if (!is_whole(pages, n + 1))
             scores_mask(scores, memory, row, n + 1);
         scores_scale(next, scores, scale);
-        wgmma_wait<0>(out);
+        wgmma_wait_for<0>(out);
         page_leave(memory, n);
         scores_power(scores);
         page_add<DIM>(&chunk, rows, out);
@@ -418,7 +418,7 @@ __device__ static void pages_run(const uint32_t (&queries)[DIM / 16][4],
         rows[1] = next[1];
     }
     outputs_begin<DIM>(out, weights, memory->stages[n % STAGES]);
-    wgmma_wait<0>(out);
+    wgmma_wait_for<0>(out);
     page_leave(memory, n);
     page_add<DIM>(&chunk, rows, out);
     chunk_add<DIM>(memory, &chunk);
@@ -448,12 +448,12 @@ __global__ void __launch_bounds__(THREADS + WARPGROUP, 1)
         return;
     block_begin(memory, op, block);
     if (threadIdx.x >= THREADS) {
-        registers_release<(DIM > 64 ? 24 : 40)>();
+        registers_give<(DIM > 64 ? 24 : 40)>();
         pages_bring<DIM>(memory, op, block.segment.pages,
                          (int)row_position(block, block.row_count - 1) + 1);
         return;
     }
-    registers_demand<(DIM > 64 ? 240 : 232)>();
+    registers_take<(DIM > 64 ? 240 : 232)>();
     int row = warp_id() * WARP_ROWS + lane_group();
     uint32_t queries[DIM / 16][4];
     queries_load<DIM>(queries, op, block, row);

@@ -1,6 +1,5 @@
-/* Hopper's matrix instruction (wgmma; compiled for sm_90a alone), as attention uses it, and the
- * barriers by which some warps of a block hand pages to others; for the host their meaning, as in
- * mma.cuh.
+/* The matrix instruction of wgmma.cuh as attention uses it, with pages of the cache as they lie for
+ * right operands; for the host its meaning, as in mma.cuh.
  *
  * A warpgroup (four warps, WARPGROUP threads that call these together) multiplies 64 rows, the left
  * operand, from registers, with a right operand in shared memory: warp w has rows 16w .. 16w + 15,
@@ -10,99 +9,15 @@
 #ifndef PHASOR_KERNELS_CUDA_ATTENTION_WGMMA_CUH
 #define PHASOR_KERNELS_CUDA_ATTENTION_WGMMA_CUH
 
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/wgmma.cuh"
 
 #define WARPGROUP 128
-
-#if !defined(SIMT_HOST) && defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define WGMMA_PTX 1
-#else
-#define WGMMA_PTX 0
-#endif
-
-#if !defined(SIMT_HOST)
-__device__ inline uint32_t shared_place(const void *at)
-{
-    return (uint32_t)__cvta_generic_to_shared(at);
-}
-#endif
-
-/* ---- Barriers ---------------------------------------------------------------------------------
- */
-
-/* Its phases follow each other: one ends when `arrivals` have arrived. */
-struct page_barrier {
-#if defined(SIMT_HOST)
-    int arrivals, missing;
-    uint8_t parity; /* of the phase that has not ended */
-#else
-    uint64_t state;
-#endif
-};
-
-/* One thread; others use it behind a barrier of the block. */
-__device__ inline void page_barrier_init(struct page_barrier *barrier, int arrivals)
-{
-#if defined(SIMT_HOST)
-    barrier->arrivals = barrier->missing = arrivals;
-    barrier->parity = 0;
-#elif WGMMA_PTX
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_place(barrier)),
-                 "r"(arrivals)
-                 : "memory");
-#endif
-}
-
-__device__ inline void page_barrier_arrive(struct page_barrier *barrier)
-{
-#if defined(SIMT_HOST)
-    if (--barrier->missing == 0) {
-        barrier->missing = barrier->arrivals;
-        barrier->parity ^= 1;
-    }
-#elif WGMMA_PTX
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_place(barrier))
-                 : "memory");
-#endif
-}
-
-/* Until the phase of this parity has ended. The first one's is 0; that of the one before it, which
- * nobody waits for, is 1. */
-__device__ inline void page_barrier_wait(struct page_barrier *barrier, int parity)
-{
-#if defined(SIMT_HOST)
-    simt_wait_while(&barrier->parity, (uint8_t)parity);
-#elif WGMMA_PTX
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n"
-                 "}" ::"r"(shared_place(barrier)),
-                 "r"(parity)
-                 : "memory");
-#endif
-}
 
 /* What this thread's copies brought can be read by the instruction of those that it tells. */
 __device__ inline void wgmma_show()
 {
-#if WGMMA_PTX
+#if ASYNC_PTX
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
-/* All threads of a warpgroup have so many registers from now on: fewer, or more. */
-template <int COUNT> __device__ inline void registers_release()
-{
-#if WGMMA_PTX
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
-#endif
-}
-
-template <int COUNT> __device__ inline void registers_demand()
-{
-#if WGMMA_PTX
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 #endif
 }
 
@@ -129,7 +44,7 @@ __device__ inline struct wgmma_right wgmma_right_at(const void *lines, int block
     right.block_bytes = block_bytes;
 #else
     const uint32_t swizzle_128 = 1u << 30, eight_lines = 8 * 128 / 16;
-    right.low = (uint32_t)block_bytes / 16 << 16 | (shared_place(lines) & 0x3FFFFu) / 16;
+    right.low = (uint32_t)block_bytes / 16 << 16 | (shared_address(lines) & 0x3FFFFu) / 16;
     right.high = swizzle_128 | eight_lines;
 #endif
     return right;
@@ -179,28 +94,11 @@ __device__ inline uint64_t wgmma_descriptor(struct wgmma_right right)
 }
 #endif
 
-/* Before the first instruction, behind what wrote registers that it reads. */
-__device__ inline void wgmma_begin()
+/* wgmma_wait, behind which the caller reads `sum`. */
+template <int LEFT, int COUNT> __device__ inline void wgmma_wait_for(float (&sum)[COUNT])
 {
-#if WGMMA_PTX
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#endif
-}
-
-/* Behind the last. */
-__device__ inline void wgmma_end()
-{
-#if WGMMA_PTX
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-#endif
-}
-
-/* What ends with wgmma_end is a group. Until all but the last LEFT groups are done; `sum` is what
- * the caller reads then. */
-template <int LEFT, int COUNT> __device__ inline void wgmma_wait(float (&sum)[COUNT])
-{
-#if WGMMA_PTX
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+    wgmma_wait<LEFT>();
+#if ASYNC_PTX
 #pragma unroll
     for (int i = 0; i < COUNT; i++)
         asm volatile("" : "+f"(sum[i])::"memory"); /* no use of it comes before */
@@ -209,25 +107,21 @@ template <int LEFT, int COUNT> __device__ inline void wgmma_wait(float (&sum)[CO
 #endif
 }
 
-#define WGMMA_EIGHT(sum, i)                                                                        \
-    "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]),          \
-        "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
-
 /* sum [64][64] = a [64][16] x b [16][64], added to what it was if `keeps`. */
 __device__ inline void wgmma_bf16(float (&sum)[32], const uint32_t (&a)[4], struct wgmma_right b,
                                   bool keeps)
 {
 #if defined(SIMT_HOST)
     wgmma_twin<64>(sum, a, b, keeps);
-#elif WGMMA_PTX
-    asm volatile(
-        "{\n.reg .pred keep;\nsetp.ne.b32 keep, %37, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
-        "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-        "}, {%32, %33, %34, %35}, %36, keep, 1, 1, 1;\n}"
-        : WGMMA_EIGHT(sum, 0), WGMMA_EIGHT(sum, 8), WGMMA_EIGHT(sum, 16), WGMMA_EIGHT(sum, 24)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(wgmma_descriptor(b)), "r"((int)keeps));
+#elif ASYNC_PTX
+    asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+                 "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "}, {%32, %33, %34, %35}, %36, keep, 1, 1, 1;\n}"
+                 : WGMMA_SUMS_32(sum)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(wgmma_descriptor(b)),
+                   "r"((int)keeps));
 #else
     __trap(); /* launchers never choose it */
 #endif
@@ -239,18 +133,17 @@ __device__ inline void wgmma_bf16(float (&sum)[64], const uint32_t (&a)[4], stru
 {
 #if defined(SIMT_HOST)
     wgmma_twin<128>(sum, a, b, keeps);
-#elif WGMMA_PTX
-    asm volatile(
-        "{\n.reg .pred keep;\nsetp.ne.b32 keep, %69, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
-        "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "
-        "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "
-        "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-        "}, {%64, %65, %66, %67}, %68, keep, 1, 1, 1;\n}"
-        : WGMMA_EIGHT(sum, 0), WGMMA_EIGHT(sum, 8), WGMMA_EIGHT(sum, 16), WGMMA_EIGHT(sum, 24),
-          WGMMA_EIGHT(sum, 32), WGMMA_EIGHT(sum, 40), WGMMA_EIGHT(sum, 48), WGMMA_EIGHT(sum, 56)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(wgmma_descriptor(b)), "r"((int)keeps));
+#elif ASYNC_PTX
+    asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %69, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+                 "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "
+                 "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "
+                 "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+                 "}, {%64, %65, %66, %67}, %68, keep, 1, 1, 1;\n}"
+                 : WGMMA_SUMS_64(sum)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(wgmma_descriptor(b)),
+                   "r"((int)keeps));
 #else
     __trap(); /* launchers never choose it */
 #endif
