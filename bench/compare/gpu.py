@@ -11,7 +11,6 @@ torch.compile. Needs torch and transformers, which nothing here installs.
 """
 
 import argparse
-import json
 import random
 import re
 import shlex
@@ -23,6 +22,7 @@ from datetime import date
 from pathlib import Path
 from statistics import median
 
+import phasor_side
 import torch
 import transformers
 
@@ -53,17 +53,11 @@ class Workload:
 
 def phasor_rate(args, workload, folder):
     """Tokens a second."""
-    rows, out, summary = (folder / name for name in ("rows.jsonl", "out.jsonl", "summary.json"))
-    with open(rows, "w") as file:
-        for number, prompt in enumerate(workload.prompts()):
-            body = {"prompt": prompt, "max_tokens": workload.answer_tokens(), "ignore_eos": True, "temperature": 0}
-            print(json.dumps({"custom_id": str(number), "method": "POST", "url": "/v1/completions", "body": body}),
-                  file=file)
-    subprocess.run([args.phasor, "run", args.model, "-i", rows, "-o", out, "--overwrite", "--quiet", "--devices",
-                    args.devices, "--summary-file", summary, "--max-num-batched-tokens", str(args.pass_tokens),
-                    *shlex.split(args.options)], check=True)
-    told = json.loads(summary.read_text())
-    return told[f"{workload.kind}_tokens"] / told[f"{workload.kind}_s"]
+    options = ["--quiet", "--devices", args.devices, "--max-num-batched-tokens", str(args.pass_tokens),
+               *shlex.split(args.options)]
+    rates, _ = phasor_side.run(args.phasor, args.model, folder, workload.prompts(), workload.answer_tokens(), 0,
+                               options)
+    return rates[workload.kind]
 
 
 class Transformers:
