@@ -234,7 +234,7 @@ template <enum mma MMA> __device__ static int pair_word(int pair)
 /* A thread brings one float4 of each of TILES / 4 rows; behind the last row again that one, since
  * what a column gives does not touch the others. */
 template <int TILES> struct inputs_stage {
-    const float *from[TILES / 4];
+    uint32_t from[TILES / 4]; /* in float4s behind p.in, which has less than 64 GiB */
     float4 value[TILES / 4];
     float inverse[TILES / 4]; /* of the row's unit */
 };
@@ -249,8 +249,8 @@ __device__ static void stage_begin(struct inputs_stage<TILES> *stage, const stru
                                    struct product_rows rows)
 {
     for (int i = 0; i < TILES / 4; i++) {
-        stage->from[i] = product_input<KIND>(p, rows.first + min(stage_row(i), rows.count - 1)) +
-                         threadIdx.x % ROW_FLOAT4S * 4;
+        const float *row = product_input<KIND>(p, rows.first + min(stage_row(i), rows.count - 1));
+        stage->from[i] = (uint32_t)((row - p.in) / 4) + threadIdx.x % ROW_FLOAT4S;
         stage->inverse[i] = 1;
     }
 }
@@ -268,7 +268,7 @@ __device__ static void stage_units(struct inputs_stage<TILES> *stage, float *uni
 #pragma unroll 4
         for (int j = 0; j < PART_CHUNKS; j++) {
             if (first + j * CHUNK_TILES < p.tile_count)
-                most = float4_most(most, *(const float4 *)(stage->from[i] + j * CHUNK_COLUMNS));
+                most = float4_most(most, ((const float4 *)p.in)[stage->from[i] + j * ROW_FLOAT4S]);
         }
         for (int step = ROW_FLOAT4S / 2; step > 0; step /= 2)
             most = max(most, __shfl_xor_sync(ALL_LANES, most, step));
@@ -293,8 +293,8 @@ __device__ static void stage_load(struct inputs_stage<TILES> *stage, float *unit
     for (int i = 0; i < TILES / 4; i++) {
         stage->value[i] = make_float4(0, 0, 0, 0);
         if (tile < p.tile_count)
-            stage->value[i] = *(const float4 *)stage->from[i];
-        stage->from[i] += CHUNK_COLUMNS;
+            stage->value[i] = ((const float4 *)p.in)[stage->from[i]];
+        stage->from[i] += ROW_FLOAT4S;
     }
 }
 
@@ -434,6 +434,7 @@ __device__ static void tall(const struct product &p, int group, struct product_r
     chunk_weights_load<MMA>(next, &weights, p, 0);
     chunk_weights_take<MMA>(a, next);
     stage_store<MMA, TILES>(inputs, stage);
+#pragma unroll 1
     for (int chunk = 0; chunk < chunks; chunk++) {
         stage_load<MMA, TILES>(&stage, units, p, chunk + 1); /* zeros behind the last */
         chunk_weights_load<MMA>(next, &weights, p, chunk + 1);
