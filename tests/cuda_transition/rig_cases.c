@@ -15,6 +15,11 @@ size_t rig_case_step(void)
     return (size_t)sweep_step(RIG_QUICK_STEP);
 }
 
+int64_t rig_repeat_step(void)
+{
+    return RIG_QUICK_STEP;
+}
+
 size_t rig_case_first(size_t count)
 {
     size_t step = rig_case_step();

@@ -16,6 +16,10 @@ const int *rig_gpus(int rank_count);
 size_t rig_case_first(size_t count);
 size_t rig_case_step(void);
 
+/* A test that repeats what is drawn at random makes one repeat of so many: of emulated GPUs a few,
+ * in the full tier too, where each case takes its share of an hour. */
+int64_t rig_repeat_step(void);
+
 /* Whether GPUs have more pieces of memory, pinned ones of the host among them, than when it was
  * asked before; or so it may be, where they cannot be counted. */
 bool rig_gpu_has_more(void);

@@ -17,6 +17,11 @@ size_t rig_case_step(void)
     return 1;
 }
 
+int64_t rig_repeat_step(void)
+{
+    return 1;
+}
+
 bool rig_gpu_has_more(void)
 {
     return false;

@@ -471,7 +471,7 @@ Test(overlap, what_is_written_in_vain_gives_its_room_back)
 
 static uint64_t seed_count(void)
 {
-    return getenv("PHASOR_TEST_FULL") != NULL ? 300 : 6;
+    return getenv("PHASOR_TEST_FULL") != NULL ? 300 / (uint64_t)rig_repeat_step() : 6;
 }
 
 /* Under the thread sanitizer it looks on (base/perturb.h). */

@@ -106,7 +106,7 @@ TestSuite(soak, .fini = scenario_checkpoints_remove);
 Test(soak, ten_thousand_transitions, .timeout = 1200)
 {
     struct random random = {.seed = sweep_first(1000)};
-    int64_t wanted = TRANSITIONS / (int64_t)(sweep_step(QUICK_STEP) * rig_case_step()), count = 0;
+    int64_t wanted = TRANSITIONS / ((int64_t)sweep_step(QUICK_STEP) * rig_repeat_step()), count = 0;
     uint64_t live = memory_counters_get().live_count;
     double start = system_seconds();
     while (count < wanted) {
