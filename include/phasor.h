@@ -3,14 +3,17 @@
  * What a caller may rely on
  *   A `struct phasor_model *` is a model that was loaded and is ready to run. Treat it as a handle:
  *   open it, give it to the calls below, close it. One thread at a time may use one model; several
- *   models may be used by several threads. Every call that can fail returns an
- *   `enum phasor_status` (0 is success) and, when it fails, fills `struct phasor_error` with one
- *   sentence that says what was wrong, where, and what cures it. A failed call changes nothing
- *   except what its own comment says. The library prints nothing, installs no signal handler and
- *   never exits: notices go to the log callback. Structs of parameters begin with `size`; take them
- *   from the *_default function, so that a later library can add fields at the end. Texts that are
- *   passed in are read during the call only. Callbacks come from the thread of the call, unless
- *   their comment says otherwise, and must not call phasor with the same model.
+ *   models may be used by several threads, but not at once on the same several GPUs where NCCL
+ *   joins them: its kernels of one could wait for those of the other for ever. Every call that can
+ *   fail returns an `enum phasor_status` (0 is success) and, when it fails, fills
+ *   `struct phasor_error` with one sentence that says what was wrong, where, and what cures it. A
+ *   failed call changes nothing except what its own comment says. The library prints nothing,
+ *   installs no signal handler and never exits: notices go to the log callback. The first model on
+ *   GPUs sets CUDA_DEVICE_MAX_CONNECTIONS in the environment where it is not set, which is not safe
+ *   beside threads of the caller that read the environment just then. Structs of parameters begin
+ *   with `size`; take them from the *_default function, so that a later library can add fields at
+ *   the end. Texts that are passed in are read during the call only. Callbacks come from the thread
+ *   of the call, unless their comment says otherwise, and must not call phasor with the same model.
  *
  * What a caller must not know
  *   How weights are packed, which threads or devices compute, how requests are batched. None of it

@@ -433,9 +433,10 @@ static cudaError_t parts_launch(const struct cuda_launch *launch, const struct o
 {
     int64_t group = op->qkv.head_count / op->qkv.kv_head_count;
     size_t bytes = part_bytes<DIM>(op, BY_PAGE);
-    cudaError_t failure =
-        cudaFuncSetAttribute(attention_one_kernel<DIM, BY_PAGE>,
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    /* One number for all models, as those that share a GPU share what is set for its kernels. */
+    cudaError_t failure = cudaFuncSetAttribute(attention_one_kernel<DIM, BY_PAGE>,
+                                               cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               launch->shared_bytes_max - (int)STATIC_BYTES);
     dim3 grid((unsigned)(segments->token_count * ceil_div(group, WARP_ROWS)),
               (unsigned)op->kv.kv_head_count,
               (unsigned)ceil_div(results.part_count, BY_PAGE ? WARPS : 1));

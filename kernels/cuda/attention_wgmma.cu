@@ -37,6 +37,8 @@ struct group_pages {
     int first, end, whole_first, whole_end;
 };
 
+#define MEMORY_ALIGN 1024 /* of what the instruction reads: which bits of addresses it swaps */
+
 /* A block's shared memory; what its threads need now and then stands here, too, so that it takes no
  * registers. */
 template <int DIM> struct block_memory {
@@ -441,7 +443,7 @@ template <int DIM>
 __global__ void __launch_bounds__(THREADS + WARPGROUP, 1)
     attention_wgmma_kernel(const struct op_attention op)
 {
-    KERNEL_SHARED(struct block_memory<DIM>, memory); /* at 1024, as there is no other */
+    KERNEL_SHARED_ALIGNED(struct block_memory<DIM>, memory, MEMORY_ALIGN);
     struct row_block block;
     int64_t index = gridDim.y - 1 - blockIdx.y;
     if (!row_block_find<BLOCK_ROWS>(&block, op, index, blockIdx.x))
@@ -469,6 +471,11 @@ __global__ void __launch_bounds__(THREADS + WARPGROUP, 1)
 
 #define GRID_Y_MAX 65535
 
+template <int DIM> static size_t memory_bytes()
+{
+    return sizeof(struct block_memory<DIM>) + SHARED_SLACK(MEMORY_ALIGN);
+}
+
 static int64_t row_blocks(const struct op_attention *op, const struct cuda_segments *segments)
 {
     int64_t group = op->qkv.head_count / op->qkv.kv_head_count;
@@ -479,14 +486,14 @@ template <int DIM>
 static cudaError_t wgmma_launch(const struct cuda_launch *launch, const struct op_attention *op,
                                 const struct cuda_segments *segments)
 {
-    cudaError_t failure = cudaFuncSetAttribute((const void *)attention_wgmma_kernel<DIM>,
-                                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               (int)sizeof(struct block_memory<DIM>));
+    cudaError_t failure =
+        cudaFuncSetAttribute((const void *)attention_wgmma_kernel<DIM>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, (int)memory_bytes<DIM>());
     dim3 grid((unsigned)op->kv.kv_head_count, (unsigned)row_blocks(op, segments));
     if (failure != cudaSuccess)
         return failure;
-    KERNEL_LAUNCH((attention_wgmma_kernel<DIM>), grid, THREADS + WARPGROUP,
-                  sizeof(struct block_memory<DIM>), launch->stream, *op);
+    KERNEL_LAUNCH((attention_wgmma_kernel<DIM>), grid, THREADS + WARPGROUP, memory_bytes<DIM>(),
+                  launch->stream, *op);
     return cudaGetLastError();
 }
 
@@ -494,8 +501,7 @@ static cudaError_t wgmma_launch(const struct cuda_launch *launch, const struct o
 bool attention_wgmma_takes(const struct cuda_launch *launch, const struct op_attention *op,
                            const struct cuda_segments *segments)
 {
-    return launch->capability == 90 &&
-           sizeof(struct block_memory<128>) <= (size_t)launch->shared_bytes_max &&
+    return launch->capability == 90 && memory_bytes<128>() <= (size_t)launch->shared_bytes_max &&
            row_blocks(op, segments) <= GRID_Y_MAX;
 }
 

@@ -94,19 +94,6 @@ __device__ inline uint64_t wgmma_descriptor(struct wgmma_right right)
 }
 #endif
 
-/* wgmma_wait, behind which the caller reads `sum`. */
-template <int LEFT, int COUNT> __device__ inline void wgmma_wait_for(float (&sum)[COUNT])
-{
-    wgmma_wait<LEFT>();
-#if ASYNC_PTX
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        asm volatile("" : "+f"(sum[i])::"memory"); /* no use of it comes before */
-#else
-    (void)sum;
-#endif
-}
-
 /* sum [64][64] = a [64][16] x b [16][64], added to what it was if `keeps`. */
 __device__ inline void wgmma_bf16(float (&sum)[32], const uint32_t (&a)[4], struct wgmma_right b,
                                   bool keeps)

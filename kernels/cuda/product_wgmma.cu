@@ -396,7 +396,7 @@ __device__ static void multiply(const struct product &p, int known, struct ring 
             stage_multiply<KIND, N>(sum, a, ring, tiles, s == 0,
                                     first + s + 1 < stages + (rest > 0));
         }
-        wgmma_wait<0>();
+        wgmma_wait_for<0>(sum);
         if (count > 0)
             stage_release(memory, (ring->stage + STAGES - 1) % STAGES);
         if (count < PART_STAGES && rest > 0) {
@@ -408,7 +408,7 @@ __device__ static void multiply(const struct product &p, int known, struct ring 
                 wgmma_fence();
                 wgmma<N>(sum, a[0], wgmma_columns(rows, j * PACK_BLOCK), count + j > 0);
                 wgmma_commit();
-                wgmma_wait<0>();
+                wgmma_wait_for<0>(sum);
             }
             stage_release(memory, ring->stage);
             ring_next(ring);

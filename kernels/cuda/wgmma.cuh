@@ -65,6 +65,19 @@ template <int GROUPS> __device__ inline void wgmma_wait()
 #endif
 }
 
+/* wgmma_wait, behind which the caller reads `sum`. */
+template <int LEFT, int COUNT> __device__ inline void wgmma_wait_for(float (&sum)[COUNT])
+{
+    wgmma_wait<LEFT>();
+#if ASYNC_PTX
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        asm volatile("" : "+f"(sum[i])::"memory"); /* no use of it comes before */
+#else
+    (void)sum;
+#endif
+}
+
 #if defined(SIMT_HOST)
 template <int N>
 static inline void wgmma_host(float *sum, const uint32_t a[4], wgmma_rows rows, bool adds)

@@ -28,6 +28,7 @@ struct nccl_rank {
     struct nccl_end *first, *last; /* launches whose turn comes, in the order of all ranks */
     struct event *launched;        /* behind the last one */
     bool is_running;               /* it may not have been reached */
+    uint64_t launch_count;
     struct collective launch;      /* the last one */
     atomic_bool is_aborted;        /* a launch was: what its stream has passed was not done */
 };

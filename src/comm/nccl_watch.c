@@ -86,6 +86,7 @@ void nccl_queue_leave(const struct collective *call, bool is_launched)
     take_out(call->comm->nccl);
     if (is_launched) {
         rank->is_running = true;
+        rank->launch_count++;
         rank->launch = *call;
     }
     if (rank->first != NULL)
@@ -112,17 +113,14 @@ struct nccl_comm *nccl_end_take(struct nccl_end *end)
     return handle;
 }
 
-/* One that was launched meanwhile is not known yet: its own thread sees that the run has ended. */
+/* The GPU is not asked whether what was launched has ended meanwhile: it may not answer before the
+ * abort. One that was launched meanwhile is not known yet: its own thread sees that the run has
+ * ended. */
 static void ranks_mark(struct nccl_domain *nccl)
 {
     for (int r = 0; r < nccl->domain->rank_count; r++) {
-        const struct device_ops *ops = nccl->domain->devices[r]->ops;
-        struct nccl_rank *rank = &nccl->ranks[r];
-        struct error unsaid;
-        bool is_reached = false;
-        if (rank->is_running &&
-            (ops->peers->reached(rank->launched, &is_reached, &unsaid) != STATUS_OK || !is_reached))
-            atomic_store(&rank->is_aborted, true);
+        if (nccl->ranks[r].is_running)
+            atomic_store(&nccl->ranks[r].is_aborted, true);
     }
 }
 
@@ -186,15 +184,23 @@ static enum status ends_check(const struct nccl_domain *nccl, int *rank, struct 
     return STATUS_OK;
 }
 
-/* Whether a rank has launched what has not ended, or is to launch. */
+/* Whether a rank has launched what has not ended, or is to launch. Outside of the lock while a
+ * driver answers: it may let that wait for a thread that frees memory. */
 static enum status rank_is_busy(struct nccl_domain *nccl, int r, bool *out, struct error *err)
 {
     struct nccl_rank *rank = &nccl->ranks[r];
     const struct device *device = nccl->domain->devices[r];
-    bool is_reached = true;
-    if (rank->is_running)
-        TRY(device->ops->peers->reached(rank->launched, &is_reached, err));
-    rank->is_running = !is_reached;
+    if (rank->is_running) {
+        uint64_t launch_count = rank->launch_count;
+        bool is_reached;
+        pthread_mutex_unlock(&nccl->lock);
+        enum status status = device->ops->peers->reached(rank->launched, &is_reached, err);
+        pthread_mutex_lock(&nccl->lock);
+        if (status != STATUS_OK)
+            return status;
+        if (is_reached && rank->launch_count == launch_count)
+            rank->is_running = false;
+    }
     *out = rank->is_running || rank->first != NULL;
     return STATUS_OK;
 }

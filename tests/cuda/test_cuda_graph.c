@@ -410,7 +410,7 @@ static const struct kernel_case *attention_case(int64_t position)
 }
 
 /* Four times the operation, as a step or one by one. */
-static void attention_step(struct workload *w, struct device *device, bool repeats)
+static void four_step(struct workload *w, struct device *device, bool repeats)
 {
     workload_reset(w);
     device->ops->repeat(device->stream, repeats);
@@ -432,9 +432,9 @@ Test(cuda_graph, sequences_that_grow)
     const int64_t positions[] = {3, 4, 5, 63, 64, 320, last->first_position};
     for (size_t step = 0; step < sizeof positions / sizeof positions[0]; step++) {
         last->first_position = positions[step];
-        attention_step(&w, one_by_one, false);
+        four_step(&w, one_by_one, false);
         memcpy(expected, w.outputs[0].data, w.outputs[0].bytes);
-        attention_step(&w, device, true);
+        four_step(&w, device, true);
         cr_assert_eq(memcmp(expected, w.outputs[0].data, w.outputs[0].bytes), 0, "step %d",
                      (int)step);
         cr_assert_eq(simt_graph_launches() - before, step);
@@ -447,6 +447,30 @@ Test(cuda_graph, sequences_that_grow)
     gpu_check_nothing_left();
 }
 
+/* Between the members of an operation is whatever was there before. */
+Test(cuda_graph, not_by_bytes_that_mean_nothing)
+{
+    struct workload w[2];
+    workload_create(&w[0], OP_ATTENTION, attention_case(1100));
+    workload_create(&w[1], OP_ROPE_APPEND, &case_lists[OP_ROPE_APPEND]->cases[0]);
+    struct kv_layer *layers[] = {&w[0].attention.kv, &w[1].rope_append.kv};
+    for (int i = 0; i < 2; i++) {
+        struct device *device = device_open(1);
+        unsigned char *hole = (unsigned char *)&layers[i]->dtype + sizeof layers[i]->dtype;
+        size_t bytes = (size_t)((unsigned char *)&layers[i]->kv_head_count - hole);
+        uint64_t before = simt_graph_launches();
+        cr_assert_gt(bytes, 0);
+        for (uint64_t step = 0; step < 4; step++) {
+            memset(hole, (int)step, bytes);
+            four_step(&w[i], device, true);
+            cr_assert_eq(simt_graph_launches() - before, step);
+        }
+        workload_destroy(&w[i]);
+        device_destroy(device);
+    }
+    gpu_check_nothing_left();
+}
+
 /* A larger operation between two steps moves the scratch memory that their graph knows. */
 Test(cuda_graph, not_of_scratch_that_has_moved)
 {
@@ -455,12 +479,12 @@ Test(cuda_graph, not_of_scratch_that_has_moved)
     workload_create(&large, OP_ATTENTION, attention_case(1100));
     struct device *device = device_open(1);
     void *expected = memory_alloc(small.outputs[0].bytes, 1);
-    attention_step(&small, device, false);
+    four_step(&small, device, false);
     memcpy(expected, small.outputs[0].data, small.outputs[0].bytes);
     for (int step = 1; step <= 6; step++) {
         if (step == 4)
-            attention_step(&large, device, false);
-        attention_step(&small, device, true);
+            four_step(&large, device, false);
+        four_step(&small, device, true);
         cr_assert_eq(memcmp(expected, small.outputs[0].data, small.outputs[0].bytes), 0, "step %d",
                      step);
         cr_assert_eq(simt_graph_instances(), (step > 1) + (step > 3), "step %d", step);

@@ -291,7 +291,7 @@ namespace simt {
 static cudaError_t launch_check(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes)
 {
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
-    size_t allowed = shared_allowed.count(kernel) != 0 ? shared_allowed[kernel] : SHARED_BYTES;
+    size_t allowed = std::max(shared_allowed[kernel], (size_t)SHARED_BYTES);
     if (threads == 0 || threads > BLOCK_THREADS_MAX || block.z > 64 || grid.x == 0 ||
         grid.x > INT32_MAX || grid.y == 0 || grid.y > UINT16_MAX || grid.z == 0 ||
         grid.z > UINT16_MAX)
@@ -396,11 +396,13 @@ cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
     return cudaSuccess;
 }
 
+/* It is the process's: models and ranks that share a GPU would take from each other, between the
+ * call and the launch, what they allow. A driver lets them; here a kernel is never allowed less. */
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value)
 {
     GUARDED()
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
-        value > gpu.shared_optin_bytes)
+        value > gpu.shared_optin_bytes || (size_t)value < shared_allowed[kernel])
         return answer(cudaErrorInvalidValue);
     shared_allowed[kernel] = (size_t)value;
     return cudaSuccess;
@@ -631,9 +633,13 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     return cudaSuccess;
 }
 
+/* A driver takes it from any thread, and makes a context on the GPU of a thread that has chosen
+ * none: here the thread is to have chosen the event's. */
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     GUARDED_OUTSIDE()
+    if (event->device != current_device)
+        return answer(cudaErrorInvalidResourceHandle);
     uint64_t number = event->recorded;
     return answer(run_until([=] { return event->reached >= number; }));
 }
@@ -836,6 +842,7 @@ bool simt_capability_set(int capability)
     for (const gpu_kind &kind : gpu_kinds) {
         if (kind.capability == capability) {
             gpu = kind;
+            shared_allowed.clear();
             return true;
         }
     }

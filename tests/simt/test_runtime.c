@@ -163,6 +163,8 @@ Test(simt_runtime, a_launch_that_cannot_be_is_refused)
     cr_assert_eq(cudaStreamSynchronize(stream), cudaSuccess);
     cr_assert_eq(((int *)memory)[0], (60 << 10) / 4 - 1);
     cr_assert_eq(simt_kernel_count(), 1);
+    planted_big(memory, 32, 50 << 10, true, stream); /* takes from who was allowed more */
+    cr_assert_eq(cudaGetLastError(), cudaErrorInvalidValue);
     cudaFreeHost(memory);
     cudaStreamDestroy(stream);
 }

@@ -95,6 +95,8 @@ void cuda_event_destroy(struct device *device, struct event *event)
 enum status cuda_event_synchronize(struct event *event, struct error *err)
 {
     TRY(command_event_synchronize(event, err));
+    /* Else a thread of the host that has chosen no GPU would make a context on the first. */
+    CUDA_TRY(cuda_of(event)->ordinal, cudaSetDevice(cuda_of(event)->ordinal), err);
     CUDA_TRY(cuda_of(event)->ordinal, cudaEventSynchronize(cuda_of(event)->event), err);
     return STATUS_OK;
 }

@@ -199,8 +199,9 @@ static enum status attention_launch(struct cuda_stream *cuda, const struct op_at
     return STATUS_OK;
 }
 
-DEFINE_PUT_WITH(rope_append, rope_append_array, GAP(rope_append, norm_epsilon, rope), )
-DEFINE_PUT_WITH(attention, attention_array, )
+DEFINE_PUT_WITH(rope_append, rope_append_array, GAP(rope_append, kv.dtype, kv.kv_head_count),
+                GAP(rope_append, norm_epsilon, rope), )
+DEFINE_PUT_WITH(attention, attention_array, GAP(attention, kv.dtype, kv.kv_head_count), )
 
 static enum status ffn_up_launch(struct cuda_stream *cuda, const struct op_ffn_up *op,
                                  struct error *err)
