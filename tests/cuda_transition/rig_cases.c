@@ -15,6 +15,11 @@ size_t rig_case_step(void)
     return (size_t)sweep_step(RIG_QUICK_STEP);
 }
 
+uint64_t rig_sweep_step(uint64_t quick_step)
+{
+    return quick_step;
+}
+
 int64_t rig_repeat_step(void)
 {
     return RIG_QUICK_STEP;

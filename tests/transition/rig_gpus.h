@@ -16,6 +16,11 @@ const int *rig_gpus(int rank_count);
 size_t rig_case_first(size_t count);
 size_t rig_case_step(void);
 
+/* From each n to the next of a sweep whose n are thousands: reads of a checkpoint's rows, operations
+ * of any device. On emulated GPUs it is the quick tier's in both: every n would take hours there, and
+ * is the CPU's; what fails of a GPU's own calls is tried for every n (cuda_transition). */
+uint64_t rig_sweep_step(uint64_t quick_step);
+
 /* A test that repeats what is drawn at random makes one repeat of so many: of emulated GPUs a few,
  * in the full tier too, where each case takes its share of an hour. */
 int64_t rig_repeat_step(void);

@@ -1,5 +1,7 @@
 #include "rig_gpus.h"
 
+#include "sweep.h"
+
 const int *rig_gpus(int rank_count)
 {
     (void)rank_count;
@@ -15,6 +17,11 @@ size_t rig_case_first(size_t count)
 size_t rig_case_step(void)
 {
     return 1;
+}
+
+uint64_t rig_sweep_step(uint64_t quick_step)
+{
+    return sweep_step(quick_step);
 }
 
 int64_t rig_repeat_step(void)

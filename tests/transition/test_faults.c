@@ -254,14 +254,14 @@ static void reads_fail(const struct rig_params *base, enum way way, int fault_co
 Test(transition_faults, A24_any_read_of_a_reload_may_fail, .timeout = 3000)
 {
     for (size_t i = rig_case_first(CASE_COUNT); i < CASE_COUNT; i += rig_case_step())
-        reads_fail(&cases[i], WAY_RELOAD, READ_DAMAGES, sweep_step(i == 0 ? 131 : 1009));
+        reads_fail(&cases[i], WAY_RELOAD, READ_DAMAGES, rig_sweep_step(i == 0 ? 131 : 1009));
 }
 
 /* Whoever cannot read still sends what the others wait for. */
 Test(transition_faults, A24_any_read_of_a_mixed_change_may_fail, .timeout = 3000)
 {
     for (size_t i = rig_case_first(CASE_COUNT); i < CASE_COUNT; i += rig_case_step())
-        reads_fail(&cases[i], WAY_MIXED, READ_DAMAGES, sweep_step(i == 0 ? 131 : 1009));
+        reads_fail(&cases[i], WAY_MIXED, READ_DAMAGES, rig_sweep_step(i == 0 ? 131 : 1009));
 }
 
 /* A layer with native weights goes on by reshard; no other is made of what is damaged. */
@@ -577,7 +577,7 @@ static bool operation_fails(const struct rig_params *base, enum way way, enum fa
 static void sweep_way(const struct rig_params *base, enum way way, enum fault_kind kind,
                       bool is_beside, uint64_t quick_step, const struct cold *cold)
 {
-    uint64_t step = sweep_step(quick_step), n = sweep_first(step);
+    uint64_t step = rig_sweep_step(quick_step), n = sweep_first(step);
     uint64_t live = memory_counters_get().live_count;
     while (operation_fails(base, way, kind, is_beside, (int64_t)n, cold)) {
         cr_assert_eq(memory_counters_get().live_count, live);
