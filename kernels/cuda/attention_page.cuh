@@ -19,16 +19,6 @@
 #define KEY_UNITS  (KV_PAGE_TOKENS / STAGE_VALUES)
 #define LOG2_E     1.44269504f
 
-__device__ inline int lane_group()
-{
-    return lane_id() / 4;
-}
-
-__device__ inline int lane_in_group()
-{
-    return lane_id() % 4;
-}
-
 /* Dimension of the lane's value `i` of output tile `n`. */
 __device__ inline int out_dimension(int n, int i)
 {

@@ -6,6 +6,18 @@
 
 #include "kernels/cuda/parts.cuh"
 
+/* The group of four lanes, and the lane in it, by which instructions name their operands' places.
+ */
+__device__ inline int lane_group()
+{
+    return lane_id() / 4;
+}
+
+__device__ inline int lane_in_group()
+{
+    return lane_id() % 4;
+}
+
 #if defined(SIMT_HOST)
 template <bool BF16> static inline float2 mma_widen(uint32_t pair)
 {

@@ -430,11 +430,9 @@ __global__ void __launch_bounds__(THREADS, 1) product_few_kernel(const struct pr
     product_groups_count<KIND>(p);
     int64_t all = panels_of_all<KIND>(p);
     int at = (int)(all * blockIdx.x / gridDim.x), end = (int)(all * (blockIdx.x + 1) / gridDim.x);
-    while (at < end) {
+    int group, panel;
+    while (at < end && piece_find<KIND>(&group, &panel, p, at, few_pieces)) {
         struct run<mats> run;
-        int group = 0, panel = 0;
-        if (!piece_find<KIND>(&group, &panel, p, at, few_pieces))
-            break;
         run.rows = product_rows_of<KIND>(p, group);
         run.panel = panel;
         run.panel_count = min(end - at, p.panel_count - panel);

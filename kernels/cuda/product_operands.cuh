@@ -31,16 +31,6 @@ __host__ __device__ constexpr int input_words(enum mma mma)
     return mma == MMA_VOLTA ? 8 : 2;
 }
 
-__device__ inline int lane_group()
-{
-    return lane_id() / 4;
-}
-
-__device__ inline int lane_in_group()
-{
-    return lane_id() % 4;
-}
-
 /* Of a quad-pair's eight outputs or rows this lane's, and which halves the quad-pair has. */
 __device__ inline int quad_lane()
 {

@@ -573,9 +573,9 @@ Test(cuda_graph, one_launch_in_16_marks_its_stages)
 
 enum { SUM_ROWS = 3, SUM_ROUNDS = 4 };
 
-/* Three steps of sums, each with its norm; the third one's kernels. `out` is [sums and norms]
- * [SUM_ROWS][stride]. */
-static uint64_t sums_run(float *out, struct device *device, bool repeats, int64_t dim)
+/* Three steps of sums, each with its norm, or with that of what is added; the third one's kernels.
+ * `out` is [sums and norms][SUM_ROWS][stride]. */
+static uint64_t sums_run(float *out, struct device *device, bool repeats, int64_t dim, bool of_sum)
 {
     const struct device_ops *ops = device->ops;
     int64_t stride = round_up(dim, 16), count = SUM_ROWS * stride;
@@ -594,8 +594,8 @@ static uint64_t sums_run(float *out, struct device *device, bool repeats, int64_
         for (int round = 0; round < SUM_ROUNDS; round++) {
             ops->add(device->stream, &(struct op_add){sum, added, SUM_ROWS, stride});
             ops->stage(device->stream, 3, -1);
-            ops->rms_norm(device->stream,
-                          &(struct op_rms_norm){norm, sum, weight, SUM_ROWS, dim, stride, 1e-6f});
+            ops->rms_norm(device->stream, &(struct op_rms_norm){norm, of_sum ? sum : added, weight,
+                                                                SUM_ROWS, dim, stride, 1e-6f});
             ops->stage(device->stream, 5, -1);
         }
         ops->repeat(device->stream, false);
@@ -606,14 +606,14 @@ static uint64_t sums_run(float *out, struct device *device, bool repeats, int64_
     return simt_kernel_count() - before;
 }
 
-static void check_sums(int64_t dim)
+static void check_sums(int64_t dim, bool of_sum)
 {
     struct device *one_by_one = device_open(1), *device = device_open(1);
     int64_t count = 2 * SUM_ROWS * round_up(dim, 16);
     float *found = memory_alloc((size_t)count, sizeof *found);
     float *expected = memory_alloc((size_t)count, sizeof *expected);
-    cr_assert_eq(sums_run(expected, one_by_one, false, dim), 2 * SUM_ROUNDS);
-    cr_assert_eq(sums_run(found, device, true, dim), SUM_ROUNDS);
+    cr_assert_eq(sums_run(expected, one_by_one, false, dim, of_sum), 2 * SUM_ROUNDS);
+    cr_assert_eq(sums_run(found, device, true, dim, of_sum), (of_sum ? 1 : 2) * SUM_ROUNDS);
     cr_assert_eq(memcmp(found, expected, (size_t)count * sizeof *found), 0, "%d", (int)dim);
     memory_free(found);
     memory_free(expected);
@@ -623,8 +623,9 @@ static void check_sums(int64_t dim)
 
 Test(cuda_graph, a_sum_and_its_norm_are_one_kernel)
 {
-    check_sums(40);
-    check_sums(20000); /* a thread has more of a row than it keeps */
+    check_sums(40, true);
+    check_sums(20000, true); /* a thread has more of a row than it keeps */
+    check_sums(40, false);   /* the norm of something else is not */
     gpu_check_nothing_left();
 }
 

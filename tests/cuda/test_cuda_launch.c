@@ -112,7 +112,16 @@ static const struct attempt attempts[] = {
       .kv_head_count = 1,
       .head_dim = 16,
       .segments = {{1, 600}}}},
+    {86,
+     OP_ATTENTION,
+     {.dtype = DTYPE_BF16,
+      .head_count = 2,
+      .kv_head_count = 1,
+      .head_dim = 16,
+      .segments = {{3, 5}}}},
     {90, OP_MATMUL, {.dtype = DTYPE_BF16, .token_count = 3, .rows = 16, .columns = 16}},
+    {80, OP_MATMUL, {.dtype = DTYPE_BF16, .token_count = 40, .rows = 16, .columns = 16}},
+    {80, OP_MATMUL, {.dtype = DTYPE_INT4, .token_count = 40, .rows = 16, .columns = 16}},
     {75,
      OP_FFN_UP,
      {.dtype = DTYPE_INT4,
@@ -143,7 +152,7 @@ Test(cuda_launch, each_call_of_the_runtime_may_fail)
 /* More columns than a block has shared memory for is an error, not a wrong sum. */
 Test(cuda_launch, of_more_columns_than_shared_memory_holds)
 {
-    struct kernel_case c = attempts[4].of;
+    struct kernel_case c = attempts[sizeof attempts / sizeof *attempts - 1].of;
     struct error err;
     c.columns = 32 << 10;
     cr_assert_eq(run_failing(75, OP_FFN_UP, &c, 0, NULL, &err), STATUS_IO);

@@ -80,6 +80,42 @@ Test(cuda_scratch, that_cannot_be_doubled)
     gpu_check_nothing_left();
 }
 
+static enum status refused_larger(void *argument, struct error *err)
+{
+    struct refused *refused = *(struct refused **)argument;
+    struct stream *stream = refused->device->stream;
+    const struct peer_ops *peers = refused->device->ops->peers;
+    void *got;
+    TRY(peers->scratch(stream, 1000, &got, err));
+    simt_fail_at(refused->call, cudaErrorMemoryAllocation);
+    struct error unsaid;
+    bool is_no_memory = peers->scratch(stream, 5000, &got, &unsaid) == STATUS_NO_MEMORY;
+    simt_fail_at(0, cudaSuccess);
+    uint64_t pieces = gpu_pieces();
+    TRY(peers->scratch(stream, 1000, &got, err));
+    refused->was_refused = is_no_memory && gpu_pieces() == pieces; /* what there was is there */
+    return STATUS_OK;
+}
+
+/* Where more is refused, what there was is got again, as nobody can say beforehand. */
+Test(cuda_scratch, that_cannot_grow_stays)
+{
+    int refused_count = 0;
+    struct refused refused, *argument = &refused;
+    for (refused.call = 1; refused.call < 8; refused.call++) {
+        struct error err = {.message = ""};
+        refused.device = device_open(1);
+        refused.was_refused = false;
+        struct stream *stream = refused.device->stream;
+        refused.device->ops->peers->call(stream, refused_larger, &argument, sizeof argument);
+        enum status status = refused.device->ops->synchronize(stream, &err);
+        refused_count += refused.was_refused && status == STATUS_OK;
+        device_destroy(refused.device);
+    }
+    cr_expect_eq(refused_count, 3); /* two calls that wait for the GPU, and the larger memory */
+    gpu_check_nothing_left();
+}
+
 static const struct kernel_case *many_rows_case(void)
 {
     const struct case_list *list = case_lists[OP_MATMUL];

@@ -154,12 +154,10 @@ static void part_share_out(struct cuda_stages *stages, const struct cuda_stages_
     double sampled = 0;
     for (int stage = 0; stage < DEVICE_STAGES; stage++)
         sampled += part->seconds[stage];
-    if (sampled <= 0) {
-        stages->totals[stage_first].seconds += seconds;
-        return;
+    for (int stage = 0; stage < DEVICE_STAGES; stage++) {
+        double share = sampled > 0 ? part->seconds[stage] / sampled : stage == stage_first;
+        stages->totals[stage].seconds += seconds * share;
     }
-    for (int stage = 0; stage < DEVICE_STAGES; stage++)
-        stages->totals[stage].seconds += seconds * part->seconds[stage] / sampled;
 }
 
 /* From mark `i` to the next. */
