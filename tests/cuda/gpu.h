@@ -14,9 +14,9 @@ enum gpu_order { GPU_FORWARD, GPU_REVERSE, GPU_RANDOM };
  * Ends the test where there is none. */
 int gpu_count_use(int wanted);
 
-/* From here on a GPU that is opened is of this kind: 70, 75, 86 or 90, as 10 x major + minor.
- * Returns what it is; 0: it is nearer to another of the four, and a test of this one has nothing to
- * do. */
+/* From here on a GPU that is opened is of this kind: 70, 75, 80, 86 or 90, as 10 x major + minor.
+ * Returns what it is; 0: it is nearer to another of them, and a test of this one has nothing to do
+ * (a real one of 80 is what it is by tests of 86). */
 int gpu_capability_use(int capability);
 
 /* The order of a kernel's threads, and by which seed streams come to run. */

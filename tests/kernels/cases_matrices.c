@@ -54,6 +54,9 @@ static const struct kernel_case matmul_cases[] = {
      .rows = 112,
      .columns = 272,
      .option = true},
+    /* More outputs than a router has: by a GPU many rows go as an expert's do. */
+    {.dtype = DTYPE_INT4, .token_count = 100, .rows = 288, .columns = 208, .option = true},
+    {.dtype = DTYPE_INT4, .packing = PACK_INPUT, .token_count = 100, .rows = 288, .columns = 112},
     /* One row in the order of memory: blocks two at a time, panels four; one depth and several. */
     {.dtype = DTYPE_BF16, .packing = PACK_INPUT, .token_count = 1, .rows = 16, .columns = 16},
     {.dtype = DTYPE_BF16,
