@@ -54,9 +54,10 @@ static const struct kernel_case matmul_cases[] = {
      .rows = 112,
      .columns = 272,
      .option = true},
-    /* More outputs than a router has: by a GPU many rows go as an expert's do. */
-    {.dtype = DTYPE_INT4, .token_count = 100, .rows = 288, .columns = 208, .option = true},
-    {.dtype = DTYPE_INT4, .packing = PACK_INPUT, .token_count = 100, .rows = 288, .columns = 112},
+    /* More outputs than a router has, so by a GPU many rows go as an expert's do; a block has more
+     * than one piece of them, of an odd number of steps. */
+    {.dtype = DTYPE_INT4, .token_count = 200, .rows = 288, .columns = 176, .option = true},
+    {.dtype = DTYPE_INT4, .packing = PACK_INPUT, .token_count = 200, .rows = 288, .columns = 48},
     /* One row in the order of memory: blocks two at a time, panels four; one depth and several. */
     {.dtype = DTYPE_BF16, .packing = PACK_INPUT, .token_count = 1, .rows = 16, .columns = 16},
     {.dtype = DTYPE_BF16,
