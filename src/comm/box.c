@@ -125,7 +125,8 @@ static enum status cpus_create(struct box *box, const struct box_params *params,
     int cpu_count = thread_team_cpu_count(), wanted = threads_wanted(params);
     int total = wanted < params->rank_count ? params->rank_count : wanted;
     /* Fewer threads than CPUs are left to the system: another process that pinned its few would
-     * meet them on the first CPUs while the last are idle. */
+     * meet them on the first CPUs while the last are idle. So are more: prefill of four ranks on
+     * two CPUs took as long pinned as not. */
     bool pinned = total == cpu_count;
     int next_cpu = 0;
     for (int r = 0; r < params->rank_count; r++) {
