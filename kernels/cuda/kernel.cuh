@@ -6,7 +6,8 @@
  *   - no warp-synchronous code without __syncwarp; a warp is left only as a whole before a shuffle;
  *   - in a loop over pieces of work, what is loaded under a condition is set to zero otherwise:
  *     ptxas keeps a register for what may be undefined from the kernel's beginning on;
- *   - inline PTX, cp.async, mma stand between #if !defined(SIMT_HOST), and have a plain twin.
+ *   - inline PTX, cp.async, mma stand between #if !defined(SIMT_HOST), and have a plain twin; fences
+ *     and what else means nothing where all is there at once have none.
  */
 #ifndef PHASOR_KERNELS_CUDA_KERNEL_CUH
 #define PHASOR_KERNELS_CUDA_KERNEL_CUH

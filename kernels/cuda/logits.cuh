@@ -5,15 +5,6 @@
 
 #include "kernels/cuda/parts.cuh"
 
-#define LOGITS_THREADS 1024 /* of a block, at most */
-
-/* Of a block that has a row: whole warps. */
-static inline unsigned logits_threads(int64_t dim)
-{
-    int64_t threads = round_up(dim, WARP);
-    return (unsigned)(threads < LOGITS_THREADS ? threads : LOGITS_THREADS);
-}
-
 /* Whether `a` takes the place of `b`. */
 __device__ inline bool is_before(struct chosen a, struct chosen b)
 {

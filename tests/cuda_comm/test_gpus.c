@@ -1,14 +1,18 @@
 /* How copies between GPUs go: directly, unless the machine or its user says that they cannot. */
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "clock.h"
 #include "comm_tools.h"
 #include "device/peers.h"
 #include "device_bytes.h"
+#include "io/forbid.h"
+#include "kernels/cuda/device/cuda_reach.h"
 #include "leaks.h"
 #include "numa_fake.h"
 #include "simt_control.h"
@@ -291,6 +295,17 @@ Test(gpus, a_copy_that_comes_wrong_is_told)
     cr_expect_eq(simt_live_count(), 0);
     setenv("NCCL_P2P_DISABLE", "1", 1); /* the cure; what was reached before stays so here */
     cr_expect_eq(open_box(&err), STATUS_OK, "%s", err.message);
+}
+
+Test(gpus, a_copy_that_no_thread_can_try_is_told)
+{
+    struct error err;
+    simt_device_count_set(2);
+    forbid(__NR_clone3, EAGAIN);
+    cr_assert_eq(cuda_reach_try(1, 0, 10, &err), STATUS_IO);
+    cr_expect_not_null(strstr(err.message, "cannot start a thread: Resource temporarily"), "%s",
+                       err.message);
+    cr_expect_eq(simt_live_count(), 0);
 }
 
 #define TRIAL_PIECES 5 /* two of GPUs, two of the host, a stream */
