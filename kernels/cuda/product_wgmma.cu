@@ -163,13 +163,6 @@ template <enum product_kind KIND> __device__ static bool is_by_input(const struc
     return KIND == PRODUCT_DOWN || (KIND == PRODUCT_MATMUL && p.weight.packing == PACK_INPUT);
 }
 
-/* Panels that there are for the block. */
-template <enum product_kind KIND>
-__device__ static int panels_of(const struct product &p, const struct piece &piece)
-{
-    return max(0, min(piece_panels<KIND>(), p.panel_count - piece.first_panel));
-}
-
 /* The pieces of the block, one after another, as the warps go through them that bring. */
 template <enum product_kind KIND>
 __device__ static struct piece piece_number(const struct product &p, unsigned n)
