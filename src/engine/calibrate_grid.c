@@ -103,7 +103,8 @@ struct work_shape grid_work(const struct grid *grid, const double values[PROFILE
 
 /* No point is added: between the ends of its axes attention goes from memory's rate to the
  * processor's over the first tens of rows of scores, which two probes at the ends do not see. Of
- * long contexts the last page is half full, as of any length on the mean. */
+ * long contexts the last page is half full, as of any length on the mean. Bytes are what a core's
+ * cache holds, what the cores' common one does, and more. */
 #define ATTENTION(dtype_)                                                                          \
     {                                                                                              \
         .kind = WORK_ATTENTION, .dtype = (dtype_), .axis_count = 5, .points_max = 720,             \

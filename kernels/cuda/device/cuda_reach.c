@@ -156,7 +156,8 @@ static enum status trial_begin(struct trial **out, pthread_t *thread, int to, in
     int failure = pthread_create(thread, NULL, trial_thread, trial);
     if (failure != 0) {
         trial_free(trial);
-        return error_set_errno(err, failure, "cannot start a thread");
+        return error_set_errno(err, failure,
+                               "cannot start the thread that tries a copy between GPUs");
     }
     *out = trial;
     return STATUS_OK;
