@@ -19,6 +19,12 @@
 #define PIECES_AHEAD    16   /* for each worker, where each may hold one more than it works on */
 #define AHEAD_BYTES     (768 * 1024) /* of such a piece: it waits in the L2 cache */
 
+/* In the order of memory. */
+#define NARROW_PANELS    16 /* sums that the registers hold */
+#define GROUP_PANELS_MIN 4  /* int4: of a group */
+#define ORDER_PANELS_MAX                                                                           \
+    256 /* int4: of a piece, whose groups and sums have to fit a strip's room */
+
 /* ---- A piece ------------------------------------------------------------------------------- */
 
 /* Some rows times some panels of one matrix, or of two alike (gate and up). */
@@ -52,10 +58,13 @@ static bool takes_slices(const struct tiles *tiles, int64_t row_count)
 }
 
 /* Whether pieces of so many rows go through memory in its order: of one row a panel's sums are few
- * enough to come and go with each block. */
+ * enough to come and go with each block. int4: by bytes, where a group has enough panels to be
+ * worth a rounding of the inputs for each unit. */
 static bool goes_in_order(const struct tiles *tiles, int64_t row_count)
 {
-    return tiles->matrix->packing == PACK_INPUT && row_count == 1 && !is_int4(tiles->kind);
+    if (is_int4(tiles->kind) && (!KERNEL_BYTES || tiles->group_blocks < GROUP_PANELS_MIN))
+        return false;
+    return tiles->matrix->packing == PACK_INPUT && row_count == 1;
 }
 
 /* Columns in a word of a strip. */
@@ -144,6 +153,11 @@ static int64_t panels_wanted(const struct tiles *tiles, int matrix_count, int64_
     int64_t row_pieces = ceil_div(rows_most, piece_rows_most(tiles->kind));
     int64_t each = ceil_div(tiles->panel_count * group_count * row_pieces, worker_count);
     int64_t run = SLICE_RUN / (TILE_VALUES * dtype_bits(tiles->matrix->dtype) / 8);
+    if (goes_in_order(tiles, rows_most)) {
+        if (!is_fair(tiles->panel_count, group_count, wanted, worker_count))
+            wanted = NARROW_PANELS;
+        return wanted;
+    }
     while (wanted > PANELS_WANTED &&
            (!is_fair(tiles->panel_count, group_count, wanted, worker_count) ||
             (wanted > run && is_few(tiles->panel_count, group_count, wanted, worker_count))))
@@ -175,12 +189,14 @@ static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t gr
     cut.panels = spread > wanted ? spread : wanted;
     cut.panels = cut.panels > 1 ? cut.panels : 1; /* none where there are no rows */
     cut.panels = cut.panels < fitting ? cut.panels : fitting;
+    if (cut.in_order && is_int4(tiles->kind) && most > ORDER_PANELS_MAX)
+        most = ORDER_PANELS_MAX;
     cut.panels = cut.panels < most ? cut.panels : most;
     cut.panel_pieces = ceil_div(cut.panel_count, cut.panels);
     /* Equal pieces, of whole tiles. */
     int tile_rows = rows_most < strip_rows ? (int)rows_most : strip_rows;
-    cut.panels = round_up(ceil_div(cut.panel_count, cut.panel_pieces),
-                          tile_panels(tiles, tile_rows, cut.panels));
+    int64_t step = cut.in_order ? NARROW_PANELS : tile_panels(tiles, tile_rows, cut.panels);
+    cut.panels = round_up(ceil_div(cut.panel_count, cut.panel_pieces), step);
     cut.panels = cut.panels < most ? cut.panels : most;
     cut.panel_pieces = ceil_div(cut.panel_count, cut.panels);
     return cut;

@@ -125,13 +125,13 @@ INLINE void unit_sums(const int rows, const int panels, const struct tile_work *
     const int64_t panel_step = work->tiles->panel_step, block_step = work->tiles->block_step;
     const int64_t at = block;
     const int vectors = panels * PANEL_VECTORS;
-    const int chains = rows * vectors == 1 ? 2 : 1; /* hide the latency of the products */
-    veci high[SHORT_ROWS][2 * PANEL_VECTORS][2], low[SHORT_ROWS][2 * PANEL_VECTORS][2];
+    const int chains = rows * vectors == 1 ? 4 : 1; /* hide the latency of the products */
+    veci high[SHORT_ROWS][2 * PANEL_VECTORS][4], low[SHORT_ROWS][2 * PANEL_VECTORS][4];
 #pragma GCC unroll 12
     for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 8
         for (int v = 0; v < vectors; v++) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
             for (int c = 0; c < chains; c++)
                 high[r][v][c] = low[r][v][c] = (veci){0};
         }
@@ -155,11 +155,11 @@ INLINE void unit_sums(const int rows, const int panels, const struct tile_work *
                 const uint32_t *words = in + r * strip_stride(rows);
 #pragma GCC unroll 8
                 for (int v = 0; v < vectors; v++) {
-                    veci *h = &high[r][v][u % chains], *l = &low[r][v][u % chains];
-                    *h = bytes_dot(*h, even[v], words);
-                    *l = bytes_dot(*l, even[v], words + 2);
-                    *h = bytes_dot(*h, odd[v], words + 1);
-                    *l = bytes_dot(*l, odd[v], words + 3);
+                    const int e = 2 * u % chains, o = (2 * u + 1) % chains;
+                    high[r][v][e] = bytes_dot(high[r][v][e], even[v], words);
+                    low[r][v][e] = bytes_dot(low[r][v][e], even[v], words + 2);
+                    high[r][v][o] = bytes_dot(high[r][v][o], odd[v], words + 1);
+                    low[r][v][o] = bytes_dot(low[r][v][o], odd[v], words + 3);
                 }
             }
         }
@@ -170,9 +170,10 @@ INLINE void unit_sums(const int rows, const int panels, const struct tile_work *
 #pragma GCC unroll 8
         for (int v = 0; v < vectors; v++) {
             veci h = high[r][v][0], l = low[r][v][0];
-            if (chains == 2) {
-                h += high[r][v][1];
-                l += low[r][v][1];
+#pragma GCC unroll 4
+            for (int c = 1; c < chains; c++) {
+                h += high[r][v][c];
+                l += low[r][v][c];
             }
             whole[r][v] = (h << 8) + l + eights;
         }

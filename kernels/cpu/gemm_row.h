@@ -1,55 +1,45 @@
 /* One row times weights that are packed by input, in the order of memory.
  *
  * A block's panels lie one behind another: a piece reads a run of memory, then the run of its next
- * block. The sums of all its panels are in the L1 cache, from which each block takes them and to
- * which it gives them back; of more rows they would cost more than the weights do. Two blocks, a
- * chunk of AMX's, are read at a time, because a core that reads in two places reads faster than in
- * one. Each sum grows as in other tiles, so a row's result is the same. */
+ * block. Of a wide piece the sums are in the L1 cache, from which each block takes them and to
+ * which it gives them back; of more rows they would cost more than the weights do. A narrow one has
+ * them in registers: its runs are so short that the processor, which looks ahead by more than one,
+ * would come upon sums that are yet to be stored. Nothing is fetched ahead: of runs of some KiB the
+ * processor sees what comes, and a request beside its own only takes a place among those that
+ * memory works on. Each sum grows as in other tiles, so a row's result is the same. */
 #ifndef PHASOR_KERNELS_CPU_GEMM_ROW_H
 #define PHASOR_KERNELS_CPU_GEMM_ROW_H
 
 #include "kernels/cpu/gemm_cut.h"
+#include "kernels/cpu/gemm_int4.h"
 
-#define GO_BLOCKS 2  /* at a time */
-#define GO_PANELS 4  /* likewise: enough sums to hide the latency of the additions */
-#define GO_FETCH  12 /* tiles of each run ahead; behind its end those of the run to come */
+#define GO_PANELS 4 /* at a time: enough sums to hide the latency of the additions */
+#define WIDE_PANELS                                                                                \
+    48 /* from so many on a piece is wide: 24 KiB of bf16 from a sum to its next use */
 
-/* The panels and blocks that are multiplied at a time: sums[panels][16], the tile of the first, its
- * inputs, and what is fetched meanwhile: as much, in the same places. */
-struct row_work {
-    float *sums;
-    const char *tile, *ahead;
-    int64_t block_step;
-    const float *in;
-};
-
-/* panels, blocks and kind are constants where this is called. */
-INLINE void row_tiles(const int panels, const int blocks, const enum tile_kind kind,
-                      const struct row_work *work)
+/* Adds the products of some panels, from `tile` on, and a block's inputs, or AMX: those of some
+ * blocks, which are block_step apart; panels, blocks and kind are constants where this is called.
+ */
+INLINE void row_tiles(const int panels, const int blocks, const enum tile_kind kind, float *sums,
+                      const char *tile, int64_t block_step, const float *in)
 {
     const int unit = kind == TILE_F32 ? 1 : 2;
-    const int steps = takes_pairs(kind) ? 1 : unit;
     const int64_t tile_bytes = TILE_VALUES * 4 / unit;
-    const char *tile = work->tile, *ahead = work->ahead;
-    const float *in = work->in;
     const bool by_chunk =
         takes_amx(kind); /* sums of its even and of its odd columns, from zero on */
     const int vectors = panels * PANEL_VECTORS;
     vec sum[GO_PANELS * PANEL_VECTORS], odd[GO_PANELS * PANEL_VECTORS];
 #pragma GCC unroll 16
     for (int v = 0; v < vectors; v++) {
-        sum[v] = by_chunk ? (vec){0} : vec_load(work->sums + v * LANES);
+        sum[v] = by_chunk ? (vec){0} : vec_load(sums + v * LANES);
         odd[v] = (vec){0};
     }
 #pragma GCC unroll 2
-    for (int b = 0; b < blocks; b++, tile += work->block_step, ahead += work->block_step) {
-        for (int u = 0; u < PACK_BLOCK / unit; u++, in += steps) {
+    for (int b = 0; b < blocks; b++, tile += block_step) {
+        for (int u = 0; u < PACK_BLOCK / unit; u++, in += unit) {
             const char *units = tile + u * UNIT_BYTES;
-#pragma GCC unroll 4
-            for (int p = 0; p < panels; p++)
-                fetch_line(ahead + u * UNIT_BYTES + p * tile_bytes);
 #pragma GCC unroll 2
-            for (int k = 0; k < steps; k++) {
+            for (int k = 0; k < unit; k++) {
 #pragma GCC unroll 16
                 for (int v = 0; v < vectors; v++) {
                     vec weights = unit_weights(kind, vector_at(units, tile_bytes, v), k);
@@ -64,8 +54,8 @@ INLINE void row_tiles(const int panels, const int blocks, const enum tile_kind k
 #pragma GCC unroll 16
     for (int v = 0; v < vectors; v++) {
         if (by_chunk)
-            sum[v] = vec_load(work->sums + v * LANES) + (sum[v] + odd[v]);
-        vec_store(work->sums + v * LANES, sum[v]);
+            sum[v] = vec_load(sums + v * LANES) + (sum[v] + odd[v]);
+        vec_store(sums + v * LANES, sum[v]);
     }
 }
 
@@ -73,36 +63,107 @@ INLINE void row_tiles(const int panels, const int blocks, const enum tile_kind k
 INLINE void row_blocks(const int blocks, const enum tile_kind kind, const struct tiles *tiles,
                        const struct piece *piece, float *sums, const float *in, int64_t block)
 {
-    const int64_t run = piece->panels * tiles->panel_step;
-    const int64_t wanted = GO_FETCH * tiles->panel_step, fetch = run < wanted ? run : wanted;
-    const char *first = tile_at(tiles, piece->first_panel, block);
-    const char *next = first + blocks * tiles->block_step;
-    int64_t step;
-    for (int64_t p = 0; p < piece->panels; p += step) {
-        int64_t at = p * tiles->panel_step, to = at + fetch;
-        struct row_work work = {
-            .sums = sums + p * PACK_BLOCK,
-            .tile = first + at,
-            .ahead = to < run ? first + to : next + to - run,
-            .block_step = tiles->block_step,
-            .in = in,
-        };
-        step = piece->panels - p >= GO_PANELS ? GO_PANELS : 1;
-        if (step == GO_PANELS)
-            row_tiles(GO_PANELS, blocks, kind, &work);
-        else
-            row_tiles(1, blocks, kind, &work);
+    const char *tile = tile_at(tiles, piece->first_panel, block);
+    int64_t p = 0;
+    for (; p + GO_PANELS <= piece->panels; p += GO_PANELS)
+        row_tiles(GO_PANELS, blocks, kind, sums + p * PACK_BLOCK, tile + p * tiles->panel_step,
+                  tiles->block_step, in);
+    for (; p < piece->panels; p++)
+        row_tiles(1, blocks, kind, sums + p * PACK_BLOCK, tile + p * tiles->panel_step,
+                  tiles->block_step, in);
+}
+
+/* ---- bf16 pairs ---------------------------------------------------------------------------- */
+
+/* The panels from `tile` on, a constant, times a block's inputs. */
+INLINE void pairs_block(const int panels, vec *sum, const char *tile, const vecu *pair)
+{
+#pragma GCC unroll 16
+    for (int p = 0; p < panels; p++, sum += PANEL_VECTORS) {
+#pragma GCC unroll 8
+        for (int u = 0; u < BLOCK_PAIRS; u++, tile += UNIT_BYTES) {
+#pragma GCC unroll 4
+            for (int v = 0; v < PANEL_VECTORS; v++)
+                sum[v] = vec_dot_pairs_all(sum[v], (const vecu *)vector_at(tile, 0, v), pair[u]);
+        }
     }
 }
+
+INLINE void pairs_load(vecu *pair, const float *in)
+{
+#pragma GCC unroll 8
+    for (int u = 0; u < BLOCK_PAIRS; u++)
+        pair[u] = pairs_all(in + u);
+}
+
+/* Of a narrow piece so many panels, over some blocks. */
+static void pairs_narrow(float *sums, const char *tile, int64_t block_step, const float *in,
+                         int64_t block_count)
+{
+    const int panels = NARROW_PANELS;
+    vec sum[NARROW_PANELS * PANEL_VECTORS];
+#pragma GCC unroll 64
+    for (int v = 0; v < panels * PANEL_VECTORS; v++)
+        sum[v] = vec_load(sums + v * LANES);
+    for (int64_t block = 0; block < block_count; block++, tile += block_step, in += BLOCK_PAIRS) {
+        vecu pair[BLOCK_PAIRS];
+        pairs_load(pair, in);
+        pairs_block(panels, sum, tile, pair);
+    }
+#pragma GCC unroll 64
+    for (int v = 0; v < panels * PANEL_VECTORS; v++)
+        vec_store(sums + v * LANES, sum[v]);
+}
+
+/* Some panels of a wide piece, a constant. */
+INLINE void pairs_wide(const int panels, float *sums, const char *tile, const vecu *pair)
+{
+    vec sum[GO_PANELS * PANEL_VECTORS];
+#pragma GCC unroll 16
+    for (int v = 0; v < panels * PANEL_VECTORS; v++)
+        sum[v] = vec_load(sums + v * LANES);
+    pairs_block(panels, sum, tile, pair);
+#pragma GCC unroll 16
+    for (int v = 0; v < panels * PANEL_VECTORS; v++)
+        vec_store(sums + v * LANES, sum[v]);
+}
+
+static void row_run_pairs(const struct tiles *tiles, const struct piece *piece, float *sums,
+                          const float *in, int64_t first_block, int64_t block_count)
+{
+    const int64_t step = tiles->panel_step;
+    const char *tile = tile_at(tiles, piece->first_panel, first_block);
+    if (piece->panels < WIDE_PANELS && piece->panels % NARROW_PANELS == 0) {
+        for (int64_t p = 0; p < piece->panels; p += NARROW_PANELS)
+            pairs_narrow(sums + p * PACK_BLOCK, tile + p * step, tiles->block_step, in,
+                         block_count);
+        return;
+    }
+    for (int64_t block = 0; block < block_count; block++, tile += tiles->block_step) {
+        vecu pair[BLOCK_PAIRS];
+        int64_t p = 0;
+        pairs_load(pair, in + block * BLOCK_PAIRS);
+        for (; p + GO_PANELS <= piece->panels; p += GO_PANELS)
+            pairs_wide(GO_PANELS, sums + p * PACK_BLOCK, tile + p * step, pair);
+        for (; p < piece->panels; p++)
+            pairs_wide(1, sums + p * PACK_BLOCK, tile + p * step, pair);
+    }
+}
+
+/* ---- f32 and bf16 -------------------------------------------------------------------------- */
 
 INLINE void row_run(const enum tile_kind kind, const struct tiles *tiles, const struct piece *piece,
                     float *sums, const float *in, int64_t first_block, int64_t block_count)
 {
-    const int64_t words = PACK_BLOCK / (takes_pairs(kind) ? 2 : 1);
+    const int together = takes_amx(kind) ? 2 : 1; /* blocks of its chunk */
     int64_t block = first_block, end = first_block + block_count;
-    for (; block + GO_BLOCKS <= end; block += GO_BLOCKS, in += GO_BLOCKS * words)
-        row_blocks(GO_BLOCKS, kind, tiles, piece, sums, in, block);
-    for (; block < end; block++, in += words)
+    if (takes_pairs(kind)) {
+        row_run_pairs(tiles, piece, sums, in, first_block, block_count);
+        return;
+    }
+    for (; block + together <= end; block += together, in += together * PACK_BLOCK)
+        row_blocks(together, kind, tiles, piece, sums, in, block);
+    if (together > 1 && block < end)
         row_blocks(1, kind, tiles, piece, sums, in, block);
 }
 
@@ -116,5 +177,99 @@ static void row_product(const struct tiles *tiles, const struct piece *piece, fl
     else
         row_run(TILE_BF16, tiles, piece, sums, in, first_block, block_count);
 }
+
+#if KERNEL_BYTES
+/* ---- int4 ---------------------------------------------------------------------------------- */
+
+/* A block's inputs, each word in all lanes. */
+struct row_words {
+    vecu of[2][BLOCK_PAIRS / 2];
+};
+
+INLINE void row_words_load(struct row_words *words, const uint32_t *in)
+{
+#pragma GCC unroll 2
+    for (int u = 0; u < 2; u++) {
+#pragma GCC unroll 4
+        for (int k = 0; k < BLOCK_PAIRS / 2; k++)
+            words->of[u][k] = in[u * BLOCK_PAIRS / 2 + k] - (vecu){0};
+    }
+}
+
+/* Adds a block's whole numbers of some panels, a constant, all of one group. */
+INLINE void row_tiles_int4(const int panels, veci *whole, const char *tile,
+                           const struct row_words *words)
+{
+    const int64_t tile_bytes = TILE_VALUES / 2;
+    const int vectors = panels * PANEL_VECTORS;
+    veci high[GO_PANELS * PANEL_VECTORS], low[GO_PANELS * PANEL_VECTORS];
+#pragma GCC unroll 16
+    for (int v = 0; v < vectors; v++)
+        high[v] = low[v] = (veci){0};
+#pragma GCC unroll 2
+    for (int u = 0; u < 2; u++) {
+        const vecu *of = words->of[u];
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; v++) {
+            vecu bits = *(const vecu *)vector_at(tile + u * UNIT_BYTES, tile_bytes, v);
+            vecu even = bits & 0x0F0F0F0Fu, odd = bits >> 4 & 0x0F0F0F0Fu;
+            high[v] = bytes_dot_all(high[v], even, of[0]);
+            low[v] = bytes_dot_all(low[v], even, of[2]);
+            high[v] = bytes_dot_all(high[v], odd, of[1]);
+            low[v] = bytes_dot_all(low[v], odd, of[3]);
+        }
+    }
+#pragma GCC unroll 16
+    for (int v = 0; v < vectors; v++)
+        whole[v] += (high[v] << 8) + low[v];
+}
+
+/* All panels of a piece; `in` is the block's inputs, rounded for its first group. */
+static void row_block_int4(const struct tiles *tiles, const struct piece *piece, veci *whole,
+                           const uint32_t *in, int64_t block)
+{
+    const int64_t step = tiles->panel_step, size = tiles->group_blocks;
+    const char *tile = tile_at(tiles, piece->first_panel, block);
+    int64_t end = size - piece->first_panel % size; /* of the group */
+    for (int64_t p = 0; p < piece->panels; end += size, in += FIXED_BLOCKS * BLOCK_PAIRS) {
+        struct row_words words;
+        row_words_load(&words, in);
+        end = end < piece->panels ? end : piece->panels;
+        for (; p + GO_PANELS <= end; p += GO_PANELS)
+            row_tiles_int4(GO_PANELS, whole + p * PANEL_VECTORS, tile + p * step, &words);
+        for (; p < end; p++)
+            row_tiles_int4(1, whole + p * PANEL_VECTORS, tile + p * step, &words);
+    }
+}
+
+/* The same for int4: sums[panels][16] += the row `in` x the piece's panels, a unit's blocks at a
+ * time, for which the row is rounded once for each group of panels. `whole` is room for 16 numbers
+ * of each panel.
+ */
+static void row_product_int4(const struct tiles *tiles, const struct piece *piece, float *sums,
+                             veci *whole, struct fixed_strip *fixed, const float *in)
+{
+    const int64_t first = piece->first_panel, size = tiles->group_blocks;
+    const int64_t groups = (first + piece->panels - 1) / size - first / size + 1;
+    const bool has_minima = tiles->matrix->minima != NULL;
+    for (int64_t block = 0, end; block < tiles->block_count; block = end) {
+        end = fixed_end(tiles, block);
+        fixed_cut(fixed, tiles, block, end - block);
+        for (int64_t g = 0; g < groups; g++)
+            fixed_row(fixed, g * FIXED_BLOCKS, tiles, first + g * size, in, 0, 1, block,
+                      end - block);
+        memset(whole, 0, (size_t)(piece->panels * PANEL_VECTORS) * sizeof *whole);
+        for (int64_t b = block; b < end; b++)
+            row_block_int4(tiles, piece, whole, fixed->words + (b - block) * BLOCK_PAIRS, b);
+        for (int64_t p = 0; p < piece->panels; p++) {
+            int64_t unit = ((first + p) / size - first / size) * FIXED_BLOCKS;
+            for (int v = 0; v < PANEL_VECTORS; v++)
+                unit_add(sums + p * PACK_BLOCK + v * LANES,
+                         whole[p * PANEL_VECTORS + v] + fixed->eights[unit], false, NULL, 0, fixed,
+                         unit, has_minima);
+        }
+    }
+}
+#endif
 
 #endif

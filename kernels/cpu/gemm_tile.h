@@ -37,8 +37,10 @@
 #define UNIT_BYTES  (PACK_BLOCK * 4) /* a word for each output of a panel */
 #define TILE_VALUES (PACK_BLOCK * PACK_BLOCK)
 /* Of each panel a tile asks the L2 cache for the weights that come so much later. Not the L1 cache:
- * what that waits for at a time is less than memory has on its way. */
-#define FETCH_BYTES 4096
+ * what that waits for at a time is less than memory has on its way. int4 takes more instructions
+ * for a byte, so that fewer bytes are within what the processor itself looks ahead. */
+#define FETCH_BYTES      4096
+#define FETCH_BYTES_INT4 8192
 
 /* Pairs of as many columns as eight blocks have: these are never cut. */
 #define STRIP_STEP (8 * BLOCK_PAIRS)
@@ -136,8 +138,8 @@ struct tile_work {
     int64_t next_step; /* from what is fetched beside a block to the next */
 };
 
-/* Goes ahead of a tile's blocks by FETCH_BYTES. Behind its last block that is what comes next: else
- * each tile would begin with a wait. */
+/* Goes ahead of a tile's blocks by that many bytes. Behind its last block that is what comes next:
+ * else each tile would begin with a wait. */
 struct fetch {
     const char *at;
     int64_t own_blocks; /* that are fetched from this tile */
@@ -145,7 +147,8 @@ struct fetch {
 
 INLINE struct fetch fetch_begin(const struct tile_work *work, const char *tile, int64_t tile_bytes)
 {
-    const int64_t blocks = FETCH_BYTES / tile_bytes;
+    const int64_t bytes = is_int4(work->tiles->kind) ? FETCH_BYTES_INT4 : FETCH_BYTES;
+    const int64_t blocks = bytes / tile_bytes;
     struct fetch fetch = {.own_blocks = work->fetches_next ? 0 : work->block_count - blocks};
     fetch.at = fetch.own_blocks > 0 ? tile + blocks * work->tiles->block_step : work->next;
     return fetch;
@@ -204,6 +207,16 @@ INLINE vec tile_add(const enum tile_kind kind, vec sum, vec weights, const float
     return sum + vec_all(*in) * weights;
 }
 
+/* One row's pair of inputs, which its weights are multiplied with as they lie in memory: so each
+ * takes one load, and the processor sees further ahead. */
+INLINE void one_row_add(vec *sum, const int vectors, const char *words, int64_t panel_step,
+                        vecu pair)
+{
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; v++)
+        sum[v] = vec_dot_pairs_all(sum[v], (const vecu *)vector_at(words, panel_step, v), pair);
+}
+
 /* rows, panels and kind (not int4) are constants where this is called. */
 INLINE void tile_product(const int rows, const int panels, const enum tile_kind kind,
                          const struct tile_work *work)
@@ -236,6 +249,10 @@ INLINE void tile_product(const int rows, const int panels, const enum tile_kind 
                 fetch_line(ahead + u * UNIT_BYTES + p * panel_step);
 #pragma GCC unroll 2
             for (int k = 0; k < steps; k++) {
+                if (rows == 1 && takes_pairs(kind)) {
+                    one_row_add(sum[0], vectors, words, panel_step, pairs_all(in));
+                    continue;
+                }
                 vec weights[2 * PANEL_VECTORS];
 #pragma GCC unroll 8
                 for (int v = 0; v < vectors; v++)

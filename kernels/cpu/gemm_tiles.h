@@ -52,9 +52,9 @@ static inline int tile_panels(const struct tiles *tiles, int rows, int64_t left)
         most = rows <= AMX_FEW_ROWS || rows > AMX_TILE_ROWS || tiles->matrix->packing == PACK_INPUT
                    ? rows
                    : 0;
-    /* Panels by output lie one behind another in memory, and are read fastest so: where they are
-     * short, and where one row's sums are enough of them. */
-    if ((KERNEL_BYTES && kind == TILE_INT4_OUTPUT) || (takes_pairs(kind) && rows == 1))
+    /* Panels by output lie one behind another in memory, and are read fastest so where they are
+     * short. */
+    if (KERNEL_BYTES && kind == TILE_INT4_OUTPUT)
         most = 0;
     return rows <= most && left >= 2 ? 2 : 1;
 }

@@ -176,6 +176,26 @@ INLINE vec vec_dot_pairs(vec sum, vecu weights, const void *inputs)
 #endif
 }
 
+/* A pair of inputs for all lanes, and the same sum with it: for one row, of which an input is used
+ * for many weights and a weight once. */
+INLINE vecu pairs_all(const void *inputs)
+{
+    uint32_t pair;
+    memcpy(&pair, inputs, sizeof pair);
+    return pair - (vecu){0};
+}
+
+INLINE vec vec_dot_pairs_all(vec sum, const vecu *weights, vecu inputs)
+{
+#if defined(__AVX512BF16__)
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(inputs), "m"(*weights));
+    return sum;
+#else
+    sum += (vec)(inputs & 0xFFFF0000u) * (vec)(*weights & 0xFFFF0000u);
+    return sum + (vec)(inputs << 16) * (vec)(*weights << 16);
+#endif
+}
+
 /* Adds to each lane the two products of its pair of weights with one pair of inputs, the first of
  * each in the low half. The sums fit 32 bits. */
 INLINE veci words_dot(veci sums, vecs weights, const uint32_t *inputs)
@@ -217,6 +237,18 @@ INLINE veci bytes_dot(veci sums, vecu weights, const uint32_t *inputs)
 #else
     for (int i = 0; i < 4; i++)
         sums += (veci)(weights >> 8 * i & 0xFFu) * (int8_t)(*inputs >> 8 * i);
+#endif
+    return sums;
+}
+
+/* The same with inputs that are in all lanes of a register. */
+INLINE veci bytes_dot_all(veci sums, vecu weights, vecu inputs)
+{
+#if defined(__AVX512VNNI__)
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(weights), "v"(inputs));
+#else
+    for (int i = 0; i < 4; i++)
+        sums += (veci)(weights >> 8 * i & 0xFFu) * ((veci)(inputs << (24 - 8 * i)) >> 24);
 #endif
     return sums;
 }

@@ -110,7 +110,7 @@ static bool shared_joins(const struct rank *rank, const struct layer_weights *la
 {
     const struct dimensions *dim = &rank->exec->dim;
     int64_t rows = shared_rows(rank);
-    if (!has_shared(layer) || (shared_is_cut(rank) && !shared_rides(rank)) || rows <= 1 ||
+    if (!has_shared(layer) || (shared_is_cut(rank) && !shared_rides(rank)) || rows == 0 ||
         rank->rounds > 1)
         return false;
     int64_t pairs = expert_position_most(rank);

@@ -114,14 +114,14 @@ static void check(const char *model, const struct form_case *of)
 Test(shared_expert, joins_where_it_can)
 {
     static const struct form_case cases[] = {
-        {"tp1|tp1", 1, FORM_OWNED, 1, 0},
+        {"tp1|tp1", 1, FORM_OWNED, 1, 1},
         {"tp1|tp1", 1, FORM_OWNED, 2, 1},
         {"tp1|tp1", 1, FORM_OWNED, 20, 1},
         {"tp1|tp1", 1, FORM_OWNED, TOKENS_MAX, 0}, /* no room */
         /* Cut in two, it rides. */
         {"tp2|tp2", 2, FORM_OWNED, 4, 2},
         {"tp2|tp2", 2, FORM_REPLICATED, 4, 2},
-        {"tp2|tp2", 2, FORM_REPLICATED, 1, 0},
+        {"tp2|tp2", 2, FORM_REPLICATED, 1, 2},
         {"tp2|ep2", 2, FORM_GATHERED, 4, 2},
         /* Narrower than an expert: there is room for 25 rows behind all choices', and between the
          * halves for 28. */

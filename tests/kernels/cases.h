@@ -68,6 +68,7 @@ struct kernel_case {
     int64_t token_count;   /* rows of activations; for attention the segments tell */
     int64_t rows, columns; /* of the matrix or table; columns is the dim of row operations; for
                               feed-forward networks rows is the width, columns hidden_dim */
+    int64_t group;         /* int4: weights that have one scale; 0: 48, or 64 of benchmarks */
     int64_t expert_count, top_k, group_count;
     enum expert_spread spread;
     enum expert_local local;

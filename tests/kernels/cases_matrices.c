@@ -58,7 +58,8 @@ static const struct kernel_case matmul_cases[] = {
      * than one piece of them, of an odd number of steps. */
     {.dtype = DTYPE_INT4, .token_count = 200, .rows = 288, .columns = 176, .option = true},
     {.dtype = DTYPE_INT4, .packing = PACK_INPUT, .token_count = 200, .rows = 288, .columns = 48},
-    /* One row in the order of memory: blocks two at a time, panels four; one depth and several. */
+    /* One row in the order of memory: narrow pieces (16 panels, 32), wide ones (from 48 on), what
+     * is left of both; one depth and several. */
     {.dtype = DTYPE_BF16, .packing = PACK_INPUT, .token_count = 1, .rows = 16, .columns = 16},
     {.dtype = DTYPE_BF16,
      .packing = PACK_INPUT,
@@ -67,7 +68,24 @@ static const struct kernel_case matmul_cases[] = {
      .columns = 304,
      .option = true},
     {.dtype = DTYPE_BF16, .packing = PACK_INPUT, .token_count = 1, .rows = 80, .columns = 13000},
+    {.dtype = DTYPE_BF16, .packing = PACK_INPUT, .token_count = 1, .rows = 512, .columns = 80},
+    {.dtype = DTYPE_BF16, .packing = PACK_INPUT, .token_count = 1, .rows = 1040, .columns = 304},
     {.dtype = DTYPE_F32, .packing = PACK_INPUT, .token_count = 1, .rows = 112, .columns = 6240},
+    {.dtype = DTYPE_INT4,
+     .packing = PACK_INPUT,
+     .token_count = 1,
+     .rows = 1040,
+     .columns = 400,
+     .group = 128,
+     .option = true},
+    /* One row of more columns than are rounded at a time, for several pieces. */
+    {.dtype = DTYPE_INT4, .token_count = 1, .rows = 320, .columns = 12400},
+    {.dtype = DTYPE_INT4, /* a group is no whole piece */
+     .packing = PACK_INPUT,
+     .token_count = 1,
+     .rows = 720,
+     .columns = 208,
+     .group = 112},
     {FOR_BENCH, DTYPE_BF16, .token_count = 1, .rows = 4096, .columns = 4096},
     {FOR_BENCH, DTYPE_BF16, .token_count = 4, .rows = 4096, .columns = 4096},
     {FOR_BENCH, DTYPE_BF16, .token_count = 16, .rows = 4096, .columns = 4096},

@@ -71,6 +71,8 @@ int32_t *output_ints_new(struct workload *w, int64_t count)
 /* A multiple of 16 below 64, so that small matrices have some groups; benchmarks take 64. */
 static int64_t group_of_case(const struct workload *w)
 {
+    if (w->from->group != 0)
+        return w->from->group;
     return w->from->use == FOR_TEST ? 48 : 64;
 }
 
