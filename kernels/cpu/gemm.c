@@ -22,8 +22,8 @@
 struct scratch {
     _Alignas(64) float in[STRIP_WORDS];
     _Alignas(64) struct fixed_strip fixed; /* int4: instead */
-    const float *fixed_row;                /* the one row whose blocks are rounded there, or NULL */
-    int64_t fixed_block;                   /* from this one on */
+    const float *rounded_row;              /* the one row whose blocks are there, or NULL */
+    int64_t rounded_block, rounded_count;  /* which */
     struct amx_scratch amx;                /* bf16 by AMX: instead */
     _Alignas(64) float sums[SUMS_MAX * PACK_BLOCK];
 };
@@ -83,17 +83,20 @@ static void strip_fix(struct fixing *fixing, struct fixed_strip *to, const struc
     *fixing = (struct fixing){.left = groups - 1};
 }
 
-/* int4 by output: whether the inputs are rounded, because those of the worker's piece before are
- * the same. Of one row, which all networks of a token have in common; then that takes as long as a
- * tenth of a piece. */
-static bool keeps_fixed(struct scratch *scratch, const struct rows *rows, int64_t first_row,
-                        int row_count, enum tile_kind kind, int64_t first_block)
+/* int4 by output: whether a strip's inputs are rounded already, for the worker's piece before; and
+ * notes whose will be. Of one row, which all networks of a token have in common: rounding takes as
+ * long as a tenth of such a piece. The networks of an operation have one shape and one group. */
+static bool rounded_reuse(struct scratch *scratch, const struct rows *rows, int64_t first_row,
+                          int row_count, enum tile_kind kind, int64_t first_block,
+                          int64_t block_count)
 {
     const float *row = row_count == 1 && kind == TILE_INT4_OUTPUT ? row_at(rows, first_row) : NULL;
-    bool keeps = row != NULL && row == scratch->fixed_row && first_block == scratch->fixed_block;
-    scratch->fixed_row = row;
-    scratch->fixed_block = first_block;
-    return keeps;
+    bool reuses = row != NULL && row == scratch->rounded_row &&
+                  first_block == scratch->rounded_block && block_count == scratch->rounded_count;
+    scratch->rounded_row = row;
+    scratch->rounded_block = first_block;
+    scratch->rounded_count = block_count;
+    return reuses;
 }
 
 /* Goes on to the next group; false: its inputs are not rounded yet. */
@@ -218,8 +221,8 @@ static void strip_product(const struct piece *piece, float *sums, struct scratch
     struct fixing fixing = {0};
     int64_t tile = 0;
     struct scales_ahead scales = scales_ahead_of(piece, row_count, first_block, block_count);
-    bool is_kept =
-        is_int4(kind) && keeps_fixed(scratch, rows, first_row, row_count, kind, first_block);
+    bool is_rounded = is_int4(kind) && rounded_reuse(scratch, rows, first_row, row_count, kind,
+                                                     first_block, block_count);
     for (int m = 0; m < piece->matrix_count; m++) {
         const struct tiles *tiles = &piece->tiles[m];
         struct tile_work work = {.tiles = tiles,
@@ -229,7 +232,7 @@ static void strip_product(const struct piece *piece, float *sums, struct scratch
                                  .block_count = block_count};
         struct walk walk = walk_begin(piece, row_count);
         struct slice_part part = slice_part_begin(&walk, first_block, block_count);
-        bool is_fixed = !is_int4(kind) || m > 0 || is_kept; /* the inputs that the tile takes */
+        bool is_fixed = !is_int4(kind) || m > 0 || is_rounded; /* the inputs that the tile takes */
         while (walk.step > 0) {
             work.sums = sums;
             work.panel = piece->first_panel + walk.panel;
@@ -339,7 +342,7 @@ static void piece_store(struct scratch *scratch, const struct piece *piece, floa
 void KERNEL(matmul)(const struct op_matmul *op, struct share *share)
 {
     struct scratch scratch;
-    scratch.fixed_row = NULL;
+    scratch.rounded_row = NULL;
     struct piece piece = {.tiles = {tiles_of(&op->weight)}, .matrix_count = 1};
     struct rows rows = {op->in, NULL, op->in_stride, op->weight.columns};
     struct cut cut = cut_of(&piece.tiles[0], 1, 1, op->row_count, share->worker_count);
@@ -377,7 +380,7 @@ void KERNEL(ffn_up)(const struct op_ffn_up *op, struct share *share)
     if (op->group_count == 0)
         return;
     struct scratch scratch;
-    scratch.fixed_row = NULL;
+    scratch.rounded_row = NULL;
     struct group_queue queue;
     struct piece piece;
     struct rows rows = {op->in, op->token_of, op->in_stride, op->groups[0].gate.columns};
@@ -398,7 +401,7 @@ void KERNEL(ffn_down)(const struct op_ffn_down *op, struct share *share)
     if (op->group_count == 0)
         return;
     struct scratch scratch;
-    scratch.fixed_row = NULL;
+    scratch.rounded_row = NULL;
     struct group_queue queue;
     struct piece piece;
     struct rows rows = {op->in, NULL, op->in_stride, op->groups[0].down.columns};

@@ -19,11 +19,11 @@
 #define PIECES_AHEAD    16   /* for each worker, where each may hold one more than it works on */
 #define AHEAD_BYTES     (768 * 1024) /* of such a piece: it waits in the L2 cache */
 
-/* In the order of memory. */
-#define NARROW_PANELS    16 /* sums that the registers hold */
-#define GROUP_PANELS_MIN 4  /* int4: of a group */
-#define ORDER_PANELS_MAX                                                                           \
-    256 /* int4: of a piece, whose groups and sums have to fit a strip's room */
+/* In the order of memory (kernels/cpu/gemm_row.h). */
+#define NARROW_PANELS    16  /* pairs: sums that the registers hold */
+#define WIDE_PANELS      48  /* pairs: from so many on a sum is stored before it is wanted again */
+#define GROUP_PANELS_MIN 4   /* int4: of a group */
+#define ORDER_PANELS_MAX 256 /* int4: of a piece, whose groups and sums fit a strip's room */
 
 /* ---- A piece ------------------------------------------------------------------------------- */
 
@@ -153,15 +153,17 @@ static int64_t panels_wanted(const struct tiles *tiles, int matrix_count, int64_
     int64_t row_pieces = ceil_div(rows_most, piece_rows_most(tiles->kind));
     int64_t each = ceil_div(tiles->panel_count * group_count * row_pieces, worker_count);
     int64_t run = SLICE_RUN / (TILE_VALUES * dtype_bits(tiles->matrix->dtype) / 8);
-    if (goes_in_order(tiles, rows_most)) {
+    if (takes_pairs(tiles->kind) && goes_in_order(tiles, rows_most)) {
         if (!is_fair(tiles->panel_count, group_count, wanted, worker_count))
-            wanted = NARROW_PANELS;
-        return wanted;
+            wanted = is_fair(tiles->panel_count, group_count, NARROW_PANELS, worker_count)
+                         ? NARROW_PANELS
+                         : PANELS_WANTED;
+    } else {
+        while (wanted > PANELS_WANTED &&
+               (!is_fair(tiles->panel_count, group_count, wanted, worker_count) ||
+                (wanted > run && is_few(tiles->panel_count, group_count, wanted, worker_count))))
+            wanted /= 2;
     }
-    while (wanted > PANELS_WANTED &&
-           (!is_fair(tiles->panel_count, group_count, wanted, worker_count) ||
-            (wanted > run && is_few(tiles->panel_count, group_count, wanted, worker_count))))
-        wanted /= 2;
     wanted /= matrix_count;
     return wanted < each ? wanted : each;
 }
@@ -195,7 +197,10 @@ static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t gr
     cut.panel_pieces = ceil_div(cut.panel_count, cut.panels);
     /* Equal pieces, of whole tiles. */
     int tile_rows = rows_most < strip_rows ? (int)rows_most : strip_rows;
-    int64_t step = cut.in_order ? NARROW_PANELS : tile_panels(tiles, tile_rows, cut.panels);
+    int64_t step = tile_panels(tiles, tile_rows, cut.panels);
+    if (cut.in_order && takes_pairs(tiles->kind) && cut.panels >= NARROW_PANELS &&
+        cut.panels < WIDE_PANELS)
+        step = NARROW_PANELS;
     cut.panels = round_up(ceil_div(cut.panel_count, cut.panel_pieces), step);
     cut.panels = cut.panels < most ? cut.panels : most;
     cut.panel_pieces = ceil_div(cut.panel_count, cut.panels);
@@ -233,7 +238,7 @@ struct group_queue {
     struct share *share;
     struct cut cut;
     /* Where pieces in slices are many and small, a worker takes each before it runs the one before,
-     * whose tiles then bring its weights to the L2 cache. One long run of weights, as of a piece
+     * whose tiles then bring its weights to the L2 cache. Long runs of weights, as of a piece
      * packed by output or of one row in order, the processor itself fetches as fast. At the end a
      * worker may hold a whole piece more than is_fair counts with, of PIECES_AHEAD. */
     bool takes_ahead, has_next;

@@ -1,43 +1,58 @@
 /* One row times weights that are packed by input, in the order of memory.
  *
  * A block's panels lie one behind another: a piece reads a run of memory, then the run of its next
- * block. Of a wide piece the sums are in the L1 cache, from which each block takes them and to
- * which it gives them back; of more rows they would cost more than the weights do. A narrow one has
- * them in registers: its runs are so short that the processor, which looks ahead by more than one,
- * would come upon sums that are yet to be stored. Nothing is fetched ahead: of runs of some KiB the
- * processor sees what comes, and a request beside its own only takes a place among those that
- * memory works on. Each sum grows as in other tiles, so a row's result is the same. */
+ * block. The sums of all its panels are in the L1 cache, from which each block takes them and to
+ * which it gives them back; of more rows they would cost more than the weights do. Bf16 pairs have
+ * their own way, and so has int4. Each sum grows as in other tiles, so a row's result is the same.
+ */
 #ifndef PHASOR_KERNELS_CPU_GEMM_ROW_H
 #define PHASOR_KERNELS_CPU_GEMM_ROW_H
 
 #include "kernels/cpu/gemm_cut.h"
 #include "kernels/cpu/gemm_int4.h"
 
-#define GO_PANELS 4 /* at a time: enough sums to hide the latency of the additions */
-#define WIDE_PANELS                                                                                \
-    48 /* from so many on a piece is wide: 24 KiB of bf16 from a sum to its next use */
+/* ---- f32 and bf16 -----------------------------------------------------------------------------
+ *
+ * Two blocks, a chunk of AMX's, are read at a time, because a core that reads in two places reads
+ * faster than in one. */
 
-/* Adds the products of some panels, from `tile` on, and a block's inputs, or AMX: those of some
- * blocks, which are block_step apart; panels, blocks and kind are constants where this is called.
- */
-INLINE void row_tiles(const int panels, const int blocks, const enum tile_kind kind, float *sums,
-                      const char *tile, int64_t block_step, const float *in)
+#define GO_PANELS 4  /* at a time: enough sums to hide the latency of the additions */
+#define GO_BLOCKS 2  /* likewise */
+#define GO_FETCH  12 /* tiles of each run ahead; behind its end those of the run to come */
+
+/* The panels and blocks that are multiplied at a time: sums[panels][16], the tile of the first, its
+ * inputs, and what is fetched meanwhile: as much, in the same places. */
+struct row_work {
+    float *sums;
+    const char *tile, *ahead;
+    int64_t block_step;
+    const float *in;
+};
+
+/* panels, blocks and kind are constants where this is called. */
+INLINE void row_tiles(const int panels, const int blocks, const enum tile_kind kind,
+                      const struct row_work *work)
 {
     const int unit = kind == TILE_F32 ? 1 : 2;
     const int64_t tile_bytes = TILE_VALUES * 4 / unit;
+    const char *tile = work->tile, *ahead = work->ahead;
+    const float *in = work->in;
     const bool by_chunk =
         takes_amx(kind); /* sums of its even and of its odd columns, from zero on */
     const int vectors = panels * PANEL_VECTORS;
     vec sum[GO_PANELS * PANEL_VECTORS], odd[GO_PANELS * PANEL_VECTORS];
 #pragma GCC unroll 16
     for (int v = 0; v < vectors; v++) {
-        sum[v] = by_chunk ? (vec){0} : vec_load(sums + v * LANES);
+        sum[v] = by_chunk ? (vec){0} : vec_load(work->sums + v * LANES);
         odd[v] = (vec){0};
     }
 #pragma GCC unroll 2
-    for (int b = 0; b < blocks; b++, tile += block_step) {
+    for (int b = 0; b < blocks; b++, tile += work->block_step, ahead += work->block_step) {
         for (int u = 0; u < PACK_BLOCK / unit; u++, in += unit) {
             const char *units = tile + u * UNIT_BYTES;
+#pragma GCC unroll 4
+            for (int p = 0; p < panels; p++)
+                fetch_line(ahead + u * UNIT_BYTES + p * tile_bytes);
 #pragma GCC unroll 2
             for (int k = 0; k < unit; k++) {
 #pragma GCC unroll 16
@@ -54,8 +69,8 @@ INLINE void row_tiles(const int panels, const int blocks, const enum tile_kind k
 #pragma GCC unroll 16
     for (int v = 0; v < vectors; v++) {
         if (by_chunk)
-            sum[v] = vec_load(sums + v * LANES) + (sum[v] + odd[v]);
-        vec_store(sums + v * LANES, sum[v]);
+            sum[v] = vec_load(work->sums + v * LANES) + (sum[v] + odd[v]);
+        vec_store(work->sums + v * LANES, sum[v]);
     }
 }
 
@@ -63,17 +78,45 @@ INLINE void row_tiles(const int panels, const int blocks, const enum tile_kind k
 INLINE void row_blocks(const int blocks, const enum tile_kind kind, const struct tiles *tiles,
                        const struct piece *piece, float *sums, const float *in, int64_t block)
 {
-    const char *tile = tile_at(tiles, piece->first_panel, block);
-    int64_t p = 0;
-    for (; p + GO_PANELS <= piece->panels; p += GO_PANELS)
-        row_tiles(GO_PANELS, blocks, kind, sums + p * PACK_BLOCK, tile + p * tiles->panel_step,
-                  tiles->block_step, in);
-    for (; p < piece->panels; p++)
-        row_tiles(1, blocks, kind, sums + p * PACK_BLOCK, tile + p * tiles->panel_step,
-                  tiles->block_step, in);
+    const int64_t run = piece->panels * tiles->panel_step;
+    const int64_t wanted = GO_FETCH * tiles->panel_step, fetch = run < wanted ? run : wanted;
+    const char *first = tile_at(tiles, piece->first_panel, block);
+    const char *next = first + blocks * tiles->block_step;
+    int64_t step;
+    for (int64_t p = 0; p < piece->panels; p += step) {
+        int64_t at = p * tiles->panel_step, to = at + fetch;
+        struct row_work work = {
+            .sums = sums + p * PACK_BLOCK,
+            .tile = first + at,
+            .ahead = to < run ? first + to : next + to - run,
+            .block_step = tiles->block_step,
+            .in = in,
+        };
+        step = piece->panels - p >= GO_PANELS ? GO_PANELS : 1;
+        if (step == GO_PANELS)
+            row_tiles(GO_PANELS, blocks, kind, &work);
+        else
+            row_tiles(1, blocks, kind, &work);
+    }
 }
 
-/* ---- bf16 pairs ---------------------------------------------------------------------------- */
+INLINE void row_run(const enum tile_kind kind, const struct tiles *tiles, const struct piece *piece,
+                    float *sums, const float *in, int64_t first_block, int64_t block_count)
+{
+    int64_t block = first_block, end = first_block + block_count;
+    for (; block + GO_BLOCKS <= end; block += GO_BLOCKS, in += GO_BLOCKS * PACK_BLOCK)
+        row_blocks(GO_BLOCKS, kind, tiles, piece, sums, in, block);
+    for (; block < end; block++, in += PACK_BLOCK)
+        row_blocks(1, kind, tiles, piece, sums, in, block);
+}
+
+/* ---- bf16 pairs ------------------------------------------------------------------------------
+ *
+ * A product takes so few instructions that the processor has a dozen KiB of weights under way by
+ * itself, if nothing waits: a request beside its own would only take a place among those that
+ * memory works on, and a sum that is taken from the L1 cache must not be one that is yet to be
+ * stored there. Of a wide piece so many others come between that it is not; of a narrow one the
+ * sums stay in registers, 16 panels through all blocks. */
 
 /* The panels from `tile` on, a constant, times a block's inputs. */
 INLINE void pairs_block(const int panels, vec *sum, const char *tile, const vecu *pair)
@@ -96,22 +139,21 @@ INLINE void pairs_load(vecu *pair, const float *in)
         pair[u] = pairs_all(in + u);
 }
 
-/* Of a narrow piece so many panels, over some blocks. */
+/* NARROW_PANELS panels over some blocks. */
 static void pairs_narrow(float *sums, const char *tile, int64_t block_step, const float *in,
                          int64_t block_count)
 {
-    const int panels = NARROW_PANELS;
     vec sum[NARROW_PANELS * PANEL_VECTORS];
 #pragma GCC unroll 64
-    for (int v = 0; v < panels * PANEL_VECTORS; v++)
+    for (int v = 0; v < NARROW_PANELS * PANEL_VECTORS; v++)
         sum[v] = vec_load(sums + v * LANES);
     for (int64_t block = 0; block < block_count; block++, tile += block_step, in += BLOCK_PAIRS) {
         vecu pair[BLOCK_PAIRS];
         pairs_load(pair, in);
-        pairs_block(panels, sum, tile, pair);
+        pairs_block(NARROW_PANELS, sum, tile, pair);
     }
 #pragma GCC unroll 64
-    for (int v = 0; v < panels * PANEL_VECTORS; v++)
+    for (int v = 0; v < NARROW_PANELS * PANEL_VECTORS; v++)
         vec_store(sums + v * LANES, sum[v]);
 }
 
@@ -133,15 +175,16 @@ static void row_run_pairs(const struct tiles *tiles, const struct piece *piece, 
 {
     const int64_t step = tiles->panel_step;
     const char *tile = tile_at(tiles, piece->first_panel, first_block);
-    if (piece->panels < WIDE_PANELS && piece->panels % NARROW_PANELS == 0) {
-        for (int64_t p = 0; p < piece->panels; p += NARROW_PANELS)
-            pairs_narrow(sums + p * PACK_BLOCK, tile + p * step, tiles->block_step, in,
-                         block_count);
-        return;
+    int64_t first = 0; /* behind those of narrow runs */
+    while (piece->panels < WIDE_PANELS && first + NARROW_PANELS <= piece->panels) {
+        pairs_narrow(sums + first * PACK_BLOCK, tile + first * step, tiles->block_step, in,
+                     block_count);
+        first += NARROW_PANELS;
     }
-    for (int64_t block = 0; block < block_count; block++, tile += tiles->block_step) {
+    for (int64_t block = 0; block < block_count && first < piece->panels;
+         block++, tile += tiles->block_step) {
         vecu pair[BLOCK_PAIRS];
-        int64_t p = 0;
+        int64_t p = first;
         pairs_load(pair, in + block * BLOCK_PAIRS);
         for (; p + GO_PANELS <= piece->panels; p += GO_PANELS)
             pairs_wide(GO_PANELS, sums + p * PACK_BLOCK, tile + p * step, pair);
@@ -150,22 +193,7 @@ static void row_run_pairs(const struct tiles *tiles, const struct piece *piece, 
     }
 }
 
-/* ---- f32 and bf16 -------------------------------------------------------------------------- */
-
-INLINE void row_run(const enum tile_kind kind, const struct tiles *tiles, const struct piece *piece,
-                    float *sums, const float *in, int64_t first_block, int64_t block_count)
-{
-    const int together = takes_amx(kind) ? 2 : 1; /* blocks of its chunk */
-    int64_t block = first_block, end = first_block + block_count;
-    if (takes_pairs(kind)) {
-        row_run_pairs(tiles, piece, sums, in, first_block, block_count);
-        return;
-    }
-    for (; block + together <= end; block += together, in += together * PACK_BLOCK)
-        row_blocks(together, kind, tiles, piece, sums, in, block);
-    if (together > 1 && block < end)
-        row_blocks(1, kind, tiles, piece, sums, in, block);
-}
+/* ---- Either -------------------------------------------------------------------------------- */
 
 /* sums[panels][16] += in x the piece's panels of one matrix over some blocks, the first of which
  * `in` begins with; f32 or bf16, `in` as tile_work has it. */
@@ -174,6 +202,8 @@ static void row_product(const struct tiles *tiles, const struct piece *piece, fl
 {
     if (tiles->kind == TILE_F32)
         row_run(TILE_F32, tiles, piece, sums, in, first_block, block_count);
+    else if (takes_pairs(TILE_BF16))
+        row_run_pairs(tiles, piece, sums, in, first_block, block_count);
     else
         row_run(TILE_BF16, tiles, piece, sums, in, first_block, block_count);
 }

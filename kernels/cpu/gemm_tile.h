@@ -147,7 +147,7 @@ struct fetch {
 
 INLINE struct fetch fetch_begin(const struct tile_work *work, const char *tile, int64_t tile_bytes)
 {
-    const int64_t bytes = is_int4(work->tiles->kind) ? FETCH_BYTES_INT4 : FETCH_BYTES;
+    const int64_t bytes = tile_bytes == TILE_VALUES / 2 ? FETCH_BYTES_INT4 : FETCH_BYTES;
     const int64_t blocks = bytes / tile_bytes;
     struct fetch fetch = {.own_blocks = work->fetches_next ? 0 : work->block_count - blocks};
     fetch.at = fetch.own_blocks > 0 ? tile + blocks * work->tiles->block_step : work->next;

@@ -205,7 +205,8 @@ struct op_ffn_up {
     bool joins_next; /* the next thing on the stream but for a stage is another operation of this
                       * kind, which does not join its next, and neither writes what this one reads
                       * or writes nor reads what it writes: a device may run both at once, at the
-                      * place of the second, so that one's arithmetic hides the other's reading */
+                      * place of the second, so that one's arithmetic hides the other's reading, and
+                      * the threads wait for each other once */
 };
 
 /* out[s] = down x in[s] for each sorted position s of each group. */

@@ -104,8 +104,9 @@ static int64_t expert_position_most(const struct rank *rank)
 
 /* Whether it runs at once with the routed experts, whose weights are read while its rows are
  * multiplied (two operations of which the first `joins_next`): its rows are there when theirs are,
- * and what they leave of their buffers has room for its own. One row is nothing but reading, which
- * is not faster in two places at once. */
+ * and what they leave of their buffers has room for its own. Of one row all is reading; then what
+ * is gained is a wait of the threads for each other less in each half, whose last pieces the
+ * other's fill. */
 static bool shared_joins(const struct rank *rank, const struct layer_weights *layer)
 {
     const struct dimensions *dim = &rank->exec->dim;

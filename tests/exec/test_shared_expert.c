@@ -1,5 +1,5 @@
 /* Whether the shared expert runs at once with the routed ones: in the forms in which its rows are
- * there when theirs are, where the buffers have room for both, and from two rows on. */
+ * there when theirs are, and where the buffers have room for both. */
 #include <criterion/criterion.h>
 #include <stdatomic.h>
 #include <string.h>
