@@ -22,8 +22,6 @@
 struct scratch {
     _Alignas(64) float in[STRIP_WORDS];
     _Alignas(64) struct fixed_strip fixed; /* int4: instead */
-    const float *rounded_row;              /* the one row whose blocks are there, or NULL */
-    int64_t rounded_block, rounded_count;  /* which */
     struct amx_scratch amx;                /* bf16 by AMX: instead */
     _Alignas(64) float sums[SUMS_MAX * PACK_BLOCK];
 };
@@ -81,22 +79,6 @@ static void strip_fix(struct fixing *fixing, struct fixed_strip *to, const struc
                       row_at(rows, first_row + r), r, row_count, first_block, block_count);
     }
     *fixing = (struct fixing){.left = groups - 1};
-}
-
-/* int4 by output: whether a strip's inputs are rounded already, for the worker's piece before; and
- * notes whose will be. Of one row, which all networks of a token have in common: rounding takes as
- * long as a tenth of such a piece. The networks of an operation have one shape and one group. */
-static bool rounded_reuse(struct scratch *scratch, const struct rows *rows, int64_t first_row,
-                          int row_count, enum tile_kind kind, int64_t first_block,
-                          int64_t block_count)
-{
-    const float *row = row_count == 1 && kind == TILE_INT4_OUTPUT ? row_at(rows, first_row) : NULL;
-    bool reuses = row != NULL && row == scratch->rounded_row &&
-                  first_block == scratch->rounded_block && block_count == scratch->rounded_count;
-    scratch->rounded_row = row;
-    scratch->rounded_block = first_block;
-    scratch->rounded_count = block_count;
-    return reuses;
 }
 
 /* Goes on to the next group; false: its inputs are not rounded yet. */
@@ -221,8 +203,6 @@ static void strip_product(const struct piece *piece, float *sums, struct scratch
     struct fixing fixing = {0};
     int64_t tile = 0;
     struct scales_ahead scales = scales_ahead_of(piece, row_count, first_block, block_count);
-    bool is_rounded = is_int4(kind) && rounded_reuse(scratch, rows, first_row, row_count, kind,
-                                                     first_block, block_count);
     for (int m = 0; m < piece->matrix_count; m++) {
         const struct tiles *tiles = &piece->tiles[m];
         struct tile_work work = {.tiles = tiles,
@@ -232,7 +212,7 @@ static void strip_product(const struct piece *piece, float *sums, struct scratch
                                  .block_count = block_count};
         struct walk walk = walk_begin(piece, row_count);
         struct slice_part part = slice_part_begin(&walk, first_block, block_count);
-        bool is_fixed = !is_int4(kind) || m > 0 || is_rounded; /* the inputs that the tile takes */
+        bool is_fixed = !is_int4(kind) || m > 0; /* the inputs that the tile takes */
         while (walk.step > 0) {
             work.sums = sums;
             work.panel = piece->first_panel + walk.panel;
@@ -342,7 +322,6 @@ static void piece_store(struct scratch *scratch, const struct piece *piece, floa
 void KERNEL(matmul)(const struct op_matmul *op, struct share *share)
 {
     struct scratch scratch;
-    scratch.rounded_row = NULL;
     struct piece piece = {.tiles = {tiles_of(&op->weight)}, .matrix_count = 1};
     struct rows rows = {op->in, NULL, op->in_stride, op->weight.columns};
     struct cut cut = cut_of(&piece.tiles[0], 1, 1, op->row_count, share->worker_count);
@@ -380,7 +359,6 @@ void KERNEL(ffn_up)(const struct op_ffn_up *op, struct share *share)
     if (op->group_count == 0)
         return;
     struct scratch scratch;
-    scratch.rounded_row = NULL;
     struct group_queue queue;
     struct piece piece;
     struct rows rows = {op->in, op->token_of, op->in_stride, op->groups[0].gate.columns};
@@ -401,7 +379,6 @@ void KERNEL(ffn_down)(const struct op_ffn_down *op, struct share *share)
     if (op->group_count == 0)
         return;
     struct scratch scratch;
-    scratch.rounded_row = NULL;
     struct group_queue queue;
     struct piece piece;
     struct rows rows = {op->in, NULL, op->in_stride, op->groups[0].down.columns};

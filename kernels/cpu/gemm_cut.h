@@ -198,10 +198,11 @@ static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t gr
     /* Equal pieces, of whole tiles. */
     int tile_rows = rows_most < strip_rows ? (int)rows_most : strip_rows;
     int64_t step = tile_panels(tiles, tile_rows, cut.panels);
+    cut.panels = ceil_div(cut.panel_count, cut.panel_pieces);
     if (cut.in_order && takes_pairs(tiles->kind) && cut.panels >= NARROW_PANELS &&
         cut.panels < WIDE_PANELS)
         step = NARROW_PANELS;
-    cut.panels = round_up(ceil_div(cut.panel_count, cut.panel_pieces), step);
+    cut.panels = round_up(cut.panels, step);
     cut.panels = cut.panels < most ? cut.panels : most;
     cut.panel_pieces = ceil_div(cut.panel_count, cut.panels);
     return cut;

@@ -3,8 +3,7 @@
  * A block's panels lie one behind another: a piece reads a run of memory, then the run of its next
  * block. The sums of all its panels are in the L1 cache, from which each block takes them and to
  * which it gives them back; of more rows they would cost more than the weights do. Bf16 pairs have
- * their own way, and so has int4. Each sum grows as in other tiles, so a row's result is the same.
- */
+ * their own way, and so has int4. Each sum grows as in other tiles, so a row's is the same. */
 #ifndef PHASOR_KERNELS_CPU_GEMM_ROW_H
 #define PHASOR_KERNELS_CPU_GEMM_ROW_H
 
