@@ -3,7 +3,9 @@
  *
  * Inside the timed window: as many launches of one operation in a row as take BATCH_SECONDS, at
  * least one (route: one), and one synchronize of the stream, which costs as much as a small
- * operation. Outside: making the data, warming up, putting route's logits back. */
+ * operation. Each launch has the next of several copies of the data, so that what a model reads
+ * once a step is in no cache. Just before and just behind it the memory is read, for the limit that
+ * the operation met. Outside: making the data, warming up, putting route's logits back. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,65 +17,117 @@
 #include "workload.h"
 #include "workload_memory.h"
 
-#define SAMPLES_MAX   201
-#define BATCH_SECONDS 1e-3
-#define BATCH_MAX     1000
+#define SAMPLES_MAX    201
+#define BATCH_SECONDS  1e-3
+#define BATCH_MAX      1000
+#define COPIES_MAX     128
+#define IN_CACHE_BYTES (1 << 18) /* what moves less finds its data in a cache in a model, too */
 
 /* ---- One case ------------------------------------------------------------------------------ */
 
-static int compare_seconds(const void *a, const void *b)
+static int compare_doubles(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
+/* An operation with its data, so many times that they fill the target's copy_bytes. */
+struct copies {
+    struct workload workloads[COPIES_MAX];
+    int count, next;
+};
+
+static void copies_create(struct copies *out, const struct target *target, enum kernel_op op,
+                          const struct kernel_case *c)
+{
+    workload_create(&out->workloads[0], op, c);
+    const double bytes = out->workloads[0].bytes;
+    out->next = 0;
+    out->count = bytes < IN_CACHE_BYTES ? 1 : (int)fmin(target->copy_bytes / bytes, COPIES_MAX);
+    if (out->count < 1)
+        out->count = 1;
+    for (int i = 1; i < out->count; i++)
+        workload_create(&out->workloads[i], op, c);
+    for (int i = 0; i < out->count; i++)
+        workload_launch(&out->workloads[i], target->device); /* warm: pages are there */
+}
+
+static void copies_destroy(struct copies *copies)
+{
+    for (int i = 0; i < copies->count; i++)
+        workload_destroy(&copies->workloads[i]);
+}
+
+static struct workload *copies_next(struct copies *copies)
+{
+    copies->next = (copies->next + 1) % copies->count;
+    return &copies->workloads[copies->next];
+}
+
 /* Seconds of one launch, of `count` in a row. */
-static double time_launches(struct device *device, struct workload *workload, int count)
+static double time_launches(struct device *device, struct copies *copies, int count)
 {
     double start = system_seconds();
     for (int i = 1; i < count; i++)
-        workload_put(workload, device);
-    workload_launch(workload, device);
+        workload_put(copies_next(copies), device);
+    workload_launch(copies_next(copies), device);
     return (system_seconds() - start) / count;
 }
 
-static int launches_of_batch(struct device *device, struct workload *workload)
+static int launches_of_batch(struct device *device, struct copies *copies)
 {
-    double seconds = time_launches(device, workload, 1);
-    if (workload->op == OP_ROUTE || seconds * 2 > BATCH_SECONDS)
+    double seconds = time_launches(device, copies, 1);
+    if (copies->workloads[0].op == OP_ROUTE || seconds * 2 > BATCH_SECONDS)
         return 1;
-    seconds = time_launches(device, workload, 16);
+    seconds = time_launches(device, copies, 16);
     return seconds * BATCH_MAX < BATCH_SECONDS ? BATCH_MAX : (int)ceil(BATCH_SECONDS / seconds);
+}
+
+/* Of one launch, in increasing order each. */
+struct samples {
+    int count;
+    double seconds[SAMPLES_MAX];
+    double share[SAMPLES_MAX]; /* of the bandwidth beside it */
+};
+
+static void take_samples(const struct target *target, struct copies *copies, struct samples *out)
+{
+    const int batch = launches_of_batch(target->device, copies);
+    const double bytes = copies->workloads[0].bytes;
+    const double end = system_seconds() + target->case_seconds;
+    double before = target_read_gbytes(target);
+    for (out->count = 0; out->count < SAMPLES_MAX && (out->count < 5 || system_seconds() < end);) {
+        for (int i = 0; copies->workloads[0].op == OP_ROUTE && i < copies->count; i++)
+            workload_reset(&copies->workloads[i]);
+        workload_memory_settle();
+        double seconds = time_launches(target->device, copies, batch);
+        double behind = target_read_gbytes(target);
+        out->seconds[out->count] = seconds;
+        out->share[out->count++] = bytes / seconds * 1e-9 / ((before + behind) / 2);
+        before = behind;
+    }
+    qsort(out->seconds, (size_t)out->count, sizeof *out->seconds, compare_doubles);
+    qsort(out->share, (size_t)out->count, sizeof *out->share, compare_doubles);
 }
 
 static void time_case(const struct target *target, enum kernel_op op, const struct kernel_case *c)
 {
-    struct device *device = target->device;
-    static double seconds[SAMPLES_MAX];
+    static struct samples samples;
+    static struct copies copies;
     char name[160];
-    int count = 0;
-    struct workload workload;
     case_describe(name, sizeof name, op, c);
-    workload_create(&workload, op, c);
-    workload_launch(&workload, device); /* warm: pages are there, caches are as in a loop */
-    int batch = launches_of_batch(device, &workload);
-    for (double begin = system_seconds();
-         count < SAMPLES_MAX && (count < 5 || system_seconds() - begin < target->case_seconds);
-         count++) {
-        if (op == OP_ROUTE)
-            workload_reset(&workload);
-        workload_memory_settle();
-        seconds[count] = time_launches(device, &workload, batch);
-    }
-    qsort(seconds, (size_t)count, sizeof *seconds, compare_seconds);
-    double median = seconds[count / 2];
-    double spread = (seconds[count * 3 / 4] - seconds[count / 4]) / median;
-    double gflops = workload.flops / median * 1e-9, gbytes = workload.bytes / median * 1e-9;
+    copies_create(&copies, target, op, c);
+    take_samples(target, &copies, &samples);
+    const struct workload *workload = &copies.workloads[0];
+    const double *seconds = samples.seconds;
+    double median = seconds[samples.count / 2];
+    double spread = (seconds[samples.count * 3 / 4] - seconds[samples.count / 4]) / median;
+    double gflops = workload->flops / median * 1e-9, gbytes = workload->bytes / median * 1e-9;
     printf("%-84s %10.1f us %5.1f %% %8.2f GFLOP/s %5.1f %% %7.2f GB/s %5.1f %%\n", name,
            median * 1e6, spread * 100, gflops, 100 * gflops / target->gflops, gbytes,
-           100 * gbytes / target->gbytes);
+           100 * samples.share[samples.count / 2]);
     fflush(stdout);
-    workload_destroy(&workload);
+    copies_destroy(&copies);
 }
 
 static enum status do_nothing(void *argument, struct error *err)
@@ -99,8 +153,8 @@ static void time_stream(struct device *device)
         ASSERT(device->ops->synchronize(device->stream, &err) == STATUS_OK);
         alone[i] = system_seconds() - start;
     }
-    qsort(row, SAMPLES_MAX, sizeof *row, compare_seconds);
-    qsort(alone, SAMPLES_MAX, sizeof *alone, compare_seconds);
+    qsort(row, SAMPLES_MAX, sizeof *row, compare_doubles);
+    qsort(alone, SAMPLES_MAX, sizeof *alone, compare_doubles);
     printf("%-84s %10.3f us in a row, %.1f us with a synchronize\n", "call of nothing",
            row[SAMPLES_MAX / 2] * 1e6, alone[SAMPLES_MAX / 2] * 1e6);
 }
@@ -111,11 +165,11 @@ static void print_header(int argc, char **argv, const struct target *target)
 {
     bench_print_head(argc, argv);
     printf("# device: %s; clock: CLOCK_MONOTONIC\n", target->description);
-    printf("# limits: %.1f GFLOP/s (%s), %.1f GB/s (%s)\n", target->gflops, target->gflops_how,
-           target->gbytes, target->gbytes_how);
-    printf("# median of one launch, interquartile range, then rates and their share of the limits;"
-           "\n# more than 100 %% of the bandwidth: the data stayed in the caches from launch to "
-           "launch\n");
+    printf("# limits: %.1f GFLOP/s (%s), %.1f GB/s (%s; the first)\n", target->gflops,
+           target->gflops_how, target_read_gbytes(target), target->gbytes_how);
+    printf("# median of one launch, interquartile range, then rates and their share of the limits, "
+           "of the\n# bandwidth the median of the windows' shares; far more than 100 %% of it: the "
+           "data stayed in the caches\n");
 }
 
 int main(int argc, char **argv)
@@ -135,6 +189,6 @@ int main(int argc, char **argv)
                 time_case(&target, (enum kernel_op)op, c);
         }
     }
-    device_destroy(target.device);
+    target_close(&target);
     return 0;
 }
