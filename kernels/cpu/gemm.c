@@ -235,13 +235,14 @@ static void strip_product(const struct piece *piece, float *sums, struct scratch
     }
 }
 
-/* One row in the order of memory. */
+/* One row, or few, in the order of memory. */
 static void piece_run_in_order(struct scratch *scratch, const struct piece *piece,
                                const struct rows *rows)
 {
     int64_t padded = piece->tiles[0].block_count * PACK_BLOCK, depth = piece_depth(piece);
     float *sums = scratch->sums;
-    for (int m = 0; m < piece->matrix_count; m++, sums += piece->panels * PACK_BLOCK) {
+    const int rows_each = (int)piece->row_count;
+    for (int m = 0; m < piece->matrix_count; m++, sums += rows_each * piece->panels * PACK_BLOCK) {
 #if KERNEL_BYTES
         if (is_int4(piece->tiles[m].kind)) {
             row_product_int4(&piece->tiles[m], piece, sums, (veci *)scratch->in, &scratch->fixed,
@@ -251,7 +252,8 @@ static void piece_run_in_order(struct scratch *scratch, const struct piece *piec
 #endif
         for (int64_t first = 0; first < padded; first += depth) {
             int64_t count = padded - first < depth ? padded - first : depth;
-            strip_load(scratch->in, rows, piece->tiles[m].kind, piece->first_row, 1, first, count);
+            strip_load(scratch->in, rows, piece->tiles[m].kind, piece->first_row, rows_each, first,
+                       count);
             row_product(&piece->tiles[m], piece, sums, scratch->in, first / PACK_BLOCK,
                         count / PACK_BLOCK);
         }

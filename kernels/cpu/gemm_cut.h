@@ -20,6 +20,7 @@
 #define AHEAD_BYTES     (768 * 1024) /* of such a piece: it waits in the L2 cache */
 
 /* In the order of memory (kernels/cpu/gemm_row.h). */
+#define ORDER_ROWS       12  /* pairs: at most */
 #define NARROW_PANELS    16  /* pairs: sums that the registers hold */
 #define WIDE_PANELS      48  /* pairs: from so many on a sum is stored before it is wanted again */
 #define GROUP_PANELS_MIN 4   /* int4: of a group */
@@ -34,7 +35,7 @@ struct piece {
     int64_t first_row, row_count;
     int64_t first_panel, panels; /* of each matrix */
     int strip_rows;              /* of each strip but the last */
-    bool in_order;               /* one row, in the order of memory: kernels/cpu/gemm_row.h */
+    bool in_order;               /* few rows, in the order of memory: kernels/cpu/gemm_row.h */
     const struct piece *ahead;   /* that the worker runs next, or NULL: not known */
 };
 
@@ -102,8 +103,9 @@ static int64_t piece_depth(const struct piece *piece)
 {
     const struct tiles *tiles = &piece->tiles[0];
     int64_t columns = tiles->block_count * PACK_BLOCK;
-    int64_t most = piece->in_order ? strip_stride(1) * word_columns(tiles, piece->row_count)
-                                   : columns_most(tiles, piece->row_count, piece->strip_rows);
+    int64_t most = piece->in_order
+                       ? strip_stride((int)piece->row_count) * word_columns(tiles, piece->row_count)
+                       : columns_most(tiles, piece->row_count, piece->strip_rows);
     return round_up(ceil_div(columns, ceil_div(columns, most)),
                     STRIP_STEP * word_columns(tiles, piece->row_count));
 }
@@ -125,7 +127,8 @@ struct cut {
     int strip_rows;       /* at most */
     int64_t rows_most;    /* of a piece; */
     int64_t rows_step;    /* all but a group's last have multiples of these */
-    bool in_order;
+    bool in_order;        /* all pieces are of one row, in the order of memory; */
+    int64_t order_rows;   /* which those of so many rows are in any case */
 };
 
 /* Whether pieces of so many panels keep the workers busy alike: the last to end has at most an
@@ -185,6 +188,9 @@ static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t gr
                       .rows_most = piece_rows,
                       .rows_step = takes_amx(tiles->kind) ? AMX_ROWS : STRIP_ROWS,
                       .in_order = goes_in_order(tiles, rows_most)};
+    cut.order_rows = cut.in_order;
+    if (takes_pairs(tiles->kind) && takes_slices(tiles, rows_most))
+        cut.order_rows = ORDER_ROWS;
     int64_t spread = ceil_div(tiles->panel_count * group_count * cut.row_pieces,
                               PIECES_EACH * (int64_t)worker_count);
     int64_t wanted = panels_wanted(tiles, matrix_count, group_count, rows_most, worker_count);
@@ -222,7 +228,7 @@ static bool piece_place(struct piece *piece, const struct cut *cut, int64_t inde
     piece->first_row = first_row + row;
     piece->row_count = row_count - row < chunk_rows ? row_count - row : chunk_rows;
     piece->strip_rows = strip_rows_of(piece->row_count, cut->strip_rows);
-    piece->in_order = cut->in_order;
+    piece->in_order = piece->row_count <= cut->order_rows;
     piece->first_panel = panel;
     piece->panels = cut->panel_count - panel < cut->panels ? cut->panel_count - panel : cut->panels;
     return true;
@@ -290,7 +296,7 @@ static void group_queue_begin(struct group_queue *queue, const struct ffn_weight
     int64_t bytes =
         queue->cut.panels * shape.block_count * TILE_VALUES * dtype_bits(shape.matrix->dtype) / 8;
     queue->takes_ahead =
-        takes_slices(&shape, most) && !queue->cut.in_order && bytes <= AHEAD_BYTES &&
+        takes_slices(&shape, most) && queue->cut.order_rows == 0 && bytes <= AHEAD_BYTES &&
         busy * queue->cut.panel_pieces >= PIECES_AHEAD * (int64_t)share->worker_count;
     if (queue->takes_ahead)
         queue->has_next = group_piece_take(&queue->next, queue);

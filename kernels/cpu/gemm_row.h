@@ -1,9 +1,9 @@
-/* One row times weights that are packed by input, in the order of memory.
+/* One row, of bf16 pairs a few, times weights that are packed by input, in the order of memory.
  *
  * A block's panels lie one behind another: a piece reads a run of memory, then the run of its next
- * block. The sums of all its panels are in the L1 cache, from which each block takes them and to
- * which it gives them back; of more rows they would cost more than the weights do. Bf16 pairs have
- * their own way, and so has int4. Each sum grows as in other tiles, so a row's is the same. */
+ * block. The sums of its panels are in the L1 cache, from which each block takes them and to which
+ * it gives them back; of more rows they would cost more than the weights do. Bf16 pairs have their
+ * own way, and so has int4. Each sum grows as in other tiles, so a row's is the same. */
 #ifndef PHASOR_KERNELS_CPU_GEMM_ROW_H
 #define PHASOR_KERNELS_CPU_GEMM_ROW_H
 
@@ -192,13 +192,119 @@ static void row_run_pairs(const struct tiles *tiles, const struct piece *piece, 
     }
 }
 
+#if KERNEL_PAIRS && !KERNEL_AMX
+/* ---- bf16 pairs of a few rows ------------------------------------------------------------------
+ *
+ * Two panels at a time, as a piece's sums lie, of a run of panels whose sums stay in the L1 cache,
+ * which goes through all blocks. Products of several rows take so many instructions that only a few
+ * KiB of weights are within what the processor itself looks ahead, so they ask for what comes. */
+
+#define FEW_SUMS 256 /* of 16 each: rows x panels of a run */
+
+/* Panels ahead: the fewer rows, the more the processor has under way without being asked. */
+INLINE int few_fetch(const int rows)
+{
+    return rows <= 8 ? 4 : 16;
+}
+
+/* sums[rows][panels][16] += the rows at `in` x a block's panels from `tile` on; rows and panels are
+ * constants. */
+INLINE void few_block(const int rows, const int panels, float *sums, const char *tile,
+                      const float *in, const char *ahead)
+{
+    const int64_t tile_bytes = TILE_VALUES * 2, stride = strip_stride(rows);
+    const int vectors = panels * PANEL_VECTORS;
+    vec sum[ORDER_ROWS][2 * PANEL_VECTORS];
+#pragma GCC unroll 24
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++)
+            sum[r][v] = vec_load(sums + (r * vectors + v) * LANES);
+    }
+#pragma GCC unroll 8
+    for (int u = 0; u < BLOCK_PAIRS; u++, tile += UNIT_BYTES, ahead += UNIT_BYTES) {
+        vecu weights[2 * PANEL_VECTORS];
+#pragma GCC unroll 2
+        for (int p = 0; p < panels; p++)
+            fetch_line(ahead + p * tile_bytes);
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++)
+            weights[v] = *(const vecu *)vector_at(tile, tile_bytes, v);
+#pragma GCC unroll 24
+        for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 8
+            for (int v = 0; v < vectors; v++)
+                sum[r][v] = vec_dot_pairs(sum[r][v], weights[v], in + r * stride + u);
+        }
+    }
+#pragma GCC unroll 24
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++)
+            vec_store(sums + (r * vectors + v) * LANES, sum[r][v]);
+    }
+}
+
+/* `panels` from `tile` on over some blocks; `rows` is a constant. Behind a block's panels come
+ * those of the next. */
+INLINE void few_run(const int rows, float *sums, const char *tile, const float *in, int64_t panels,
+                    const struct tiles *tiles, int64_t block_count)
+{
+    const int64_t step = tiles->panel_step;
+    for (int64_t block = 0; block < block_count;
+         block++, tile += tiles->block_step, in += BLOCK_PAIRS) {
+        for (int64_t p = 0; p < panels; p += 2) {
+            int64_t to = p + few_fetch(rows);
+            const char *ahead =
+                tile + (to < panels ? to * step : (to - panels) * step + tiles->block_step);
+            if (p + 2 <= panels)
+                few_block(rows, 2, sums + p * rows * PACK_BLOCK, tile + p * step, in, ahead);
+            else
+                few_block(rows, 1, sums + p * rows * PACK_BLOCK, tile + p * step, in, ahead);
+        }
+    }
+}
+
+/* All panels of a piece. */
+INLINE void few_run_all(const int rows, const struct tiles *tiles, const struct piece *piece,
+                        float *sums, const float *in, int64_t first_block, int64_t block_count)
+{
+    const int64_t most = FEW_SUMS / rows / 2 * 2;
+    for (int64_t first = 0; first < piece->panels; first += most) {
+        int64_t panels = piece->panels - first < most ? piece->panels - first : most;
+        few_run(rows, sums + first * rows * PACK_BLOCK,
+                tile_at(tiles, piece->first_panel + first, first_block), in, panels, tiles,
+                block_count);
+    }
+}
+
+typedef void few_fn(const struct tiles *tiles, const struct piece *piece, float *sums,
+                    const float *in, int64_t first_block, int64_t block_count);
+#define DEFINE_FEW_ROWS(rows)                                                                      \
+    static void few_run_##rows(const struct tiles *tiles, const struct piece *piece, float *sums,  \
+                               const float *in, int64_t first_block, int64_t block_count)          \
+    {                                                                                              \
+        few_run_all(rows, tiles, piece, sums, in, first_block, block_count);                       \
+    }
+#define FOR_FEW_ROWS(X) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
+FOR_FEW_ROWS(DEFINE_FEW_ROWS)
+#define NAME_FEW_ROWS(rows) few_run_##rows,
+static few_fn *const few_runs[ORDER_ROWS - 1] = {FOR_FEW_ROWS(NAME_FEW_ROWS)};
+#endif
+
 /* ---- Either -------------------------------------------------------------------------------- */
 
-/* sums[panels][16] += in x the piece's panels of one matrix over some blocks, the first of which
- * `in` begins with; f32 or bf16, `in` as tile_work has it. */
+/* Adds in x the piece's panels of one matrix over some blocks, the first of which `in` begins with;
+ * f32 or bf16, sums and `in` as tile_work has them; rows as goes_in_order allows. */
 static void row_product(const struct tiles *tiles, const struct piece *piece, float *sums,
                         const float *in, int64_t first_block, int64_t block_count)
 {
+#if KERNEL_PAIRS && !KERNEL_AMX
+    if (tiles->kind == TILE_BF16 && piece->row_count > 1) {
+        few_runs[piece->row_count - 2](tiles, piece, sums, in, first_block, block_count);
+        return;
+    }
+#endif
     if (tiles->kind == TILE_F32)
         row_run(TILE_F32, tiles, piece, sums, in, first_block, block_count);
     else if (takes_pairs(TILE_BF16))
