@@ -3,9 +3,10 @@
  *
  * Inside the timed window: as many launches of one operation in a row as take BATCH_SECONDS, at
  * least one (route: one), and one synchronize of the stream, which costs as much as a small
- * operation. Each launch has the next of several copies of the data, so that what a model reads
- * once a step is in no cache. Just before and just behind it the memory is read, for the limit that
- * the operation met. Outside: making the data, warming up, putting route's logits back. */
+ * operation. Each launch of a product has the next of several copies of its data, so that weights,
+ * which a model reads once a step, are in no cache. Just before and just behind the window memory
+ * is read, for the limit that the operation met. Outside: making the data, warming up, putting
+ * route's logits back. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,11 +18,10 @@
 #include "workload.h"
 #include "workload_memory.h"
 
-#define SAMPLES_MAX    201
-#define BATCH_SECONDS  1e-3
-#define BATCH_MAX      1000
-#define COPIES_MAX     128
-#define IN_CACHE_BYTES (1 << 18) /* what moves less finds its data in a cache in a model, too */
+#define SAMPLES_MAX   201
+#define BATCH_SECONDS 4e-3
+#define BATCH_MAX     1000
+#define COPIES_MAX    128
 
 /* ---- One case ------------------------------------------------------------------------------ */
 
@@ -31,21 +31,28 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* An operation with its data, so many times that they fill the target's copy_bytes. */
+/* An operation with its data, several times. */
 struct copies {
     struct workload workloads[COPIES_MAX];
     int count, next;
 };
 
+/* A model reads other weights with each launch, so these fill the target's copy_bytes; what other
+ * operations read has come to the caches shortly before. */
+static int copies_wanted(const struct target *target, enum kernel_op op, double bytes)
+{
+    if (op != OP_MATMUL && op != OP_FFN_UP && op != OP_FFN_DOWN)
+        return 1;
+    double wanted = fmin(target->copy_bytes / bytes, COPIES_MAX);
+    return wanted < 1 ? 1 : (int)wanted;
+}
+
 static void copies_create(struct copies *out, const struct target *target, enum kernel_op op,
                           const struct kernel_case *c)
 {
     workload_create(&out->workloads[0], op, c);
-    const double bytes = out->workloads[0].bytes;
     out->next = 0;
-    out->count = bytes < IN_CACHE_BYTES ? 1 : (int)fmin(target->copy_bytes / bytes, COPIES_MAX);
-    if (out->count < 1)
-        out->count = 1;
+    out->count = copies_wanted(target, op, out->workloads[0].bytes);
     for (int i = 1; i < out->count; i++)
         workload_create(&out->workloads[i], op, c);
     for (int i = 0; i < out->count; i++)
@@ -76,7 +83,9 @@ static double time_launches(struct device *device, struct copies *copies, int co
 
 static int launches_of_batch(struct device *device, struct copies *copies)
 {
-    double seconds = time_launches(device, copies, 1);
+    double seconds = INFINITY;
+    for (int i = 0; i < 3; i++)
+        seconds = fmin(seconds, time_launches(device, copies, 1));
     if (copies->workloads[0].op == OP_ROUTE || seconds * 2 > BATCH_SECONDS)
         return 1;
     seconds = time_launches(device, copies, 16);
@@ -97,13 +106,14 @@ static void take_samples(const struct target *target, struct copies *copies, str
     const double end = system_seconds() + target->case_seconds;
     double before = target_read_gbytes(target);
     for (out->count = 0; out->count < SAMPLES_MAX && (out->count < 5 || system_seconds() < end);) {
-        for (int i = 0; copies->workloads[0].op == OP_ROUTE && i < copies->count; i++)
-            workload_reset(&copies->workloads[i]);
+        if (copies->workloads[0].op == OP_ROUTE)
+            workload_reset(&copies->workloads[0]);
         workload_memory_settle();
         double seconds = time_launches(target->device, copies, batch);
         double behind = target_read_gbytes(target);
         out->seconds[out->count] = seconds;
-        out->share[out->count++] = bytes / seconds * 1e-9 / ((before + behind) / 2);
+        double read_seconds = (1 / before + 1 / behind) / 2 * 1e-9; /* of a byte */
+        out->share[out->count++] = bytes * read_seconds / seconds;
         before = behind;
     }
     qsort(out->seconds, (size_t)out->count, sizeof *out->seconds, compare_doubles);
@@ -165,8 +175,8 @@ static void print_header(int argc, char **argv, const struct target *target)
 {
     bench_print_head(argc, argv);
     printf("# device: %s; clock: CLOCK_MONOTONIC\n", target->description);
-    printf("# limits: %.1f GFLOP/s (%s), %.1f GB/s (%s; the first)\n", target->gflops,
-           target->gflops_how, target_read_gbytes(target), target->gbytes_how);
+    printf("# limits: %.1f GFLOP/s (%s), %.1f GB/s (%s)\n", target->gflops, target->gflops_how,
+           target_read_gbytes(target), target->gbytes_how);
     printf("# median of one launch, interquartile range, then rates and their share of the limits, "
            "of the\n# bandwidth the median of the windows' shares; far more than 100 %% of it: the "
            "data stayed in the caches\n");

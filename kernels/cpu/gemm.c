@@ -8,9 +8,9 @@
  * the weights of a depth and the sums of the piece stay in the L2 cache. So an input is read from
  * beyond it once for each piece, and a weight once for ROWS_MAX rows. A few rows
  * (decode) are one strip, each weight is read once, and memory decides: what is packed by input
- * then goes through some blocks of columns at a time, whose panels lie one behind another; one row
- * goes in the order of memory (kernels/cpu/gemm_row.h). How work is cut: kernels/cpu/gemm_cut.h;
- * bf16 by AMX: kernels/cpu/gemm_amx.h. */
+ * then goes through some blocks of columns at a time, whose panels lie one behind another; one row,
+ * of bf16 pairs some, in the order of memory (kernels/cpu/gemm_row.h). How work is cut:
+ * kernels/cpu/gemm_cut.h; bf16 by AMX: kernels/cpu/gemm_amx.h. */
 #include <string.h>
 
 #include "kernels/cpu/gemm_amx.h"

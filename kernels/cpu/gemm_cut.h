@@ -20,8 +20,8 @@
 #define AHEAD_BYTES     (768 * 1024) /* of such a piece: it waits in the L2 cache */
 
 /* In the order of memory (kernels/cpu/gemm_row.h). */
-#define ORDER_ROWS       12  /* pairs: at most */
-#define NARROW_PANELS    16  /* pairs: sums that the registers hold */
+#define ORDER_ROWS       PAIR_ROWS /* pairs: at most, as their sums lie in pairs of panels */
+#define NARROW_PANELS    16        /* pairs: sums that the registers hold */
 #define WIDE_PANELS      48  /* pairs: from so many on a sum is stored before it is wanted again */
 #define GROUP_PANELS_MIN 4   /* int4: of a group */
 #define ORDER_PANELS_MAX 256 /* int4: of a piece, whose groups and sums fit a strip's room */
@@ -51,16 +51,17 @@ static int64_t piece_rows_most(enum tile_kind kind)
     return takes_amx(kind) ? AMX_ROWS_MAX : ROWS_MAX;
 }
 
-/* Whether a piece of so many rows goes through slices. Else each of its tiles would take a little
- * of every block: of no run of memory enough for the processor to look ahead. */
+/* Whether a piece of so many rows, if not in order, goes through slices. Else each of its tiles
+ * would take a little of every block: of no run enough for the processor to look ahead. */
 static bool takes_slices(const struct tiles *tiles, int64_t row_count)
 {
     return tiles->matrix->packing == PACK_INPUT && row_count <= strip_rows_most(tiles->kind);
 }
 
-/* Whether pieces of so many rows go through memory in its order: of one row a panel's sums are few
- * enough to come and go with each block. int4: by bytes, where a group has enough panels to be
- * worth a rounding of the inputs for each unit. */
+/* Whether an operation whose groups have so many rows at most goes through memory in its order: of
+ * one row a panel's sums are few enough to come and go with each block (of pairs: of ORDER_ROWS,
+ * see cut_of). int4: by bytes, where a group has enough panels to be worth a rounding of the inputs
+ * for each unit. */
 static bool goes_in_order(const struct tiles *tiles, int64_t row_count)
 {
     if (is_int4(tiles->kind) && (!KERNEL_BYTES || tiles->group_blocks < GROUP_PANELS_MIN))
@@ -127,8 +128,7 @@ struct cut {
     int strip_rows;       /* at most */
     int64_t rows_most;    /* of a piece; */
     int64_t rows_step;    /* all but a group's last have multiples of these */
-    bool in_order;        /* all pieces are of one row, in the order of memory; */
-    int64_t order_rows;   /* which those of so many rows are in any case */
+    int64_t order_rows;   /* pieces of so many rows at most are in the order of memory */
 };
 
 /* Whether pieces of so many panels keep the workers busy alike: the last to end has at most an
@@ -186,9 +186,9 @@ static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t gr
                       .row_pieces = ceil_div(rows_most, piece_rows),
                       .strip_rows = strip_rows,
                       .rows_most = piece_rows,
-                      .rows_step = takes_amx(tiles->kind) ? AMX_ROWS : STRIP_ROWS,
-                      .in_order = goes_in_order(tiles, rows_most)};
-    cut.order_rows = cut.in_order;
+                      .rows_step = takes_amx(tiles->kind) ? AMX_ROWS : STRIP_ROWS};
+    const bool in_order = goes_in_order(tiles, rows_most);
+    cut.order_rows = in_order;
     if (takes_pairs(tiles->kind) && takes_slices(tiles, rows_most))
         cut.order_rows = ORDER_ROWS;
     int64_t spread = ceil_div(tiles->panel_count * group_count * cut.row_pieces,
@@ -197,7 +197,7 @@ static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t gr
     cut.panels = spread > wanted ? spread : wanted;
     cut.panels = cut.panels > 1 ? cut.panels : 1; /* none where there are no rows */
     cut.panels = cut.panels < fitting ? cut.panels : fitting;
-    if (cut.in_order && is_int4(tiles->kind) && most > ORDER_PANELS_MAX)
+    if (in_order && is_int4(tiles->kind) && most > ORDER_PANELS_MAX)
         most = ORDER_PANELS_MAX;
     cut.panels = cut.panels < most ? cut.panels : most;
     cut.panel_pieces = ceil_div(cut.panel_count, cut.panels);
@@ -205,7 +205,7 @@ static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t gr
     int tile_rows = rows_most < strip_rows ? (int)rows_most : strip_rows;
     int64_t step = tile_panels(tiles, tile_rows, cut.panels);
     cut.panels = ceil_div(cut.panel_count, cut.panel_pieces);
-    if (cut.in_order && takes_pairs(tiles->kind) && cut.panels >= NARROW_PANELS &&
+    if (in_order && takes_pairs(tiles->kind) && cut.panels >= NARROW_PANELS &&
         cut.panels < WIDE_PANELS)
         step = NARROW_PANELS;
     cut.panels = round_up(cut.panels, step);
@@ -246,7 +246,8 @@ struct group_queue {
     struct cut cut;
     /* Where pieces in slices are many and small, a worker takes each before it runs the one before,
      * whose tiles then bring its weights to the L2 cache. Long runs of weights, as of a piece
-     * packed by output or of one row in order, the processor itself fetches as fast. At the end a
+     * packed by output or of a few rows in order, the processor itself fetches as fast; so where
+     * pieces may be in order none is taken ahead, not even those of more rows. At the end a
      * worker may hold a whole piece more than is_fair counts with, of PIECES_AHEAD. */
     bool takes_ahead, has_next;
     struct piece next;

@@ -2,8 +2,8 @@
  *
  * A block's panels lie one behind another: a piece reads a run of memory, then the run of its next
  * block. The sums of its panels are in the L1 cache, from which each block takes them and to which
- * it gives them back; of more rows they would cost more than the weights do. Bf16 pairs have their
- * own way, and so has int4. Each sum grows as in other tiles, so a row's is the same. */
+ * it gives them back. Bf16 pairs have ways of their own, and so has int4. Each sum grows as in
+ * other tiles, so a row's is the same. */
 #ifndef PHASOR_KERNELS_CPU_GEMM_ROW_H
 #define PHASOR_KERNELS_CPU_GEMM_ROW_H
 
@@ -245,16 +245,17 @@ INLINE void few_block(const int rows, const int panels, float *sums, const char 
     }
 }
 
-/* `panels` from `tile` on over some blocks; `rows` is a constant. Behind a block's panels come
- * those of the next. */
+/* `panels` from `tile` on over some blocks; `rows` is a constant. What is asked for is behind a
+ * block's panels among those of the next. */
 INLINE void few_run(const int rows, float *sums, const char *tile, const float *in, int64_t panels,
                     const struct tiles *tiles, int64_t block_count)
 {
     const int64_t step = tiles->panel_step;
+    const int64_t fetch = few_fetch(rows) < panels ? few_fetch(rows) : panels;
     for (int64_t block = 0; block < block_count;
          block++, tile += tiles->block_step, in += BLOCK_PAIRS) {
         for (int64_t p = 0; p < panels; p += 2) {
-            int64_t to = p + few_fetch(rows);
+            int64_t to = p + fetch;
             const char *ahead =
                 tile + (to < panels ? to * step : (to - panels) * step + tiles->block_step);
             if (p + 2 <= panels)
@@ -265,13 +266,14 @@ INLINE void few_run(const int rows, float *sums, const char *tile, const float *
     }
 }
 
-/* All panels of a piece. */
+/* All panels of a piece, in runs alike. */
 INLINE void few_run_all(const int rows, const struct tiles *tiles, const struct piece *piece,
                         float *sums, const float *in, int64_t first_block, int64_t block_count)
 {
     const int64_t most = FEW_SUMS / rows / 2 * 2;
-    for (int64_t first = 0; first < piece->panels; first += most) {
-        int64_t panels = piece->panels - first < most ? piece->panels - first : most;
+    const int64_t run = round_up(ceil_div(piece->panels, ceil_div(piece->panels, most)), 2);
+    for (int64_t first = 0; first < piece->panels; first += run) {
+        int64_t panels = piece->panels - first < run ? piece->panels - first : run;
         few_run(rows, sums + first * rows * PACK_BLOCK,
                 tile_at(tiles, piece->first_panel + first, first_block), in, panels, tiles,
                 block_count);
@@ -286,7 +288,11 @@ typedef void few_fn(const struct tiles *tiles, const struct piece *piece, float 
     {                                                                                              \
         few_run_all(rows, tiles, piece, sums, in, first_block, block_count);                       \
     }
+#if ORDER_ROWS == 12
 #define FOR_FEW_ROWS(X) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
+#else
+#define FOR_FEW_ROWS(X) X(2)
+#endif
 FOR_FEW_ROWS(DEFINE_FEW_ROWS)
 #define NAME_FEW_ROWS(rows) few_run_##rows,
 static few_fn *const few_runs[ORDER_ROWS - 1] = {FOR_FEW_ROWS(NAME_FEW_ROWS)};
@@ -295,7 +301,7 @@ static few_fn *const few_runs[ORDER_ROWS - 1] = {FOR_FEW_ROWS(NAME_FEW_ROWS)};
 /* ---- Either -------------------------------------------------------------------------------- */
 
 /* Adds in x the piece's panels of one matrix over some blocks, the first of which `in` begins with;
- * f32 or bf16, sums and `in` as tile_work has them; rows as goes_in_order allows. */
+ * f32 or bf16, sums and `in` as tile_work has them; rows as cut.order_rows allows. */
 static void row_product(const struct tiles *tiles, const struct piece *piece, float *sums,
                         const float *in, int64_t first_block, int64_t block_count)
 {
