@@ -10,6 +10,16 @@
 #include "kernels/cpu/gemm_cut.h"
 #include "kernels/cpu/gemm_int4.h"
 
+/* Where the panel lies that comes `fetch` behind panel `p` of the `panels` of a block from `tile`
+ * on: behind its last ones are those of the next block. */
+INLINE const char *panel_ahead(const struct tiles *tiles, const char *tile, int64_t p,
+                               int64_t panels, int64_t fetch)
+{
+    int64_t to = p + (fetch < panels ? fetch : panels);
+    return tile + (to < panels ? to * tiles->panel_step
+                               : (to - panels) * tiles->panel_step + tiles->block_step);
+}
+
 /* ---- f32 and bf16 -----------------------------------------------------------------------------
  *
  * Two blocks, a chunk of AMX's, are read at a time, because a core that reads in two places reads
@@ -251,13 +261,10 @@ INLINE void few_run(const int rows, float *sums, const char *tile, const float *
                     const struct tiles *tiles, int64_t block_count)
 {
     const int64_t step = tiles->panel_step;
-    const int64_t fetch = few_fetch(rows) < panels ? few_fetch(rows) : panels;
     for (int64_t block = 0; block < block_count;
          block++, tile += tiles->block_step, in += BLOCK_PAIRS) {
         for (int64_t p = 0; p < panels; p += 2) {
-            int64_t to = p + fetch;
-            const char *ahead =
-                tile + (to < panels ? to * step : (to - panels) * step + tiles->block_step);
+            const char *ahead = panel_ahead(tiles, tile, p, panels, few_fetch(rows));
             if (p + 2 <= panels)
                 few_block(rows, 2, sums + p * rows * PACK_BLOCK, tile + p * step, in, ahead);
             else
@@ -320,7 +327,11 @@ static void row_product(const struct tiles *tiles, const struct piece *piece, fl
 }
 
 #if KERNEL_BYTES
-/* ---- int4 ---------------------------------------------------------------------------------- */
+/* ---- int4 ------------------------------------------------------------------------------------
+ *
+ * Rounding and products take about half as long as memory does, so the tiles ask for what comes. */
+
+#define INT4_FETCH 32 /* panels ahead */
 
 /* A block's inputs, each word in all lanes. */
 struct row_words {
@@ -337,9 +348,10 @@ INLINE void row_words_load(struct row_words *words, const uint32_t *in)
     }
 }
 
-/* Adds a block's whole numbers of some panels, a constant, all of one group. */
+/* Adds a block's whole numbers of some panels, a constant, all of one group, and fetches as many.
+ */
 INLINE void row_tiles_int4(const int panels, veci *whole, const char *tile,
-                           const struct row_words *words)
+                           const struct row_words *words, const char *ahead)
 {
     const int64_t tile_bytes = TILE_VALUES / 2;
     const int vectors = panels * PANEL_VECTORS;
@@ -350,6 +362,9 @@ INLINE void row_tiles_int4(const int panels, veci *whole, const char *tile,
 #pragma GCC unroll 2
     for (int u = 0; u < 2; u++) {
         const vecu *of = words->of[u];
+#pragma GCC unroll 4
+        for (int p = 0; p < panels; p++)
+            fetch_line(ahead + u * UNIT_BYTES + p * tile_bytes);
 #pragma GCC unroll 16
         for (int v = 0; v < vectors; v++) {
             vecu bits = *(const vecu *)vector_at(tile + u * UNIT_BYTES, tile_bytes, v);
@@ -377,9 +392,11 @@ static void row_block_int4(const struct tiles *tiles, const struct piece *piece,
         row_words_load(&words, in);
         end = end < piece->panels ? end : piece->panels;
         for (; p + GO_PANELS <= end; p += GO_PANELS)
-            row_tiles_int4(GO_PANELS, whole + p * PANEL_VECTORS, tile + p * step, &words);
+            row_tiles_int4(GO_PANELS, whole + p * PANEL_VECTORS, tile + p * step, &words,
+                           panel_ahead(tiles, tile, p, piece->panels, INT4_FETCH));
         for (; p < end; p++)
-            row_tiles_int4(1, whole + p * PANEL_VECTORS, tile + p * step, &words);
+            row_tiles_int4(1, whole + p * PANEL_VECTORS, tile + p * step, &words,
+                           panel_ahead(tiles, tile, p, piece->panels, INT4_FETCH));
     }
 }
 
