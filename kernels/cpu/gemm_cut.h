@@ -246,9 +246,9 @@ struct group_queue {
     struct cut cut;
     /* Where pieces in slices are many and small, a worker takes each before it runs the one before,
      * whose tiles then bring its weights to the L2 cache. Long runs of weights, as of a piece
-     * packed by output or of a few rows in order, the processor itself fetches as fast; so where
-     * pieces may be in order none is taken ahead, not even those of more rows. At the end a
-     * worker may hold a whole piece more than is_fair counts with, of PIECES_AHEAD. */
+     * packed by output or of a few rows in order, the processor itself fetches as fast; where some
+     * groups have more rows than can be in order, all are in slices. At the end a worker may hold a
+     * whole piece more than is_fair counts with, of PIECES_AHEAD. */
     bool takes_ahead, has_next;
     struct piece next;
 };
@@ -297,10 +297,12 @@ static void group_queue_begin(struct group_queue *queue, const struct ffn_weight
     int64_t bytes =
         queue->cut.panels * shape.block_count * TILE_VALUES * dtype_bits(shape.matrix->dtype) / 8;
     queue->takes_ahead =
-        takes_slices(&shape, most) && queue->cut.order_rows == 0 && bytes <= AHEAD_BYTES &&
+        takes_slices(&shape, most) && most > queue->cut.order_rows && bytes <= AHEAD_BYTES &&
         busy * queue->cut.panel_pieces >= PIECES_AHEAD * (int64_t)share->worker_count;
-    if (queue->takes_ahead)
+    if (queue->takes_ahead) {
+        queue->cut.order_rows = 0;
         queue->has_next = group_piece_take(&queue->next, queue);
+    }
 }
 
 /* The next piece, which may point into the queue, until the next call; false: there is none. */

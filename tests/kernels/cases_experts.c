@@ -353,6 +353,8 @@ static const struct kernel_case ffn_cases[] = {
      .expert_count = 240, .top_k = 16},
     {FOR_BENCH, .dtype = DTYPE_INT4, .token_count = 32, .rows = 352, .columns = 1024,
      .expert_count = 240, .top_k = 16},
+    {FOR_BENCH, .dtype = DTYPE_BF16, .token_count = 160, .rows = 352, .columns = 1024,
+     .expert_count = 240, .top_k = 16},
     {FOR_BENCH, .dtype = DTYPE_BF16, .token_count = 32, .rows = 2816, .columns = 1024,
      .expert_count = 8, .top_k = 2},
     {FOR_BENCH, .dtype = DTYPE_INT4, .token_count = 32, .rows = 2816, .columns = 1024,
