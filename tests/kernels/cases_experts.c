@@ -307,7 +307,14 @@ static const struct kernel_case ffn_cases[] = {
      .columns = 1104,
      .expert_count = 1,
      .spread = SPREAD_DENSE},
-    /* A few rows in the order of memory: pieces of several runs, over one depth and two. */
+    /* A few rows in the order of memory: 2 to 13 of an expert; pieces of several runs, over one
+     * depth and two. */
+    {.dtype = DTYPE_BF16,
+     .token_count = 44,
+     .rows = 40,
+     .columns = 72,
+     .expert_count = 24,
+     .top_k = 4},
     {.dtype = DTYPE_BF16,
      .token_count = 3,
      .rows = 56,
