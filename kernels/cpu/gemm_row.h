@@ -10,14 +10,13 @@
 #include "kernels/cpu/gemm_cut.h"
 #include "kernels/cpu/gemm_int4.h"
 
-/* Where the panel lies that comes `fetch` behind panel `p` of the `panels` of a block from `tile`
- * on: behind its last ones are those of the next block. */
-INLINE const char *panel_ahead(const struct tiles *tiles, const char *tile, int64_t p,
+/* Where the panel lies that comes `fetch` behind panel `p` of the `panels` of a run from `tile` on,
+ * which are `step` apart: behind its last ones are those of the run at `next`. */
+INLINE const char *panel_ahead(const char *tile, const char *next, int64_t step, int64_t p,
                                int64_t panels, int64_t fetch)
 {
     int64_t to = p + (fetch < panels ? fetch : panels);
-    return tile + (to < panels ? to * tiles->panel_step
-                               : (to - panels) * tiles->panel_step + tiles->block_step);
+    return to < panels ? tile + to * step : next + (to - panels) * step;
 }
 
 /* ---- f32 and bf16 -----------------------------------------------------------------------------
@@ -87,17 +86,14 @@ INLINE void row_tiles(const int panels, const int blocks, const enum tile_kind k
 INLINE void row_blocks(const int blocks, const enum tile_kind kind, const struct tiles *tiles,
                        const struct piece *piece, float *sums, const float *in, int64_t block)
 {
-    const int64_t run = piece->panels * tiles->panel_step;
-    const int64_t wanted = GO_FETCH * tiles->panel_step, fetch = run < wanted ? run : wanted;
     const char *first = tile_at(tiles, piece->first_panel, block);
     const char *next = first + blocks * tiles->block_step;
     int64_t step;
     for (int64_t p = 0; p < piece->panels; p += step) {
-        int64_t at = p * tiles->panel_step, to = at + fetch;
         struct row_work work = {
             .sums = sums + p * PACK_BLOCK,
-            .tile = first + at,
-            .ahead = to < run ? first + to : next + to - run,
+            .tile = first + p * tiles->panel_step,
+            .ahead = panel_ahead(first, next, tiles->panel_step, p, piece->panels, GO_FETCH),
             .block_step = tiles->block_step,
             .in = in,
         };
@@ -264,7 +260,8 @@ INLINE void few_run(const int rows, float *sums, const char *tile, const float *
     for (int64_t block = 0; block < block_count;
          block++, tile += tiles->block_step, in += BLOCK_PAIRS) {
         for (int64_t p = 0; p < panels; p += 2) {
-            const char *ahead = panel_ahead(tiles, tile, p, panels, few_fetch(rows));
+            const char *ahead =
+                panel_ahead(tile, tile + tiles->block_step, step, p, panels, few_fetch(rows));
             if (p + 2 <= panels)
                 few_block(rows, 2, sums + p * rows * PACK_BLOCK, tile + p * step, in, ahead);
             else
@@ -385,7 +382,7 @@ static void row_block_int4(const struct tiles *tiles, const struct piece *piece,
                            const uint32_t *in, int64_t block)
 {
     const int64_t step = tiles->panel_step, size = tiles->group_blocks;
-    const char *tile = tile_at(tiles, piece->first_panel, block);
+    const char *tile = tile_at(tiles, piece->first_panel, block), *next = tile + tiles->block_step;
     int64_t end = size - piece->first_panel % size; /* of the group */
     for (int64_t p = 0; p < piece->panels; end += size, in += FIXED_BLOCKS * BLOCK_PAIRS) {
         struct row_words words;
@@ -393,10 +390,10 @@ static void row_block_int4(const struct tiles *tiles, const struct piece *piece,
         end = end < piece->panels ? end : piece->panels;
         for (; p + GO_PANELS <= end; p += GO_PANELS)
             row_tiles_int4(GO_PANELS, whole + p * PANEL_VECTORS, tile + p * step, &words,
-                           panel_ahead(tiles, tile, p, piece->panels, INT4_FETCH));
+                           panel_ahead(tile, next, step, p, piece->panels, INT4_FETCH));
         for (; p < end; p++)
             row_tiles_int4(1, whole + p * PANEL_VECTORS, tile + p * step, &words,
-                           panel_ahead(tiles, tile, p, piece->panels, INT4_FETCH));
+                           panel_ahead(tile, next, step, p, piece->panels, INT4_FETCH));
     }
 }
 
