@@ -6,15 +6,17 @@
  * through the panels (the order of Goto and van de Geijn, "Anatomy of High-Performance Matrix
  * Multiplication", 2008): a strip's inputs stay in the L1 cache, copied there with a fixed stride;
  * the weights of a depth and the sums of the piece stay in the L2 cache. So an input is read from
- * beyond it once for each piece, and a weight once for ROWS_MAX rows. A few rows
- * (decode) are one strip, each weight is read once, and memory decides: what is packed by input
- * then goes through some blocks of columns at a time, whose panels lie one behind another; one row,
- * of bf16 pairs some, in the order of memory (kernels/cpu/gemm_row.h). How work is cut:
- * kernels/cpu/gemm_cut.h; bf16 by AMX: kernels/cpu/gemm_amx.h. */
+ * beyond it once for each piece, and a weight once for ROWS_MAX rows. With bf16 pairs the caches
+ * change parts (kernels/cpu/gemm_panels.h). A few rows (decode) are one strip, each weight is read
+ * once, and memory decides: what is packed by input then goes through some blocks of columns at a
+ * time, whose panels lie one behind another; one row, of bf16 pairs some, in the order of memory
+ * (kernels/cpu/gemm_row.h). How work is cut: kernels/cpu/gemm_cut.h; bf16 by AMX:
+ * kernels/cpu/gemm_amx.h. */
 #include <string.h>
 
 #include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/gemm_cut.h"
+#include "kernels/cpu/gemm_panels.h"
 #include "kernels/cpu/gemm_row.h"
 #include "kernels/cpu/gemm_walk.h"
 #include "kernels/cpu/kernels.h"
@@ -23,6 +25,9 @@ struct scratch {
     _Alignas(64) float in[STRIP_WORDS];
     _Alignas(64) struct fixed_strip fixed; /* int4: instead */
     struct amx_scratch amx;                /* bf16 by AMX: instead */
+#if KERNEL_PAIRS && !KERNEL_AMX
+    _Alignas(64) uint32_t pairs[PANEL_STRIPS * PANEL_STRIP_WORDS]; /* by panels: instead */
+#endif
     _Alignas(64) float sums[SUMS_MAX * PACK_BLOCK];
 };
 
@@ -272,6 +277,12 @@ static void piece_run(struct scratch *scratch, const struct piece *piece, const 
     memset(scratch->sums, 0,
            (size_t)(piece->row_count * piece->panels * piece->matrix_count * PACK_BLOCK) *
                sizeof(float));
+#if KERNEL_PAIRS && !KERNEL_AMX
+    if (piece->by_panels) {
+        piece_run_panels(scratch->sums, scratch->pairs, piece, rows);
+        return;
+    }
+#endif
     if (piece->in_order) {
         piece_run_in_order(scratch, piece, rows);
         return;

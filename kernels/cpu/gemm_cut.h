@@ -19,6 +19,8 @@
 #define PIECES_AHEAD    16   /* for each worker, where each may hold one more than it works on */
 #define AHEAD_BYTES     (768 * 1024) /* of such a piece: it waits in the L2 cache */
 
+#define PANELS_MAX_FEW 48 /* of a piece of few rows that goes by panels */
+
 /* In the order of memory (kernels/cpu/gemm_row.h). */
 #define ORDER_ROWS       PAIR_ROWS /* pairs: at most, as their sums lie in pairs of panels */
 #define NARROW_PANELS    16        /* pairs: sums that the registers hold */
@@ -36,6 +38,7 @@ struct piece {
     int64_t first_panel, panels; /* of each matrix */
     int strip_rows;              /* of each strip but the last */
     bool in_order;               /* few rows, in the order of memory: kernels/cpu/gemm_row.h */
+    bool by_panels;              /* many rows of pairs: kernels/cpu/gemm_panels.h */
     const struct piece *ahead;   /* that the worker runs next, or NULL: not known */
 };
 
@@ -67,6 +70,13 @@ static bool goes_in_order(const struct tiles *tiles, int64_t row_count)
     if (is_int4(tiles->kind) && (!KERNEL_BYTES || tiles->group_blocks < GROUP_PANELS_MIN))
         return false;
     return tiles->matrix->packing == PACK_INPUT && row_count == 1;
+}
+
+/* Whether so many rows go by panels (kernels/cpu/gemm_panels.h). Of one strip memory decides, which
+ * is read faster in one place. */
+static bool goes_by_panels(const struct tiles *tiles, int64_t row_count)
+{
+    return takes_pairs(tiles->kind) && row_count > strip_rows_most(tiles->kind);
 }
 
 /* Columns in a word of a strip. */
@@ -129,6 +139,7 @@ struct cut {
     int64_t rows_most;    /* of a piece; */
     int64_t rows_step;    /* all but a group's last have multiples of these */
     int64_t order_rows;   /* pieces of so many rows at most are in the order of memory */
+    bool by_panels;       /* those of more rows than a strip has */
 };
 
 /* Whether pieces of so many panels keep the workers busy alike: the last to end has at most an
@@ -180,13 +191,19 @@ static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t gr
                                                    : columns_most(tiles, piece_rows, strip_rows);
     int64_t panel_bytes = depth * PACK_BLOCK * dtype_bits(tiles->matrix->dtype) / 8;
     int64_t rows = takes_slices(tiles, rows_most) ? strip_rows : piece_rows;
-    int64_t most = piece_rows * PANELS_MAX / (rows * matrix_count);
     int64_t fitting = DEPTH_BYTES / (panel_bytes * matrix_count);
+    const bool by_panels = goes_by_panels(tiles, rows_most);
+    if (by_panels) { /* whose weights do not wait in a cache */
+        rows = rows_most < piece_rows ? rows_most : piece_rows;
+        fitting = PANELS_MAX_FEW / matrix_count;
+    }
+    int64_t most = piece_rows * PANELS_MAX / (rows * matrix_count);
     struct cut cut = {.panel_count = tiles->panel_count,
                       .row_pieces = ceil_div(rows_most, piece_rows),
                       .strip_rows = strip_rows,
                       .rows_most = piece_rows,
-                      .rows_step = takes_amx(tiles->kind) ? AMX_ROWS : STRIP_ROWS};
+                      .rows_step = takes_amx(tiles->kind) ? AMX_ROWS : STRIP_ROWS,
+                      .by_panels = by_panels};
     const bool in_order = goes_in_order(tiles, rows_most);
     cut.order_rows = in_order;
     if (takes_pairs(tiles->kind) && takes_slices(tiles, rows_most))
@@ -227,7 +244,9 @@ static bool piece_place(struct piece *piece, const struct cut *cut, int64_t inde
     int64_t row = chunk * chunk_rows, panel = index / cut->row_pieces * cut->panels;
     piece->first_row = first_row + row;
     piece->row_count = row_count - row < chunk_rows ? row_count - row : chunk_rows;
-    piece->strip_rows = strip_rows_of(piece->row_count, cut->strip_rows);
+    piece->by_panels = cut->by_panels && piece->row_count > cut->strip_rows;
+    piece->strip_rows =
+        strip_rows_of(piece->row_count, piece->by_panels ? PAIR_ROWS : cut->strip_rows);
     piece->in_order = piece->row_count <= cut->order_rows;
     piece->first_panel = panel;
     piece->panels = cut->panel_count - panel < cut->panels ? cut->panel_count - panel : cut->panels;

@@ -176,8 +176,8 @@ INLINE vec vec_dot_pairs(vec sum, vecu weights, const void *inputs)
 #endif
 }
 
-/* A pair of inputs for all lanes, and the same sum with it: for one row, of which an input is used
- * for many weights and a weight once. */
+/* A pair of inputs for all lanes, and the same sum with it: where an input is used for several
+ * weights. */
 INLINE vecu pairs_all(const void *inputs)
 {
     uint32_t pair;
@@ -185,14 +185,25 @@ INLINE vecu pairs_all(const void *inputs)
     return pair - (vecu){0};
 }
 
+INLINE vec vec_dot_pairs_of(vec sum, vecu weights, vecu inputs)
+{
+#if defined(__AVX512BF16__)
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(inputs), "v"(weights));
+    return sum;
+#else
+    sum += (vec)(inputs & 0xFFFF0000u) * (vec)(weights & 0xFFFF0000u);
+    return sum + (vec)(inputs << 16) * (vec)(weights << 16);
+#endif
+}
+
+/* Weights that are used once: from memory. */
 INLINE vec vec_dot_pairs_all(vec sum, const vecu *weights, vecu inputs)
 {
 #if defined(__AVX512BF16__)
     __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(inputs), "m"(*weights));
     return sum;
 #else
-    sum += (vec)(inputs & 0xFFFF0000u) * (vec)(*weights & 0xFFFF0000u);
-    return sum + (vec)(inputs << 16) * (vec)(*weights << 16);
+    return vec_dot_pairs_of(sum, *weights, inputs);
 #endif
 }
 

@@ -34,6 +34,14 @@ static const struct kernel_case matmul_cases[] = {
     {.dtype = DTYPE_BF16, .token_count = 70, .rows = 16, .columns = 1060},
     {.dtype = DTYPE_BF16, .token_count = 180, .rows = 300, .columns = 1060, .option = true},
     {.dtype = DTYPE_BF16, .packing = PACK_INPUT, .token_count = 100, .rows = 150, .columns = 560},
+    /* Bf16 pairs by panels: last strips of 1, 2, 3, 5, 6 and 8 rows beside those of 12, two panels
+     * and the one that is left. */
+    {.dtype = DTYPE_BF16, .token_count = 181, .rows = 48, .columns = 40},
+    {.dtype = DTYPE_BF16, .packing = PACK_INPUT, .token_count = 170, .rows = 48, .columns = 530},
+    {.dtype = DTYPE_BF16, .token_count = 159, .rows = 48, .columns = 530, .option = true},
+    {.dtype = DTYPE_BF16, .token_count = 137, .rows = 48, .columns = 40},
+    {.dtype = DTYPE_BF16, .token_count = 126, .rows = 48, .columns = 40},
+    {.dtype = DTYPE_BF16, .token_count = 26, .rows = 1700, .columns = 1060},
     {.dtype = DTYPE_INT4, .token_count = 1, .rows = 80, .columns = 304},
     {.dtype = DTYPE_INT4, .token_count = 3, .rows = 48, .columns = 208, .option = true},
     {.dtype = DTYPE_INT4, .token_count = 20, .rows = 112, .columns = 272},
