@@ -7,7 +7,7 @@
 #define ROWS_MAX        (STRIP_ROWS * 8)
 #define AMX_ROWS_MAX    (AMX_ROWS * 12) /* its products are so fast that memory would not keep up */
 #define AMX_STRIP_WORDS 16384           /* of inputs, pairs of bf16: 64 KiB */
-#define PANELS_MAX      32 /* of a piece, gate's and up's together; more of one strip */
+#define PANELS_MAX      32              /* of a piece, gate's and up's together; more of few rows */
 #define SUMS_MAX        ((KERNEL_AMX ? AMX_ROWS_MAX : ROWS_MAX) * PANELS_MAX) /* of 16 each */
 #define DEPTH_BYTES     (256 * 1024) /* weights of a piece and depth */
 #define PIECES_EACH     4            /* wanted for each worker, so that they end together */
@@ -264,10 +264,11 @@ struct group_queue {
     struct share *share;
     struct cut cut;
     /* Where pieces in slices are many and small, a worker takes each before it runs the one before,
-     * whose tiles then bring its weights to the L2 cache. Long runs of weights, as of a piece
-     * packed by output or of a few rows in order, the processor itself fetches as fast; where some
-     * groups have more rows than can be in order, all are in slices. At the end a worker may hold a
-     * whole piece more than is_fair counts with, of PIECES_AHEAD. */
+     * whose tiles then bring its weights to the L2 cache, and likewise where pieces by panels are
+     * many. Long runs of weights, as of a strip packed by output or of a few rows in order, the
+     * processor itself fetches as fast; where some groups have more rows than can be in order, all
+     * are in slices. At the end a worker may hold a whole piece more than is_fair counts with, of
+     * PIECES_AHEAD. */
     bool takes_ahead, has_next;
     struct piece next;
 };
@@ -313,11 +314,14 @@ static void group_queue_begin(struct group_queue *queue, const struct ffn_weight
         .share = share,
         .cut = cut_of(&shape, matrix_count, busy, most, share->worker_count),
     };
+    const struct cut *cut = &queue->cut;
+    const bool are_many =
+        busy * cut->panel_pieces * cut->row_pieces >= PIECES_AHEAD * (int64_t)share->worker_count;
     int64_t bytes =
-        queue->cut.panels * shape.block_count * TILE_VALUES * dtype_bits(shape.matrix->dtype) / 8;
-    queue->takes_ahead =
-        takes_slices(&shape, most) && most > queue->cut.order_rows && bytes <= AHEAD_BYTES &&
-        busy * queue->cut.panel_pieces >= PIECES_AHEAD * (int64_t)share->worker_count;
+        cut->panels * shape.block_count * TILE_VALUES * dtype_bits(shape.matrix->dtype) / 8;
+    const bool slices_wait =
+        takes_slices(&shape, most) && most > cut->order_rows && bytes <= AHEAD_BYTES;
+    queue->takes_ahead = are_many && (slices_wait || cut->by_panels);
     if (queue->takes_ahead) {
         queue->cut.order_rows = 0;
         queue->has_next = group_piece_take(&queue->next, queue);
@@ -333,7 +337,8 @@ static bool group_queue_take(struct piece *piece, struct group_queue *queue)
         return false;
     *piece = queue->next;
     queue->has_next = group_piece_take(&queue->next, queue);
-    piece->ahead = queue->has_next ? &queue->next : NULL;
+    if (queue->has_next && piece->by_panels == queue->cut.by_panels)
+        piece->ahead = &queue->next;
     return true;
 }
 

@@ -5,8 +5,9 @@
  * panels and a depth stay in the L1 cache meanwhile, so memory is asked for each once. A processor
  * loads as many vectors in a cycle as it multiplies: of 12 rows and two panels 24 products take 14
  * loads, of 24 rows and one panel 25. The next two panels come from memory while these are
- * multiplied, a part with each strip, so that memory has as much to do at any time. Each sum grows
- * as in other tiles, so a row's is the same. */
+ * multiplied, a part with each strip (of more than eight strips with the first eight), so that
+ * memory has as much to do at any time. Each sum grows as in other tiles, so a row's is the same.
+ */
 #ifndef PHASOR_KERNELS_CPU_GEMM_PANELS_H
 #define PHASOR_KERNELS_CPU_GEMM_PANELS_H
 
@@ -86,15 +87,15 @@ struct panels_tile {
     float *sums;        /* [rows][panels][16] */
     int64_t block_count;
     const char *next; /* what comes next: its tile, from the first unit on that is asked for */
-    const struct tiles *next_tiles;
-    int next_units; /* of each block */
+    int64_t next_panel_step; /* 0: it is one panel */
+    int next_units;          /* of each block; all blocks are one matrix's or two alike */
 };
 
 /* rows and panels are constants where this is called. */
 INLINE void panels_product(const int rows, const int panels, const struct panels_tile *work)
 {
-    const int64_t panel_step = work->tiles->panel_step, next_step = work->next_tiles->panel_step;
-    const int64_t block_step = work->tiles->block_step, next_block = work->next_tiles->block_step;
+    const int64_t panel_step = work->tiles->panel_step, block_step = work->tiles->block_step;
+    const int64_t next_panel_step = work->next_panel_step;
     const int vectors = panels * PANEL_VECTORS, next_units = work->next_units;
     const char *tile = work->tile, *next = work->next;
     const uint32_t *in = work->in;
@@ -112,7 +113,7 @@ INLINE void panels_product(const int rows, const int panels, const struct panels
             vecu weights[2 * PANEL_VECTORS];
             if (u < next_units) {
                 fetch_line(next + u * UNIT_BYTES);
-                fetch_line(next + u * UNIT_BYTES + next_step);
+                fetch_line(next + u * UNIT_BYTES + next_panel_step);
             }
 #pragma GCC unroll 8
             for (int v = 0; v < vectors; v++)
@@ -126,7 +127,7 @@ INLINE void panels_product(const int rows, const int panels, const struct panels
             }
         }
         tile += block_step;
-        next += next_block;
+        next += block_step;
     }
 #pragma GCC unroll 12
     for (int r = 0; r < rows; r++) {
@@ -158,6 +159,25 @@ static const char *panels_tile_at(const struct panels *panels, const struct pane
                    at->depth * panels->depth);
 }
 
+/* Sets what comes next, behind the piece too if that is known. Returns the units of each block that
+ * a strip asks for. */
+static int panels_next(struct panels_tile *work, const struct panels *panels,
+                       const struct panels_at *next)
+{
+    const struct piece *ahead = panels->piece->ahead;
+    int64_t left = 0;
+    work->next = work->tile;
+    if (next != NULL) {
+        work->next = panels_tile_at(panels, next);
+        left = panels->piece->panels - next->panel;
+    } else if (ahead != NULL) {
+        work->next = tile_at(&ahead->tiles[0], ahead->first_panel, 0);
+        left = ahead->panels;
+    }
+    work->next_panel_step = left > 1 ? work->tiles->panel_step : 0;
+    return left > 0 ? (int)ceil_div(BLOCK_PAIRS, panels->strips) : 0;
+}
+
 /* All strips; `next` is what comes behind, or NULL. */
 static void panels_run(const struct panels *panels, const struct panels_at *at,
                        const struct panels_at *next)
@@ -165,24 +185,22 @@ static void panels_run(const struct panels *panels, const struct panels_at *at,
     const struct piece *piece = panels->piece;
     const int64_t width = piece->panels * piece->matrix_count * PACK_BLOCK; /* sums of a row */
     const int count = piece->panels - at->panel >= 2 ? 2 : 1;
-    const int units = (int)ceil_div(BLOCK_PAIRS, panels->strips);
-    const char *next_tile = next != NULL ? panels_tile_at(panels, next) : NULL;
     struct panels_tile work = {.tiles = &piece->tiles[at->matrix],
                                .tile = panels_tile_at(panels, at),
-                               .block_count = panels_blocks(panels, at->depth),
-                               .next_tiles = &piece->tiles[next != NULL ? next->matrix : 0]};
+                               .block_count = panels_blocks(panels, at->depth)};
+    const int units = panels_next(&work, panels, next);
+    int units_left = BLOCK_PAIRS;
     for (int s = 0; s < panels->strips; s++) {
         int64_t row = (int64_t)s * panels->height, left = piece->row_count - row;
         int rows = left < panels->height ? (int)left : panels->height;
-        int units_left = next != NULL ? BLOCK_PAIRS - s * units : 0;
         work.in = panels->in +
                   ((at->depth - at->first) * panels->strips + s) * (int64_t)PANEL_STRIP_WORDS;
         work.sums = panels->sums + row * width +
                     (at->matrix * piece->panels + at->panel) * rows * PACK_BLOCK;
-        work.next_units = units_left <= 0 ? 0 : units_left < units ? units_left : units;
-        if (work.next_units > 0)
-            work.next = next_tile + s * units * UNIT_BYTES;
+        work.next_units = units_left < units ? units_left : units;
         panels_products[rows - 1][count - 1](&work);
+        units_left -= work.next_units;
+        work.next += work.next_units * UNIT_BYTES;
     }
 }
 

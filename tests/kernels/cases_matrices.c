@@ -34,8 +34,8 @@ static const struct kernel_case matmul_cases[] = {
     {.dtype = DTYPE_BF16, .token_count = 70, .rows = 16, .columns = 1060},
     {.dtype = DTYPE_BF16, .token_count = 180, .rows = 300, .columns = 1060, .option = true},
     {.dtype = DTYPE_BF16, .packing = PACK_INPUT, .token_count = 100, .rows = 150, .columns = 560},
-    /* Bf16 pairs by panels: last strips of 1, 2, 3, 5, 6 and 8 rows beside those of 12, two panels
-     * and the one that is left. */
+    /* Bf16 pairs by panels: last strips of 1, 2, 3, 5 and 6 rows beside those of 12, two panels and
+     * the one that is left; three strips. */
     {.dtype = DTYPE_BF16, .token_count = 181, .rows = 48, .columns = 40},
     {.dtype = DTYPE_BF16, .packing = PACK_INPUT, .token_count = 170, .rows = 48, .columns = 530},
     {.dtype = DTYPE_BF16, .token_count = 159, .rows = 48, .columns = 530, .option = true},
