@@ -300,10 +300,11 @@ static void group_queue_begin(struct group_queue *queue, const struct ffn_weight
                               struct share *share)
 {
     struct tiles shape = tiles_of(matrix_count == 2 ? &groups[0].gate : &groups[0].down);
-    int64_t busy = 0, most = 0;
+    int64_t busy = 0, most = 0, row_pieces = 0;
     for (int64_t g = 0; g < group_count; g++) {
         int64_t count = offsets[g + 1] - offsets[g];
         busy += count > 0;
+        row_pieces += ceil_div(count, piece_rows_most(shape.kind));
         most = count > most ? count : most;
     }
     *queue = (struct group_queue){
@@ -316,7 +317,7 @@ static void group_queue_begin(struct group_queue *queue, const struct ffn_weight
     };
     const struct cut *cut = &queue->cut;
     const bool are_many =
-        busy * cut->panel_pieces * cut->row_pieces >= PIECES_AHEAD * (int64_t)share->worker_count;
+        row_pieces * cut->panel_pieces >= PIECES_AHEAD * (int64_t)share->worker_count;
     int64_t bytes =
         cut->panels * shape.block_count * TILE_VALUES * dtype_bits(shape.matrix->dtype) / 8;
     const bool slices_wait =
