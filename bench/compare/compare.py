@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -79,7 +79,8 @@ class Case:
     form: str
     workload: Workload
     llama: dict = None  # micro-batch and flash attention that are best for it
-    rounds: list = None  # of {engine: Measured}
+    rounds: list = field(default_factory=list)  # of {engine: Measured}
+    beside: list = field(default_factory=list)  # the same beside a neighbour, where there is one
 
 
 def note(text):
@@ -177,24 +178,29 @@ def neighbour(cpu):
 
 
 def run_case(args, case, limits, round_index):
-    """The two engines take turns in being the next. Limits come before, between and behind them, undisturbed:
-    memory may change its rate within a second, so an engine's are the mean of those on its two sides."""
+    """The two engines take turns in being the next, and so do being alone and beside a neighbour. Limits come
+    before, between and behind, undisturbed: memory may change its rate within a second, so what was measured has
+    the mean of those on its two sides."""
+    turn = 1 if round_index % 2 == 0 else -1
     prompts = case.workload.prompts(case.model.shape.vocab_count)
-    engines = [("phasor", lambda: phasor_rate(args, case)),
-               ("llama", lambda: llama_rate(args, case, prompts, case.workload.tokens, case.llama))]
-    measured = {}
+    engines = {"phasor": lambda: phasor_rate(args, case),
+               "llama": lambda: llama_rate(args, case, prompts, case.workload.tokens, case.llama)}
+    places = [(None, {})] if args.neighbour is None else [(None, {}), (args.neighbour, {})]
     gemm_before, _, read_before = limits.rates()
-    for name, measure in engines if round_index % 2 == 0 else engines[::-1]:
-        with neighbour(args.neighbour):
-            rate = measure()
-        gemm_after, read_after, read_next = limits.rates()
-        measured[name] = Measured(rate, gemm_before.halfway(gemm_after), read_before.halfway(read_after))
-        gemm_before, read_before = gemm_after, read_next
-    case.rounds.append(measured)
-    note(f"round {round_index + 1}: {case.model.name} {case.form} {case.workload.name}: "
-         + ", ".join(f"{name} {of.rate:.1f} tok/s beside {of.gemm.mean / 1e9:.1f} GFLOP/s "
-                     f"and {of.read.mean / 1e9:.1f} GB/s"
-                     for name, of in sorted(measured.items())))
+    for name in list(engines)[::turn]:
+        for cpu, measured in places[::turn]:
+            with neighbour(cpu):
+                rate = engines[name]()
+            gemm_after, read_after, read_next = limits.rates()
+            measured[name] = Measured(rate, gemm_before.halfway(gemm_after), read_before.halfway(read_after))
+            gemm_before, read_before = gemm_after, read_next
+    for (cpu, measured), rounds in zip(places, (case.rounds, case.beside)):
+        rounds.append(measured)
+        note(f"round {round_index + 1}: {case.model.name} {case.form} {case.workload.name}"
+             f"{'' if cpu is None else f' beside a neighbour on CPU {cpu}'}: "
+             + ", ".join(f"{name} {of.rate:.1f} tok/s beside {of.gemm.mean / 1e9:.1f} GFLOP/s "
+                         f"and {of.read.mean / 1e9:.1f} GB/s"
+                         for name, of in sorted(measured.items(), reverse=True)))
 
 
 def agreement_of(args, model, form, options, **how):
@@ -281,24 +287,37 @@ def share_of_limit(case, measured, weight_bytes):
     return read / measured.read.mean
 
 
-def engine_cells(case, engine, weight_bytes):
-    rounds = [of_round[engine] for of_round in case.rounds]
-    rates = [measured.rate for measured in rounds]
-    shares = [share_of_limit(case, measured, weight_bytes) for measured in rounds]
+def engine_cells(case, rounds, engine, weight_bytes):
+    measured = [of_round[engine] for of_round in rounds]
+    rates = [of.rate for of in measured]
+    shares = [share_of_limit(case, of, weight_bytes) for of in measured]
     return f"{median(rates):10.1f} tok/s {100 * spread(rates):5.1f} % {100 * median(shares):6.1f} %"
+
+
+def row_begin(case, rounds):
+    return (f"{case.model.name:6} {case.form:5} {case.workload.name:15} "
+            f"{engine_cells(case, rounds, 'phasor', PHASOR_WEIGHT_BYTES)}  "
+            f"{engine_cells(case, rounds, 'llama', LLAMA_WEIGHT_BYTES)}")
 
 
 def table_row(case):
     ratios = [of_round["phasor"].rate / of_round["llama"].rate for of_round in case.rounds]
     ratio = f"{median(ratios):6.2f} x {100 * spread(ratios):5.1f} %"
     chosen = f"{case.llama['ubatch']}, {case.llama['flash']}"
-    return (f"{case.model.name:6} {case.form:5} {case.workload.name:15} "
-            f"{engine_cells(case, 'phasor', PHASOR_WEIGHT_BYTES)}  "
-            f"{engine_cells(case, 'llama', LLAMA_WEIGHT_BYTES)}  {ratio}  ({chosen})")
+    return f"{row_begin(case, case.rounds)}  {ratio}  ({chosen})"
+
+
+def left_cell(case, engine):
+    left = [beside[engine].rate / alone[engine].rate for alone, beside in zip(case.rounds, case.beside)]
+    return f"{100 * median(left):6.1f} % {100 * spread(left):5.1f} %"
+
+
+def beside_row(case):
+    return f"{row_begin(case, case.beside)}  {left_cell(case, 'phasor')}  {left_cell(case, 'llama')}"
 
 
 def limits_line(cases):
-    engines = [measured for case in cases for of_round in case.rounds for measured in of_round.values()]
+    engines = [measured for case in cases for of_round in case.rounds + case.beside for measured in of_round.values()]
     gemm, read = ([m.gemm for m in engines], [m.read for m in engines])
     return (f"# limits: {limit_text(gemm)} GFLOP/s (GEMM of torch {version('torch')}), "
             f"{limit_text(read)} GB/s (reading 1 GiB)")
@@ -351,7 +370,7 @@ def parse_args():
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "phasor-compare",
                         help="where models are made and kept: 6 GB, and 2.5 GB more for a moment (%(default)s)")
     parser.add_argument("--neighbour", type=int, metavar="CPU",
-                        help="while an engine is measured, another process spins on this CPU (none)")
+                        help="measure each engine in turn alone and while another process spins on this CPU (alone)")
     parser.add_argument("--no-check", action="store_true", help="do not compare what the two engines compute")
     args = parser.parse_args()
     if not os.access(args.phasor, os.X_OK):
@@ -376,7 +395,7 @@ def compare(args):
     if not args.no_check:
         agreements += [check_conversion(args, model) for model in models]
         agreements += [check_agreement(args, *pair) for pair in pairs]
-    cases = [Case(model, form, workload, rounds=[]) for model, form in pairs for workload in args.workloads]
+    cases = [Case(model, form, workload) for model, form in pairs for workload in args.workloads]
     for case in cases:
         case.llama = llama_choice(args, case)
     limits, others = Limits(args.threads), Others()
@@ -386,6 +405,11 @@ def compare(args):
     print_header(args, cases, agreements, others.share())
     for case in cases:
         print(table_row(case))
+    if args.neighbour is not None:
+        print(f"# beside a process that spins on CPU {args.neighbour}; last what that leaves of phasor's and of")
+        print("# llama.cpp's rate alone, the median of the rounds' ratios:")
+        for case in cases:
+            print(beside_row(case))
 
 
 def main():
