@@ -122,8 +122,8 @@ static bool look_again(struct look *look, double seconds)
  * some milliseconds. That is to be between runs, where nobody waits for the worker, and not within
  * a piece, for which all wait. So the system is to look there: asked how long a thread has run,
  * Linux (since 6.6) settles its account, and gives the CPU to the others if the turn is over.
- * sched_yield would do that too, but gives up what is left of the turn (6.18): who yields after each
- * run loses most of its share of the CPU. */
+ * sched_yield would do that too, but gives up what is left of the turn (6.18): who yields after
+ * each run loses most of its share of the CPU. */
 static void worker_give_way(struct worker *worker)
 {
     struct timespec ran;
