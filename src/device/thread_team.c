@@ -19,6 +19,11 @@
 #define LOOK_SECONDS_MAX 8.0
 #define DELAY_THAT_TELLS 0.25
 
+/* A turn of who shares a CPU, as the system has it by default; and what is too long for a system
+ * call that others were not let in by. */
+#define TURN_SECONDS 3e-3
+#define AWAY_SECONDS 3e-4
+
 /* A thread's view of its CPU. */
 struct look {
     double at, delay; /* when it looked last, and what it had waited by then */
@@ -32,6 +37,7 @@ struct worker {
     int cpu;             /* as the system numbers it; -1: it is not pinned */
     unsigned generation; /* of the last run it took part in */
     struct look look;
+    double turn; /* what it had run when it last gave way */
 };
 
 /* A run in one word, so that a worker joins the run that it saw begin, while it is open, or none:
@@ -118,18 +124,32 @@ static bool look_again(struct look *look, double seconds)
     return true;
 }
 
+static double thread_seconds(void)
+{
+    struct timespec ran;
+    return clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ran) == 0
+               ? (double)ran.tv_sec + (double)ran.tv_nsec / 1e9
+               : 0;
+}
+
 /* Who shares a CPU is sent off it when a tick of the system finds that he has had his turn, for
  * some milliseconds. That is to be between runs, where nobody waits for the worker, and not within
  * a piece, for which all wait. So the system is to look there: asked how long a thread has run,
- * Linux (since 6.6) settles its account, and gives the CPU to the others if the turn is over.
- * sched_yield would do that too, but gives up what is left of the turn (6.18): who yields after
- * each run loses most of its share of the CPU. */
+ * Linux (since 6.6) settles its account, and gives the CPU to the others if the turn is over. An
+ * older one does not: there the turn is offered, at the end of one. Not after each run: to yield
+ * is to give up what is left of a turn (6.18), and so most of the CPU. */
 static void worker_give_way(struct worker *worker)
 {
-    struct timespec ran;
     (void)look_again(&worker->look, LOOK_SECONDS);
-    if (worker->look.met)
-        (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ran);
+    if (!worker->look.met)
+        return;
+    double before = system_seconds(), ran = thread_seconds();
+    bool was_away = system_seconds() - before > AWAY_SECONDS;
+    if (!was_away && ran - worker->turn < TURN_SECONDS)
+        return;
+    if (!was_away)
+        (void)sched_yield();
+    worker->turn = ran;
 }
 
 static void *worker_main(void *argument)
