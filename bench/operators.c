@@ -8,8 +8,9 @@
  * says of a point.
  *
  * No prediction can be better than the machine repeats itself. What the slower measurement differs
- * by is that within a minute; between the profile and now it is by how much points that the profile
- * has, measured among the others, differ from what it has of them. */
+ * by is that within minutes. Between the profile and now it is by how much points that the profile
+ * has differ from what it has of them: with each shape the one that is nearest to it is measured,
+ * since what memory does to large shapes small ones do not feel. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -207,55 +208,29 @@ static void samples_draw(int count)
 
 /* ---- Points of the profile ------------------------------------------------------------------- */
 
-static bool subject_of(enum subject *out, const struct work_shape *work)
+/* The nearest point of each shape that is held out. */
+static void points_add(void)
 {
-    bool is_int4 = work->dtype == DTYPE_INT4;
-    switch (work->kind) {
-    case WORK_MATMUL:
-        *out = MATMUL;
-        return !is_int4;
-    case WORK_FFN_UP:
-        *out = is_int4 ? FFN_UP_INT4 : FFN_UP;
-        return true;
-    case WORK_FFN_DOWN:
-        *out = is_int4 ? FFN_DOWN_INT4 : FFN_DOWN;
-        return true;
-    case WORK_ATTENTION: /* one row of a segment: as many pairs as tokens */
-        *out = work->dims[1] == work->dims[2] ? DECODE : PREFILL;
-        return true;
-    case WORK_ROWS:
-        *out = ROWS;
-        return true;
-    case WORK_DEQUANTIZE:
-        *out = DEQUANTIZE;
-        return true;
-    default:
-        return false;
-    }
-}
-
-static bool is_of(const struct own_point *point, int subject)
-{
-    enum subject own;
-    return point->is_collective ? subject == COLLECTIVE
-                                : subject_of(&own, &point->work) && (int)own == subject;
-}
-
-/* Up to `count` of each subject. */
-static void points_draw(int count)
-{
-    static struct own_point points[DRAWS_MAX];
-    for (int s = 0; s < SUBJECT_COUNT; s++) {
-        int found = own_points_draw(points, count, &file, meter, &draws, is_of, s);
-        for (int i = 0; i < found; i++)
-            samples[sample_count++] = (struct sample){.subject = (enum subject)s,
+    const int drawn = sample_count;
+    for (int i = 0; i < drawn; i++) {
+        const struct sample *sample = &samples[i];
+        struct own_point near;
+        if (sample->role != HELD_OUT)
+            continue;
+        bool has_one =
+            sample->subject == COLLECTIVE
+                ? own_point_near_collective(&near, &file, meter, sample->op, sample->size,
+                                            sample->is_strided, sample->bytes)
+                : own_point_near_work(&near, &file, meter, &sample->work);
+        if (has_one)
+            samples[sample_count++] = (struct sample){.subject = sample->subject,
                                                       .role = OWN,
-                                                      .work = points[i].work,
-                                                      .op = points[i].op,
-                                                      .size = points[i].size,
-                                                      .is_strided = points[i].is_strided,
-                                                      .bytes = points[i].bytes,
-                                                      .predicted = points[i].seconds};
+                                                      .work = near.work,
+                                                      .op = near.op,
+                                                      .size = near.size,
+                                                      .is_strided = near.is_strided,
+                                                      .bytes = near.bytes,
+                                                      .predicted = near.seconds};
     }
 }
 
@@ -446,7 +421,7 @@ int main(int argc, char **argv)
            file.identity.devices.rank_count, file.identity.threads, file.identity.kernels,
            (unsigned long long)draws.seed);
     samples_draw(count);
-    points_draw(count);
+    points_add();
     samples_shuffle();
     for (int round = 0; round < 2; round++)
         samples_measure(round);
@@ -456,10 +431,11 @@ int main(int argc, char **argv)
         "# %llu of %d measurements while something slowed the machine down, as src/measure/calm.h "
         "sees it\n",
         (unsigned long long)calm.calm.disturbed, 2 * sample_count);
-    printf("# relative errors in %%: median and 90th percentile, of the profile's predictions, of "
-           "the slower of\n# two measurements (the faster is what is compared with), and of a "
-           "random forest on as many shapes more (HAP)\n");
-    printf("%-20s %5s %18s %18s %18s\n", "", "", "profile", "repeat", "forest");
+    printf(
+        "# relative errors in %%: median and 90th percentile, of the profile's predictions, of its "
+        "points nearest to\n# them, of the slower of two measurements (the faster is what is "
+        "compared with), and of a random forest on as\n# many shapes more (HAP)\n");
+    printf("%-20s %5s %17s %18s %18s %18s\n", "", "", "profile", "its points", "repeat", "forest");
     for (int s = 0; s < SUBJECT_COUNT; s++) {
         if (s < COLLECTIVE || file.identity.devices.rank_count > 1)
             report((enum subject)s);

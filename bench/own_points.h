@@ -23,4 +23,13 @@ int own_points_draw(struct own_point *out, int count, const struct profile_file 
                     const struct meter *meter, struct random *draws,
                     bool (*wants)(const struct own_point *point, int context), int context);
 
+/* Of those that were measured and that the meter holds, the one nearest to an operation, in the
+ * logarithms of what its table's axes are of, or to a collective of the same kind, of bytes; false:
+ * there is none. */
+bool own_point_near_work(struct own_point *out, const struct profile_file *file,
+                         const struct meter *meter, const struct work_shape *work);
+bool own_point_near_collective(struct own_point *out, const struct profile_file *file,
+                               const struct meter *meter, enum group_op op, int size,
+                               bool is_strided, int64_t bytes);
+
 #endif

@@ -107,11 +107,11 @@ struct work_shape grid_work(const struct grid *grid, const double values[PROFILE
  * cache holds, what the cores' common one does, and more. */
 #define ATTENTION(dtype_)                                                                          \
     {                                                                                              \
-        .kind = WORK_ATTENTION, .dtype = (dtype_), .axis_count = 5, .points_max = 720,             \
+        .kind = WORK_ATTENTION, .dtype = (dtype_), .axis_count = 5, .points_max = 1080,            \
         .segments_max = 64, .tokens_max = 4096,                                                    \
         .axes = {{WORK_SIZE_SCORE_ROWS, -1, 1, 10, {1, 2, 4, 8, 16, 48, 96, 256, 1024, 2048}},     \
                  {2, 0, 1, 6, {1, 2, 8, 32, 96, 1056}},                                            \
-                 {3, 4, 1, 2, {1, 8}},                                                             \
+                 {3, 4, 1, 3, {1, 4, 8}},                                                          \
                  {5, -1, 32, 2, {64, 128}},                                                        \
                  {WORK_SIZE_BYTES, -1, 1, 3, {1 << 18, 1 << 22, 1 << 24}}},                        \
         .most_flops = {WORK_ATTENTION, (dtype_), {512, 131328, 512, 16, 4, 128}},                  \
