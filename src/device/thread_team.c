@@ -19,8 +19,8 @@
 #define LOOK_SECONDS_MAX 8.0
 #define DELAY_THAT_TELLS 0.25
 
-/* A turn of who shares a CPU, as the system has it by default; and what is too long for a system
- * call that others were not let in by. */
+/* A turn of who shares a CPU, as the system has it by default. A system call that takes longer than
+ * the second has let others in. */
 #define TURN_SECONDS 3e-3
 #define AWAY_SECONDS 3e-4
 

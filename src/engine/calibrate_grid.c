@@ -104,7 +104,9 @@ struct work_shape grid_work(const struct grid *grid, const double values[PROFILE
 /* No point is added: between the ends of its axes attention goes from memory's rate to the
  * processor's over the first tens of rows of scores, which two probes at the ends do not see. Of
  * long contexts the last page is half full, as of any length on the mean. Bytes are what a core's
- * cache holds, what the cores' common one does, and more. */
+ * cache holds, what the cores' common one does, and more. Between one head and eight over each of
+ * the KV heads it is not straight, since so many rows of scores are of fewer tokens: so there is a
+ * number between. */
 #define ATTENTION(dtype_)                                                                          \
     {                                                                                              \
         .kind = WORK_ATTENTION, .dtype = (dtype_), .axis_count = 5, .points_max = 1080,            \
