@@ -152,8 +152,8 @@ static void host_cut(struct trace_lane *lane, uint64_t least)
                                .kind = work > 0 ? RECORD_NODE_COMPUTE : RECORD_NODE_WAIT,
                                .duration_ns = work,
                                .end_ns = clock_ns(CLOCK_MONOTONIC),
-                               .layer = (int32_t)lane->layer,
-                               .stage = (uint8_t)lane->stage,
+                               .layer = (int32_t)trace_own->layer,
+                               .stage = (uint8_t)trace_own->stage,
                                .threads = 1};
     node.begin_ns = of->since == 0 ? node.end_ns : of->since_ns;
     if (of->since != 0)
@@ -200,8 +200,8 @@ struct record_mark record_mark(void)
                                              .kind = RECORD_NODE_WAIT,
                                              .begin_ns = now,
                                              .end_ns = now,
-                                             .layer = (int32_t)lane->layer,
-                                             .stage = (uint8_t)lane->stage,
+                                             .layer = (int32_t)trace_own->layer,
+                                             .stage = (uint8_t)trace_own->stage,
                                              .threads = 1});
     }
     return record_lane_mark(lane);

@@ -342,13 +342,17 @@ Test(record, tells_of_a_collective)
     trace_close(trace);
 }
 
-/* Another lane has the nodes; the spans stay. */
+/* Another lane has the nodes, of the stage and layer that this thread works for; the spans stay. */
 Test(record, may_be_on_another_lane)
 {
     struct trace *trace = trace_open();
     record_start(trace, ROOM);
     trace_start(trace, 100);
+    trace_lane_use(lanes[OTHER]);
+    trace_stage(1, 2); /* what its own thread works for */
+    node("of its own");
     trace_lane_use(lanes[ONE]);
+    trace_stage(3, 7);
     record_as(lanes[OTHER]);
     cr_expect_eq(record_lane(), lanes[OTHER]);
     double begin = trace_begin();
@@ -356,9 +360,18 @@ Test(record, may_be_on_another_lane)
     trace_add(begin, "a", 0);
     record_as(NULL);
     node("b");
+    struct record_mark needed = record_mark();
+    record_as(lanes[OTHER]);
+    record_need(needed);
+    record_mark(); /* a node that only waits */
+    record_as(NULL);
     record_stop(trace);
     look(trace);
-    cr_assert(views[ONE].node_count == 1 && views[OTHER].node_count == 1);
-    cr_expect_str_eq(node_at(OTHER, 0)->name, "a");
+    cr_assert(views[ONE].node_count == 1 && views[OTHER].node_count == 3);
+    cr_expect(node_at(OTHER, 0)->stage == 1 && node_at(OTHER, 0)->layer == 2);
+    cr_expect_str_eq(node_at(OTHER, 1)->name, "a");
+    cr_expect_eq(node_at(OTHER, 2)->kind, RECORD_NODE_WAIT);
+    for (size_t n = 1; n < 3; n++)
+        cr_expect(node_at(OTHER, n)->stage == 3 && node_at(OTHER, n)->layer == 7);
     trace_close(trace);
 }
