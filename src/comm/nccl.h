@@ -40,6 +40,7 @@ struct nccl_domain {
     pthread_mutex_t lock;   /* of all below; within the domain's lock, and outside of an end's */
     pthread_cond_t turn;    /* a launch has had its turn, or the run has ended */
     pthread_cond_t stirred; /* for the watch: there are ends, the run has ended, or it is to stop */
+    bool is_stirred;        /* it was, since it last rested: to look it lets go of the lock */
     struct nccl_end *watched;
     bool is_stopping, has_thread;
     pthread_t thread;

@@ -94,11 +94,18 @@ void nccl_queue_leave(const struct collective *call, bool is_launched)
     pthread_mutex_unlock(&nccl->lock);
 }
 
+/* Within the lock. */
+static void stir(struct nccl_domain *nccl)
+{
+    nccl->is_stirred = true;
+    pthread_cond_signal(&nccl->stirred);
+}
+
 void nccl_wake(struct nccl_domain *nccl)
 {
     pthread_mutex_lock(&nccl->lock);
     pthread_cond_broadcast(&nccl->turn);
-    pthread_cond_signal(&nccl->stirred);
+    stir(nccl);
     pthread_mutex_unlock(&nccl->lock);
 }
 
@@ -194,6 +201,7 @@ static enum status rank_is_busy(struct nccl_domain *nccl, int r, bool *out, stru
         uint64_t launch_count = rank->launch_count;
         bool is_reached;
         pthread_mutex_unlock(&nccl->lock);
+        perturb();
         enum status status = device->ops->peers->reached(rank->launched, &is_reached, err);
         pthread_mutex_lock(&nccl->lock);
         if (status != STATUS_OK)
@@ -238,15 +246,16 @@ static enum status look(struct nccl_domain *nccl, int *rank, struct error *err)
     return patience > 0 ? late_say(nccl, rank, patience, err) : STATUS_OK;
 }
 
-/* Until something has changed, or it is time to look again. */
+/* Until something has changed, perhaps while it looked, or it is time to look again. */
 static void rest(struct nccl_domain *nccl)
 {
-    if (nccl->watched == NULL || atomic_load(&nccl->domain->ended)) {
-        pthread_cond_wait(&nccl->stirred, &nccl->lock);
-        return;
-    }
+    bool looks_again = nccl->watched != NULL && !atomic_load(&nccl->domain->ended);
     struct timespec until = system_moment(nccl->domain->poll_seconds);
-    pthread_cond_timedwait(&nccl->stirred, &nccl->lock, &until);
+    int waited = 0;
+    while (!nccl->is_stirred && waited == 0)
+        waited = looks_again ? pthread_cond_timedwait(&nccl->stirred, &nccl->lock, &until)
+                             : pthread_cond_wait(&nccl->stirred, &nccl->lock);
+    nccl->is_stirred = false;
 }
 
 static void *watch_main(void *context)
@@ -279,7 +288,7 @@ void nccl_watch(struct comm_group *group)
         group->ends[m].nccl->watched_next = nccl->watched;
         nccl->watched = group->ends[m].nccl;
     }
-    pthread_cond_signal(&nccl->stirred);
+    stir(nccl);
     pthread_mutex_unlock(&nccl->lock);
 }
 
@@ -350,7 +359,7 @@ void nccl_domain_destroy(struct nccl_domain *nccl)
     ASSERT(nccl->watched == NULL);
     pthread_mutex_lock(&nccl->lock);
     nccl->is_stopping = true;
-    pthread_cond_signal(&nccl->stirred);
+    stir(nccl);
     pthread_mutex_unlock(&nccl->lock);
     if (nccl->has_thread)
         pthread_join(nccl->thread, NULL);

@@ -3,11 +3,13 @@
  * others are those of tests/comm and of tests/cuda_comm, over the same stub. */
 #include <criterion/criterion.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "base/system.h"
 #include "comm_tools.h"
+#include "device/peers.h"
 #include "device_bytes.h"
 #include "gpu.h"
 #include "nccl_tools.h"
@@ -367,6 +369,51 @@ Test(cuda_nccl, who_waits_for_a_gpu_is_released_when_the_run_ends)
     cr_assert_str_eq(err.message, "rank 1: injected");
     cr_assert_lt(system_seconds() - start, 5);
     all_close(&missing.all);
+}
+
+/* The watch holds no lock while a driver answers it: whoever ends the run then finds it awake, and
+ * can wake nobody. It aborts all the same, or this never returns. */
+static struct comm_domain *ended_within;
+static atomic_int answers_until_end;
+static const struct peer_ops *driver;
+
+static enum status answer_late(struct event *event, bool *out, struct error *err)
+{
+    enum status status = driver->reached(event, out, err);
+    if (atomic_fetch_sub(&answers_until_end, 1) == 1) {
+        struct error cause;
+        (void)injected(NULL, &cause);
+        comm_domain_abort(ended_within, 0, &cause);
+    }
+    return status;
+}
+
+Test(cuda_nccl, a_run_may_end_while_a_driver_answers_the_watch)
+{
+    static struct all all;
+    struct error err;
+    stub()->polls_set(0);
+    all_open(&all, FOREVER);
+    const struct device_ops *ops[RANKS]; /* each has a table of its own */
+    struct device_ops late_ops[RANKS];
+    driver = box_device(all.box, 0)->ops->peers;
+    struct peer_ops late = *driver;
+    late.reached = answer_late;
+    for (int r = 0; r < RANKS; r++) {
+        struct device *device = box_device(all.box, r);
+        ops[r] = device->ops;
+        late_ops[r] = *ops[r];
+        late_ops[r].peers = &late;
+        device->ops = &late_ops[r];
+    }
+    ended_within = box_domain(all.box);
+    atomic_store(&answers_until_end, 4);
+    stub()->lose_at(1, 0);
+    cr_assert_eq(box_run(all.box, all_rank, &all, &err), STATUS_IO);
+    cr_assert_str_eq(err.message, "rank 0: injected");
+    for (int r = 0; r < RANKS; r++)
+        box_device(all.box, r)->ops = ops[r];
+    all_close(&all);
 }
 
 /* ---- Two communicators in flight ------------------------------------------------------------- */
