@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
+
+#include "rss.h"
 
 static char root[] = "/tmp/phasor-numa-XXXXXX";
 static int get_fails, set_fails, bind_fails;
@@ -49,18 +49,6 @@ static long set(int mode, const unsigned long *nodes, unsigned long node_max)
     return 0;
 }
 
-static bool is_there(void *memory, unsigned long bytes)
-{
-    unsigned long page = (unsigned long)sysconf(_SC_PAGESIZE);
-    bool any = false;
-    for (unsigned long at = 0; at < bytes; at += page) {
-        unsigned char resident = 0;
-        cr_assert_eq(mincore((char *)memory + at, 1, &resident), 0);
-        any |= resident & 1;
-    }
-    return any;
-}
-
 static long bind(void *memory, unsigned long bytes, int mode, const unsigned long *nodes,
                  unsigned long node_max)
 {
@@ -70,7 +58,7 @@ static long bind(void *memory, unsigned long bytes, int mode, const unsigned lon
                                      .nodes = nodes[0],
                                      .mode = mode,
                                      .count = bound.count + 1,
-                                     .was_touched = is_there(memory, bytes)};
+                                     .was_touched = memory_given(memory, bytes) > 0};
     return fail(bind_fails);
 }
 

@@ -5,6 +5,7 @@
 #include "engine/batch.h"
 
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -272,6 +273,17 @@ static enum status run_all(struct batch *batch, struct error *err)
     }
 }
 
+/* By its bytes: English has four to five for each token, ids have up to seven with their commas. */
+#define INPUT_TOKEN_BYTES 5
+
+/* Rough, and too much where rows were done before. */
+static int64_t tokens_expected(const struct batch *batch)
+{
+    struct stat about;
+    return fstat(batch_reader_fd(batch->reader), &about) == 0 ? about.st_size / INPUT_TOKEN_BYTES
+                                                              : 0;
+}
+
 static enum status open_session(struct batch *batch, struct error *err)
 {
     const struct phasor_batch_params *params = batch->params;
@@ -281,6 +293,7 @@ static enum status open_session(struct batch *batch, struct error *err)
         .max_model_len = params->max_model_len,
         .kv_bytes = params->kv_bytes,
         .aside_bytes = batch_past_bytes(batch_reader_row_count(batch->reader), &batch->names),
+        .tokens_expected = tokens_expected(batch),
         .shares_prefixes = params->shares_prefixes,
         .counts_routing = params->routing_counts_path != NULL,
         .watch = {.ask = tick, .context = batch},

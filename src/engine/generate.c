@@ -176,6 +176,8 @@ enum status generate_run(struct engine *engine, const struct phasor_generate_par
     choice_init(&generation.choice, &options, true);
     enum status status = encode(&generation, engine, err);
     if (status == STATUS_OK)
+        limits.tokens_expected = (int64_t)generation.prompt.count;
+    if (status == STATUS_OK)
         status = session_open(&session, engine, &limits, err);
     if (status == STATUS_OK)
         status = drive(&generation, &session, err);

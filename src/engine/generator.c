@@ -50,6 +50,18 @@ static enum status pools_create(struct generator *generator, struct error *err)
     return STATUS_OK;
 }
 
+/* Pages of each group, as many as the prompts of the first pass fill: with short answers they are
+ * that pass's. More would be held by who never uses it: what a file's bytes say of its tokens is
+ * rough, and prompts may begin alike, or be done. */
+static int64_t pages_ahead(const struct generator *generator, int64_t page_count)
+{
+    const struct generator_params *params = &generator->params;
+    int64_t tokens = params->tokens_expected < params->batch_token_max ? params->tokens_expected
+                                                                       : params->batch_token_max;
+    int64_t pages = kv_pages_for(ceil_div(tokens, generator->group_count));
+    return pages < page_count ? pages : page_count;
+}
+
 /* As many pages as the budget gives to each group, at most what its sequences can use. */
 static enum status cache_create(struct generator *generator, struct error *err)
 {
@@ -77,8 +89,10 @@ static enum status cache_create(struct generator *generator, struct error *err)
                           .layout = layout,
                           .dtype = dtype,
                           .page_count = (int64_t)count,
+                          .written_count = pages_ahead(generator, (int64_t)count),
                       },
                       err));
+    generator->counters.kv_pages_written = generator->cache.written_count * generator->group_count;
     generator->counters.kv_pages_total = (int64_t)count * generator->group_count;
     generator->counters.kv_token_max = (int64_t)count * KV_PAGE_TOKENS;
     return pools_create(generator, err);

@@ -116,6 +116,8 @@ struct generator_params {
     int64_t batch_token_max;    /* --max-num-batched-tokens: tokens of one step, >= sequences */
     int64_t context_max;        /* --max-model-len; prompt and max_tokens together */
     int64_t kv_bytes_max;       /* budget of the KV cache */
+    int64_t tokens_expected;    /* of prompts, about; 0: not known. The keys and values of so many
+                                 * are written ahead, at most of one pass (exec/kv_cache.h) */
     bool shares_prefixes;       /* prompts that begin alike compute their full pages once */
     /* A change of phase is dear: who comes while others decode waits until all of them have ended,
      * and those that wait then enter together, as many as there is room for: a wave. */
@@ -169,7 +171,8 @@ struct generator_counters {
     int64_t shared_tokens; /* prompt tokens that were there already: not in prefill_tokens */
     /* Of all data-parallel groups together: had by sequences; computed, for sequences to come. */
     int64_t kv_pages_used, kv_pages_cached, kv_pages_total;
-    int64_t kv_token_max; /* tokens that one sequence can have in its group */
+    int64_t kv_pages_written; /* when the cache was made */
+    int64_t kv_token_max;     /* tokens that one sequence can have in its group */
 };
 struct generator_counters generator_counters_get(const struct generator *generator);
 

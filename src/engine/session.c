@@ -95,6 +95,7 @@ static enum status generator_open(struct session *session, const struct session_
         .sequence_count_max = params->max_num_seqs,
         .batch_token_max = params->max_num_batched_tokens,
         .context_max = session->context_max,
+        .tokens_expected = params->tokens_expected,
         .shares_prefixes = params->shares_prefixes,
         .in_waves = engine_moves_weights(engine),
         .enter = enter,
@@ -142,7 +143,15 @@ enum status session_open(struct session *out, struct engine *engine,
         return status;
     }
     engine_watch(engine, &params->watch);
-    session.kv_token_max = generator_counters_get(session.generator).kv_token_max;
+    struct generator_counters counters = generator_counters_get(session.generator);
+    session.kv_token_max = counters.kv_token_max;
+    if (counters.kv_pages_written > 0)
+        log_write(
+            &params->log, LOG_DEBUG,
+            "about %lld tokens of prompts are expected: keys and values of %lld have their memory "
+            "before the first pass",
+            (long long)params->tokens_expected,
+            (long long)(counters.kv_pages_written * KV_PAGE_TOKENS));
     *out = session;
     return STATUS_OK;
 }

@@ -14,10 +14,11 @@ struct session_params {
     int64_t max_model_len; /* 0: the model's own */
     /* 0: what the engine's memory_bytes leaves, or else half of the memory that is free. */
     uint64_t kv_bytes;
-    uint64_t aside_bytes; /* of memory_bytes, which the caller takes later */
-    bool shares_prefixes; /* see generator_params */
-    bool counts_routing;  /* of a model with experts */
-    struct watch watch;   /* see engine_watch; while the session is open */
+    uint64_t aside_bytes;    /* of memory_bytes, which the caller takes later */
+    int64_t tokens_expected; /* see generator_params */
+    bool shares_prefixes;    /* see generator_params */
+    bool counts_routing;     /* of a model with experts */
+    struct watch watch;      /* see engine_watch; while the session is open */
     struct log_sink log;
 };
 

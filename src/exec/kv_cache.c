@@ -1,5 +1,7 @@
 #include "exec/kv_cache.h"
 
+#include <string.h>
+
 #include "base/memory.h"
 
 /* Legal layouts cut the KV heads evenly: what one rank holds, all do. */
@@ -39,6 +41,51 @@ static enum status pages_get(struct kv_cache *cache, const struct kv_cache_param
     return STATUS_OK;
 }
 
+/* ---- Writing ahead --------------------------------------------------------------------------- */
+
+struct rank_share {
+    const struct kv_cache *cache;
+    int rank, worker_count;
+    size_t bytes; /* of keys, and as many of values, of each layer */
+};
+
+/* Layers in turn, whose memory is apart: of a huge page that two begin at once each would clear the
+ * whole. */
+static void write_layers(void *context, int worker)
+{
+    const struct rank_share *share = context;
+    for (int64_t l = worker; l < share->cache->layer_count; l += share->worker_count) {
+        struct kv_layer layer = kv_cache_layer(share->cache, share->rank, l);
+        memset(layer.keys, 0, share->bytes);
+        memset(layer.values, 0, share->bytes);
+    }
+}
+
+/* On the rank's own cores, in whose node of the machine the memory is to be. */
+static enum status rank_write(void *context, int rank, struct error *err)
+{
+    (void)err;
+    const struct kv_cache *cache = context;
+    struct device *device = box_device(cache->box, rank);
+    struct kv_layer layer = kv_cache_layer(cache, rank, 0);
+    struct rank_share share = {.cache = cache,
+                               .rank = rank,
+                               .worker_count = device->ops->host_workers(device),
+                               .bytes = (size_t)(kv_page_values(&layer) * dtype_bytes(layer.dtype) *
+                                                 cache->written_count)};
+    device->ops->host_run(device, write_layers, &share);
+    return STATUS_OK;
+}
+
+static enum status pages_write(struct kv_cache *cache, int64_t count, struct error *err)
+{
+    ASSERT(count >= 0 && count <= cache->page_count);
+    cache->written_count = box_device(cache->box, 0)->ops->host_reaches ? count : 0;
+    return cache->written_count == 0 ? STATUS_OK : box_run(cache->box, rank_write, cache, err);
+}
+
+/* ---- Life ------------------------------------------------------------------------------------ */
+
 enum status kv_cache_init(struct kv_cache *out, const struct kv_cache_params *params,
                           struct error *err)
 {
@@ -47,6 +94,8 @@ enum status kv_cache_init(struct kv_cache *out, const struct kv_cache_params *pa
                              .box = params->box,
                              .layer_count = params->config->layer_count};
     enum status status = pages_get(&cache, params, err);
+    if (status == STATUS_OK)
+        status = pages_write(&cache, params->written_count, err);
     if (status != STATUS_OK)
         kv_cache_deinit(&cache);
     else

@@ -15,7 +15,8 @@
 #include "model/config.h"
 
 struct kv_cache {
-    int64_t page_count; /* of each group */
+    int64_t page_count;    /* of each group */
+    int64_t written_count; /* see kv_cache_params; 0 where the host's threads do not reach it */
 
     /* private */
     struct box *box;
@@ -39,9 +40,13 @@ struct kv_cache_params {
     const struct layout *layout;
     enum dtype dtype;   /* DTYPE_F32 or DTYPE_BF16 */
     int64_t page_count; /* of each group, >= 1 */
+    /* So many first pages of each group, <= page_count, are written once: the system gives memory,
+     * in huge pages, to who writes there first, and no pass is to wait for that. */
+    int64_t written_count;
 };
 
-/* The memory is taken, not touched. */
+/* The memory is taken, and but for `written_count` not touched; for that it waits until what is on
+ * the devices' own streams has run. */
 enum status kv_cache_init(struct kv_cache *out, const struct kv_cache_params *params,
                           struct error *err) MUST_CHECK;
 void kv_cache_deinit(struct kv_cache *cache); /* {0} is allowed */

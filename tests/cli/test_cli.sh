@@ -89,6 +89,9 @@ expect 0 "--overwrite with errors on stdout" "$phasor" run "$model" -i good -o o
 lines o1 2 "--overwrite with errors on stdout"
 expect 0 "results on stdout" "$phasor" run "$model" -i good -o -
 lines out 2 "results on stdout"; has out '"custom_id":"a"' "results on stdout"
+expect 0 "what is expected" "$phasor" run "$model" -i good -o - --verbose
+tokens=$(($(stat -c %s good) / 5))
+has err "^note: about $tokens tokens of prompts are expected: keys and values of [0-9]* have" "what is expected"
 expect 0 "input from a pipe" bash -c "cat good | '$phasor' run '$model' -i - -o -"
 lines out 2 "input from a pipe"
 expect 0 "options from variables" env PHASOR_INPUT_FILE=good PHASOR_OUTPUT_FILE=- PHASOR_QUIET=1 \

@@ -270,6 +270,35 @@ Test(memory, what_does_not_fit_is_told_with_the_numbers_and_the_cure)
     }
 }
 
+/* Of one pass at most, shared among the groups, and no more than the cache has. */
+Test(memory, keys_and_values_of_the_expected_prompts_are_written_ahead)
+{
+    static const struct {
+        int64_t expected, pass, pages; /* of both groups */
+    } cases[] = {{0, 512, 0},   {1, 512, 2},       {2 * 65, 512, 4},
+                 {384, 512, 6}, {1 << 20, 512, 8}, {1 << 20, 4096, -1}};
+    struct engine *engine;
+    struct error err;
+    struct engine_params model = {.model = MODEL, .dtype = DTYPE_BF16, .plan = PLAN};
+    cr_assert_eq(engine_open(&engine, &model, &err), STATUS_OK, "%s", err.message);
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        struct session session;
+        struct session_params params = {.max_num_seqs = 64,
+                                        .max_num_batched_tokens = cases[c].pass,
+                                        .max_model_len = 64,
+                                        .kv_bytes = 20 * page_bytes(),
+                                        .tokens_expected = cases[c].expected};
+        cr_assert_eq(session_open(&session, engine, &params, &err), STATUS_OK, "%s", err.message);
+        struct generator_counters counters = generator_counters_get(session.generator);
+        cr_expect_lt(8, counters.kv_pages_total);
+        cr_expect_eq(counters.kv_pages_written,
+                     cases[c].pages < 0 ? counters.kv_pages_total : cases[c].pages,
+                     "case %zu: %lld", c, (long long)counters.kv_pages_written);
+        session_close(&session);
+    }
+    engine_close(engine);
+}
+
 /* Every budget ends in a run within it or in a sentence. */
 Test(memory, any_budget, .timeout = 600)
 {

@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "model_runner.h"
+#include "rss.h"
 
 #define PAGES 50
 
@@ -69,6 +70,58 @@ Test(kv_cache, each_rank_holds_its_heads_and_the_bytes_that_it_says)
     kv_cache_deinit(&cache);
     for (int rank = 0; rank < 4; rank++)
         cr_assert_eq(box_device(box, rank)->ops->memory_use(box_device(box, rank)).bytes, 0);
+    box_close(box);
+}
+
+/* ---- Written ahead --------------------------------------------------------------------------- */
+
+#define MANY_PAGES    2000
+#define WRITTEN_PAGES 600
+
+/* Whether the system gives memory where it is touched, and tells where it did. */
+static bool system_tells(void)
+{
+    size_t bytes = 64 << 20;
+    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    cr_assert_neq(memory, MAP_FAILED);
+    bool tells = memory_given(memory, bytes) == 0;
+    memory[0] = 1;
+    size_t given = memory_given(memory, bytes);
+    tells &= given > 0 && given <= bytes / 2;
+    munmap(memory, bytes);
+    return tells;
+}
+
+/* Of a part of keys or values: all that is written is given, and what lies behind by more than a
+ * huge page is not. */
+static void check_given(const void *part, size_t page)
+{
+    size_t huge = 2 << 20, base = (size_t)sysconf(_SC_PAGESIZE), written = WRITTEN_PAGES * page;
+    cr_assert_gt(memory_given(part, written) + 2 * base, written);
+    cr_assert_eq(memory_given((const char *)part + written + huge,
+                              (MANY_PAGES - WRITTEN_PAGES) * page - 2 * huge),
+                 0);
+}
+
+Test(kv_cache, first_pages_are_given_by_the_system_when_it_is_made)
+{
+    struct layout layout = layout_of("tp2dp2|tp4", 4);
+    struct box *box = box_of(4);
+    bool reaches = box_device(box, 0)->ops->host_reaches, tells = system_tells();
+    struct kv_cache_params params = params_of(box, &layout, DTYPE_BF16);
+    size_t page = 2 * 32 * 64 * 2; /* of keys: heads, width, tokens, bytes */
+    struct kv_cache cache;
+    struct error err;
+    params.page_count = MANY_PAGES;
+    params.written_count = WRITTEN_PAGES;
+    cr_assert_eq(kv_cache_init(&cache, &params, &err), STATUS_OK);
+    cr_assert_eq(cache.written_count, reaches ? WRITTEN_PAGES : 0);
+    for (int part = 0; reaches && tells && part < 4 * 3; part++) {
+        struct kv_layer layer = kv_cache_layer(&cache, part / 3, part % 3);
+        check_given(layer.keys, page);
+        check_given(layer.values, page);
+    }
+    kv_cache_deinit(&cache);
     box_close(box);
 }
 
