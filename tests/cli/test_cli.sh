@@ -4,6 +4,7 @@
 set -u
 phasor=$1
 model=$2
+manual=$(realpath "$(dirname "$0")/../../docs/man/phasor.1")
 source "$(dirname "$0")/tools.sh"
 
 row() { # row ID BODY
@@ -15,9 +16,14 @@ expect 0 "--help" "$phasor" --help
 has out "Commands:" "--help"; silent err "--help"
 expect 0 "help run" "$phasor" help run
 has out "--max-num-seqs" "help run"
-for command in run inspect quantize replay calibrate synth completion version; do
+for command in run inspect plan quantize replay calibrate bench report synth completion version; do
     expect 0 "$command --help" "$phasor" "$command" --help
     has out "Usage: phasor $command" "$command --help"; silent err "$command --help"
+    # Each has its place in the manual: "-o, --output FILE" is ".It Fl o , Fl -output Ar file" there.
+    sed -n "/^\.Ss phasor $command\$/,/^\.S[sh] /p" "$manual" >section
+    for option in $(grep -oE '^ {2,6}(-[a-zA-Z], )?--[a-z0-9-]+' out | grep -oE -- '--.*'); do
+        [ "$option" = --help ] || grep -qE -- "Fl ${option#-}( |\$)" section || fail "phasor(1): no $option of $command"
+    done
 done
 expect 0 "--version" "$phasor" --version
 has out "^phasor [0-9]" "--version"
