@@ -291,6 +291,9 @@ struct phasor_batch_result {
      * that phasor held in this process, ranks and host together. */
     uint64_t rank_peak_bytes[PHASOR_RANKS_MAX];
     uint64_t peak_bytes;
+    /* Of the ranks' the KV cache, and its pages that any row has had: set aside for a prompt and all
+     * that may be generated, so that more than is written where answers end early. */
+    uint64_t kv_bytes, kv_taken_bytes;
     /* Changes of the experts' layout between prefill and decode, and the time they took between
      * passes, not in prefill_seconds and decode_seconds; what passes waited for them is the stage
      * "transition". */
@@ -362,7 +365,7 @@ struct phasor_inspect_params {
     const char *model;
     const char *revision; /* of a cached model; NULL: main */
     /* With either of these: how the weights would lie over ranks, and the bytes of each. */
-    const char *devices;     /* "cpu:N"; NULL: as many ranks as the plan has */
+    const char *devices;     /* as of a model; NULL: as many ranks as the plan has */
     const char *plan;        /* "tp4|ep4" (docs/plans.md); "list": all that there are for `devices`,
                               * legal or not; NULL: the one that phasor_model_open would choose */
     enum phasor_dtype dtype; /* of the weights in memory; AUTO: as the checkpoint says */

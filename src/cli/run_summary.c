@@ -191,7 +191,6 @@ static void print_memory(const struct phasor_batch_result *result)
     if (result->rank_count == 0)
         return;
     print_bytes("", "peak memory", result->peak_bytes);
-    fputs(" (all of the KV cache counts)", stderr);
     for (int r = 0; r < result->rank_count && result->rank_count <= RANKS_SHOWN; r++) {
         char name[32];
         snprintf(name, sizeof name, "rank %d", r);
@@ -201,7 +200,9 @@ static void print_memory(const struct phasor_batch_result *result)
         print_bytes(": ", "at most", result->rank_peak_bytes[largest]);
         fprintf(stderr, " on each of %d ranks (rank %d)", result->rank_count, largest);
     }
-    fputc('\n', stderr);
+    print_bytes("; ", "KV cache", result->kv_bytes);
+    print_bytes(", ", "at most", result->kv_taken_bytes);
+    fputs(" of it set aside for rows\n", stderr);
 }
 
 void run_summary_print(const struct phasor_batch_result *result)

@@ -148,6 +148,8 @@ static void fill_result(struct batch_report *report)
     result->tpot = describe(&latencies[METER_TPOT]);
     result->itl = describe(&latencies[METER_ITL]);
     result->e2el = describe(&latencies[METER_E2EL]);
+    result->kv_bytes = (uint64_t)counters.kv_pages_total * counters.kv_page_bytes;
+    result->kv_taken_bytes = (uint64_t)counters.kv_pages_taken * counters.kv_page_bytes;
     fill_phases(result, &counters);
     fill_ranks(result, &report->now);
     fill_transitions(report);

@@ -115,6 +115,8 @@ static void write_prediction(struct json_writer *json, const struct phasor_batch
 static void write_ranks(struct json_writer *json, const struct phasor_batch_result *result)
 {
     write_int(json, "peak_memory_bytes", result->peak_bytes);
+    write_int(json, "kv_cache_bytes", result->kv_bytes);
+    write_int(json, "kv_cache_taken_bytes", result->kv_taken_bytes);
     json_write_key(json, "rank_peak_memory_bytes");
     json_write_open(json, '[');
     for (int r = 0; r < result->rank_count; r++)

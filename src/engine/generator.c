@@ -94,6 +94,7 @@ static enum status cache_create(struct generator *generator, struct error *err)
                       err));
     generator->counters.kv_pages_written = generator->cache.written_count * generator->group_count;
     generator->counters.kv_pages_total = (int64_t)count * generator->group_count;
+    generator->counters.kv_page_bytes = page_bytes / (uint64_t)generator->group_count;
     generator->counters.kv_token_max = (int64_t)count * KV_PAGE_TOKENS;
     return pools_create(generator, err);
 }
@@ -178,6 +179,8 @@ struct generator_counters generator_counters_get(const struct generator *generat
     for (int g = 0; g < generator->group_count; g++) {
         counters.kv_pages_used += page_pool_used(&generator->pools[g]);
         counters.kv_pages_cached += generator->pools[g].cached_count;
+        counters.kv_pages_taken +=
+            generator->pools[g].page_count - generator->pools[g].unused_count;
     }
     return counters;
 }

@@ -172,6 +172,8 @@ struct generator_counters {
     /* Of all data-parallel groups together: had by sequences; computed, for sequences to come. */
     int64_t kv_pages_used, kv_pages_cached, kv_pages_total;
     int64_t kv_pages_written; /* when the cache was made */
+    int64_t kv_pages_taken;   /* by any sequence so far */
+    uint64_t kv_page_bytes;   /* of one page, all ranks of its group together */
     int64_t kv_token_max;     /* tokens that one sequence can have in its group */
 };
 struct generator_counters generator_counters_get(const struct generator *generator);

@@ -59,6 +59,7 @@ enum status page_pool_init(struct page_pool *out, const struct page_pool_params 
     struct page_pool pool = {
         .page_count = params->page_count,
         .free_count = params->page_count,
+        .unused_count = params->page_count,
         .bucket_count =
             buckets_for(params->bucket_count > 0 ? params->bucket_count : params->page_count),
         .seed = params->seed,
@@ -211,6 +212,8 @@ static int32_t take_free(struct page_pool *pool)
     if (pool->free_count == 0)
         evict_oldest(pool);
     int32_t page = pool->free_pages[--pool->free_count];
+    if (pool->free_count < pool->unused_count)
+        pool->unused_count = pool->free_count; /* they lie at the stack's bottom */
     pool->pages[page] = (struct pool_page){.reference_count = 1};
     return page;
 }

@@ -30,6 +30,7 @@ struct page_pool {
     int64_t page_count;
     int64_t free_count;
     int64_t cached_count; /* computed, kept, without references */
+    int64_t unused_count; /* of the free: nobody has had them yet */
 
     /* private */
     struct pool_page *pages; /* [page_count] */

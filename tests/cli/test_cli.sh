@@ -83,6 +83,7 @@ row b '"prompt":"And God said","max_tokens":4' >>good
 
 expect 0 "a good file" "$phasor" run "$model" -i good -o o1
 silent out "a good file"; has err "2 rows: 2 completed, 0 failed" "a good file"; lines o1 2 "a good file"
+has err "^peak memory .*: rank 0 .*; KV cache .*, at most [0-9.]* KiB of it set aside for rows$" "a good file"
 expect 0 "quiet" "$phasor" run "$model" -i good -o o2 --quiet
 silent out "quiet"; silent err "quiet"
 expect 1 "an old output" "$phasor" run "$model" -i good -o o1

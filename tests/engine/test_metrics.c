@@ -81,6 +81,10 @@ static struct engine *open_engine(const char *devices, const char *plan)
     return engine;
 }
 
+/* Of small_params: a page for each of three sequences in each group of the attention; keys and
+ * values x layers x heads x width (of 16, filled up) x tokens x bytes. */
+#define KV_BYTES(groups) ((uint64_t)(groups)*3 * 2 * 6 * 8 * 16 * KV_PAGE_TOKENS * 2)
+
 static struct phasor_batch_params small_params(void)
 {
     struct phasor_batch_params params = phasor_batch_params_default();
@@ -322,7 +326,7 @@ static void expect_traffic(const struct phasor_batch_result *result,
 }
 
 static void expect_memory(const struct phasor_batch_result *result,
-                          const struct exposition_read *read, struct box *box)
+                          const struct exposition_read *read, struct box *box, int groups)
 {
     uint64_t sum = 0;
     for (int r = 0; r < result->rank_count; r++) {
@@ -336,6 +340,12 @@ static void expect_memory(const struct phasor_batch_result *result,
         sum += result->rank_peak_bytes[r];
     }
     cr_expect_geq(result->peak_bytes, sum, "the process holds what its ranks hold");
+    json_t *json = read_summary();
+    cr_expect_eq(result->kv_bytes, KV_BYTES(groups));
+    cr_expect(0 < result->kv_taken_bytes && result->kv_taken_bytes <= result->kv_bytes);
+    cr_expect_eq((uint64_t)integer(json, "kv_cache_bytes"), result->kv_bytes);
+    cr_expect_eq((uint64_t)integer(json, "kv_cache_taken_bytes"), result->kv_taken_bytes);
+    json_decref(json);
 }
 
 /* An executor of the same engine, for its box. */
@@ -351,7 +361,8 @@ Test(metrics, files_agree_with_rows_and_counters)
 {
     static const struct {
         const char *devices, *plan;
-    } cases[] = {{NULL, NULL}, {"cpu:2", NULL}, {"cpu:2", "dp2|ep2"}};
+        int groups;
+    } cases[] = {{NULL, NULL, 1}, {"cpu:2", NULL, 1}, {"cpu:2", "dp2|ep2", 2}};
     tools_write_file(input, lines, sizeof lines - 1);
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         struct engine *engine = open_engine(cases[c].devices, cases[c].plan);
@@ -369,7 +380,7 @@ Test(metrics, files_agree_with_rows_and_counters)
             expect_sums(&read, &sums);
             expect_result(&result, &read, &sums);
             expect_traffic(&result, &read, exec_box(exec), before);
-            expect_memory(&result, &read, exec_box(exec));
+            expect_memory(&result, &read, exec_box(exec), cases[c].groups);
             exposition_free(&read);
             exec_destroy(exec);
         }

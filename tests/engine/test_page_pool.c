@@ -349,6 +349,7 @@ struct walk {
     struct page_pool pool;
     struct book book;
     struct sequence sequences[SEQUENCES];
+    bool was_had[PAGES_MAX];
     int64_t last_number, shared_count, evicted_count, refused_count;
 };
 
@@ -411,12 +412,18 @@ static void walk_return(struct walk *walk, struct sequence *sequence)
     sequence->number = 0;
 }
 
-static void walk_check(const struct walk *walk)
+static void walk_check(struct walk *walk)
 {
+    int64_t ever_count = 0;
     cr_assert_eq(page_pool_used(&walk->pool), book_count(&walk->book, false));
     cr_assert_eq(walk->pool.cached_count, book_count(&walk->book, true));
-    for (int32_t p = 0; p < walk->book.page_count; p++)
-        cr_assert_eq(page_pool_references(&walk->pool, p), walk->book.pages[p].references);
+    for (int32_t p = 0; p < walk->book.page_count; p++) {
+        const struct book_page *page = &walk->book.pages[p];
+        cr_assert_eq(page_pool_references(&walk->pool, p), page->references);
+        walk->was_had[p] |= page->references > 0;
+        ever_count += walk->was_had[p];
+    }
+    cr_assert_eq(walk->pool.unused_count, walk->book.page_count - ever_count);
 }
 
 /* Returns what was shared, evicted and refused, so that the test can see that all came up. */
