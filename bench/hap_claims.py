@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """HAP's claims (arXiv 2508.19373v1, section IV-C) beside what phasor predicts for the same loads.
 
-    python3 bench/hap_claims.py --phasor build/phasor                             # tables
-    python3 bench/hap_claims.py --phasor build/phasor --page docs/hap-claims.md   # into that page
+    python3 bench/hap_claims.py --phasor build/release/phasor                             # tables
+    python3 bench/hap_claims.py --phasor build/release/phasor --page docs/hap-claims.md   # into that page
 
 Nothing is measured and nothing runs but `phasor plan`, with the boxes that come with phasor and the
 config.json of three models in bench/hap. A speedup is static TP's predicted time over that of the
@@ -316,7 +316,7 @@ def write_page(path, text):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--phasor", default="build/phasor")
+    parser.add_argument("--phasor", default="build/release/phasor")
     parser.add_argument("--boxes", default=Path(__file__).resolve().parent.parent / "boxes",
                         help="folder of the boxes' files")
     parser.add_argument("--quick", action="store_true",

@@ -2,7 +2,7 @@
 """What a transition costs beside prefill, on the wall clock: runs under a plan with two layouts and
 under its prefill layout alone, in turn.
 
-    python3 bench/overlap.py MODEL --phasor build/phasor --backup model.backup > result.txt
+    python3 bench/overlap.py MODEL --phasor build/release/phasor --backup model.backup > result.txt
 
 A run prefills one wave in one pass and decodes one token of each prompt. Its exposed cost is
 
@@ -119,7 +119,7 @@ def machine():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("model")
-    parser.add_argument("--phasor", default="build/phasor")
+    parser.add_argument("--phasor", default="build/release/phasor")
     parser.add_argument("--backup", help="of the model; default: none is needed")
     parser.add_argument("--plan", default="dp2|ep2>tp2")
     parser.add_argument("--transition", default="upload")

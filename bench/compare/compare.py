@@ -1,6 +1,6 @@
 """phasor beside llama.cpp, interleaved in one run, against limits measured in the same run.
 
-    python compare.py --phasor ../../build/phasor > result.txt
+    python compare.py --phasor ../../build/release/phasor > result.txt
     python compare.py --models a --formats bf16 --workloads prefill-1x512,decode-1x32 --rounds 1
 
 What is inside the timed windows: phasor_side.py and llama_side.py. What is counted as work: shapes.py.
@@ -358,7 +358,7 @@ def words(text):
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--phasor", default=str(HERE.parent.parent / "build" / "phasor"),
+    parser.add_argument("--phasor", default=str(HERE.parent.parent / "build" / "release" / "phasor"),
                         help="the program (%(default)s)")
     parser.add_argument("--models", type=words, default="a,b", help="a, b or paths of config.json (%(default)s)")
     parser.add_argument("--formats", type=words, default=",".join(FORMATS), help="of routed experts (%(default)s)")

@@ -1,7 +1,7 @@
 """phasor beside Hugging Face transformers on one GPU and one checkpoint, in turn, in one run.
 
     phasor synth qwen1.5-moe-a2.7b --layers 8 -o MODEL
-    python gpu.py --phasor ../../build/phasor --model MODEL > result.txt
+    python gpu.py --phasor ../../build/cuda/phasor --model MODEL > result.txt
 
 Inside the timed windows: phasor's prefill_s and decode_s (its summary file); of transformers a forward pass over all
 prompts (logits of the last tokens), and passes of one token of each sequence with the tokens chosen on the GPU, each

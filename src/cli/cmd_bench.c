@@ -47,14 +47,16 @@ static const struct option_word format_words[] = {
 };
 
 static const struct cli_option options[] = {
-    {"devices", 0, OPTION_TEXT, AT(devices), "cpu:N", "the ranks, as of phasor run", 0, 0, NULL},
+    {"devices", 0, OPTION_TEXT, AT(devices), "cpu:N",
+     "the ranks, as of phasor run; needed, but not with --predict", 0, 0, NULL},
     {"box", 0, OPTION_FILE, AT(box), "BOX",
      "whose times the plans are chosen by: a profile, a box file, or a box that comes with phasor "
      "(the profile that phasor calibrate made for these devices)",
      0, 0, NULL},
     {"replay", 0, OPTION_FILE, AT(replay), "BOX",
      "times of a box that is not here, modelled: prefill by replay of recorded passes over its "
-     "links, decode by its figures, which the plans are chosen by, too",
+     "links, decode by its figures, which the plans are chosen by, too; --devices cpu:N has as "
+     "many ranks, and --recordings is needed",
      0, 0, NULL},
     {"recordings", 0, OPTION_FILE, AT(recordings), "DIR",
      "with --replay: the folder of recorded passes, made if need be; what is there is not recorded "
@@ -62,7 +64,7 @@ static const struct cli_option options[] = {
      0, 0, NULL},
     {"predict", 0, OPTION_FILE, AT(predict), "BOX",
      "run nothing: choose plans for the box, and predict them in each round with its numbers drawn "
-     "anew from their ranges",
+     "anew from their ranges; without --devices",
      0, 0, NULL},
     {"scenarios", 0, OPTION_TEXT, AT(scenarios), "LIST",
      "tokens of a prompt and of its answer (256/64,256/2048,4096/64,4096/2048)", 0, 0, NULL},

@@ -31,7 +31,7 @@ static const struct cli_option options[] = {
      "and why the others cannot be",
      0, 0, NULL},
     {"devices", 0, OPTION_TEXT, AT(devices), "cpu:N",
-     "for how many devices (as many as the plan has)", 0, 0, NULL},
+     "for how many devices, of whatever kind (as many as the plan has)", 0, 0, NULL},
     {"dtype", 0, OPTION_WORD, AT(dtype), "TYPE",
      "with --plan: number type of the weights: auto, float32, bfloat16 (auto)", 0, 0, dtype_words},
     {"max-num-seqs", 0, OPTION_COUNT, AT(max_num_seqs), "COUNT",

@@ -28,7 +28,7 @@ static struct plan_values values = {
 static const struct cli_option options[] = {
     {"box", 0, OPTION_FILE, AT(box), "BOX",
      "the devices and their links: one that comes with phasor, such as a6000x4, a box file, or the "
-     "profile of one's own that phasor calibrate wrote",
+     "profile of one's own that phasor calibrate wrote; needed",
      0, 0, NULL},
     {"rows", 'i', OPTION_FILE, AT(input), "FILE",
      "the rows of a batch, in place of the three that follow", 0, 0, NULL},

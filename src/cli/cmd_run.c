@@ -68,7 +68,7 @@ static const struct cli_option options[] = {
      "what ran when on each rank, for ui.perfetto.dev, at the end", 0, 0, NULL},
     {"record", 0, OPTION_FILE, AT(record), "FILE",
      "what was computed, sent and read and what waited for what, for replay on other boxes; the "
-     "ranks then work one at a time",
+     "ranks, of the CPU alone, then work one at a time",
      0, 0, NULL},
     {"routing-counts", 0, OPTION_FILE, AT(routing_counts), "FILE",
      "how often each expert was chosen, at the end, for --routing of phasor plan and later runs", 0,
@@ -105,8 +105,9 @@ static const struct cli_option options[] = {
      "little)",
      0, 0, expert_dtype_words},
     {"devices", 0, OPTION_TEXT, AT(devices), "cpu:N",
-     "N ranks, each with its share of the cores and its own memory (as many as the plan has); or "
-     "GPUs: cuda:0, cuda:0-3, cuda:0,2, a rank on each, or cuda:0x4, four ranks on the first, "
+     "N ranks of the CPU, each with its share of the cores and its own memory (as many as the plan "
+     "has); or GPUs, which are used only where they are named: cuda:0, cuda:0-3, cuda:0,2, a rank "
+     "on each, or cuda:0x4, four ranks on the first, "
      "perhaps with links made slow (cuda:0x4@22GB/s, 800MB/s), as between several cards",
      0, 0, NULL},
     {"plan", 0, OPTION_TEXT, AT(plan), "PLAN",
