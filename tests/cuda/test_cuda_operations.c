@@ -21,14 +21,17 @@
 #define WAYS 3
 
 /* With a sanitizer all take more than a quarter of an hour: there the quick tier takes one. Most of
- * the time is that of rows that run alone: the quick tier has them of each second combination, by
- * the seed, and with a sanitizer of each sixth. */
+ * the time of emulated GPUs is that of rows that run alone: the quick tier has them of each second
+ * combination, by the seed, and with a sanitizer of each sixth. Real ones have all. */
 #if defined(__SANITIZE_ADDRESS__)
 #define QUICK_WAYS 1
 #define ALONE_STEP 6
-#else
+#elif defined(SIMT_HOST)
 #define QUICK_WAYS WAYS
 #define ALONE_STEP 2
+#else
+#define QUICK_WAYS WAYS
+#define ALONE_STEP 1
 #endif
 
 static void prepare(int way)
