@@ -12,9 +12,8 @@
 /* Larger than any configuration or tokenizer that can be loaded. */
 #define FILE_BYTES_MAX (256u << 20)
 
-/* Of a fine-tuned model hardly a tensor is as it was. */
-#define SAMPLE_TENSORS 64
-#define SAMPLE_BYTES   1024
+/* Of each matrix: who tunes a model may leave all but a few of them as they were. */
+#define SAMPLE_BYTES 1024
 
 void fingerprint_format(char out[FINGERPRINT_DIGITS + 1], const struct fingerprint *fingerprint)
 {
@@ -50,27 +49,37 @@ static void add_description(XXH3_state_t *hash, const struct tensor_info *tensor
     XXH3_128bits_update(hash, tensor->shape, (size_t)tensor->rank * sizeof *tensor->shape);
 }
 
-/* The middle of tensors that lie evenly over the checkpoint. */
 static enum status add_sample(XXH3_state_t *hash, const struct checkpoint *checkpoint,
-                              const struct tensor_info *tensor, struct error *err)
+                              const struct tensor_info *tensor, uint64_t first, uint64_t bytes,
+                              struct error *err)
 {
     char sample[SAMPLE_BYTES];
-    uint64_t bytes = tensor->bytes < sizeof sample ? tensor->bytes : sizeof sample;
-    TRY(checkpoint_read(checkpoint, tensor, (tensor->bytes - bytes) / 2, sample, bytes, err));
-    XXH3_128bits_update(hash, sample, (size_t)bytes);
+    uint64_t taken = bytes < sizeof sample ? bytes : sizeof sample;
+    TRY(checkpoint_read(checkpoint, tensor, first + (bytes - taken) / 2, sample, taken, err));
+    XXH3_128bits_update(hash, sample, (size_t)taken);
+    return STATUS_OK;
+}
+
+/* The middle of the tensor; of experts that are fused into one the middle of each. */
+static enum status add_samples(XXH3_state_t *hash, const struct checkpoint *checkpoint,
+                               const struct tensor_info *tensor, struct error *err)
+{
+    bool is_fused = tensor->rank == 3 && tensor->shape[0] <= MODEL_EXPERTS_MAX &&
+                    tensor->bytes >= (uint64_t)tensor->shape[0] * SAMPLE_BYTES;
+    uint64_t count = is_fused && tensor->bytes > 0 ? (uint64_t)tensor->shape[0] : 1;
+    uint64_t bytes = tensor->bytes / count;
+    for (uint64_t i = 0; i < count; i++)
+        TRY(add_sample(hash, checkpoint, tensor, i * bytes, bytes, err));
     return STATUS_OK;
 }
 
 static enum status add_weights(XXH3_state_t *hash, const struct checkpoint *checkpoint,
                                struct error *err)
 {
-    int64_t count = checkpoint_tensor_count(checkpoint);
-    int64_t step = 1 + (count - 1) / SAMPLE_TENSORS;
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < checkpoint_tensor_count(checkpoint); i++) {
         const struct tensor_info *tensor = checkpoint_tensor(checkpoint, i);
         add_description(hash, tensor);
-        if (i % step == 0)
-            TRY(add_sample(hash, checkpoint, tensor, err));
+        TRY(add_samples(hash, checkpoint, tensor, err));
     }
     return STATUS_OK;
 }

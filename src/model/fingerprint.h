@@ -17,7 +17,7 @@ struct fingerprint {
 void fingerprint_format(char out[FINGERPRINT_DIGITS + 1], const struct fingerprint *fingerprint);
 
 /* Of a checkpoint: the bytes of its configuration and tokenizer, names, types and shapes of all
- * tensors, and samples of their values: milliseconds, whatever its size. */
+ * tensors, and of each matrix a kibibyte of its values: a read for each, however large it is. */
 struct checkpoint;
 enum status fingerprint_checkpoint(struct fingerprint *out, const struct checkpoint *checkpoint,
                                    struct error *err) MUST_CHECK;
