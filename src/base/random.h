@@ -53,4 +53,8 @@ static inline uint64_t random_below(struct random *random, uint64_t bound)
 /* Standard normal, by Box and Muller (one of the pair is used). */
 double random_normal(struct random *random);
 
+/* A seed that is another each time, for hash tables whose keys are foreign: so no file can hold
+ * keys that all meet in one place. No result may depend on it. */
+uint64_t random_seed_make(void);
+
 #endif

@@ -1,9 +1,9 @@
 #include "engine/generator.h"
 
 #include <string.h>
-#include <sys/random.h>
 
 #include "base/memory.h"
+#include "base/random.h"
 #include "base/record.h"
 #include "base/system.h"
 #include "base/trace.h"
@@ -30,19 +30,10 @@ static enum status check_params(const struct generator_params *params, const str
     return STATUS_OK;
 }
 
-/* Without a source of randomness the clock must do: what is at stake is only how much is shared. */
-static uint64_t seed_make(void)
-{
-    uint64_t seed;
-    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != (ssize_t)sizeof seed)
-        seed = (uint64_t)(system_seconds() * 1e9);
-    return seed;
-}
-
 static enum status pools_create(struct generator *generator, struct error *err)
 {
     struct page_pool_params params = {.page_count = generator->cache.page_count,
-                                      .seed = seed_make()};
+                                      .seed = random_seed_make()};
     TRY(memory_get((void **)&generator->pools, (size_t)generator->group_count,
                    sizeof *generator->pools, "the generator", err));
     for (int g = 0; g < generator->group_count; g++)

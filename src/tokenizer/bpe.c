@@ -60,6 +60,9 @@ static uint64_t queue_pop(struct bpe_work *work)
 
 static enum status add_symbol(struct bpe_work *work, int32_t id, struct error *err)
 {
+    if (work->symbol_count == INT32_MAX)
+        return error_set(err, STATUS_LIMIT, "a word of the text has more than %d symbols",
+                         INT32_MAX);
     if (work->symbol_count == work->symbol_capacity)
         TRY(memory_reserve(&work->symbols, &work->symbol_capacity, work->symbol_count + 1,
                            sizeof *work->symbols, "the symbols of a word", err));

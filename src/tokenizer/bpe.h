@@ -24,6 +24,7 @@ struct bpe {
     const struct vocab *vocab;
     struct merge_slot *merges;
     size_t merge_mask;
+    uint64_t merge_seed;                  /* of the table: random */
     int32_t *results;                     /* by rank */
     int32_t low_ids[BPE_LOW_CODE_POINTS]; /* id of each low code point; -1 */
     int32_t byte_ids[256];                /* ids of <0x00> to <0xFF>; -1 */
@@ -50,7 +51,7 @@ static inline uint64_t bpe_pair(int32_t left, int32_t right)
 /* The slot that holds this pair, or the empty one where it would stand. */
 static inline struct merge_slot *bpe_merge_slot(const struct bpe *bpe, uint64_t pair)
 {
-    size_t slot = random_mix(pair) & bpe->merge_mask;
+    size_t slot = random_mix(pair ^ bpe->merge_seed) & bpe->merge_mask;
     while (bpe->merges[slot].result >= 0 && bpe->merges[slot].pair != pair)
         slot = (slot + 1) & bpe->merge_mask;
     return &bpe->merges[slot];
@@ -65,7 +66,7 @@ struct bpe_work {
 };
 void bpe_work_deinit(struct bpe_work *work);
 
-/* Appends the ids of one word (valid UTF-8). */
+/* Appends the ids of one word (valid UTF-8). STATUS_LIMIT: its symbols cannot be numbered. */
 enum status bpe_encode(const struct bpe *bpe, struct bpe_work *work, struct token_list *out,
                        const char *word, size_t length, struct error *err) MUST_CHECK;
 

@@ -103,6 +103,7 @@ static enum status read_merges(struct bpe *bpe, const json_t *merges, const char
     TRY(memory_get_raw(&memory, slot_count, sizeof *bpe->merges, "the merges", err));
     bpe->merges = memory;
     bpe->merge_mask = slot_count - 1;
+    bpe->merge_seed = random_seed_make();
     for (size_t i = 0; i < slot_count; i++)
         bpe->merges[i].result = -1;
     TRY(memory_get(&memory, count, sizeof *bpe->results, "the merges", err));

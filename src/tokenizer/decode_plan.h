@@ -29,13 +29,17 @@ struct decode_step {
 
 #define DECODE_STEPS_MAX 16
 
+/* Bytes that all Replace steps together may make of one, so that no file can blow a token up: the
+ * longest one has 64 KiB. */
+#define DECODE_GROWTH_MAX 64
+
 struct decode_plan {
     struct decode_step steps[DECODE_STEPS_MAX];
     size_t step_count;
 };
 
 /* `json` is the value of "decoder", null included. Orders in which a token's bytes would depend on
- * its neighbours are refused. */
+ * its neighbours are refused, and steps that could make a token much longer. */
 enum status decode_plan_read(struct decode_plan *plan, struct arena *arena, const json_t *json,
                              const char *file, struct error *err) MUST_CHECK;
 

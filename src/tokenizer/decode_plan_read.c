@@ -12,6 +12,7 @@ struct reader {
     bool has_bytes; /* a token may now be a part of a character */
     bool fused;     /* the tokens are one text */
     bool has_first; /* a step already treats the first token otherwise */
+    double growth;  /* bytes that the steps so far make of one at most */
 };
 
 static enum status unsupported(const struct reader *reader, const char *type, const char *reason)
@@ -45,6 +46,19 @@ static enum status read_from(const struct reader *reader, struct decode_step *st
     return STATUS_OK;
 }
 
+/* Each step counts as if the one before it made nothing but what it replaces. */
+static enum status count_growth(struct reader *reader, const struct decode_step *step)
+{
+    if (step->to_length > step->from_length)
+        reader->growth *= (double)step->to_length / (double)step->from_length;
+    if (reader->growth > DECODE_GROWTH_MAX)
+        return error_set(reader->err, STATUS_LIMIT,
+                         "%s: the decoder's Replace steps make up to %g bytes of one, at most %d "
+                         "are allowed",
+                         reader->file, reader->growth, DECODE_GROWTH_MAX);
+    return STATUS_OK;
+}
+
 static enum status read_replace(struct reader *reader, struct decode_step *step, const json_t *json)
 {
     const json_t *pattern = json_object_get(json, "pattern");
@@ -54,8 +68,9 @@ static enum status read_replace(struct reader *reader, struct decode_step *step,
     if (reader->has_bytes || reader->fused)
         return unsupported(reader, "Replace", "behind ByteFallback, ByteLevel or Fuse");
     TRY(read_from(reader, step, json_object_get(pattern, "String"), "pattern.String"));
-    return copy_text(reader, &step->to, &step->to_length, json_object_get(json, "content"),
-                     "content");
+    TRY(copy_text(reader, &step->to, &step->to_length, json_object_get(json, "content"),
+                  "content"));
+    return count_growth(reader, step);
 }
 
 static enum status read_metaspace(struct reader *reader, struct decode_step *step,
@@ -130,7 +145,7 @@ enum status decode_plan_read(struct decode_plan *plan, struct arena *arena, cons
         plan->steps[plan->step_count++].kind = DECODE_JOIN;
         return STATUS_OK;
     }
-    struct reader reader = {.out = plan, .arena = arena, .file = file, .err = err};
+    struct reader reader = {.out = plan, .arena = arena, .file = file, .err = err, .growth = 1};
     const char *type;
     TRY(json_get_string(&type, json, file, "type", err));
     if (strcmp(type, "Sequence") != 0)

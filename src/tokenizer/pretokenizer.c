@@ -164,8 +164,26 @@ static enum status rewrite_piece(const struct pretokenizer_step *step,
     return span_list_add(&work->next_pieces, begin, work->next_text.length, err);
 }
 
+/* For a text of `length` bytes. */
+static size_t size_limit(size_t length)
+{
+    if (length > PRETOKENIZED_BYTES_MAX / PRETOKENIZED_GROWTH_MAX)
+        return PRETOKENIZED_BYTES_MAX;
+    return PRETOKENIZED_GROWTH_MAX * (length + 1); /* of none a mark may come */
+}
+
+static enum status check_size(size_t length, size_t limit, struct error *err)
+{
+    if (length > limit)
+        return error_set(err, STATUS_LIMIT,
+                         "the text becomes longer than %zu bytes when it is pre-tokenized", limit);
+    return STATUS_OK;
+}
+
+/* A step makes at most 5 bytes of one: even where a piece is all of the text, it is not far beyond
+ * the limit when that is seen. */
 static enum status apply_step(const struct pretokenizer_step *step, struct pretokenizer_work *work,
-                              bool at_start, struct error *err)
+                              bool at_start, size_t limit, struct error *err)
 {
     work->next_pieces.count = 0;
     text_clear(&work->next_text);
@@ -175,6 +193,7 @@ static enum status apply_step(const struct pretokenizer_step *step, struct preto
             TRY(split_piece(step, work, piece, err));
         else
             TRY(rewrite_piece(step, work, piece, at_start && piece.begin == 0, err));
+        TRY(check_size(work->next_text.length, limit, err));
     }
     struct span_list pieces = work->pieces;
     work->pieces = work->next_pieces;
@@ -197,6 +216,6 @@ enum status pretokenizer_apply(const struct pretokenizer *pretokenizer,
     TRY(text_check(&work->text, "a pre-tokenized text", err));
     TRY(span_list_add(&work->pieces, 0, length, err));
     for (size_t i = 0; i < pretokenizer->step_count; i++)
-        TRY(apply_step(&pretokenizer->steps[i], work, at_start, err));
+        TRY(apply_step(&pretokenizer->steps[i], work, at_start, size_limit(length), err));
     return STATUS_OK;
 }

@@ -69,8 +69,14 @@ struct pretokenizer_work {
 };
 void pretokenizer_work_deinit(struct pretokenizer_work *work);
 
+/* Limits of a pre-tokenized text, so that no file can blow a prompt up. A mark before a piece of
+ * one byte makes 5 bytes of it, and the byte alphabet then at most 10; of a whole normalized text
+ * it makes twice as many. */
+#define PRETOKENIZED_BYTES_MAX  ((size_t)96 << 20)
+#define PRETOKENIZED_GROWTH_MAX ((size_t)16)
+
 /* Cuts `in` (valid UTF-8) into work->pieces of work->text. `at_start` tells that it begins the
- * whole text (Metaspace "first"). */
+ * whole text (Metaspace "first"). STATUS_LIMIT beyond these limits, or from matcher_find. */
 enum status pretokenizer_apply(const struct pretokenizer *pretokenizer,
                                struct pretokenizer_work *work, const char *in, size_t length,
                                bool at_start, struct error *err) MUST_CHECK;

@@ -10,6 +10,7 @@ struct reader {
     struct arena *arena;
     const char *file;
     struct error *err;
+    bool has_bytes; /* the text is in the byte alphabet */
 };
 
 /* A fresh step behind the others; NULL with the sentence made when there are too many. */
@@ -91,6 +92,11 @@ static enum status read_split(struct reader *reader, const json_t *json)
 static enum status read_byte_level(struct reader *reader, const json_t *json)
 {
     bool prefix, use_regex;
+    if (reader->has_bytes)
+        return error_set(reader->err, STATUS_UNSUPPORTED,
+                         "%s: pre-tokenizer ByteLevel behind another ByteLevel is not supported",
+                         reader->file);
+    reader->has_bytes = true;
     TRY(json_get_bool_or(&prefix, json, reader->file, "add_prefix_space", true, reader->err));
     TRY(json_get_bool_or(&use_regex, json, reader->file, "use_regex", true, reader->err));
     if (prefix)

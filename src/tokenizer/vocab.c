@@ -7,13 +7,14 @@
 
 #include "base/json.h"
 #include "base/memory.h"
+#include "base/random.h"
 
 /* A token longer than this is no token; it would only make matching slow. */
 #define TOKEN_BYTES_MAX 65535
 
 static size_t slot_of(const struct vocab *vocab, const char *text, size_t length)
 {
-    size_t slot = XXH3_64bits(text, length) & vocab->slot_mask;
+    size_t slot = XXH3_64bits_withSeed(text, length, vocab->slot_seed) & vocab->slot_mask;
     while (vocab->slots[slot] != 0) {
         const struct vocab_token *token = &vocab->tokens[vocab->slots[slot] - 1];
         if (token->length == length && memcmp(token->text, text, length) == 0)
@@ -145,6 +146,7 @@ enum status vocab_read(struct vocab *vocab, struct arena *arena, const json_t *m
     while (slot_count < 2 * count)
         slot_count *= 2;
     vocab->slot_mask = slot_count - 1;
+    vocab->slot_seed = random_seed_make();
     void *memory;
     TRY(memory_get(&memory, limit, sizeof *vocab->tokens, "the vocabulary", err));
     vocab->tokens = memory;

@@ -27,6 +27,7 @@ struct vocab {
     size_t count;               /* largest id + 1 */
     uint32_t *slots;            /* open addressing: id + 1, or 0 */
     size_t slot_mask;
+    uint64_t slot_seed;  /* random */
     struct arena *arena; /* of the tokenizer: owns the texts */
 };
 

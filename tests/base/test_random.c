@@ -32,6 +32,11 @@ Test(random, known_values)
                      "%zu", i);
 }
 
+Test(random, seeds_that_are_made_differ)
+{
+    cr_assert_neq(random_seed_make(), random_seed_make());
+}
+
 Test(random, a_stream_is_its_draws)
 {
     struct random random = {.seed = 42, .position = 7};

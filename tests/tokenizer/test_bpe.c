@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "tokenizer/internal.h"
+
 static void check_ids(const char *model, const char *text, const char *const *want)
 {
     struct error err = {0};
@@ -107,6 +109,29 @@ Test(bpe, text_does_not_become_a_special_token)
     assert_ids(&ids, (int32_t[]){4, 5}, 2, "parsed");
     token_list_deinit(&ids);
     tokenizer_close(tokenizer);
+}
+
+/* Tokens and merges lie in other places each time, so that no file can hold what meets in one. */
+Test(bpe, tables_are_laid_out_anew)
+{
+    struct tokenizer *a = data_tokenizer("qwen"), *b = data_tokenizer("qwen");
+    size_t tokens = 0, same_tokens = 0, merges = 0, same_merges = 0;
+    cr_assert_eq(a->vocab.slot_mask, b->vocab.slot_mask);
+    cr_assert_eq(a->bpe.merge_mask, b->bpe.merge_mask);
+    for (size_t i = 0; i <= a->vocab.slot_mask; i++) {
+        tokens += a->vocab.slots[i] != 0;
+        same_tokens += a->vocab.slots[i] != 0 && a->vocab.slots[i] == b->vocab.slots[i];
+    }
+    for (size_t i = 0; i <= a->bpe.merge_mask; i++) {
+        const struct merge_slot *one = &a->bpe.merges[i], *other = &b->bpe.merges[i];
+        merges += one->result >= 0;
+        same_merges += one->result >= 0 && other->result >= 0 && one->pair == other->pair;
+    }
+    cr_assert(tokens > 100 && merges > 100);
+    cr_expect_lt(same_tokens, tokens / 4);
+    cr_expect_lt(same_merges, merges / 4);
+    tokenizer_close(a);
+    tokenizer_close(b);
 }
 
 Test(bpe, merges_of_old_files)

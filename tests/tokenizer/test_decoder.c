@@ -70,6 +70,32 @@ Test(decoder, components)
     }
 }
 
+/* Steps may make 64 bytes of one; what another takes off does not count. */
+Test(decoder, growth_is_limited)
+{
+    for (int more = 0; more < 2; more++) {
+        struct text json = {0};
+        struct error err = {0};
+        text_append_format(&json,
+                           "{" VOCAB ",'decoder':{'type':'Sequence','decoders':["
+                           "{'type':'Replace','pattern':{'String':'a'},'content':'aaaaaaaa'},"
+                           "{'type':'Replace','pattern':{'String':'aa'},'content':'a'},"
+                           "{'type':'Replace','pattern':{'String':'a'},'content':'bbbbbbbb%s'}]}}",
+                           more == 1 ? "b" : "");
+        if (more == 1) {
+            assert_refused(json.bytes, STATUS_LIMIT, "make up to 72 bytes of one, at most 64");
+        } else {
+            struct tokenizer *tokenizer = parse_quoted(json.bytes, &err);
+            cr_assert_not_null(tokenizer, "%s", err.message);
+            struct text got = decode(tokenizer, (int32_t[]){0}, 1);
+            cr_expect_str_eq(got.bytes, "_bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb", "%s", got.bytes);
+            text_deinit(&got);
+            tokenizer_close(tokenizer);
+        }
+        text_deinit(&json);
+    }
+}
+
 /* The bytes of single tokens, put together and mended, are the text of the stream. */
 static void check_token_bytes(const char *name)
 {

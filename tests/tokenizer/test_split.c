@@ -124,6 +124,44 @@ Test(split, behaviors)
     }
 }
 
+/* Marks that are digits, and are cut off as such: each round makes two pieces of one, and twice the
+ * text. */
+static enum status encode_rounds(int rounds, struct error *err)
+{
+    enum { LENGTH = 2048 };
+    struct text json = {0};
+    struct token_list ids = {0};
+    char text[LENGTH];
+    memset(text, '0', LENGTH);
+    text_append_string(&json, "{'model':{'vocab':{'a':0},'merges':[]},'pre_tokenizer':{'type':"
+                              "'Sequence','pretokenizers':[");
+    for (int mark = 1; mark <= rounds; mark++)
+        text_append_format(&json,
+                           "%s{'type':'Digits','individual_digits':true},{'type':'Metaspace',"
+                           "'replacement':'%d','split':false}",
+                           mark == 1 ? "" : ",", mark);
+    text_append_string(&json, "]}}");
+    struct tokenizer *tokenizer = parse_quoted(json.bytes, err);
+    cr_assert_not_null(tokenizer, "%s", err->message);
+    enum status status =
+        tokenizer_encode(tokenizer, &ids, text, LENGTH, (struct encode_options){0}, err);
+    token_list_deinit(&ids);
+    tokenizer_close(tokenizer);
+    text_deinit(&json);
+    return status;
+}
+
+Test(split, growth_is_limited)
+{
+    struct error err = {0};
+    cr_assert_eq(encode_rounds(4, &err), STATUS_OK, "%s", err.message);
+    for (int rounds = 5; rounds <= 9; rounds++) {
+        cr_assert_eq(encode_rounds(rounds, &err), STATUS_LIMIT, "%d rounds", rounds);
+        cr_assert_str_eq(err.message,
+                         "the text becomes longer than 32784 bytes when it is pre-tokenized");
+    }
+}
+
 Test(split, refuses_what_oniguruma_reads_otherwise)
 {
     static const struct {

@@ -125,6 +125,9 @@ Test(tokenizer, refuses_by_name)
          "expected one character, found \"xy\""},
         {SMALL(",'pre_tokenizer':{'type':'Metaspace','replacement':'_','prepend_scheme':'odd'}"),
          STATUS_UNSUPPORTED, "prepend_scheme \"odd\""},
+        {SMALL(",'pre_tokenizer':{'type':'Sequence','pretokenizers':[{'type':'ByteLevel'},{'type':"
+               "'Digits'},{'type':'ByteLevel'}]}"),
+         STATUS_UNSUPPORTED, "a.json: pre-tokenizer ByteLevel behind another ByteLevel"},
         /* post-processors */
         {SMALL(",'post_processor':{'type':'BertProcessing'}"), STATUS_UNSUPPORTED,
          "post-processor \"BertProcessing\""},
