@@ -63,6 +63,11 @@ static enum status check_numbers(const struct check *check)
                          check->path, RECORDING_STRINGS_MAX, RECORDING_NAMES_MAX,
                          RECORDING_NAMES_MAX, recording->string_count, recording->stage_count,
                          recording->tag_count);
+    if (recording->lane_count > (uint32_t)RECORDING_LANES_MAX(recording->rank_count))
+        return error_set(check->err, STATUS_FORMAT,
+                         "%s: expected at most %d lanes of %d ranks, found %u", check->path,
+                         RECORDING_LANES_MAX(recording->rank_count), recording->rank_count,
+                         recording->lane_count);
     if (recording->node_count == UINT32_MAX)
         return error_set(check->err, STATUS_FORMAT, "%s: too many nodes", check->path);
     return STATUS_OK;
@@ -82,17 +87,27 @@ static enum status check_strings(const struct check *check, char *const *strings
     return STATUS_OK;
 }
 
+static enum status check_about(const struct check *check)
+{
+    const char *text = check->recording->about;
+    size_t length = strlen(text);
+    json_t *about;
+    if (length > RECORDING_ABOUT_BYTES_MAX)
+        return error_set(check->err, STATUS_FORMAT,
+                         "%s: what it is about has %zu bytes, at most %zu are allowed", check->path,
+                         length, RECORDING_ABOUT_BYTES_MAX);
+    TRY(json_parse_object(&about, text, length, check->path, check->err));
+    json_decref(about);
+    return STATUS_OK;
+}
+
 static enum status check_texts(const struct check *check)
 {
     const struct recording *recording = check->recording;
-    json_t *about;
     TRY(check_strings(check, recording->strings, recording->string_count, "string"));
     TRY(check_strings(check, recording->stage_names, recording->stage_count, "stage"));
     TRY(check_strings(check, recording->tag_names, recording->tag_count, "tag"));
-    TRY(json_parse_object(&about, recording->about, strlen(recording->about), check->path,
-                          check->err));
-    json_decref(about);
-    return STATUS_OK;
+    return check_about(check);
 }
 
 static enum status check_group(const struct check *check, uint32_t number)

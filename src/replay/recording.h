@@ -26,6 +26,14 @@
 #define RECORDING_STRINGS_MAX 65536
 #define RECORDING_NAMES_MAX   256 /* of stages, and of tags */
 
+/* Of the JSON: a run writes some kilobytes, and reading it takes near a hundred times as much. */
+#define RECORDING_ABOUT_BYTES_MAX ((size_t)1 << 20)
+
+/* With so many ranks: replay looks, again and again, at all lanes that work at once. A run has at
+ * most 7 of a rank (its host, passes, what runs beside them, two of the mixed way, reads, files)
+ * and 2 of none (the driver and the mover). */
+#define RECORDING_LANES_MAX(rank_count) (16 * ((rank_count) + 1))
+
 enum lane_kind {
     LANE_STREAM, /* of normal priority: its computation takes the rank's compute slot */
     LANE_LOW,    /* of low priority: computes while no LANE_STREAM of its rank does */
@@ -139,7 +147,7 @@ enum status recording_write(const struct recording *recording, const char *path,
                             struct error *err) MUST_CHECK;
 
 /* Checked: a file that is torn, foreign or made with ill intent is refused with one sentence, and
- * never takes more memory than a small multiple of its length, and some megabytes. */
+ * never takes more memory than a small multiple of its length, and some tens of megabytes. */
 enum status recording_read(struct recording *out, const char *path, struct error *err) MUST_CHECK;
 
 /* The same of a file that is in memory; `path` is for sentences. */

@@ -243,6 +243,25 @@ static struct recording_collective *call_of(enum collective_op op)
     }
 }
 
+/* An object of so many bytes. */
+static void about_of(size_t length)
+{
+    memory_free(r->about);
+    r->about = memory_alloc_raw(length + 1, 1);
+    memset(r->about, ' ', length);
+    r->about[0] = '{';
+    r->about[length - 1] = '}';
+    r->about[length] = 0;
+}
+
+/* More lanes, without nodes, up to so many. */
+static void lanes_of(uint32_t count)
+{
+    r->lanes = memory_resize(r->lanes, count, sizeof *r->lanes);
+    for (; r->lane_count < count; r->lane_count++)
+        r->lanes[r->lane_count] = (struct recording_lane){.kind = LANE_HOST, .rank = -1};
+}
+
 /* Each spoils one thing. */
 #define SPOIL(name, change)                                                                        \
     static void name(void)                                                                         \
@@ -254,6 +273,8 @@ SPOIL(many_ranks, r->rank_count = 65)
 SPOIL(wall, r->wall_seconds = -1)
 SPOIL(wall_nan, r->wall_seconds = 0.0 / 0.0)
 SPOIL(about_list, r->about[0] = '[')
+SPOIL(about_long, about_of(RECORDING_ABOUT_BYTES_MAX + 1))
+SPOIL(lanes_many, lanes_of(RECORDING_LANES_MAX(2) + 1))
 SPOIL(control, r->strings[0][1] = '\n')
 SPOIL(no_utf8, r->tag_names[0][1] = (char)0xFF)
 SPOIL(group_empty, r->groups[0].size = 0)
@@ -326,6 +347,8 @@ Test(recording_check, refuses_what_does_not_hold_together)
         CASE(wall, "wall"),
         CASE(wall_nan, "wall"),
         CASE(about_list, "JSON"),
+        CASE(about_long, "about has 1048577 bytes"),
+        CASE(lanes_many, "48 lanes of 2 ranks, found 49"),
         CASE(control, "string 0"),
         CASE(no_utf8, "tag 0"),
         CASE(group_empty, "group 0"),
@@ -387,6 +410,14 @@ Test(recording_check, refuses_what_does_not_hold_together)
         build_end(&builder);
         build_example(&builder);
     }
+}
+
+Test(recording_check, takes_as_much_as_is_allowed)
+{
+    struct error err;
+    about_of(RECORDING_ABOUT_BYTES_MAX);
+    lanes_of(RECORDING_LANES_MAX(2));
+    cr_assert_eq(recording_check(r, "r.bin", &err), STATUS_OK, "%s", err.message);
 }
 
 /* Two lanes that call two groups in opposite order wait for one another. */
