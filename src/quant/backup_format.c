@@ -210,6 +210,8 @@ enum status backup_header_read(struct backup_form *out, const struct backup_head
         .layer_count = (int64_t)header->layer_count,
         .moe_layer_count = (int64_t)header->moe_layer_count,
     };
+    if (form.settings.group != group_of(&form.settings, form.hidden_dim))
+        return bad(path, "group size", header->group, err);
     derive(&form);
     TRY(check_content(&form, path, err));
     if (header->granule_count != (uint64_t)form.granule_count)

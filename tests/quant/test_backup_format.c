@@ -9,21 +9,25 @@
 #include "backup_tools.h"
 #include "base/memory.h"
 
-static struct backup_header good(bool zstd)
+static struct backup_header header_of(struct backup_settings settings)
 {
     struct model_config *config = memory_alloc(1, sizeof *config);
     *config = (struct model_config){
         .hidden_dim = 128, .expert_dim = 1408, .expert_count = 4, .layer_count = 3};
     config->layers[0].ffn = config->layers[2].ffn = FFN_MOE;
     struct fingerprint fingerprint = {.high = 1, .low = 2};
-    struct backup_settings settings = {.group = 48, .has_zstd = zstd};
     struct backup_form form;
     struct error err;
     struct backup_header header;
     cr_assert_eq(backup_form_make(&form, &settings, config, &fingerprint, &err), STATUS_OK);
-    backup_header_write(&header, &form, true, 12345, zstd ? 7 : 0);
+    backup_header_write(&header, &form, true, 12345, settings.has_zstd ? 7 : 0);
     memory_free(config);
     return header;
+}
+
+static struct backup_header good(bool zstd)
+{
+    return header_of((struct backup_settings){.group = 48, .has_zstd = zstd});
 }
 
 /* Worked out by hand from docs/backup-format.md: 1408 = 8 x 176; 128 weights are 3 groups of 48. */
@@ -57,6 +61,21 @@ Test(backup_format, places_are_those_of_the_document)
     cr_assert_eq(backup_minima(&form, BACKUP_UP).first, 3 * (11264 + 1056) + 1056);
 }
 
+/* Of a channel and of a tensor the group is the whole row, whatever the settings say. */
+Test(backup_format, groups_of_channels_and_tensors_are_rows)
+{
+    for (int scheme = BACKUP_PER_CHANNEL; scheme <= BACKUP_PER_TENSOR; scheme++) {
+        struct backup_form form;
+        struct error err;
+        struct backup_header header =
+            header_of((struct backup_settings){.scheme = (enum backup_scheme)scheme, .group = 48});
+        cr_assert_eq(header.group, 128);
+        cr_assert_eq(backup_header_read(&form, &header, "f", &err), STATUS_OK, "%s", err.message);
+        cr_assert_eq(form.settings.group, 128);
+        cr_assert_eq(form.scale_bytes, 176 * 2);
+    }
+}
+
 #define FIELD(member)                                                                              \
 #member, offsetof(struct backup_header, member), sizeof((struct backup_header *)0)->member
 
@@ -76,6 +95,8 @@ static const struct {
     {FIELD(group), 40, STATUS_FORMAT, "group size|40"},
     {FIELD(group), UINT64_MAX - 15, STATUS_FORMAT, "group size"},
     {FIELD(group), 64, STATUS_FORMAT, "size of a granule"},
+    {FIELD(scheme), BACKUP_PER_CHANNEL, STATUS_FORMAT, "group size|48"},
+    {FIELD(scheme), BACKUP_PER_TENSOR, STATUS_FORMAT, "group size|48"},
     {FIELD(hidden_dim), 0, STATUS_FORMAT, "hidden size"},
     {FIELD(hidden_dim), 120, STATUS_FORMAT, "hidden size"},
     {FIELD(hidden_dim), (uint64_t)1 << 40, STATUS_FORMAT, "hidden size"},
