@@ -322,6 +322,14 @@ static bool is_same(const struct bench_question *a, const struct bench_question 
     return is_equal;
 }
 
+/* Behind the last cell. */
+static bool plans_close(struct bench_results *results)
+{
+    return hash_make(results->plans_hash, results) &&
+           line_write(results,
+                      json_pack("{s:s, s:s}", "kind", "plans", "hash", results->plans_hash));
+}
+
 bool bench_results_resume(struct bench_results *out, struct bench_question *question,
                           const char *path)
 {
@@ -342,7 +350,8 @@ bool bench_results_resume(struct bench_results *out, struct bench_question *ques
     }
     if (ftruncate(fileno(out->file), end) != 0 || fseek(out->file, end, SEEK_SET) != 0)
         return cannot(out, "written");
-    return true;
+    bool lacks_hash = out->cell_count == bench_cells_of(&out->question) && *out->plans_hash == 0;
+    return !lacks_hash || plans_close(out);
 }
 
 bool bench_results_add_cell(struct bench_results *results, const struct bench_cell *cell)
@@ -350,11 +359,7 @@ bool bench_results_add_cell(struct bench_results *results, const struct bench_ce
     if (!cell_keep(results, cell) ||
         !line_write(results, bench_cell_json(&results->question, cell)))
         return false;
-    if (results->cell_count < bench_cells_of(&results->question))
-        return true;
-    return hash_make(results->plans_hash, results) &&
-           line_write(results,
-                      json_pack("{s:s, s:s}", "kind", "plans", "hash", results->plans_hash));
+    return results->cell_count < bench_cells_of(&results->question) || plans_close(results);
 }
 
 bool bench_results_add_run(struct bench_results *results, const struct bench_run *run)

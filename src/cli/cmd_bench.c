@@ -504,10 +504,51 @@ static bool results_open(struct bench_results *out, struct bench_question *quest
     return false;
 }
 
+/* That what is still to run is of the box whose times chose the plans: of one cell that has some.
+ */
+static bool box_agrees(const struct bench_results *results)
+{
+    for (int i = 0; i < results->cell_count; i++) {
+        const struct bench_cell *was = &results->cells[i];
+        struct bench_cell now = {
+            .model = was->model, .scenario = was->scenario, .batch_size = was->batch_size};
+        if (strcmp(was->box, results->question.box) == 0) /* it was not looked at */
+            continue;
+        if (!bench_plans_find(&now, &results->question))
+            return false;
+        if (strcmp(now.box, was->box) == 0)
+            return true;
+        fprintf(stderr,
+                "phasor: --results: the plans that %s holds were chosen by %s, and it is now %s; "
+                "put that file back, or begin other results\n",
+                values.results, was->box, now.box);
+        return false;
+    }
+    return true;
+}
+
+static bool run_exists(struct bench *bench, int cell, int plan, int round)
+{
+    (void)bench, (void)cell, (void)plan, (void)round;
+    return false;
+}
+
+/* Before plans are found, or run. What was predicted tells by itself (bench_predictor_agrees),
+ * where there is any. */
+static bool may_go_on(struct bench *bench)
+{
+    const struct bench_results *results = &bench->results;
+    bool is_whole = results->cell_count == bench_cells_of(&results->question);
+    bool tells = results->question.clock == BENCH_PREDICTED && results->run_count > 0;
+    if (tells || (is_whole && runs_each(bench, run_exists)))
+        return true;
+    return box_agrees(results);
+}
+
 static int bench_run_all(struct bench *bench, struct bench_question *question)
 {
     bool is_new = values.results != NULL && access(values.results, F_OK) != 0;
-    if (!results_open(&bench->results, question))
+    if (!results_open(&bench->results, question) || (values.resume && !may_go_on(bench)))
         return EXIT_FATAL;
     if (!plans_find(&bench->results)) {
         if (is_new && bench->results.cell_count == 0) /* it would stand in the next one's way */

@@ -122,6 +122,19 @@ head -c -40 whole.jsonl >runs.jsonl # in the midst of the last run
 expect 0 "a torn line" "${small[@]}" --results runs.jsonl --resume
 head -n -1 whole.jsonl | cmp -s - <(head -n -1 runs.jsonl) || fail "a torn line: others are not what they were"
 lines runs.jsonl "$(wc -l <whole.jsonl)" "a torn line"
+head -n 5 whole.jsonl >runs.jsonl # all cells, and not that they are all
+expect 0 "a lost hash" "${small[@]}" --results runs.jsonl --resume
+cmp -s <(head -n 6 whole.jsonl) <(head -n 6 runs.jsonl) || fail "a lost hash: the plans are others"
+expect 0 "a lost hash, nothing to do" "${small[@]}" --results runs.jsonl --resume
+head -n 6 whole.jsonl >runs.jsonl
+cp two.json two.kept
+echo >>two.json
+expect 1 "a changed box" "${small[@]}" --results runs.jsonl --resume
+has err "were chosen by .* and it is now .*; put that file back" "a changed box"
+head -n 3 whole.jsonl >runs.jsonl # not all cells
+expect 1 "a changed box, more plans" "${small[@]}" --plans-only --results runs.jsonl --resume
+head -n 3 whole.jsonl | cmp -s - runs.jsonl || fail "a changed box, more plans: the file is another"
+mv two.kept two.json
 sed 's/"wave":[0-9]*/"wave":1/' whole.jsonl >runs.jsonl
 expect 1 "other plans" "${small[@]}" --results runs.jsonl --resume
 has err "the plans are not those of the hash" "other plans"
