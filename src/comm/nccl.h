@@ -42,6 +42,7 @@ struct nccl_domain {
     pthread_cond_t stirred; /* for the watch: there are ends, the run has ended, or it is to stop */
     bool is_stirred;        /* it was, since it last rested: to look it lets go of the lock */
     struct nccl_end *watched;
+    struct nccl_abort *told; /* nobody awaits them yet */
     bool is_stopping, has_thread;
     pthread_t thread;
     struct nccl_rank ranks[]; /* [rank_count] */
@@ -71,7 +72,7 @@ void nccl_queue(struct comm_group *group);
 enum status nccl_queue_wait(const struct collective *call, struct error *err) MUST_CHECK;
 void nccl_queue_leave(const struct collective *call, bool is_launched);
 
-/* Wakes all who wait, and lets the watch abort. */
+/* Wakes all who wait; when the run has ended aborts begin, which the watch awaits. */
 void nccl_wake(struct nccl_domain *nccl);
 
 /* Takes the handle, so that nobody calls into it any more; NULL: it is gone. */

@@ -101,14 +101,6 @@ static void stir(struct nccl_domain *nccl)
     pthread_cond_signal(&nccl->stirred);
 }
 
-void nccl_wake(struct nccl_domain *nccl)
-{
-    pthread_mutex_lock(&nccl->lock);
-    pthread_cond_broadcast(&nccl->turn);
-    stir(nccl);
-    pthread_mutex_unlock(&nccl->lock);
-}
-
 /* ---- The watch: all within the lock ---------------------------------------------------------- */
 
 struct nccl_comm *nccl_end_take(struct nccl_end *end)
@@ -131,17 +123,43 @@ static void ranks_mark(struct nccl_domain *nccl)
     }
 }
 
-/* All are told at once, and waited for outside of the lock: nobody who leaves a queue or destroys a
- * communicator waits for an abort that hangs. Whether there was any: there may be others then. */
+/* All are told at once, by threads of their own. */
+static void end_abort(struct nccl_end *end, struct nccl_comm *handle)
+{
+    if (handle != NULL)
+        nccl_abort_begin(&nccl_of(end->comm->group)->told, end->abort, handle);
+}
+
+/* Not by the watch alone: that may be with a driver, which answers when the kernels have left that
+ * an abort is to end. An end that a thread is calling into is left to the watch. */
+void nccl_wake(struct nccl_domain *nccl)
+{
+    pthread_mutex_lock(&nccl->lock);
+    pthread_cond_broadcast(&nccl->turn);
+    bool has_ended = atomic_load(&nccl->domain->ended);
+    if (has_ended)
+        ranks_mark(nccl);
+    for (struct nccl_end *end = nccl->watched; has_ended && end != NULL; end = end->watched_next) {
+        if (pthread_mutex_trylock(&end->lock) != 0)
+            continue;
+        struct nccl_comm *handle = end->handle;
+        end->handle = NULL;
+        pthread_mutex_unlock(&end->lock);
+        end_abort(end, handle);
+    }
+    stir(nccl);
+    pthread_mutex_unlock(&nccl->lock);
+}
+
+/* They are waited for outside of the lock: nobody who leaves a queue or destroys a communicator
+ * waits for an abort that hangs. Whether there was any: there may be others then. */
 static bool abort_all(struct nccl_domain *nccl)
 {
-    struct nccl_abort *told = NULL;
     ranks_mark(nccl);
-    for (struct nccl_end *end = nccl->watched; end != NULL; end = end->watched_next) {
-        struct nccl_comm *handle = nccl_end_take(end);
-        if (handle != NULL)
-            nccl_abort_begin(&told, end->abort, handle);
-    }
+    for (struct nccl_end *end = nccl->watched; end != NULL; end = end->watched_next)
+        end_abort(end, nccl_end_take(end));
+    struct nccl_abort *told = nccl->told;
+    nccl->told = NULL;
     if (told == NULL)
         return false;
     pthread_mutex_unlock(&nccl->lock);
@@ -363,6 +381,7 @@ void nccl_domain_destroy(struct nccl_domain *nccl)
     pthread_mutex_unlock(&nccl->lock);
     if (nccl->has_thread)
         pthread_join(nccl->thread, NULL);
+    nccl_aborts_await(nccl->told);
     for (int r = 0; r < nccl->domain->rank_count; r++) {
         struct device *device = nccl->domain->devices[r];
         device->ops->event_destroy(device, nccl->ranks[r].launched);

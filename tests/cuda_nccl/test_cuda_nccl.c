@@ -377,6 +377,33 @@ static struct comm_domain *ended_within;
 static atomic_int answers_until_end;
 static const struct peer_ops *driver;
 
+/* Each device has a table of its own. */
+static const struct device_ops *usual_ops[RANKS];
+
+/* A driver answers so whether an event has been reached. */
+static void ops_set(struct all *all,
+                    enum status (*reached)(struct event *event, bool *out, struct error *err))
+{
+    static struct device_ops ops[RANKS];
+    static struct peer_ops peers;
+    driver = box_device(all->box, 0)->ops->peers;
+    peers = *driver;
+    peers.reached = reached;
+    for (int r = 0; r < RANKS; r++) {
+        struct device *device = box_device(all->box, r);
+        usual_ops[r] = device->ops;
+        ops[r] = *device->ops;
+        ops[r].peers = &peers;
+        device->ops = &ops[r];
+    }
+}
+
+static void ops_restore(struct all *all)
+{
+    for (int r = 0; r < RANKS; r++)
+        box_device(all->box, r)->ops = usual_ops[r];
+}
+
 static enum status answer_late(struct event *event, bool *out, struct error *err)
 {
     enum status status = driver->reached(event, out, err);
@@ -394,26 +421,55 @@ Test(cuda_nccl, a_run_may_end_while_a_driver_answers_the_watch)
     struct error err;
     stub()->polls_set(0);
     all_open(&all, FOREVER);
-    const struct device_ops *ops[RANKS]; /* each has a table of its own */
-    struct device_ops late_ops[RANKS];
-    driver = box_device(all.box, 0)->ops->peers;
-    struct peer_ops late = *driver;
-    late.reached = answer_late;
-    for (int r = 0; r < RANKS; r++) {
-        struct device *device = box_device(all.box, r);
-        ops[r] = device->ops;
-        late_ops[r] = *ops[r];
-        late_ops[r].peers = &late;
-        device->ops = &late_ops[r];
-    }
+    ops_set(&all, answer_late);
     ended_within = box_domain(all.box);
     atomic_store(&answers_until_end, 4);
     stub()->lose_at(1, 0);
     cr_assert_eq(box_run(all.box, all_rank, &all, &err), STATUS_IO);
     cr_assert_str_eq(err.message, "rank 0: injected");
-    for (int r = 0; r < RANKS; r++)
-        box_device(all.box, r)->ops = ops[r];
+    ops_restore(&all);
     all_close(&all);
+}
+
+/* A driver may answer only when somebody else has made the kernels leave. */
+static uint64_t aborts_before;
+static atomic_bool is_asked;
+
+static enum status answer_behind_an_abort(struct event *event, bool *out, struct error *err)
+{
+    atomic_store(&is_asked, true);
+    for (int n = 0; n < 50000 && stub()->abort_count() == aborts_before; n++)
+        sleep_microseconds(100);
+    return driver->reached(event, out, err);
+}
+
+static enum status host_fails_then(void *context, int rank, struct error *err)
+{
+    struct missing *missing = context;
+    all_put(&missing->all, rank);
+    while (rank == 1 && !atomic_load(&is_asked))
+        sleep_microseconds(100);
+    if (rank == 1)
+        return injected(NULL, err);
+    struct device *device = box_device(missing->all.box, rank);
+    return device->ops->synchronize(device->stream, err);
+}
+
+Test(cuda_nccl, a_run_ends_whose_watch_is_not_answered)
+{
+    static struct missing missing;
+    struct error err;
+    stub()->polls_set(0);
+    all_open(&missing.all, FOREVER);
+    aborts_before = stub()->abort_count();
+    ops_set(&missing.all, answer_behind_an_abort);
+    stub()->lose_at(1, 0);
+    double start = system_seconds();
+    cr_assert_eq(box_run(missing.all.box, host_fails_then, &missing, &err), STATUS_IO);
+    cr_assert_str_eq(err.message, "rank 1: injected");
+    cr_assert_lt(system_seconds() - start, 4, "it went on when the driver gave up");
+    ops_restore(&missing.all);
+    all_close(&missing.all);
 }
 
 /* ---- Two communicators in flight ------------------------------------------------------------- */
