@@ -78,11 +78,15 @@ static int part_of_mixed(const struct transition *transition, double reshard, do
     return part < least ? least : part > 16 - least ? 16 - least : part;
 }
 
-/* Seconds of a layer by each way that is open; negative: it cannot be had so. */
+/* Seconds of a layer by each way that is open; negative: it cannot be had so. Ranks may connect
+ * when they first exchange something, which takes longer than to move a layer: that is done before.
+ */
 static enum status ways_probe(double seconds[WAY_COUNT], struct transition *transition,
                               struct error *err)
 {
     int64_t layer = first_layer(transition);
+    if (layer >= 0 && transition->is_open[WAY_RESHARD])
+        TRY(way_probe(&seconds[WAY_RESHARD], transition, WAY_RESHARD, layer, err));
     for (int way = WAY_RESHARD; way < WAY_COUNT; way++) {
         seconds[way] = -1;
         if (layer >= 0 && transition->is_open[way])
