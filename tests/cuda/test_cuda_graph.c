@@ -471,7 +471,8 @@ Test(cuda_graph, not_by_bytes_that_mean_nothing)
     gpu_check_nothing_left();
 }
 
-/* A larger operation between two steps moves the scratch memory that their graph knows. */
+/* A larger operation between two steps moves the scratch memory that their graph knows. Nothing is
+ * freed meanwhile: that may wait for other GPUs, which wait for this one. */
 Test(cuda_graph, not_of_scratch_that_has_moved)
 {
     struct workload small, large;
@@ -481,6 +482,7 @@ Test(cuda_graph, not_of_scratch_that_has_moved)
     void *expected = memory_alloc(small.outputs[0].bytes, 1);
     four_step(&small, device, false);
     memcpy(expected, small.outputs[0].data, small.outputs[0].bytes);
+    uint64_t freed = simt_free_count();
     for (int step = 1; step <= 6; step++) {
         if (step == 4)
             four_step(&large, device, false);
@@ -489,6 +491,7 @@ Test(cuda_graph, not_of_scratch_that_has_moved)
                      step);
         cr_assert_eq(simt_graph_instances(), (step > 1) + (step > 3), "step %d", step);
     }
+    cr_assert_eq(simt_free_count(), freed);
     memory_free(expected);
     workload_destroy(&small);
     workload_destroy(&large);

@@ -80,41 +80,51 @@ Test(cuda_scratch, that_cannot_be_doubled)
     gpu_check_nothing_left();
 }
 
-static enum status refused_larger(void *argument, struct error *err)
+#define GPU_BYTES ((size_t)16 << 30) /* of the emulated ones */
+#define MIB       ((size_t)1 << 20)
+
+struct larger {
+    struct device *device;
+    size_t left;     /* of the GPU, beside the first MiB of scratch */
+    bool is_refused; /* 5 MiB then */
+};
+
+static enum status larger_get(void *argument, struct error *err)
 {
-    struct refused *refused = *(struct refused **)argument;
-    struct stream *stream = refused->device->stream;
-    const struct peer_ops *peers = refused->device->ops->peers;
+    struct larger *larger = *(struct larger **)argument;
+    struct stream *stream = larger->device->stream;
+    const struct peer_ops *peers = larger->device->ops->peers;
     struct error said = {.message = ""};
     void *got;
-    TRY(peers->scratch(stream, 1000, &got, err));
-    simt_fail_at(refused->call, cudaErrorMemoryAllocation);
-    enum status status = peers->scratch(stream, 5000, &got, &said);
-    simt_fail_at(0, cudaSuccess);
-    refused->was_refused = status != STATUS_OK && strstr(said.message, "cudaMalloc") != NULL;
+    size_t left, all;
+    TRY(peers->scratch(stream, MIB, &got, err));
+    cr_assert_eq(cudaMemGetInfo(&left, &all), cudaSuccess);
+    simt_global_bytes_set(all - left + larger->left);
+    enum status status = peers->scratch(stream, 5 * MIB, &got, &said);
+    cr_expect_eq(status, larger->is_refused ? STATUS_NO_MEMORY : STATUS_OK, "%zu left",
+                 larger->left);
+    cr_expect(!larger->is_refused || strstr(said.message, "cudaMalloc") != NULL);
     uint64_t pieces = gpu_pieces();
-    TRY(peers->scratch(stream, 1000, &got, err));
-    cr_expect(!refused->was_refused || gpu_pieces() == pieces, "it was not there any more");
+    TRY(peers->scratch(stream, larger->is_refused ? MIB : 5 * MIB, &got, err));
+    cr_expect_eq(gpu_pieces(), pieces, "it was not there any more");
+    simt_global_bytes_set(GPU_BYTES);
     return STATUS_OK;
 }
 
-/* Where more is refused, what there was is got again: operations that need no more go on. */
+/* Where there is no room beside what there is, that goes first; and where more is refused, what
+ * there was is got again: operations that need no more go on. */
 Test(cuda_scratch, that_cannot_grow_stays)
 {
-    int refused_count = 0;
-    struct refused refused, *argument = &refused;
-    for (refused.call = 1; refused.call < 8; refused.call++) {
-        struct error err;
-        refused.device = device_open(1);
-        refused.was_refused = false;
-        refused.device->ops->peers->call(refused.device->stream, refused_larger, &argument,
-                                         sizeof argument);
-        enum status status = refused.device->ops->synchronize(refused.device->stream, &err);
-        cr_expect(status == STATUS_OK || !refused.was_refused);
-        refused_count += refused.was_refused;
-        device_destroy(refused.device);
+    static const struct larger cases[] = {
+        {.left = 6 * MIB}, {.left = 9 * MIB / 2}, {.left = 3 * MIB, .is_refused = true}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        struct larger larger = cases[c], *argument = &larger;
+        larger.device = device_open(1);
+        larger.device->ops->peers->call(larger.device->stream, larger_get, &argument,
+                                        sizeof argument);
+        synchronize_ok(larger.device, larger.device->stream);
+        device_destroy(larger.device);
     }
-    cr_expect_eq(refused_count, 1);
     gpu_check_nothing_left();
 }
 

@@ -68,7 +68,8 @@ void simt_device_count_set(int count);
  * is. */
 void simt_on_pinned(void (*look)(int device));
 
-/* How much memory each has, 16 GiB at the start; what is there already stays. */
+/* How much memory each has, 16 GiB at the start; what is there already stays, and more than is left
+ * is not to be had. */
 void simt_global_bytes_set(size_t bytes);
 
 /* What kind of GPU a device that is opened from here on is: 75 (the start), 70, 80, 86, 89 or 90,
@@ -109,6 +110,9 @@ uint64_t simt_kernel_count(void);
 
 /* Calls of cudaStreamSynchronize, likewise. */
 uint64_t simt_wait_count(void);
+
+/* Of cudaFree and cudaFreeHost with something to free, likewise. */
+uint64_t simt_free_count(void);
 
 /* Brought by copies from the memory of one GPU to that of another, likewise. */
 uint64_t simt_peer_bytes(void);

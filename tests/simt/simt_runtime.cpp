@@ -67,7 +67,7 @@ struct buried {
     CUevent_st *event;
 };
 std::vector<buried> graves;
-uint64_t kernel_count, wait_count, live_count, peer_bytes, direct_bytes, pageable_bytes;
+uint64_t kernel_count, wait_count, free_count, live_count, peer_bytes, direct_bytes, pageable_bytes;
 bool peers_reach = true;
 simt_peer_copies peer_copies = SIMT_PEER_SOUND;
 std::set<std::pair<int, int>> peers_reached; /* the second by the first */
@@ -210,6 +210,14 @@ void *host_memory_get(size_t bytes)
     return std::memset(memory, 0xFF, bytes);
 }
 
+size_t bytes_left(int device)
+{
+    size_t left = global_bytes;
+    for (const auto &[memory, of] : allocated)
+        left -= of.device == device ? std::min(left, of.bytes) : 0;
+    return left;
+}
+
 cudaError_t memory_get(void **out, size_t bytes, int device)
 {
     locked guard;
@@ -218,6 +226,8 @@ cudaError_t memory_get(void **out, size_t bytes, int device)
         error = capture_forbids();
     if (error != cudaSuccess)
         return answer(error);
+    if (device != NO_DEVICE && bytes > bytes_left(device))
+        return answer(cudaErrorMemoryAllocation);
     void *memory = device == NO_DEVICE ? host_memory_get(bytes) : simt::device_memory_get(bytes);
     if (memory == nullptr)
         return answer(cudaErrorMemoryAllocation);
@@ -276,6 +286,7 @@ cudaError_t memory_free(void *memory)
     cudaError_t error = call_begin();
     if (capture_forbids() != cudaSuccess)
         return answer(cudaErrorStreamCaptureUnsupported);
+    free_count++;
     bury({memory, allocated[memory], nullptr});
     allocated.erase(memory);
     live_count--;
@@ -390,9 +401,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device)
 cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
 {
     GUARDED()
-    *all = *left = global_bytes;
-    for (const auto &[memory, of] : allocated)
-        *left -= of.device == current_device ? std::min(*left, of.bytes) : 0;
+    *all = global_bytes;
+    *left = bytes_left(current_device);
     return cudaSuccess;
 }
 
@@ -859,6 +869,12 @@ uint64_t simt_wait_count()
 {
     locked guard;
     return wait_count;
+}
+
+uint64_t simt_free_count()
+{
+    locked guard;
+    return free_count;
 }
 
 uint64_t simt_kernel_count()

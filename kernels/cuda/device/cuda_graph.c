@@ -6,7 +6,6 @@
 #include "base/memory.h"
 #include "kernels/cuda/device/cuda_error.h"
 #include "kernels/cuda/device/cuda_operations.h"
-#include "kernels/cuda/device/cuda_pinned.h"
 #include "kernels/cuda/device/cuda_stream.h"
 
 #define ARRAY_ALIGNMENT 64
@@ -22,9 +21,8 @@ static void graph_drop(struct cuda_piece *piece)
         (void)cudaGraphExecDestroy(piece->plain);
     for (int i = 0; piece->part.marks != NULL && piece->part.marks[i] != NULL; i++)
         (void)cudaEventDestroy(piece->part.marks[i]);
-    (void)cudaFreeHost(piece->host);
-    (void)cudaFree(piece->device);
     (void)cudaGetLastError();
+    cuda_block_give_back(piece->block);
     memory_free(piece->part.marks);
     memory_free(piece->part.stage_of);
     memory_free(piece->part.reads);
@@ -51,6 +49,7 @@ void cuda_graphs_deinit(struct cuda_graphs *graphs)
     for (int i = 0; i < graphs->place_count * CUDA_PIECE_VARIANTS; i++)
         piece_destroy(graphs->places[i]);
     memory_free(graphs->places);
+    cuda_blocks_deinit(&graphs->blocks);
     cuda_work_deinit(&graphs->pending);
 }
 
@@ -118,14 +117,15 @@ const void *cuda_graphs_array(const struct cuda_graphs *graphs, const struct cud
         const struct cuda_array *known = &piece->work.arrays[i].array;
         if (known->kind == array->kind && known->source == array->source &&
             known->count == array->count)
-            return piece->device + piece->array_at[i];
+            return piece->block->device + piece->array_at[i];
     }
     ASSERT(piece == NULL);
     return NULL;
 }
 
 /* The arrays one behind another, and memory for them. */
-static enum status arrays_place(struct cuda_piece *piece, int ordinal, struct error *err)
+static enum status arrays_place(struct cuda_stream *cuda, struct cuda_piece *piece,
+                                struct error *err)
 {
     const struct cuda_work *work = &piece->work;
     TRY(memory_get((void **)&piece->array_at, (size_t)work->array_count, sizeof *piece->array_at,
@@ -139,9 +139,8 @@ static enum status arrays_place(struct cuda_piece *piece, int ordinal, struct er
     piece->is_new = true;
     if (piece->bytes == 0)
         return STATUS_OK;
-    TRY(cuda_pinned_malloc(ordinal, (void **)&piece->host, piece->bytes, err));
-    CUDA_TRY(ordinal, cudaMalloc((void **)&piece->device, piece->bytes), err);
-    return STATUS_OK;
+    return cuda_blocks_take(&piece->block, &cuda->graphs.blocks, cuda->common->ordinal,
+                            piece->bytes, err);
 }
 
 static enum status part_make(struct cuda_piece *piece, int ordinal, struct error *err)
@@ -226,7 +225,7 @@ static enum status graph_make(cudaGraphExec_t *out, struct cuda_stream *cuda,
 static enum status piece_prepare(struct cuda_stream *cuda, struct cuda_piece *piece,
                                  struct error *err)
 {
-    TRY(arrays_place(piece, cuda->common->ordinal, err));
+    TRY(arrays_place(cuda, piece, err));
     TRY(part_make(piece, cuda->common->ordinal, err));
     piece->scratch = cuda->launch.scratch;
     piece->scratch_bytes = cuda->launch.scratch_bytes;
@@ -271,9 +270,10 @@ static enum status arrays_send(const struct cuda_stream *cuda, struct cuda_piece
     for (int i = 0; i < piece->work.array_count; i++) {
         const struct cuda_array *array = &piece->work.arrays[i].array;
         size_t at = piece->array_at[i], bytes = cuda_array_bytes(array);
+        const struct cuda_block *block = piece->block;
         ASSERT(bytes <= cuda_array_bytes_max(array, &piece->work.arrays[i].facts));
         ASSERT(at + bytes <= piece->bytes);
-        if (!cuda_array_write(array, piece->host + at, piece->device + at, piece->is_new))
+        if (!cuda_array_write(array, block->host + at, block->device + at, piece->is_new))
             continue;
         from = at < from ? at : from;
         to = at + bytes;
@@ -281,7 +281,7 @@ static enum status arrays_send(const struct cuda_stream *cuda, struct cuda_piece
     piece->is_new = false;
     if (to > from)
         CUDA_TRY(cuda->common->ordinal,
-                 cudaMemcpyAsync(piece->device + from, piece->host + from, to - from,
+                 cudaMemcpyAsync(piece->block->device + from, piece->block->host + from, to - from,
                                  cudaMemcpyHostToDevice, cuda->launch.stream),
                  err);
     return STATUS_OK;

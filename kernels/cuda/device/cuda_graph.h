@@ -14,6 +14,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda/device/cuda_blocks.h"
 #include "kernels/cuda/device/cuda_stages.h"
 #include "kernels/cuda/device/cuda_work.h"
 
@@ -35,8 +36,8 @@ struct cuda_piece {
     cudaGraphExec_t plain; /* with the first alone (cuda_stages.h), likewise */
     const void *scratch;   /* that its kernels know, of so many bytes */
     size_t scratch_bytes;
-    unsigned freed;      /* as of cuda_common: another piece of memory may stand there since */
-    char *host, *device; /* its arrays, at array_at */
+    unsigned freed;           /* as of cuda_common: another piece of memory may stand there since */
+    struct cuda_block *block; /* its arrays, at array_at; NULL: it has none */
     size_t *array_at;
     size_t bytes;
     bool is_new; /* nothing stands there yet */
@@ -47,6 +48,7 @@ struct cuda_graphs {
     bool is_on;      /* what comes repeats */
     bool is_refused; /* something could not be captured, and nothing is any more */
     struct cuda_work pending;
+    struct cuda_blocks blocks;
     struct cuda_piece **places; /* [place_count][CUDA_PIECE_VARIANTS], and room for more */
     size_t place_room;
     int place_count;

@@ -8,7 +8,8 @@
 #include "kernels/cuda/device/cuda_reach.h"
 
 /* Each larger scratch memory waits for the GPU, and is another to the graphs: that of a context
- * that grows in decode is got twice as large, up to where that would be much. */
+ * that grows in decode is got twice as large, up to where that would be much; from there on a
+ * quarter larger. */
 #define SCRATCH_DOUBLED_MAX ((size_t)16 << 20)
 
 #define SPIN_CPUS 8
@@ -67,32 +68,95 @@ static void catch_up(struct stream *stream)
 static const struct stream_kind cuda_kind = {
     .resume = gpu_take, .catch_up = catch_up, .settle = cuda_stream_settle};
 
+/* ---- Scratch memory -------------------------------------------------------------------------- */
+
+/* More than `bytes` where that is not much more than there is: who asks for a little more will do
+ * so again, and each time graphs are captured anew. */
+static size_t scratch_generous(const struct cuda_stream *cuda, size_t bytes)
+{
+    size_t had = cuda->launch.scratch_bytes;
+    size_t grown = had < SCRATCH_DOUBLED_MAX ? 2 * had : had + had / 4;
+    return grown > bytes ? grown : bytes;
+}
+
+static enum status scratch_get(void **out, size_t *got, const struct cuda_stream *cuda,
+                               size_t bytes, struct error *err)
+{
+    *got = scratch_generous(cuda, bytes);
+    if (*got > bytes && cudaMalloc(out, *got) == cudaSuccess)
+        return STATUS_OK;
+    (void)cudaGetLastError(); /* what is asked for may be there */
+    *got = bytes;
+    CUDA_TRY(cuda->common->ordinal, cudaMalloc(out, bytes), err);
+    return STATUS_OK;
+}
+
+/* The stream has settled. Little is kept, to free nothing while others are about to launch a
+ * collective; all of it is less than what came last. */
+static enum status scratch_leave(struct cuda_stream *cuda, struct error *err)
+{
+    void *old = cuda->launch.scratch; /* is gone, whatever is said of it */
+    bool is_little = cuda->launch.scratch_bytes < SCRATCH_DOUBLED_MAX;
+    cuda->launch.scratch = NULL;
+    cuda->launch.scratch_bytes = 0;
+    if (old != NULL && is_little && cuda->outgrown_count < CUDA_OUTGROWN_MAX)
+        cuda->outgrown[cuda->outgrown_count++] = old;
+    else
+        CUDA_TRY(cuda->common->ordinal, cudaFree(old), err);
+    return STATUS_OK;
+}
+
+static enum status outgrown_free(struct cuda_stream *cuda, struct error *err)
+{
+    while (cuda->outgrown_count > 0)
+        CUDA_TRY(cuda->common->ordinal, cudaFree(cuda->outgrown[--cuda->outgrown_count]), err);
+    return STATUS_OK;
+}
+
+/* Where there is no room beside what is there, which then has to go first. */
+static enum status scratch_exchange(void **out, size_t *got, struct cuda_stream *cuda, size_t bytes,
+                                    struct error *err)
+{
+    size_t had = cuda->launch.scratch_bytes;
+    struct error ignored;
+    TRY(scratch_leave(cuda, err));
+    TRY(outgrown_free(cuda, err));
+    enum status status = scratch_get(out, got, cuda, bytes, err);
+    if (status == STATUS_OK)
+        return STATUS_OK;
+    void *same = NULL;
+    size_t again = 0;
+    if (had > 0 && scratch_get(&same, &again, cuda, had, &ignored) == STATUS_OK) {
+        cuda->launch.scratch = same; /* as much as it was */
+        cuda->launch.scratch_bytes = had;
+    }
+    return status;
+}
+
+static enum status scratch_grow(struct cuda_stream *cuda, size_t bytes, bool is_needed,
+                                struct error *err)
+{
+    void *more = NULL;
+    size_t got = 0;
+    TRY(cuda_stream_settle(&cuda->base, err));
+    enum status status = scratch_get(&more, &got, cuda, bytes, err);
+    if (status == STATUS_OK) {
+        status = scratch_leave(cuda, err);
+    } else if (status == STATUS_NO_MEMORY && is_needed) {
+        status = scratch_exchange(&more, &got, cuda, bytes, err);
+        if (status != STATUS_OK)
+            return status;
+    }
+    if (more == NULL)
+        return status;
+    cuda->launch.scratch = more;
+    cuda->launch.scratch_bytes = got;
+    return status;
+}
+
 enum status cuda_stream_scratch(struct cuda_stream *cuda, size_t bytes, struct error *err)
 {
-    struct cuda_launch *launch = &cuda->launch;
-    if (bytes <= launch->scratch_bytes)
-        return STATUS_OK;
-    size_t had = launch->scratch_bytes, doubled = 2 * had;
-    bool doubles = bytes < doubled && launch->scratch_bytes < SCRATCH_DOUBLED_MAX;
-    TRY(cuda_stream_settle(&cuda->base, err));
-    void *old = launch->scratch; /* is gone, whatever is said of it */
-    launch->scratch = NULL;
-    launch->scratch_bytes = 0;
-    CUDA_TRY(cuda->common->ordinal, cudaFree(old), err);
-    if (doubles && cudaMalloc(&launch->scratch, doubled) == cudaSuccess) {
-        launch->scratch_bytes = doubled;
-        return STATUS_OK;
-    }
-    (void)cudaGetLastError(); /* what is asked for may be there */
-    cudaError_t error = cudaMalloc(&launch->scratch, bytes);
-    launch->scratch_bytes = error == cudaSuccess ? bytes : 0;
-    if (error == cudaSuccess)
-        return STATUS_OK;
-    enum status status = cuda_error_set(err, cuda->common->ordinal, "cudaMalloc", error);
-    if (had > 0 && cudaMalloc(&launch->scratch, had) == cudaSuccess)
-        launch->scratch_bytes = had; /* as it was */
-    (void)cudaGetLastError();
-    return status;
+    return bytes <= cuda->launch.scratch_bytes ? STATUS_OK : scratch_grow(cuda, bytes, true, err);
 }
 
 enum status cuda_stream_scratch_ask(struct cuda_stream *cuda, size_t bytes, struct error *err)
@@ -100,15 +164,17 @@ enum status cuda_stream_scratch_ask(struct cuda_stream *cuda, size_t bytes, stru
     unsigned freed = atomic_load(&cuda->common->freed);
     bool was_refused =
         cuda->refused_bytes > 0 && bytes >= cuda->refused_bytes && freed == cuda->refused_freed;
-    if (was_refused || cuda->graphs.capturing != NULL)
+    if (bytes <= cuda->launch.scratch_bytes || was_refused || cuda->graphs.capturing != NULL)
         return STATUS_OK;
-    enum status status = cuda_stream_scratch(cuda, bytes, err);
+    enum status status = scratch_grow(cuda, bytes, false, err);
     if (status != STATUS_NO_MEMORY)
         return status;
     cuda->refused_bytes = bytes;
     cuda->refused_freed = freed;
     return STATUS_OK;
 }
+
+/* ---- Arrays ---------------------------------------------------------------------------------- */
 
 enum status cuda_stream_send(struct cuda_stream *cuda, const void **out,
                              const struct cuda_array *array, struct error *err)
@@ -225,6 +291,7 @@ static bool may_spin(enum stream_priority priority)
 /* Nothing is on it that has not run. */
 static void stream_close(struct cuda_stream *cuda)
 {
+    struct error ignored;
     if (cuda_is_stuck()) {
         memory_free(cuda);
         return;
@@ -236,6 +303,7 @@ static void stream_close(struct cuda_stream *cuda)
     cuda_stages_deinit(&cuda->stages);
     cuda_ring_deinit(&cuda->ring);
     (void)cudaFree(cuda->launch.scratch);
+    (void)outgrown_free(cuda, &ignored);
     (void)cudaFree(cuda->pace);
     if (cuda->launch.stream != NULL)
         (void)cudaStreamDestroy(cuda->launch.stream);

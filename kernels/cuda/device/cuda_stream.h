@@ -33,6 +33,9 @@ struct cuda_common {
     atomic_uint freed; /* memory of the device or for it, so often: graphs may know it */
 };
 
+/* Each is at least half of the next, from some bytes on. */
+#define CUDA_OUTGROWN_MAX 16
+
 struct cuda_stream {
     struct stream base;
     const struct cuda_common *common;
@@ -42,6 +45,8 @@ struct cuda_stream {
     struct cuda_ring ring;
     struct cuda_stages stages;
     struct cuda_graphs graphs;
+    void *outgrown[CUDA_OUTGROWN_MAX]; /* scratch memory that was too small: see cuda_blocks.h */
+    int outgrown_count;
     size_t refused_bytes; /* of scratch memory, when memory had been freed so often; 0: none were */
     unsigned refused_freed;
 };
