@@ -1,7 +1,7 @@
 /* The run of a batch file: reader -> rows in flight -> generator -> writer. One thread drives it.
  * At most IN_FLIGHT_FACTOR times --max-num-seqs sequences are in flight, so that the generator
  * always has some to admit and memory does not grow with the file; fewer where the KV cache lets
- * fewer run. */
+ * fewer run, and no weights move between waves of them. */
 #include "engine/batch.h"
 
 #include <string.h>
@@ -234,12 +234,19 @@ static bool has_room(const struct batch *batch)
     return batch->world.sequence_count == 0 || batch->world.kept_bytes < limit;
 }
 
-static enum status fill_up(struct batch *batch, struct error *err)
+/* Sequences that are read ahead: few at first, so that the first pass is soon; but where weights
+ * move, a wave is closed by whom nobody waits behind, and it is to be as large as there is room. */
+static int64_t in_flight_most(const struct batch *batch)
 {
+    int64_t most = IN_FLIGHT_FACTOR * batch->params->max_num_seqs;
     int64_t running = generator_counters_get(batch->session.generator).running;
     int64_t limit = IN_FLIGHT_FACTOR * running + FIRST_IN_FLIGHT;
-    if (limit > IN_FLIGHT_FACTOR * batch->params->max_num_seqs)
-        limit = IN_FLIGHT_FACTOR * batch->params->max_num_seqs;
+    return engine_moves_weights(batch->engine) || limit > most ? most : limit;
+}
+
+static enum status fill_up(struct batch *batch, struct error *err)
+{
+    int64_t limit = in_flight_most(batch);
     while (!batch->has_all_rows && !batch->progress.is_draining &&
            batch->world.sequence_count < limit && has_room(batch)) {
         struct batch_row row;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "engine/engine.h"
 #include "layout/expert_form.h"
 #include "wave_tools.h"
@@ -111,6 +112,41 @@ Test(wave_runs, every_way_gives_the_same_rows)
         json_decref(choices);
     }
     json_decref(first);
+}
+
+/* Of so many rows, all of which have room in one wave. */
+static uint64_t transitions_of(int row_count)
+{
+    struct text rows = {0};
+    struct phasor_model_params params =
+        wave_model(WAVE_MODEL, "dp2|ep2>tp2", PHASOR_TRANSITION_RESHARD);
+    struct phasor_model *model;
+    struct phasor_error err;
+    struct phasor_batch_result result;
+    for (int i = 0; i < row_count; i++)
+        text_append_format(&rows,
+                           "{\"custom_id\":\"%d\",\"method\":\"POST\",\"url\":\"/v1/completions\","
+                           "\"body\":{\"prompt\":[5,%d],\"ignore_eos\":true,\"max_tokens\":4}}\n",
+                           i, i);
+    cr_assert(!rows.failed);
+    struct phasor_batch_params batch = wave_batch(rows.bytes);
+    batch.max_num_seqs = 256;
+    batch.max_num_batched_tokens = 1024;
+    batch.overwrite = true;
+    cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_OK, "%s", err.message);
+    cr_assert_eq(phasor_batch_run(model, &batch, &result, &err), PHASOR_OK, "%s", err.message);
+    cr_assert_eq(result.completed, (uint64_t)row_count);
+    phasor_model_close(model);
+    text_deinit(&rows);
+    return result.transitions;
+}
+
+/* However many rows are read ahead of others' first pass. */
+Test(wave_runs, a_wave_is_as_large_as_there_is_room)
+{
+    uint64_t few = transitions_of(10);
+    cr_assert_gt(few, 0);
+    cr_assert_eq(transitions_of(200), few);
 }
 
 /* One layout: no such keys. */
