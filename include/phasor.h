@@ -222,7 +222,8 @@ struct phasor_batch_params {
                                      * were chosen with the plan, else 2048 */
     int64_t max_model_len;          /* 0: the model's own */
     uint64_t kv_bytes;              /* memory for the KV cache; 0: what memory_bytes of the model
-                                     * leaves, or half of what is free */
+                                     * leaves, or half of what is free, or what the chosen plan was
+                                     * priced with where that is more */
     bool shares_prefixes; /* default true: prompts that begin alike compute that part once; results
                            * are the same either way */
     /* Called about every 200 ms: between forward passes, and in one that waits for experts which
@@ -287,12 +288,12 @@ struct phasor_batch_result {
     /* Bytes that ranks sent to others in this run, of all ranks together, by kind. */
     uint64_t collective_bytes[PHASOR_COLLECTIVE_COUNT];
     int rank_count;
-    /* The most memory that was held since the model was opened, of each rank's device; and of all
-     * that phasor held in this process, ranks and host together. */
+    /* The most memory that was held since the model was opened, of each rank's device; and of the
+     * host's, ranks on CPUs and all else: of what GPUs hold it has nothing. */
     uint64_t rank_peak_bytes[PHASOR_RANKS_MAX];
     uint64_t peak_bytes;
-    /* Of the ranks' the KV cache, and its pages that any row has had: set aside for a prompt and all
-     * that may be generated, so that more than is written where answers end early. */
+    /* Of the ranks' the KV cache, and its pages that any row has had: set aside for a prompt and
+     * all that may be generated, so that more than is written where answers end early. */
     uint64_t kv_bytes, kv_taken_bytes;
     /* Changes of the experts' layout between prefill and decode, and the time they took between
      * passes, not in prefill_seconds and decode_seconds; what passes waited for them is the stage

@@ -57,6 +57,8 @@ static void take(struct engine_choice *out, struct batch_staying *staying, const
     }
     json_int_t pass = json_integer_value(json_object_get(record, "pass_tokens"));
     choice.pass_tokens = pass > 0 && pass <= PLAN_PASS_MOST ? pass : 0;
+    json_int_t cache = json_integer_value(json_object_get(record, "planned_cache_bytes"));
+    choice.cache_bytes = cache > 0 ? (uint64_t)cache : 0;
     const char *order = json_string_value(json_object_get(record, "staying"));
     if (order != NULL && !batch_staying_parse(staying, order))
         *staying = (struct batch_staying){.bin_count = 0}; /* the run is refused */

@@ -248,8 +248,8 @@ static enum status memory_there(uint64_t *out, const struct engine_devices *devi
     return STATUS_OK;
 }
 
-/* Less what a run takes beside weights, cache and passes: tables, and what is priced nowhere, such
- * as streams and what a way works with. */
+/* Less what a run takes beside weights, cache and passes: tables, which the host has, and what is
+ * priced nowhere, such as streams and what a way works with. */
 static enum status memory_of_rank(uint64_t *out, const struct engine_params *params,
                                   const struct engine_devices *devices, uint64_t table_bytes,
                                   struct error *err)
@@ -258,7 +258,7 @@ static enum status memory_of_rank(uint64_t *out, const struct engine_params *par
     TRY(memory_there(&all, devices, err));
     uint64_t there = (uint64_t)((double)all * PLAN_USABLE_SHARE);
     uint64_t bytes = budget > 0 && budget < there ? budget : there;
-    uint64_t beside = table_bytes + UNPRICED_BYTES * ranks;
+    uint64_t beside = (devices->cuda ? 0 : table_bytes) + UNPRICED_BYTES * ranks;
     *out = (bytes > beside ? bytes - beside : 0) / ranks;
     return STATUS_OK;
 }
@@ -320,6 +320,7 @@ static void choice_take(struct auto_plan *plan, struct engine_choice *out,
         .has_way = best->way != PLAN_NONE,
         .way = auto_way(best->way),
         .pass_tokens = best->pass_tokens,
+        .cache_bytes = best->memory.cache * (uint64_t)best->layouts.of[PHASE_PREFILL].rank_count,
     };
     plan->has_forecast = plan->batch != NULL;
     plan->forecast = (struct plan_forecast){.prefill = best->prefill,
@@ -408,6 +409,7 @@ static enum status plan_for(struct auto_plan *plan, struct engine_choice *out,
     struct plan_answer answer;
     enum status status = STATUS_OK;
     TRY(subject_make(&subject, plan, profile, routing, basis, err));
+    subject.longest_tokens = lengths->longest_tokens;
     tell_question(&subject, &basis->params->log);
     TRY(plan_answer_find(&answer,
                          &(struct plan_question){
@@ -421,6 +423,7 @@ static enum status plan_for(struct auto_plan *plan, struct engine_choice *out,
                              .pick_context = &limits,
                          },
                          err));
+    subject.longest_tokens = answer.longest_tokens;
     if (answer.chosen >= 0)
         status = answer_use(plan, out, &answer, lengths, basis, err);
     else
@@ -489,9 +492,11 @@ enum status auto_plan_choose(void *context, struct engine_choice *out,
     if (has_experts)
         TRY(routing_find(&routing, plan, basis, err));
     TRY(auto_past_choose(out, &staying, plan->batch, basis, err));
-    if (out->is_made)
-        tell_unused(basis, "--routing", plan->routing_path,
-                    "the plan stands in the record of the run that is resumed");
+    if (out->is_made) {
+        static const char why[] = "the plan stands in the record of the run that is resumed";
+        tell_unused(basis, "--profile", plan->profile_path, why);
+        tell_unused(basis, "--routing", plan->routing_path, why);
+    }
     if (staying.bin_count > 0)
         return order_restore(plan, &staying, basis, err);
     if (out->is_made)

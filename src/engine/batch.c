@@ -364,6 +364,7 @@ static enum status gather_facts(struct batch_facts *out, const struct batch *bat
         .plan = plan,
         .transition = transition == NULL ? NULL : way_names[transition_way(transition)],
         .pass_tokens = batch->pass_tokens,
+        .cache_bytes = engine_cache_bytes(batch->engine),
         .kernels = engine_kernels(batch->engine),
     };
     return fingerprint_checkpoint(&out->model, engine_checkpoint(batch->engine), err);

@@ -18,6 +18,7 @@ struct look {
     const struct batch_lengths_params *params;
     struct plan_cell sums; /* of the rows whose prompts were encoded */
     struct plan_cells cells;
+    int64_t longest_tokens;
     double bytes, tokens; /* of the texts that were */
     struct prefix_set prefixes;
     struct plan_cell firsts; /* of the rows that were encoded: of each prompt one sequence */
@@ -157,9 +158,11 @@ static enum status prompt_share(struct plan_cell *row, struct look *look,
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
-/* Adds the sequences of a prompt; `*runs` is false where the whole row is refused. */
-static enum status prompt_add(struct plan_cell *row, bool *runs, struct look *look,
-                              const struct request *request, int64_t index, struct error *err)
+/* Adds the sequences of a prompt, and to the longest; `*runs` is false where the whole row is
+ * refused. */
+static enum status prompt_add(struct plan_cell *row, int64_t *longest, bool *runs,
+                              struct look *look, const struct request *request, int64_t index,
+                              struct error *err)
 {
     struct token_list ids = {0};
     int64_t prompt, least = request->max_tokens >= 0 ? request->max_tokens : 1;
@@ -167,7 +170,9 @@ static enum status prompt_add(struct plan_cell *row, bool *runs, struct look *lo
     int64_t left = look->params->context_max - prompt;
     *runs = prompt > 0 && left >= least;
     if (status == STATUS_OK && *runs) {
-        double answer = (double)answer_count(request, left);
+        int64_t count = answer_count(request, left);
+        double answer = (double)count;
+        *longest = prompt + count > *longest ? prompt + count : *longest;
         row->sequences += (double)request->n;
         row->prompt_tokens += (double)(request->n * prompt);
         row->output_tokens += (double)request->n * answer;
@@ -183,12 +188,15 @@ static enum status row_sum(struct plan_cell *out, struct look *look, const struc
                            struct error *err)
 {
     bool runs = true;
+    int64_t longest = look->longest_tokens;
     struct request once = *request; /* who generates nothing scores the prompt, or does nothing */
     once.n = request->max_tokens == 0 ? 1 : request->n;
     *out = (struct plan_cell){0};
     for (int64_t i = 0; i < request->prompt_count && runs; i++)
-        TRY(prompt_add(out, &runs, look, &once, i, err));
-    if (!runs)
+        TRY(prompt_add(out, &longest, &runs, look, &once, i, err));
+    if (runs)
+        look->longest_tokens = longest;
+    else
         *out = (struct plan_cell){0};
     return STATUS_OK;
 }
@@ -258,6 +266,7 @@ static void sum_up(struct batch_lengths *out, const struct look *look, int64_t s
     out->load = plan_cell_load(&look->sums, look->sums.sequences * (double)out->row_count / looked,
                                look->params->context_max);
     plan_mix_make(&out->mix, &look->cells, out->load.sequences, look->params->context_max);
+    out->longest_tokens = look->longest_tokens;
 }
 
 static enum status read_with(struct batch_lengths *out, struct look *look, struct error *err)

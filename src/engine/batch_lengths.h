@@ -37,8 +37,9 @@ struct batch_lengths {
      * cannot be run are left out; `sequences` is 0 where none can. What prompts share is what they
      * would if no page ever had to give way, by the rows that are tokenized. */
     struct plan_load load;
-    struct plan_mix mix; /* the same by their lengths */
-    bool is_sample;      /* of most rows nothing is known */
+    struct plan_mix mix;    /* the same by their lengths */
+    int64_t longest_tokens; /* of a sequence's prompt and answer together, the most */
+    bool is_sample;         /* of most rows nothing is known */
     int64_t row_count;
     uint16_t *cell_of; /* [row_count]: an index of plan_cells.of, or BATCH_LENGTHS_NO_CELL */
 };

@@ -56,7 +56,7 @@ enum status batch_record_create(json_t **out, const struct batch_facts *facts, s
 {
     json_t *record = json_pack(
         "{s:i, s:s, s:I, s:o, s:o, s:I, s:o, s:o, s:o, s:s, s:s, s:o, s:o, s:I, s:b, s:b, s:b, "
-        "s:I, s:s, s:s, s:s, s:s?, s:s?, s:I}",
+        "s:I, s:s, s:s, s:s, s:s?, s:s?, s:I, s:I}",
         "phasor_run", RECORD_FORMAT, "version", PHASOR_VERSION, "begun",
         (json_int_t)facts->begun_at, "input", name_json(facts->input_name), "input_xxh3_128",
         fingerprint_json(&facts->input), "rows", (json_int_t)facts->row_count, "error_file",
@@ -67,8 +67,8 @@ enum status batch_record_create(json_t **out, const struct batch_facts *facts, s
         facts->ignore_eos, "prompt_logprobs", facts->prompt_logprobs, "deterministic",
         facts->deterministic, "longest_sequence", (json_int_t)facts->token_max, "plan", facts->plan,
         "kernels", facts->kernels, "decode_weights", facts->decode_weights, "transition",
-        facts->transition, "staying", facts->staying, "pass_tokens",
-        (json_int_t)facts->pass_tokens);
+        facts->transition, "staying", facts->staying, "pass_tokens", (json_int_t)facts->pass_tokens,
+        "planned_cache_bytes", (json_int_t)facts->cache_bytes);
     if (record == NULL)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for the record of the run");
     *out = record;

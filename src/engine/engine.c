@@ -25,6 +25,7 @@ struct engine {
     struct plan_layouts layouts;
     uint64_t memory_bytes;
     int64_t pass_tokens;           /* chosen with the plan; 0: were not */
+    uint64_t cache_bytes;          /* the same */
     bool has_chosen;               /* the layouts: nobody named them */
     struct engine_devices devices; /* that were named */
     struct trace *trace;
@@ -105,9 +106,12 @@ static enum status plan_choose(struct engine *engine, struct engine_params *chos
         return STATUS_OK;
     engine->layouts = choice.layouts;
     engine->pass_tokens = choice.pass_tokens;
+    engine->cache_bytes = choice.cache_bytes;
     engine->has_chosen = true;
     bool takes_int4 =
         choice.layouts.decode_is_packed || (choice.has_way && choice.way == WAY_UPLOAD);
+    if (chosen->kv_bytes == 0 && chosen->memory_bytes == 0)
+        chosen->kv_bytes = choice.cache_bytes;
     bool is_open = plan_layouts_differ(&choice.layouts) && !choice.has_way;
     if (choice.has_way) {
         chosen->transition_is_auto = false;
@@ -614,6 +618,11 @@ int64_t engine_pass_tokens(const struct engine *engine, int64_t max_num_seqs)
 {
     int64_t tokens = engine->pass_tokens > 0 ? engine->pass_tokens : ENGINE_PASS_TOKENS;
     return tokens > max_num_seqs ? tokens : max_num_seqs;
+}
+
+uint64_t engine_cache_bytes(const struct engine *engine)
+{
+    return engine->cache_bytes;
 }
 
 uint64_t engine_memory_bytes(const struct engine *engine)

@@ -37,7 +37,8 @@ struct engine_choice {
     struct plan_layouts layouts;
     bool has_way; /* by which experts change between them; else as engine_params say */
     enum way way;
-    int64_t pass_tokens; /* of a pass, where engine_params do not say; 0: not chosen */
+    int64_t pass_tokens;  /* of a pass, where engine_params do not say; 0: not chosen */
+    uint64_t cache_bytes; /* of the KV cache, all ranks', which it was priced with; 0: not known */
 };
 
 /* Tokens of a pass where nobody says. */
@@ -93,6 +94,9 @@ uint64_t engine_memory_bytes(const struct engine *engine); /* as it was opened w
 /* Tokens of a pass for runs that do not say, of so many sequences: as they were chosen with the
  * plan, or ENGINE_PASS_TOKENS. */
 int64_t engine_pass_tokens(const struct engine *engine, int64_t max_num_seqs);
+
+/* Of the KV cache, which the plan was chosen with; 0: it was named, or that is not known. */
+uint64_t engine_cache_bytes(const struct engine *engine);
 const struct checkpoint *engine_checkpoint(const struct engine *engine);
 const struct weight_types *engine_types(const struct engine *engine); /* in memory */
 

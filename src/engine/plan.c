@@ -212,6 +212,7 @@ static struct plan_subject_params subject_of(const struct plan_params *params,
         .memory_bytes = params->memory_bytes > 0 ? params->memory_bytes : source->memory_bytes,
         .is_budget = params->memory_bytes > 0,
         .load = params->load,
+        .longest_tokens = inputs->rows.longest_tokens,
         .is_queue = params->is_queue,
         .allows_int4 = params->allows_int4,
         .max_num_seqs = params->max_num_seqs,
@@ -227,7 +228,6 @@ static enum status answer(char **out, const struct plan_params *params,
     struct plan_subject_params of_all = subject_of(params, inputs);
     struct plan_answer answer;
     struct description to = {.root = NULL, .reasons = NULL};
-    TRY(plan_subject_init(&subject, &of_all, err));
     TRY(plan_answer_find(&answer,
                          &(struct plan_question){
                              .subject = &of_all,
@@ -237,11 +237,17 @@ static enum status answer(char **out, const struct plan_params *params,
                              .may_stay = true,
                          },
                          err));
+    of_all.longest_tokens = answer.longest_tokens;
+    enum status status = plan_subject_init(&subject, &of_all, err);
+    if (status != STATUS_OK) {
+        plan_answer_deinit(&answer);
+        return status;
+    }
     to.root = json_object();
     put_question(&to, params, &subject, &inputs->source, &answer);
     plan_report_put(&to, &subject.problem, &answer.table, inputs->has_backup);
     plan_answer_deinit(&answer);
-    enum status status = description_dump(out, &to, "planning", err);
+    status = description_dump(out, &to, "planning", err);
     json_decref(to.root);
     return status;
 }
@@ -269,6 +275,7 @@ static enum status put_cell(struct description *to, json_t *row, const struct pl
     struct plan_subject subject;
     struct plan_table table;
     struct plan_subject_params of_cell = subject_of(params, inputs);
+    of_cell.longest_tokens = 0; /* of no rows */
     enum status status = plan_subject_init(&subject, &of_cell, err);
     if (status == STATUS_INVALID_ARGUMENT) {
         description_append(to, row, json_null());

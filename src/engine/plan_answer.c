@@ -126,14 +126,16 @@ static void answer_take(struct plan_answer *answer, struct plan_answer *tried)
         return;
     }
     tried->in_file_order = answer->in_file_order;
+    tried->longest_tokens = answer->longest_tokens;
     plan_answer_deinit(answer);
     *answer = *tried;
 }
 
-enum status plan_answer_find(struct plan_answer *out, const struct plan_question *question,
-                             struct error *err)
+static enum status answer_find(struct plan_answer *out, const struct plan_question *question,
+                               struct error *err)
 {
-    *out = (struct plan_answer){.classes = {.count = 1}};
+    *out = (struct plan_answer){.classes = {.count = 1},
+                                .longest_tokens = question->subject->longest_tokens};
     TRY(answer_price(out, question, NULL, err));
     out->in_file_order = seconds_of(&out->table, out->chosen);
     int most = question->is_one_class || out->chosen < 0 ? 1 : question->mix->bin_count;
@@ -154,6 +156,20 @@ enum status plan_answer_find(struct plan_answer *out, const struct plan_question
     if (status != STATUS_OK)
         plan_answer_deinit(out);
     return status;
+}
+
+enum status plan_answer_find(struct plan_answer *out, const struct plan_question *question,
+                             struct error *err)
+{
+    TRY(answer_find(out, question, err));
+    if (out->chosen >= 0 || question->subject->longest_tokens == 0)
+        return STATUS_OK;
+    struct plan_subject_params subject = *question->subject;
+    struct plan_question of_others = *question;
+    subject.longest_tokens = 0;
+    of_others.subject = &subject;
+    plan_answer_deinit(out);
+    return answer_find(out, &of_others, err);
 }
 
 bool plan_answer_stays(const struct plan_answer *answer, int class_index)

@@ -29,14 +29,16 @@ struct plan_answer {
     int chosen;              /* of its candidates; -1: none can be run */
     struct plan_classes classes;
     struct plan_class of_class[PLAN_BINS_MAX];
-    double in_file_order; /* seconds of the best with all in one class */
+    double in_file_order;   /* seconds of the best with all in one class */
+    int64_t longest_tokens; /* as of the question, or 0: no plan holds such a sequence */
 };
 
 /* Whether a class of the chosen candidate decodes as prefill has the experts. */
 bool plan_answer_stays(const struct plan_answer *answer, int class_index);
 
 /* Prices every plan for one class, two and more; sequences leave the order in which they came where
- * that is done sooner by more than a hundredth. To be deinitialised after success. */
+ * that is done sooner by more than a hundredth. Where no plan holds the longest sequence, which is
+ * then its row's failure, the others have theirs. To be deinitialised after success. */
 enum status plan_answer_find(struct plan_answer *out, const struct plan_question *question,
                              struct error *err) MUST_CHECK;
 void plan_answer_deinit(struct plan_answer *answer);

@@ -129,9 +129,10 @@ static struct plan_memory memory_with(struct plan_subject *subject,
     const struct plan_load *load = &subject->problem.load;
     struct plan_known *known = known_of(subject, layouts, room, experts);
     int64_t pages = group_pages(load, ceil_div(sequences, layout->attention.dp));
+    pages = pages > subject->pages_least ? pages : subject->pages_least;
     uint64_t cache = cache_bytes(pages, kv_page_bytes(subject->config, layout, subject->dtype));
-    if (subject->cache_bytes_max > 0 && cache > subject->cache_bytes_max)
-        cache = PLAN_CACHE_BYTES_MOST; /* so that it does not fit */
+    if (subject->cache_bytes > 0) /* a run has all of it; what is more does not fit */
+        cache = cache > subject->cache_bytes ? PLAN_CACHE_BYTES_MOST : subject->cache_bytes;
     return (struct plan_memory){
         .weights = resident_bytes(subject, layouts),
         .experts = known->experts,
@@ -174,6 +175,8 @@ static void sizes_find(struct plan_subject *subject, const struct plan_subject_p
 {
     int64_t sequences = params->load.sequences;
     int64_t wave_max = params->wave_max > 0 ? params->wave_max : WAVE_MOST;
+    int64_t pass = params->max_num_batched_tokens; /* it has a token of each who decodes */
+    wave_max = pass > 0 && pass < wave_max ? pass : wave_max;
     int64_t computed = params->load.prompt_tokens - (int64_t)params->load.shared.tokens;
     int64_t tokens = sequences < PLAN_PASS_MOST ? sequences * computed : PLAN_PASS_MOST;
     struct plan_problem *problem = &subject->problem;
@@ -185,7 +188,7 @@ static void sizes_find(struct plan_subject *subject, const struct plan_subject_p
             sizes_between(subject->waves, 1, sequences < wave_max ? sequences : wave_max);
     if (params->max_num_batched_tokens > 0)
         return;
-    /* A pass has a token of each who decodes. The usual one is there also where nobody fills it:
+    /* The usual one is there also where nobody fills it:
      * what is chosen for these rows is then no less than what is taken where nothing is chosen. */
     int64_t together = params->max_num_seqs > 0 ? params->max_num_seqs : params->wave_max;
     int64_t least = together > PASS_LEAST ? together : PASS_LEAST;
@@ -239,7 +242,8 @@ enum status plan_subject_init(struct plan_subject *out, const struct plan_subjec
         .shape = weights_shape(params->config),
         .dtype = params->dtype,
         .wave_opened = params->wave_max,
-        .cache_bytes_max = params->kv_bytes / (uint64_t)params->rank_count,
+        .cache_bytes = params->kv_bytes / (uint64_t)params->rank_count,
+        .pages_least = kv_pages_for(params->longest_tokens),
     };
     out->problem = (struct plan_problem){
         .rank_count = params->rank_count,
@@ -258,6 +262,7 @@ enum status plan_subject_init(struct plan_subject *out, const struct plan_subjec
         .passes = out->passes,
         .waves = out->waves,
         .memory_bytes = params->memory_bytes,
+        .pass_least = params->wave_max,
         .usual_pass = params->max_num_batched_tokens == 0 ? ENGINE_PASS_TOKENS : 0,
         .spares_are_all_or_one = params->is_budget && params->kv_bytes == 0,
         .memory = memory_of,

@@ -33,9 +33,10 @@ struct plan_subject {
     const struct model_config *config;
     struct model_shape shape;
     enum dtype dtype;
-    uint64_t cache_bytes_max; /* on each rank; 0: what memory leaves */
-    int64_t wave_opened; /* passes are opened for so many sequences, however few run; 0: for those
-                          * that run */
+    uint64_t cache_bytes; /* that each rank is to have; 0: what memory leaves */
+    int64_t pages_least;  /* of each group's cache: of the longest sequence */
+    int64_t wave_opened;  /* passes are opened for so many sequences, however few run; 0: for those
+                           * that run */
     struct plan_problem problem;
     int64_t passes[PLAN_SIZES_MAX], waves[PLAN_SIZES_MAX];
     struct plan_known known;
@@ -56,6 +57,9 @@ struct plan_subject_params {
     uint64_t kv_bytes;     /* of it, for the KV cache; 0: what is left */
     bool is_budget;        /* memory was named, as by --memory */
     struct plan_load load;
+    /* Of prompt and answer of the longest sequence: the cache is to hold it, too; 0: as of `load`
+     */
+    int64_t longest_tokens;
     const struct plan_load *mix; /* as of plan_problem; borrowed */
     int mix_count;
     bool may_stay, is_queue, allows_int4;

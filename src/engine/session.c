@@ -50,31 +50,46 @@ static enum status check_memory(const struct session_params *params, const struc
                      is_budget ? ", or raise --memory" : "", engine_room_advice(engine));
 }
 
-/* What the budget leaves for the KV cache once weights and executor are there, with what comes with
- * each page taken off. */
+/* What the budget, or what of it there is, leaves for the KV cache once weights and executor are
+ * there, with what comes with each page taken off. */
 static enum status kv_bytes_left(uint64_t *out, const struct session_params *params,
                                  const struct session *session, const struct engine *engine,
                                  struct error *err)
 {
     const struct model_config *config = engine_config(engine);
     const struct layout *layout = engine_layout(engine);
-    uint64_t memory = engine_memory_bytes(engine), held = box_memory_held(engine_box(engine));
+    uint64_t budget = engine_memory_bytes(engine), held = box_memory_held(engine_box(engine));
+    uint64_t there = held + box_memory_left(engine_box(engine));
+    uint64_t memory = budget < there ? budget : there;
     uint64_t tables =
         run_table_bytes(params->max_num_seqs, params->max_num_batched_tokens, config->vocab_count) +
         params->aside_bytes;
     struct run_page page = run_page_bytes(config, layout, exec_kv_dtype(session->exec));
+    if (box_memory_is_apart(engine_box(engine))) /* the host's are not of the GPUs' memory */
+        tables = page.beside = 0;
     uint64_t each = page.kv + page.beside;
     if (held > memory || tables > memory - held || each > memory - held - tables)
         return error_set(
             err, STATUS_NO_MEMORY,
-            "--memory is %s: weights and activations take %s, tables and rows in flight %s, and "
-            "the KV cache needs at least %s; raise --memory, or lower --max-num-batched-tokens "
-            "(%lld) or --max-num-seqs (%lld)%s",
-            SIZE_TEXT(memory), SIZE_TEXT(held), SIZE_TEXT(tables), SIZE_TEXT(each),
-            (long long)params->max_num_batched_tokens, (long long)params->max_num_seqs,
+            "--memory is %s, of which %s can be had: weights and activations take %s, tables and "
+            "rows in flight %s, and the KV cache needs at least %s; lower --max-num-batched-tokens "
+            "(%lld) or --max-num-seqs (%lld)%s%s",
+            SIZE_TEXT(budget), SIZE_TEXT(memory), SIZE_TEXT(held), SIZE_TEXT(tables),
+            SIZE_TEXT(each), (long long)params->max_num_batched_tokens,
+            (long long)params->max_num_seqs, memory == budget ? ", or raise --memory" : "",
             engine_room_advice(engine));
     *out = (memory - held - tables) / each * page.kv;
     return STATUS_OK;
+}
+
+/* Where nobody says: half of what is left, or as much as the plan's waves were priced with, if
+ * there is as much. */
+static uint64_t kv_bytes_usual(const struct engine *engine)
+{
+    uint64_t left = box_memory_left(engine_box(engine)), planned = engine_cache_bytes(engine);
+    uint64_t most = left - left / 16;
+    planned = planned < most ? planned : most;
+    return planned > left / 2 ? planned : left / 2;
 }
 
 static enum status enter(void *context, const struct generator_pass *pass, struct exec_hooks *hooks,
@@ -113,7 +128,7 @@ static enum status generator_open(struct session *session, const struct session_
                              SIZE_TEXT(kv_bytes), SIZE_TEXT(left), engine_room_advice(engine));
         kv_bytes = kv_bytes > 0 ? kv_bytes : left;
     } else if (kv_bytes == 0) {
-        kv_bytes = box_memory_left(engine_box(engine)) / 2;
+        kv_bytes = kv_bytes_usual(engine);
     }
     generator.kv_bytes_max = kv_bytes > INT64_MAX ? INT64_MAX : (int64_t)kv_bytes;
     return generator_create(&session->generator, session->exec, &generator, err);

@@ -12,7 +12,8 @@ struct session_params {
     int64_t max_num_seqs;
     int64_t max_num_batched_tokens;
     int64_t max_model_len; /* 0: the model's own */
-    /* 0: what the engine's memory_bytes leaves, or else half of the memory that is free. */
+    /* 0: what the engine's memory_bytes leaves, or else half of the memory that is free, or what
+     * the engine's plan was priced with where that is more. */
     uint64_t kv_bytes;
     uint64_t aside_bytes;    /* of memory_bytes, which the caller takes later */
     int64_t tokens_expected; /* see generator_params */

@@ -54,6 +54,7 @@ static int64_t pass_most(const struct plan_problem *problem, const struct plan_c
                          int64_t most, int64_t below, int64_t sequences)
 {
     int64_t least = most >= sequences ? most + 1 : sequences;
+    least = least > problem->pass_least ? least : problem->pass_least;
     if (least >= below || !fits(problem, candidate, least, sequences))
         return most;
     for (most = least; most + 1 < below;) {

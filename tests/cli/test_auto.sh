@@ -305,6 +305,7 @@ for way in "" --deterministic; do
         head -n 7 whole >o
         expect 0 "resumed with $profile $way" "${run[@]}" -o o --resume --profile $profile --summary-file o.json $way
         has err "^note: plan: $begun.*, with which the run was begun" "resumed with $profile $way"
+        has err "^warning: --profile $profile is not used: the plan stands in the record" "resumed with $profile $way"
         [ "$(plan_of o.json)" = "$begun" ] || fail "resumed with $profile $way: $(plan_of o.json), not $begun"
         jq -e 'has("predicted_prefill_s") | not' o.json >/dev/null || fail "resumed with $profile: a prediction of all rows"
         answers o | cmp -s - <(answers whole) || fail "resumed with $profile $way: other answers"
@@ -315,6 +316,17 @@ head -n 7 whole >o
 jq -c '.pass_tokens = 3000' o.phasor-run >record && mv record o.phasor-run
 expect 0 "resumed in its passes" "${run[@]}" -o o --resume --deterministic --verbose
 has err "^note: passes of 3000 tokens" "resumed in its passes"
+# And so is the cache that the plan was priced with, where half of what is free is less, and both are less than
+# 4096 sequences could use.
+free=$(awk '/^MemAvailable/ { printf "%.0f", $2 * 1024 }' /proc/meminfo)
+jq -e '.planned_cache_bytes > 0' o.phasor-run >/dev/null || fail "resumed in its cache: none is in the record"
+for share in 0.1 0.7; do
+    head -n 7 whole >o
+    jq -c --argjson free "$free" ".planned_cache_bytes = (\$free * $share | floor)" o.phasor-run >record && mv record o.phasor-run
+    expect 0 "resumed in its cache" "$phasor" run "$model" --devices cpu:2 -i in -o o --resume --deterministic --max-num-seqs 4096 --max-num-batched-tokens 4096 --summary-file "cache.$share"
+done
+more=$(jq -s '.[1].kv_cache_bytes / .[0].kv_cache_bytes > 1.2' cache.0.1 cache.0.7)
+[ "$more" = true ] || [ "$free" -gt 100000000000 ] || fail "resumed in its cache: it is no larger"
 head -n 7 whole >o
 expect 0 "resumed in passes that are named" "${run[@]}" -o o --resume --deterministic --verbose --max-num-batched-tokens 1000
 has err "^note: passes of 1000 tokens" "resumed in passes that are named"

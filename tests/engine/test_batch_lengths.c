@@ -117,6 +117,19 @@ Test(batch_lengths, answers_may_differ)
     cr_expect_eq(found.output_deviation, 0);
 }
 
+/* Of rows that can be run alone: of their prompts and answers together. */
+Test(batch_lengths, of_which_the_longest_is_known)
+{
+    struct batch_lengths lengths =
+        all_of(ROW("a", "\"prompt\":[[5],[5,6,7]],\"n\":3,\"max_tokens\":8")
+                   ROW("b", "\"prompt\":[5,6],\"max_tokens\":2")
+                       ROW("c", "\"prompt\":[[5,6,7,8,9,10],[5]],\"max_tokens\":99"),
+               NULL, CONTEXT);
+    cr_assert_eq(lengths.load.sequences, 7);
+    cr_assert_eq(lengths.longest_tokens, 11);
+    batch_lengths_deinit(&lengths);
+}
+
 /* Both together are never more than the context, though each is rounded up. */
 Test(batch_lengths, stay_within_the_context)
 {

@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "base/random.h"
+#include "base/system.h"
 #include "engine/session.h"
 #include "engine_tools.h"
 #include "exec/exec.h"
@@ -269,6 +270,61 @@ Test(memory, what_does_not_fit_is_told_with_the_numbers_and_the_cure)
         cr_assert_eq(memory_counters_get().live_count, live);
     }
 }
+
+/* ---- More than there is ---------------------------------------------------------------------- */
+
+/* Of so many sequences of the whole context, which take more than most machines have. */
+#define MANY_SEQUENCES 4096
+#define MANY_TOKENS    ((uint64_t)MANY_SEQUENCES * 8192)
+
+static uint64_t many_sequences_cache(struct engine_params *model)
+{
+    struct engine *engine;
+    struct session session;
+    struct error err;
+    struct session_params params = {.max_num_seqs = MANY_SEQUENCES,
+                                    .max_num_batched_tokens = MANY_SEQUENCES};
+    model->model = MODEL;
+    model->dtype = DTYPE_BF16;
+    cr_assert_eq(engine_open(&engine, model, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(session_open(&session, engine, &params, &err), STATUS_OK, "%s", err.message);
+    struct generator_counters counters = generator_counters_get(session.generator);
+    session_close(&session);
+    engine_close(engine);
+    return (uint64_t)counters.kv_pages_total * counters.kv_page_bytes;
+}
+
+Test(memory, a_cache_is_not_larger_than_the_memory_that_there_is)
+{
+    struct engine_params model = {.memory_bytes = (uint64_t)1 << 50};
+    uint64_t there = system_memory_available();
+    cr_assert_leq(many_sequences_cache(&model), there + there / 16); /* some becomes free */
+}
+
+static enum status plan_choose_large(void *context, struct engine_choice *out,
+                                     const struct engine_basis *basis, struct error *err)
+{
+    (void)basis;
+    *out = (struct engine_choice){.is_made = true, .cache_bytes = *(const uint64_t *)context};
+    return plan_layouts_parse(&out->layouts, "tp1|tp1", 1, err);
+}
+
+/* Where nobody says how large: half of what is left, or what its plan was priced with. */
+Test(memory, a_cache_is_as_large_as_its_plan_has_it)
+{
+    uint64_t there = system_memory_available(), planned = there / 4 * 3;
+    uint64_t most = MANY_TOKENS / KV_PAGE_TOKENS * page_bytes();
+    struct engine_params model = {.choose = plan_choose_large, .choose_context = &planned};
+    uint64_t wanted = planned < most ? planned : most;
+    uint64_t found = many_sequences_cache(&model);
+    cr_assert(found <= wanted && found > wanted - page_bytes(), "%llu, not %llu",
+              (unsigned long long)found, (unsigned long long)wanted);
+    planned = there / 4;
+    found = many_sequences_cache(&model);
+    cr_assert_gt(found, planned < most ? planned : most - 1);
+}
+
+/* ---- Ahead ----------------------------------------------------------------------------------- */
 
 /* Of one pass at most, shared among the groups, and no more than the cache has. */
 Test(memory, keys_and_values_of_the_expected_prompts_are_written_ahead)

@@ -125,6 +125,30 @@ static json_t *plan_of(const char *box, int64_t sequences, int64_t pass_tokens)
     return root;
 }
 
+/* A pass has a token of each sequence that decodes, as a run has it. */
+Test(plan, waves_are_no_larger_than_a_pass)
+{
+    char *text;
+    struct phasor_error err = {.message = ""};
+    struct phasor_plan_params params = phasor_plan_params_default();
+    params.model = MODEL;
+    params.box = "h200x4";
+    params.prompt_tokens = 100;
+    params.output_tokens = 28;
+    params.sequences = 256;
+    params.max_num_batched_tokens = 64;
+    cr_assert_eq(phasor_plan(&text, &params, &err), PHASOR_OK, "%s", err.message);
+    json_t *root = json_loads(text, 0, NULL), *plans = json_object_get(root, "plans");
+    int64_t largest = 0;
+    for (size_t i = 0; i < json_array_size(plans); i++) {
+        int64_t wave = json_integer_value(json_object_get(json_array_get(plans, i), "wave"));
+        largest = wave > largest ? wave : largest;
+    }
+    cr_assert_eq(largest, 64);
+    json_decref(root);
+    phasor_text_free(text);
+}
+
 static json_t *inspect_of(const char *plan)
 {
     char *text;

@@ -180,6 +180,57 @@ Test(plan_answer, pages_that_are_shared_are_kept_once, .init = open_subject, .fi
     }
 }
 
+static uint64_t cache_of(const char *text, int64_t sequences)
+{
+    struct plan_subject made;
+    struct error err;
+    struct layout layout;
+    cr_assert_eq(plan_subject_init(&made, &subject, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(layout_parse(&layout, text, 0, &err), STATUS_OK);
+    struct plan_layouts layouts = {.of = {layout, layout}};
+    return made.problem.memory(&made, &layouts, PLAN_ROOM_ONE, 2048, sequences).cache;
+}
+
+/* A row that is longer than the mean would fail where its group's cache cannot hold it. */
+Test(plan_answer, the_longest_sequence_has_room, .init = open_subject, .fini = close_subject)
+{
+    static const char *const texts[] = {"tp2|tp2", "dp2|ep2"};
+    for (int i = 0; i < 2; i++) {
+        subject.load = (struct plan_load)PLAN_LOAD(8, 32, 32);
+        subject.longest_tokens = 0;
+        uint64_t page = cache_of(texts[i], 8) / (i == 0 ? 8 : 4);
+        subject.longest_tokens = 5 * KV_PAGE_TOKENS + 1;
+        cr_expect_eq(cache_of(texts[i], 2), 6 * page, "%s", texts[i]);
+        cr_expect_eq(cache_of(texts[i], 16), (i == 0 ? 16 : 8) * page, "%s", texts[i]);
+    }
+}
+
+/* That is its row's failure; ask() finds a plan for the others. */
+Test(plan_answer, a_sequence_that_no_plan_holds_is_left_out, .init = open_subject,
+     .fini = close_subject)
+{
+    const struct plan_load loads[] = {PLAN_LOAD(20, 8, 20)};
+    subject.memory_bytes = (uint64_t)1 << 30;
+    struct plan_answer usual = ask(loads, 1);
+    subject.longest_tokens = (int64_t)1 << 30;
+    struct plan_answer longer = ask(loads, 1);
+    cr_assert_eq(longer.chosen, usual.chosen);
+    plan_answer_deinit(&usual);
+    plan_answer_deinit(&longer);
+}
+
+/* A run takes all of --kv-memory, whatever its waves need. */
+Test(plan_answer, a_cache_that_is_named_is_counted_whole, .init = open_subject,
+     .fini = close_subject)
+{
+    subject.load = (struct plan_load)PLAN_LOAD(8, 32, 32);
+    uint64_t needed = cache_of("tp2|tp2", 8);
+    subject.kv_bytes = 2 * (needed + 4096);
+    cr_expect_eq(cache_of("tp2|tp2", 8), needed + 4096);
+    subject.kv_bytes = 2 * (needed - 1);
+    cr_expect_eq(cache_of("tp2|tp2", 8), PLAN_CACHE_BYTES_MOST);
+}
+
 /* Others come for those that end, of whatever class they are. */
 Test(plan_answer, plans_that_move_nothing_have_no_classes, .init = open_subject,
      .fini = close_subject)

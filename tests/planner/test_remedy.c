@@ -108,6 +108,23 @@ Test(remedy, is_the_least_of_one_plan)
     check_range(1, 12311, 11500, 7);
 }
 
+/* A run opens passes for so many sequences, however few its waves have. */
+Test(remedy, names_no_pass_that_a_run_refuses)
+{
+    for (int64_t least = 100; least <= 500; least += 400) {
+        struct test_problem test;
+        struct plan_table table;
+        struct plan_remedies would;
+        problem_make(&test, 4, 11200);
+        test.problem.pass_least = least;
+        table_find(&table, &test);
+        plan_remedies_find(&would, &test.problem, &table);
+        cr_assert_eq(would.pass_tokens, least == 100 ? 300 : 0, "%lld",
+                     (long long)would.pass_tokens);
+        plan_table_deinit(&table);
+    }
+}
+
 Test(remedy, of_int4_experts)
 {
     struct test_problem test;
