@@ -10,7 +10,7 @@
 #include "device/peers.h"
 #include "simt_control.h"
 
-TestSuite(cuda_device, .timeout = 120);
+TestSuite(cuda_device, .timeout = 300);
 
 #define DIM 64
 

@@ -10,7 +10,7 @@
 #include "simt_control.h"
 #include "workload.h"
 
-TestSuite(cuda_graph, .timeout = 120);
+TestSuite(cuda_graph, .timeout = 300);
 
 #define DIM 64
 

@@ -10,7 +10,7 @@
 #include "kernels/cuda/launch.h"
 #include "simt_control.h"
 
-TestSuite(cuda_launch, .timeout = 120);
+TestSuite(cuda_launch, .timeout = 300);
 
 Test(cuda_launch, of_numbers_at_their_ends)
 {

@@ -11,7 +11,7 @@
 #include "device_bytes.h"
 #include "simt_control.h"
 
-TestSuite(cuda_peers, .timeout = 120);
+TestSuite(cuda_peers, .timeout = 300);
 
 #define DEVICES_MAX 4
 

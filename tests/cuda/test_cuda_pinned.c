@@ -38,7 +38,7 @@ static void init(void)
     simt_device_count_set(GPUS);
     simt_on_pinned(look);
 }
-TestSuite(cuda_pinned, .init = init, .fini = numa_fake_remove, .timeout = 60);
+TestSuite(cuda_pinned, .init = init, .fini = numa_fake_remove, .timeout = 300);
 
 static struct device *gpu_open(int gpu)
 {

@@ -9,7 +9,7 @@
 #include "kernels/cuda/device/cuda_ring.h"
 #include "simt_control.h"
 
-TestSuite(cuda_ring, .timeout = 60);
+TestSuite(cuda_ring, .timeout = 300);
 
 #define PIECES 400
 

@@ -8,7 +8,7 @@
 #include "simt_control.h"
 #include "workload.h"
 
-TestSuite(cuda_scratch, .timeout = 60);
+TestSuite(cuda_scratch, .timeout = 300);
 
 struct scratch {
     struct device *device;

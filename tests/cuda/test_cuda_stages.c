@@ -6,7 +6,7 @@
 #include "cuda_tools.h"
 #include "workload.h"
 
-TestSuite(cuda_stages, .timeout = 60);
+TestSuite(cuda_stages, .timeout = 300);
 
 /* More than the stream keeps in mind before it settles. */
 #define ROUNDS 600
