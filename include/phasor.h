@@ -338,7 +338,7 @@ struct phasor_generate_params {
     int64_t top_k;      /* 0: all */
     uint64_t seed;
     int64_t max_model_len; /* 0: the model's own */
-    uint64_t kv_bytes;     /* 0: what memory_bytes of the model leaves, or half of what is free */
+    uint64_t kv_bytes;     /* as of phasor_batch_params */
     /* A piece of the text, whole UTF-8, as soon as it is settled; an answer other than 0 stops
      * (PHASOR_CANCELLED). `text` is not NUL-terminated. Also called with length 0, so that a caller
      * can stop a model that says nothing. */

@@ -13,6 +13,14 @@ static void table_find(struct plan_table *table, const struct test_problem *test
     cr_assert_eq(plan_find(table, &test->problem, &err), STATUS_OK, "%s", err.message);
 }
 
+/* `table` is to be deinitialised. */
+static void remedies_find(struct plan_remedies *would, struct plan_table *table,
+                          const struct test_problem *test)
+{
+    table_find(table, test);
+    plan_remedies_find(would, &test->problem, table);
+}
+
 /* Some plan has room with these sizes alone. */
 static bool any_fits(const struct test_problem *test, int64_t pass_tokens, int64_t sequences,
                      uint64_t memory_bytes)
@@ -117,8 +125,7 @@ Test(remedy, names_no_pass_that_a_run_refuses)
         struct plan_remedies would;
         problem_make(&test, 4, 11200);
         test.problem.pass_least = least;
-        table_find(&table, &test);
-        plan_remedies_find(&would, &test.problem, &table);
+        remedies_find(&would, &table, &test);
         cr_assert_eq(would.pass_tokens, least == 100 ? 300 : 0, "%lld",
                      (long long)would.pass_tokens);
         plan_table_deinit(&table);
@@ -132,16 +139,14 @@ Test(remedy, of_int4_experts)
     struct plan_remedies would;
     problem_make(&test, 4, 4000);
     test.problem.int4_memory = int4_memory;
-    table_find(&table, &test);
-    plan_remedies_find(&would, &test.problem, &table);
+    remedies_find(&would, &table, &test);
     cr_assert(would.int4_fits);
     cr_assert_eq(would.int4.experts, 2500);
     cr_assert_leq(plan_memory_total(&would.int4), 4000);
     cr_assert(would.sequences == 0 && would.pass_tokens == 0);
     plan_table_deinit(&table);
     test.problem.memory_bytes = 3000;
-    table_find(&table, &test);
-    plan_remedies_find(&would, &test.problem, &table);
+    remedies_find(&would, &table, &test);
     cr_assert_not(would.int4_fits);
     plan_table_deinit(&table);
 }
@@ -158,8 +163,7 @@ Test(remedy, of_what_no_memory_helps)
     problem_make(&test, 4, 1);
     test.shape = shape;
     test.problem.allows_int4 = false;
-    table_find(&table, &test);
-    plan_remedies_find(&would, &test.problem, &table);
+    remedies_find(&would, &table, &test);
     cr_assert_null(would.smallest);
     plan_table_deinit(&table);
 }
