@@ -135,7 +135,7 @@ Test(nll, float32_equals_transformers)
     check_model(DTYPE_F32, "cpu", "tp1|tp1", 1e-5);
 }
 
-/* A text takes ten seconds, and with a sanitizer a minute: the quick tier takes some layouts, by the
+/* A layout takes seconds, and many more with a sanitizer: the quick tier takes some of them, by the
  * seed. */
 #if defined(__SANITIZE_ADDRESS__)
 #define QUICK_STEP 4
