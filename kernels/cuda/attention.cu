@@ -372,12 +372,57 @@ cudaError_t attention_chunks_add(const struct cuda_launch *launch, const struct 
     return cudaGetLastError();
 }
 
+/* Of scratch memory: where parts of all segments take more, some segments are launched at a time.
+ * So no plan needs to know of it, and a GPU is occupied all the same: it holds 8 thousand parts and
+ * more. One segment may take more (128 heads over 131,072 positions: 17 MB), a last slice that
+ * goes by pages a little. */
+#define SLICE_BYTES ((size_t)16 << 20)
+
+/* What is launched at a time, of an operation's segments from `first` on. */
+struct slice {
+    struct op_attention op;
+    struct cuda_segments segments;
+};
+
+static struct slice slice_of(const struct op_attention *op, const struct cuda_segments *segments,
+                             int64_t first, int64_t count)
+{
+    struct slice slice = {*op, *segments};
+    if (count >= op->segment_count)
+        return slice;
+    slice.op.segments += first;
+    slice.op.segment_count = min(count, op->segment_count - first);
+    slice.segments.token_count = slice.op.segment_count; /* those with parts have one token */
+    return slice;
+}
+
+static size_t slice_bytes(const struct cuda_launch *launch, const struct slice &slice)
+{
+    size_t bytes;
+    chunk_results_in(launch, &slice.op, &slice.segments, &bytes);
+    return bytes;
+}
+
+/* Of segments, as even as can be. */
+static int64_t slice_count(const struct cuda_launch *launch, const struct op_attention *op,
+                           const struct cuda_segments *segments)
+{
+    int64_t count = op->segment_count;
+    size_t bytes = slice_bytes(launch, slice_of(op, segments, 0, count));
+    if (bytes <= SLICE_BYTES)
+        return count;
+    int64_t fit = max((int64_t)(SLICE_BYTES / (bytes / count)), (int64_t)1);
+    return ceil_div(count, ceil_div(count, fit));
+}
+
 size_t cuda_attention_scratch(const struct cuda_launch *launch, const struct op_attention *op,
                               const struct cuda_segments *segments)
 {
-    size_t bytes;
-    chunk_results_in(launch, op, segments, &bytes);
-    return bytes;
+    size_t most = 0;
+    int64_t count = slice_count(launch, op, segments);
+    for (int64_t first = 0; first < op->segment_count; first += count)
+        most = max(most, slice_bytes(launch, slice_of(op, segments, first, count)));
+    return most;
 }
 
 template <bool BF16, int DIM>
@@ -416,14 +461,24 @@ static cudaError_t attention_run(const struct cuda_launch *launch, const struct 
     return cudaErrorInvalidValue;
 }
 
-cudaError_t cuda_attention(const struct cuda_launch *launch, const struct op_attention *op,
-                           const struct cuda_segments *segments)
+static cudaError_t slice_run(const struct cuda_launch *launch, const struct op_attention *op,
+                             const struct cuda_segments *segments)
 {
-    if (segments->token_count == 0)
-        return cudaSuccess;
     if (attention_mma_takes(launch, op, segments))
         return attention_mma(launch, op, segments);
     if (op->kv.dtype == DTYPE_BF16)
         return attention_run<true>(launch, op, segments);
     return attention_run<false>(launch, op, segments);
+}
+
+cudaError_t cuda_attention(const struct cuda_launch *launch, const struct op_attention *op,
+                           const struct cuda_segments *segments)
+{
+    cudaError_t failure = cudaSuccess;
+    int64_t count = slice_count(launch, op, segments);
+    for (int64_t first = 0; first < op->segment_count && failure == cudaSuccess; first += count) {
+        struct slice slice = slice_of(op, segments, first, count);
+        failure = slice_run(launch, &slice.op, &slice.segments);
+    }
+    return failure;
 }

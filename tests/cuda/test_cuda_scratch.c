@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "cuda_tools.h"
 #include "device/peers.h"
+#include "kernels/cuda/launch.h"
 #include "simt_control.h"
 #include "workload.h"
 
@@ -170,4 +171,32 @@ Test(cuda_scratch, that_products_do_without)
     memory_free(expected);
     workload_destroy(&w);
     gpu_check_nothing_left();
+}
+
+/* No plan counts it: however many sequences there are, and however long the longest. */
+Test(cuda_scratch, of_attention_is_little)
+{
+    static const struct {
+        int64_t segments, heads, positions;
+        int capability;
+    } cases[] = {{256, 64, 131072, 90}, {256, 64, 131072, 75}, {1000, 32, 4096, 86},
+                 {3, 64, 131072, 90},   {1, 64, 131072, 70},   {17, 16, 1024, 80}};
+    static const struct segment segments[1000];
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        int64_t heads = cases[c].heads, count = cases[c].segments;
+        const struct cuda_launch launch = {.multiprocessors = 132,
+                                           .capability = cases[c].capability,
+                                           .shared_bytes_max = 227 << 10};
+        const struct op_attention op = {
+            .qkv = {.head_count = heads, .kv_head_count = 8},
+            .kv = {.dtype = DTYPE_BF16, .kv_head_count = 8, .head_dim = 128},
+            .segments = segments,
+            .segment_count = count};
+        const struct cuda_segments sum = {count, 1, cases[c].positions};
+        int64_t all = count * heads * ceil_div(cases[c].positions, CUDA_POSITIONS_STEP);
+        size_t got = cuda_attention_scratch(&launch, &op, &sum);
+        size_t part = (128 + 2) * sizeof(float);
+        cr_expect_leq(got, 16 * MIB, "case %zu: %zu", c, got);
+        cr_expect_geq(got, all * part < 16 * MIB ? all * part : 5 * MIB, "case %zu: %zu", c, got);
+    }
 }

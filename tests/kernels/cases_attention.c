@@ -248,6 +248,13 @@ static const struct kernel_case attention_cases[] = {
      .kv_head_count = 1,
      .head_dim = 128,
      .segments = {{1, 4700}, {1, 70}}},
+    {.dtype =
+         DTYPE_BF16, /* parts of more segments than GPUs launch at once, of which few are seen */
+     .head_count = 128,
+     .kv_head_count = 1,
+     .head_dim = 128,
+     .window = 70,
+     .segments = {{1, 27000}, {1, 40}, {1, 600}, {1, 0}, {1, 26000}}},
     {.dtype = DTYPE_F32, /* more chunks than are added up at once (kernels/cuda/attention.cu) */
      .head_count = 1,
      .kv_head_count = 1,
