@@ -11,6 +11,7 @@
 
 #if KERNEL_AMX
 
+_Static_assert(CHUNK_COLUMNS == AMX_COLUMNS, "pieces are cut so that their weights have room");
 #define CHUNK_BLOCKS (CHUNK_COLUMNS / PACK_BLOCK)
 #define HALF_BYTES   (CHUNK_BYTES / CHUNK_BLOCKS)
 #define ORDER_FETCH                                                                                \

@@ -19,6 +19,8 @@
 #define PIECES_AHEAD    16   /* for each worker, where each may hold one more than it works on */
 #define AHEAD_BYTES     (768 * 1024) /* of such a piece: it waits in the L2 cache */
 
+#define AMX_COLUMNS 32 /* that its instruction multiplies: half as many take as much room */
+
 #define PANELS_MAX_FEW 48 /* of a piece of few rows that goes by panels */
 
 /* In the order of memory (kernels/cpu/gemm_row.h). */
@@ -189,9 +191,12 @@ static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t gr
     int64_t piece_rows = piece_rows_most(tiles->kind);
     int64_t depth = takes_slices(tiles, rows_most) ? columns_most(tiles, rows_most, strip_rows)
                                                    : columns_most(tiles, piece_rows, strip_rows);
-    int64_t panel_bytes = depth * PACK_BLOCK * dtype_bits(tiles->matrix->dtype) / 8;
+    int64_t held = takes_amx(tiles->kind) ? round_up(depth, AMX_COLUMNS) : depth;
+    int64_t panel_bytes = held * PACK_BLOCK * dtype_bits(tiles->matrix->dtype) / 8;
     int64_t rows = takes_slices(tiles, rows_most) ? strip_rows : piece_rows;
     int64_t fitting = DEPTH_BYTES / (panel_bytes * matrix_count);
+    if (takes_amx(tiles->kind)) /* whole tiles, below, of two panels */
+        fitting = fitting / 2 * 2;
     const bool by_panels = goes_by_panels(tiles, rows_most);
     if (by_panels) { /* whose weights do not wait in a cache */
         rows = rows_most < piece_rows ? rows_most : piece_rows;

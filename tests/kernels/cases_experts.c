@@ -327,6 +327,18 @@ static const struct kernel_case ffn_cases[] = {
      .columns = 712,
      .expert_count = 8,
      .top_k = 8},
+    {.dtype = DTYPE_BF16, /* half a chunk of AMX, of as many panels as its scratch memory holds */
+     .token_count = 5,
+     .rows = 16,
+     .columns = 4608,
+     .expert_count = 4,
+     .top_k = 4},
+    {.dtype = DTYPE_BF16, /* an odd number of panels that just fit it */
+     .token_count = 5,
+     .rows = 96,
+     .columns = 2720,
+     .expert_count = 4,
+     .top_k = 4},
     {FOR_BENCH, .dtype = DTYPE_BF16, .token_count = 1, .rows = 768, .columns = 2048,
      .expert_count = 32, .top_k = 8},
     {FOR_BENCH, .dtype = DTYPE_BF16, .token_count = 16, .rows = 768, .columns = 2048,
