@@ -110,6 +110,30 @@ const char *const *synth_presets(void)
     return names;
 }
 
+static void set(json_t *config, const char *key, int64_t value)
+{
+    json_object_set_new(config, key, json_integer(value));
+}
+
+/* What is divided below stands there, in whole numbers: a config may leave out the heads of keys
+ * or say null, and write 32.0. */
+static void sizes_write(json_t *object, const struct model_config *config)
+{
+    static const char *const widths[] = {"head_dim",
+                                         "hidden_size",
+                                         "intermediate_size",
+                                         "moe_intermediate_size",
+                                         "shared_expert_intermediate_size",
+                                         "vocab_size"};
+    set(object, "num_attention_heads", config->head_count);
+    set(object, "num_key_value_heads", config->kv_head_count);
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        const json_t *value = json_object_get(object, widths[i]);
+        if (json_is_real(value))
+            set(object, widths[i], (int64_t)json_real_value(value)); /* is whole: it was parsed */
+    }
+}
+
 /* A config of the user's own; what it says is checked before anything is divided by it. */
 static enum status load_file(json_t **out, const char *path, struct model_config *config,
                              struct error *err)
@@ -121,6 +145,7 @@ static enum status load_file(json_t **out, const char *path, struct model_config
         json_decref(object);
         return status;
     }
+    sizes_write(object, config);
     json_object_del(object, "dtype"); /* torch_dtype, which is set below, is its older name */
     *out = object;
     return STATUS_OK;
@@ -159,11 +184,6 @@ static int64_t get(const json_t *config, const char *key)
     return json_integer_value(json_object_get(config, key));
 }
 
-static void set(json_t *config, const char *key, int64_t value)
-{
-    json_object_set_new(config, key, json_integer(value));
-}
-
 /* Divides a size that the preset has; the result is a multiple of `unit`. */
 static void divide(json_t *config, const char *key, int64_t scale, int64_t unit)
 {
@@ -198,12 +218,17 @@ static void apply_scale(json_t *config, int64_t scale)
     divide(config, "vocab_size", scale, 16);
 }
 
-/* Ids past a smaller vocabulary become its last token. */
+/* Ids past a smaller vocabulary become its last token; the end of a text may have several. */
 static void clamp_token_id(json_t *config, const char *key)
 {
     int64_t last = get(config, "vocab_size") - 1;
+    json_t *ids = json_object_get(config, key);
     if (get(config, key) > last)
         set(config, key, last);
+    for (size_t i = 0; i < json_array_size(ids); i++) {
+        if (json_integer_value(json_array_get(ids, i)) > last)
+            json_array_set_new(ids, i, json_integer(last));
+    }
 }
 
 static enum status check_params(const struct synth_params *params, struct error *err)

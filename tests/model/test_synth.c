@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/checked.h"
 #include "base/memory.h"
 #include "model/checkpoint.h"
 #include "model/synth_parts.h"
@@ -71,6 +72,43 @@ Test(synth, scale_divides_what_it_says)
     cr_expect_eq(config.layer_count, 28);
     cr_expect_eq(config.eos_ids[0], 37983);
     json_decref(object);
+}
+
+/* null heads of keys, whole numbers with a fraction and several ends of a text are legal. */
+Test(synth, scales_any_config_that_is_read)
+{
+    static const char *const reals[] = {"num_attention_heads", "hidden_size",
+                                        "moe_intermediate_size", "vocab_size"};
+    struct model_config config;
+    struct error err;
+    json_t *object, *scaled;
+    char *root = temp_dir_make(), path[512];
+    snprintf(path, sizeof path, "%s/config.json", root);
+    struct synth_params params = {.preset = "tiny-qwen3moe", .dtype = DTYPE_BF16};
+    cr_assert_eq(synth_config(&object, &config, &params, &err), STATUS_OK);
+    struct model_config whole = config;
+    json_object_set_new(object, "num_key_value_heads", json_null());
+    json_object_set_new(object, "eos_token_id", json_pack("[I,i]", whole.vocab_count - 1, 3));
+    json_object_del(object, "head_dim");
+    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) {
+        json_int_t value = json_integer_value(json_object_get(object, reals[i]));
+        json_object_set_new(object, reals[i], json_real((double)value));
+    }
+    cr_assert_eq(json_dump_file(object, path, 0), 0);
+    params.preset = path;
+    params.scale = 2;
+    cr_assert_eq(synth_config(&scaled, &config, &params, &err), STATUS_OK, "%s", err.message);
+    cr_expect_eq(config.head_count, whole.head_count / 2);
+    cr_expect_eq(config.kv_head_count, whole.head_count / 2);
+    cr_expect_eq(config.head_dim, whole.hidden_dim / whole.head_count);
+    cr_expect_eq(config.hidden_dim, round_up(whole.hidden_dim / 2, 32));
+    cr_expect_eq(config.expert_dim, whole.expert_dim / 2);
+    cr_expect_eq(config.vocab_count, whole.vocab_count / 2);
+    cr_expect_eq(config.eos_ids[0], config.vocab_count - 1);
+    cr_expect_eq(config.eos_ids[1], 3);
+    json_decref(scaled);
+    json_decref(object);
+    temp_dir_remove(root);
 }
 
 Test(synth, same_seed_same_bytes)
