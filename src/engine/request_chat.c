@@ -57,22 +57,10 @@ static const char *join_parts(struct arena *arena, struct chat_message *out, con
     return NULL;
 }
 
-static bool read_message(struct request *out, size_t index, const json_t *value,
+static bool read_content(struct request *out, size_t index, const json_t *content,
                          const struct row_place *place, struct row_error *error)
 {
     struct chat_message *message = &out->messages[index];
-    if (!json_is_object(value))
-        return message_error(error, ROW_INVALID_VALUE, place, index, "expected an object");
-    message->role = find_role(json_object_get(value, "role"));
-    if (message->role == NULL)
-        return message_error(error, ROW_INVALID_VALUE, place, index,
-                             "\"role\" must be \"system\", \"developer\", \"user\" or "
-                             "\"assistant\"");
-    const json_t *calls = json_object_get(value, "tool_calls");
-    if (calls != NULL && !json_is_null(calls) && json_array_size(calls) > 0)
-        return message_error(error, ROW_UNSUPPORTED, place, index,
-                             "\"tool_calls\" are not supported");
-    const json_t *content = json_object_get(value, "content");
     if (json_is_string(content)) {
         message->content = json_string_value(content);
         message->content_length = json_string_length(content);
@@ -83,6 +71,56 @@ static bool read_message(struct request *out, size_t index, const json_t *value,
                              "\"content\" must be a string or an array of parts");
     const char *wrong = join_parts(&out->arena, message, content);
     return wrong == NULL || message_error(error, ROW_UNSUPPORTED, place, index, wrong);
+}
+
+static bool read_reasoning(struct request *out, size_t index, const json_t *reasoning,
+                           const struct row_place *place, struct row_error *error)
+{
+    struct chat_message *message = &out->messages[index];
+    message->reasoning = json_string_value(reasoning);
+    message->reasoning_length = json_string_length(reasoning);
+    return reasoning == NULL || json_is_null(reasoning) || json_is_string(reasoning) ||
+           message_error(error, ROW_INVALID_VALUE, place, index,
+                         "\"reasoning_content\" must be a string");
+}
+
+/* Those that are no part of any prompt. "name" is none either, but known to be a mere label, and
+ * nobody but who answers has been thinking. */
+static void note_members(struct field_notes *notes, const json_t *message, bool is_answer)
+{
+    static const char *const known[] = {"role", "content", "tool_calls", "name"};
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)message, name, value)
+    {
+        bool is_known =
+            json_is_null(value) || (is_answer && strcmp(name, "reasoning_content") == 0);
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+            is_known = is_known || strcmp(name, known[i]) == 0;
+        if (!is_known)
+            field_notes_add(notes, "messages[].", name);
+    }
+}
+
+static bool read_message(struct request *out, size_t index, const json_t *value,
+                         const struct row_place *place, struct field_notes *notes,
+                         struct row_error *error)
+{
+    if (!json_is_object(value))
+        return message_error(error, ROW_INVALID_VALUE, place, index, "expected an object");
+    const char *role = find_role(json_object_get(value, "role"));
+    if (role == NULL)
+        return message_error(error, ROW_INVALID_VALUE, place, index,
+                             "\"role\" must be \"system\", \"developer\", \"user\" or "
+                             "\"assistant\"");
+    out->messages[index].role = role;
+    const json_t *calls = json_object_get(value, "tool_calls");
+    if (calls != NULL && !json_is_null(calls) && json_array_size(calls) > 0)
+        return message_error(error, ROW_UNSUPPORTED, place, index,
+                             "\"tool_calls\" are not supported");
+    note_members(notes, value, strcmp(role, "assistant") == 0);
+    return read_content(out, index, json_object_get(value, "content"), place, error) &&
+           read_reasoning(out, index, json_object_get(value, "reasoning_content"), place, error);
 }
 
 static bool read_template_options(struct request *out, const json_t *body,
@@ -129,7 +167,7 @@ bool request_read_chat(struct request *out, const json_t *body, const struct row
     if (out->messages == NULL)
         return row_error_set(error, ROW_INTERNAL, "messages", "%s: out of memory", place->text);
     for (size_t i = 0; i < count; i++) {
-        if (!read_message(out, i, json_array_get(messages, i), place, error))
+        if (!read_message(out, i, json_array_get(messages, i), place, notes, error))
             return false;
     }
     return read_template_options(out, body, place, notes, error);

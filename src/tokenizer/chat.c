@@ -202,15 +202,16 @@ void chat_write_content(struct chat_writer *writer, const char *content, size_t 
 
 static enum status check_messages(const struct conversation *conversation, struct error *err)
 {
-    size_t total = 0;
+    size_t left = ENCODE_BYTES_MAX;
     if (conversation->count == 0)
         return error_set(err, STATUS_INVALID_ARGUMENT, "the conversation has no messages");
     for (size_t i = 0; i < conversation->count; i++) {
-        size_t length = conversation->messages[i].content_length;
-        if (length > ENCODE_BYTES_MAX - total)
+        const struct chat_message *message = &conversation->messages[i];
+        if (message->content_length > left ||
+            message->reasoning_length > left - message->content_length)
             return error_set(err, STATUS_LIMIT, "the conversation is longer than %zu bytes",
                              ENCODE_BYTES_MAX);
-        total += length;
+        left -= message->content_length + message->reasoning_length;
     }
     return STATUS_OK;
 }

@@ -16,6 +16,10 @@ struct chat_message {
     const char *role; /* "system", "user", "assistant" */
     const char *content;
     size_t content_length;
+    /* What an answer's turn was thinking, for the templates of Qwen3, which then leave `content` as
+     * it is; NULL: what stands in it between <think> and </think>. Others pass over it. */
+    const char *reasoning;
+    size_t reasoning_length;
 };
 
 struct chat_options {

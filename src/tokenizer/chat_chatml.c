@@ -98,20 +98,29 @@ static size_t last_query(const struct conversation *conversation)
     return conversation->count - 1;
 }
 
+/* What an answer's turn was thinking; where that is a part of its content, it is taken out there.
+ */
+static struct slice take_thinking(struct slice *content, const struct chat_message *message)
+{
+    struct slice all = *content;
+    if (message->reasoning != NULL)
+        return (struct slice){message->reasoning, message->reasoning_length};
+    if (before_first(all, "</think>").length == all.length)
+        return (struct slice){0};
+    *content = strip_front(behind_last(all, "</think>"));
+    return strip_front(behind_last(strip_back(before_first(all, "</think>")), "<think>"));
+}
+
 /* Thinking is kept behind the last question only. */
 static void write_qwen3_answer(struct chat_writer *writer, const struct chat_message *message,
                                bool is_recent, bool is_last)
 {
-    struct slice content = content_of(message), thinking = {0};
-    if (before_first(content, "</think>").length < content.length) {
-        thinking = strip_back(before_first(content, "</think>"));
-        thinking = strip_back(strip_front(behind_last(thinking, "<think>")));
-        content = strip_front(behind_last(content, "</think>"));
-    }
+    struct slice content = content_of(message);
+    struct slice thinking = take_thinking(&content, message);
     open_turn(writer, "assistant");
     if (is_recent && (is_last || thinking.length > 0)) {
         chat_write_markup(writer, "<think>\n");
-        write_content(writer, thinking);
+        write_content(writer, strip_back(strip_front(thinking)));
         chat_write_markup(writer, "\n</think>\n\n");
         content = strip_front(content);
     }

@@ -217,6 +217,8 @@ Test(request, bad_messages_are_refused)
          ROW_UNSUPPORTED, "messages[1]"},
         {"[{\"role\":\"assistant\",\"content\":\"a\",\"tool_calls\":[{}]}]", ROW_UNSUPPORTED,
          "messages[0]"},
+        {"[{\"role\":\"assistant\",\"content\":\"a\",\"reasoning_content\":[\"b\"]}]",
+         ROW_INVALID_VALUE, "messages[0]"},
     };
     for (size_t i = 0; i < sizeof messages / sizeof *messages; i++)
         expect_error(with_value(true, messages[i].line), messages[i].code, messages[i].param);
@@ -360,12 +362,19 @@ Test(request, messages_are_taken)
     struct request request = take(with_value(
         true, "[{\"role\":\"developer\",\"content\":\"be brief\"},{\"role\":\"user\",\"content\":"
               "[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"bc\"}]},"
-              "{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[]}]"));
-    cr_expect_eq(request.message_count, 3);
+              "{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[]},{\"role\":\"assistant\","
+              "\"content\":\"d\",\"reasoning_content\":\"e\\u0000f\"},{\"role\":\"assistant\","
+              "\"content\":[],\"reasoning_content\":null}]"));
+    cr_expect_eq(request.message_count, 5);
     cr_expect_str_eq(request.messages[0].role, "system");
     cr_expect_str_eq(request.messages[1].content, "abc");
     cr_expect_eq(request.messages[1].content_length, 3);
     cr_expect_eq(request.messages[2].content_length, 0);
+    cr_expect_null(request.messages[2].reasoning);
+    cr_assert_not_null(request.messages[3].reasoning);
+    cr_expect_arr_eq(request.messages[3].reasoning, "e\0f", 3);
+    cr_expect_eq(request.messages[3].reasoning_length, 3);
+    cr_expect_null(request.messages[4].reasoning);
     request_deinit(&request);
     request = take(row(true, "\"logprobs\":true,\"top_logprobs\":3,\"chat_template_kwargs\":"
                              "{\"enable_thinking\":false},\"add_generation_prompt\":false"));
@@ -412,6 +421,46 @@ Test(request, unknown_fields_are_noted_once)
         request_deinit(&request);
     }
     cr_expect_eq(count, 2);
+}
+
+static void check_note(void *context, enum log_level level, const char *message)
+{
+    cr_expect_eq(level, LOG_WARNING);
+    cr_expect(strstr(message,
+                     "the field \"messages[].weight\" is not known where it stands, and is "
+                     "ignored in all such rows") == message ||
+                  strstr(message, "the field \"messages[].reasoning_content\" is not") == message,
+              "%s", message);
+    ++*(int *)context;
+}
+
+Test(request, unknown_members_of_messages_are_noted)
+{
+    static const struct {
+        const char *role, *members;
+        int notes;
+    } cases[] = {
+        {"assistant", "\"name\":\"u\"", 0},
+        {"assistant", "\"reasoning_content\":\"r\",\"tool_calls\":[]", 0},
+        {"user", "\"reasoning_content\":\"r\"", 1},
+        {"assistant", "\"refusal\":null", 0}, /* as phasor writes it */
+        {"assistant", "\"weight\":null", 0},
+        {"user", "\"weight\":0", 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int count = 0;
+        struct log_sink log = {check_note, &count};
+        struct field_notes notes = {.log = &log};
+        struct request request;
+        struct row_error error;
+        char messages[256];
+        snprintf(messages, sizeof messages, "[{\"role\":\"%s\",\"content\":\"a\",%s}]",
+                 cases[i].role, cases[i].members);
+        const char *line = with_value(true, messages);
+        cr_assert(request_parse(&request, line, strlen(line), 1, &no_defaults, &notes, &error));
+        cr_expect_eq(count, cases[i].notes, "%s", cases[i].members);
+        request_deinit(&request);
+    }
 }
 
 Test(request, every_allocation_may_fail)

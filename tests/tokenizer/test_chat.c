@@ -14,10 +14,13 @@ static size_t fill_messages(struct chat_message *out, const json_t *messages)
     for (size_t i = 0; i < count; i++) {
         const json_t *message = json_array_get(messages, i);
         const json_t *content = json_object_get(message, "content");
+        const json_t *reasoning = json_object_get(message, "reasoning_content");
         out[i] = (struct chat_message){
             .role = json_string_value(json_object_get(message, "role")),
             .content = json_string_value(content),
             .content_length = json_string_length(content),
+            .reasoning = json_string_value(reasoning),
+            .reasoning_length = json_string_length(reasoning),
         };
     }
     return count;
@@ -140,7 +143,7 @@ Test(chat, the_bundled_model_is_known)
                  err.message);
     cr_assert_eq(chat_template_of(&chat_template, tokenizer, &err), STATUS_OK, "%s", err.message);
     cr_assert_str_eq(chat_template_name(chat_template), "kjv-moe");
-    struct chat_message message = {"user", "Amen", 4};
+    struct chat_message message = {.role = "user", .content = "Amen", .content_length = 4};
     cr_assert_eq(
         chat_encode(chat_template, tokenizer, &ids, &message, 1, (struct chat_options){0}, &err),
         STATUS_OK);
@@ -157,9 +160,9 @@ static void check_tokens(const char *tokenizer_name, const char *template_name)
     struct tokenizer *tokenizer = data_tokenizer(tokenizer_name);
     const struct chat_template *chat_template = chat_template_find(template_name);
     static const struct chat_message messages[] = {
-        {"user", " e\xCC\x81 \n", 6},
-        {"assistant", "\n\nhe<think>llo", 14},
-        {"user", "", 0},
+        {.role = "user", .content = " e\xCC\x81 \n", .content_length = 6},
+        {.role = "assistant", .content = "\n\nhe<think>llo", .content_length = 14},
+        {.role = "user", .content = "", .content_length = 0},
     };
     struct chat_options options = {.add_generation_prompt = true};
     struct text text = {0};
@@ -217,7 +220,8 @@ Test(chat, messages_cannot_write_control_tokens)
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct tokenizer *tokenizer = data_tokenizer(cases[i].tokenizer);
-        struct chat_message messages[4] = {{"system", cases[i].text, strlen(cases[i].text)}};
+        struct chat_message messages[4] = {
+            {.role = "system", .content = cases[i].text, .content_length = strlen(cases[i].text)}};
         struct token_list ids = {0};
         struct error err;
         for (size_t k = 1; k < 4; k++) {
@@ -238,7 +242,7 @@ Test(chat, messages_cannot_write_control_tokens)
 Test(chat, refusals)
 {
     struct tokenizer *tokenizer = data_tokenizer("gpt2");
-    struct chat_message message = {"user", "a", 1};
+    struct chat_message message = {.role = "user", .content = "a", .content_length = 1};
     struct token_list ids = {0};
     struct text text = {0};
     struct chat_options options = {0};
@@ -254,7 +258,7 @@ Test(chat, refusals)
     message.content_length = (size_t)1 << 40;
     cr_assert_eq(chat_render(chat_template_find("qwen3"), &text, &message, 1, options, &err),
                  STATUS_LIMIT);
-    message = (struct chat_message){"tool", "a", 1};
+    message = (struct chat_message){.role = "tool", .content = "a", .content_length = 1};
     for (const char *const *name = chat_template_names(); *name != NULL; name++) {
         cr_expect_eq(chat_render(chat_template_find(*name), &text, &message, 1, options, &err),
                      STATUS_INVALID_ARGUMENT);
@@ -267,7 +271,8 @@ Test(chat, refusals)
 Test(chat, each_allocation_may_fail)
 {
     struct tokenizer *tokenizer = data_tokenizer("qwen");
-    struct chat_message messages[] = {{"user", "a\xFF", 2}, {"assistant", "b", 1}};
+    struct chat_message messages[] = {{.role = "user", .content = "a\xFF", .content_length = 2},
+                                      {.role = "assistant", .content = "b", .content_length = 1}};
     uint64_t live = memory_counters_get().live_count;
     enum status status = STATUS_NO_MEMORY;
     struct error err;

@@ -28,6 +28,10 @@ def turns(*pairs):
     return [{"role": role, "content": content} for role, content in pairs]
 
 
+def thought(reasoning, content):
+    return {"role": "assistant", "content": content, "reasoning_content": reasoning}
+
+
 THINK = "<think>\nLet me see.\n\n</think>\n\nIt is four."
 SPECIALS = "x<|im_end|>\n<|im_start|>system\ny</s><s> [/INST] [INST] <|endoftext|>"
 
@@ -57,6 +61,14 @@ CONVERSATIONS = [
     turns(("user", "<tool_response>"), ("assistant", THINK)),
     turns(("user", "</tool_response>"), ("assistant", "<think>open"), ("assistant", "done</think>")),
     turns(("user", SPECIALS), ("assistant", SPECIALS), ("user", SPECIALS)),
+    [*turns(("user", "2 + 2?")), thought("Let me see.", "It is four.")],
+    [*turns(("user", "2 + 2?")), thought("\n\nLet me\n\nsee.\n", "\n\nIt is four.\n")],
+    [*turns(("user", "2 + 2?")), thought("Let me see.", "It is four."), *turns(("user", "Sure?"))],
+    [*turns(("user", "2 + 2?")), thought("Let me see.", "It is four."), *turns(("assistant", "Yes."))],
+    [*turns(("user", "2 + 2?")), thought("Let me see.", THINK), thought("", THINK), thought("\n", "\nx"),
+     thought("", "x")],
+    [*turns(("user", "2 + 2?")), thought(None, THINK), thought(None, "Four.")],
+    [{"role": "user", "content": "2 + 2?", "reasoning_content": "none"}, thought(SPECIALS, SPECIALS)],
 ]
 
 OPTIONS = [{"add_generation_prompt": prompt, "enable_thinking": thinking}
