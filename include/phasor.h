@@ -207,7 +207,7 @@ enum phasor_answer {
 struct phasor_batch_params {
     size_t size;
     const char *input_path;    /* JSON Lines as of OpenAI's Batch API (docs/batch-format.md); "-":
-                                * standard input */
+                                * standard input, from where it stands */
     const char *output_path;   /* one line for each row, in order of completion; "-": standard
                                 * output */
     const char *error_path;    /* where rows that failed go; NULL: into output_path too */

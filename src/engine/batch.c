@@ -5,7 +5,6 @@
 #include "engine/batch.h"
 
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -286,9 +285,8 @@ static enum status run_all(struct batch *batch, struct error *err)
 /* Rough, and too much where rows were done before. */
 static int64_t tokens_expected(const struct batch *batch)
 {
-    struct stat about;
-    return fstat(batch_reader_fd(batch->reader), &about) == 0 ? about.st_size / INPUT_TOKEN_BYTES
-                                                              : 0;
+    int64_t bytes = batch_reader_bytes(batch->reader);
+    return bytes < 0 ? 0 : bytes / INPUT_TOKEN_BYTES;
 }
 
 static enum status open_session(struct batch *batch, struct error *err)

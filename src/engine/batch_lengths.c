@@ -2,7 +2,6 @@
 
 #include <math.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/checked.h"
 #include "base/memory.h"
@@ -48,7 +47,8 @@ static double prompt_bytes(const struct request *request, int64_t index)
     if (request->endpoint != ENDPOINT_CHAT)
         return (double)request->prompts[index].text_length;
     for (size_t i = 0; i < request->message_count; i++)
-        bytes += (double)request->messages[i].content_length;
+        bytes +=
+            (double)(request->messages[i].content_length + request->messages[i].reasoning_length);
     return bytes;
 }
 
@@ -229,9 +229,8 @@ static enum status look_at(uint16_t *out, struct look *look, struct batch_row *r
 
 static bool is_large(const struct batch_reader *reader)
 {
-    struct stat about;
-    return fstat(batch_reader_fd(reader), &about) != 0 ||
-           about.st_size > BATCH_LENGTHS_FILE_BYTES_MAX;
+    int64_t bytes = batch_reader_bytes(reader);
+    return bytes < 0 || bytes > BATCH_LENGTHS_FILE_BYTES_MAX;
 }
 
 static enum status look_at_all(struct look *look, uint16_t *cell_of, int64_t row_count,

@@ -22,6 +22,7 @@
 
 struct batch_reader {
     int fd;
+    off_t start;      /* where the first line begins */
     const char *name; /* for messages */
     size_t line_bytes_max;
     struct watch watch;      /* of the opening */
@@ -99,8 +100,16 @@ static enum status spool(struct batch_reader *reader, struct error *err)
     enum status status = copy_bytes(reader, copy, err);
     close(status == STATUS_OK ? reader->fd : copy);
     if (status == STATUS_OK)
-        reader->fd = copy;
+        reader->fd = copy; /* of which all counts */
     return status;
+}
+
+/* A file that the caller has read from, such as standard input, goes on where that ended. */
+static enum status note_start(struct batch_reader *reader, struct error *err)
+{
+    reader->start = lseek(reader->fd, 0, SEEK_CUR);
+    return reader->start >= 0 ? STATUS_OK
+                              : error_set_errno(err, errno, "cannot read %s", reader->name);
 }
 
 /* `fd` -1: what `path` names. */
@@ -117,7 +126,7 @@ static enum status open_input(struct batch_reader *reader, int fd, const char *p
         return error_set_errno(err, errno, "cannot look at %s", reader->name);
     if (S_ISDIR(about.st_mode))
         return error_set(err, STATUS_INVALID_ARGUMENT, "the input %s is a directory", reader->name);
-    return S_ISREG(about.st_mode) ? STATUS_OK : spool(reader, err);
+    return S_ISREG(about.st_mode) ? note_start(reader, err) : spool(reader, err);
 }
 
 static bool is_blank(const struct line *line)
@@ -242,9 +251,17 @@ int batch_reader_fd(const struct batch_reader *reader)
     return reader->fd;
 }
 
+int64_t batch_reader_bytes(const struct batch_reader *reader)
+{
+    struct stat about;
+    if (fstat(reader->fd, &about) != 0)
+        return -1;
+    return about.st_size > reader->start ? about.st_size - reader->start : 0;
+}
+
 enum status batch_reader_rewind(struct batch_reader *reader, struct error *err)
 {
-    if (lseek(reader->fd, 0, SEEK_SET) < 0)
+    if (lseek(reader->fd, reader->start, SEEK_SET) < 0)
         return error_set_errno(err, errno, "cannot read %s from its start", reader->name);
     line_reader_deinit(&reader->lines);
     line_reader_init(&reader->lines, reader->fd, reader->name, reader->line_bytes_max);

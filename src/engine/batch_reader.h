@@ -2,8 +2,8 @@
  *
  * Opening reads the whole file once: it counts the rows and learns the custom_ids, so that the
  * second of two equal ones can be refused whatever is run in between, and notes the rows' names for
- * who wants them. What cannot be read twice (standard input, a pipe) is copied to an unlinked
- * temporary file first. Memory is bounded by the longest line, at most line_bytes_max, and 24 to 64
+ * who wants them. What cannot be read twice (a pipe, a terminal) is copied to an unlinked temporary
+ * file first. Memory is bounded by the longest line, at most line_bytes_max, and 24 to 64
  * bytes for each row; names take 16 to 32 more. */
 #ifndef PHASOR_ENGINE_BATCH_READER_H
 #define PHASOR_ENGINE_BATCH_READER_H
@@ -35,15 +35,15 @@ struct batch_row {
     struct row_error error;
 };
 
-/* "-" is standard input. `line_bytes_max` is BATCH_LINE_BYTES_MAX except in tests. `watch` is asked
- * several times a second, also while nothing comes from a pipe; `names` takes the name of each row,
- * and is empty on failure. Both may be NULL. A file that cannot be opened or read fails here; a row
- * that is wrong does not. */
+/* "-" is standard input, from where it stands. `line_bytes_max` is BATCH_LINE_BYTES_MAX except in
+ * tests. `watch` is asked several times a second, also while nothing comes from a pipe; `names`
+ * takes the name of each row, and is empty on failure. Both may be NULL. A file that cannot be
+ * opened or read fails here; a row that is wrong does not. */
 enum status batch_reader_open(struct batch_reader **out, const char *path, size_t line_bytes_max,
                               const struct watch *watch, struct row_names *names,
                               struct error *err) MUST_CHECK;
-/* The same of a file that is open and can be read twice, such as batch_reader_fd; `path` is its
- * name alone. The descriptor is the caller's. */
+/* The same of a file that is open and can be read twice, such as batch_reader_fd, from where it
+ * stands; `path` is its name alone. The descriptor is the caller's. */
 enum status batch_reader_open_fd(struct batch_reader **out, int fd, const char *path,
                                  size_t line_bytes_max, const struct watch *watch,
                                  struct row_names *names, struct error *err) MUST_CHECK;
@@ -51,11 +51,14 @@ void batch_reader_close(struct batch_reader *reader); /* NULL is allowed */
 
 int64_t batch_reader_row_count(const struct batch_reader *reader);
 
-/* XXH3-128 of all bytes of the file. */
+/* XXH3-128 of all bytes that it reads. */
 struct fingerprint batch_reader_fingerprint(const struct batch_reader *reader);
 
 /* Of the file that is read; a copy where it could not be read twice. */
 int batch_reader_fd(const struct batch_reader *reader);
+
+/* From its first line to its end, as of now; -1: that is not known. */
+int64_t batch_reader_bytes(const struct batch_reader *reader);
 
 /* Gives the next row, or *found = false at the end. Lines of white space alone are no rows. */
 enum status batch_reader_next(struct batch_reader *reader, struct batch_row *out, bool *found,
@@ -67,7 +70,7 @@ enum status batch_reader_skim(struct batch_reader *reader, struct batch_row *out
                               struct error *err) MUST_CHECK;
 void batch_reader_check(const struct batch_reader *reader, struct batch_row *row);
 
-/* The next row is the first again. */
+/* The next row is the first again, and the descriptor stands before it. */
 enum status batch_reader_rewind(struct batch_reader *reader, struct error *err) MUST_CHECK;
 
 #endif

@@ -109,6 +109,10 @@ has err "^note: plan: .*predicted" "a prompt"
 expect 0 "from a pipe" bash -c "cat in | '$phasor' run '$model' --devices cpu:2 -i - -o piped"
 answers piped | cmp -s - answers || fail "from a pipe: other answers"
 has err "^predicted prefill" "from a pipe"
+{ echo "no row"; cat in; } >longer
+expect 0 "what is left of a file" bash -c "{ read -r _; '$phasor' run '$model' --devices cpu:2 -i - -o left; } <longer"
+answers left | cmp -s - answers || fail "what is left of a file: other answers"
+has err "^predicted prefill" "what is left of a file"
 echo '{}' >wrong
 expect 3 "no row that can be run" "$phasor" run "$model" --devices cpu:2 -i wrong -o wrong.out
 ! grep -q "predicted" err || fail "no row that can be run: a prediction"

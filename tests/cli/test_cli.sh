@@ -101,6 +101,8 @@ tokens=$(($(stat -c %s good) / 5))
 has err "^note: about $tokens tokens of prompts are expected: keys and values of [0-9]* have" "what is expected"
 expect 0 "input from a pipe" bash -c "cat good | '$phasor' run '$model' -i - -o -"
 lines out 2 "input from a pipe"
+expect 0 "what is left of a file" bash -c "{ read -r _; '$phasor' run '$model' -i - -o -; } <good"
+lines out 1 "what is left of a file"; has out '"custom_id":"b"' "what is left of a file"
 expect 0 "options from variables" env PHASOR_INPUT_FILE=good PHASOR_OUTPUT_FILE=- PHASOR_QUIET=1 \
     PHASOR_MAX_NUM_SEQS=1 "$phasor" run "$model"
 lines out 2 "options from variables"; silent err "options from variables"

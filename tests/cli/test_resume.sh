@@ -127,6 +127,11 @@ expect 3 "a pipe, resumed" bash -c "cat in | '$phasor' run '$model' --determinis
 same o4 "a pipe, resumed"
 expect 1 "another pipe" bash -c "echo | '$phasor' run '$model' --deterministic -i - -o o4 --resume"
 has err "the input file" "another pipe"
+head -c 30000 o4 >o5; mv o5 o4
+{ echo "no row"; cat in; } >longer
+expect 3 "what is left of a file, resumed" bash -c \
+    "{ read -r _; '$phasor' run '$model' --deterministic -i - -o o4 --resume; } <longer"
+same o4 "what is left of a file, resumed"
 
 # ---- mistakes
 expect 2 "--resume --overwrite" "${run[@]}" -i in -o o --resume --overwrite

@@ -1,4 +1,5 @@
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -172,6 +173,32 @@ Test(batch_reader, a_pipe_is_spooled)
     cr_expect_eq(batch_reader_row_count(reader), 2);
     cr_expect_eq(next(reader).line, 1);
     batch_reader_close(reader);
+}
+
+/* Twice, as the plan reads it and then the run. */
+Test(batch_reader, standard_input_is_read_from_where_it_stands)
+{
+    static const char text[] = "{\"a\":1}\n{\"b\":2}\n{}\n";
+    const char *path = tools_path(tools_folder(), "in.jsonl");
+    struct error err;
+    tools_write_file(path, text, strlen(text));
+    int file = open(path, O_RDONLY);
+    cr_assert_eq(lseek(file, 8, SEEK_SET), 8);
+    cr_assert_eq(dup2(file, STDIN_FILENO), STDIN_FILENO);
+    for (int time = 0; time < 2; time++) {
+        struct batch_reader *reader;
+        cr_assert_eq(batch_reader_open(&reader, "-", 100, NULL, NULL, &err), STATUS_OK, "%s",
+                     err.message);
+        cr_expect_eq(batch_reader_row_count(reader), 2);
+        for (int pass = 0; pass < 2; pass++) {
+            struct batch_row row = next(reader);
+            cr_expect(row.line == 1 && row.length == 7 && memcmp(row.bytes, "{\"b\":2}", 7) == 0,
+                      "line %lld: %.*s", (long long)row.line, (int)row.length, row.bytes);
+            cr_assert_eq(batch_reader_rewind(reader, &err), STATUS_OK);
+        }
+        batch_reader_close(reader);
+    }
+    close(file);
 }
 
 Test(batch_reader, what_cannot_be_read_is_refused)
