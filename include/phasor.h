@@ -330,7 +330,7 @@ struct phasor_generate_params {
     size_t size;
     const char *prompt;
     bool chat;                 /* the prompt is a user's turn, put into the chat template */
-    const char *chat_template; /* a known name; NULL: the checkpoint's own */
+    const char *chat_template; /* for `chat`: a known name; NULL: the checkpoint's own */
     bool ignore_eos;
     int64_t max_tokens;
     double temperature; /* 0: the likeliest token each time */

@@ -31,14 +31,16 @@ struct run_values {
         verbose;
 };
 
-#define MAX_TOKENS_DEFAULT 128
-#define NOT_GIVEN          (-1) /* below what these options take */
+#define MAX_TOKENS_DEFAULT   128
+#define MAX_NUM_SEQS_DEFAULT 256
+#define NOT_GIVEN            (-1) /* below what these options take */
 
 #define PLAN_AUTO "auto"
 
 static struct run_values values = {
     .plan = PLAN_AUTO,
-    .max_num_seqs = 256,
+    .max_num_seqs = NOT_GIVEN,
+    .max_num_batched_tokens = NOT_GIVEN,
     .max_tokens = NOT_GIVEN,
     .temperature = NOT_GIVEN,
     .top_p = NOT_GIVEN,
@@ -175,42 +177,52 @@ static bool is_same_file(const char *a, const char *b)
 /* Options that mean something with --prompt alone, or with files alone: silence would mislead. */
 static int check_mode(const struct cli_command *command)
 {
-    const struct {
+    static const struct {
         const char *name;
-        bool is_given, needs_prompt;
+        bool needs_prompt;
     } modes[] = {
-        {"--max-tokens", values.max_tokens != NOT_GIVEN, true},
-        {"--chat", values.chat, true},
-        {"--temperature", values.temperature != NOT_GIVEN, true},
-        {"--top-p", values.top_p != NOT_GIVEN, true},
-        {"--top-k", values.top_k != NOT_GIVEN, true},
-        {"--error-file", values.errors != NULL, false},
-        {"--metrics-file", values.metrics != NULL, false},
-        {"--summary-file", values.summary != NULL, false},
-        {"--trace", values.trace != NULL, false},
-        {"--record", values.record != NULL, false},
-        {"--routing-counts", values.routing_counts != NULL, false},
-        {"--strict", values.strict, false},
-        {"--overwrite", values.overwrite, false},
-        {"--resume", values.resume, false},
-        {"--deterministic", values.deterministic, false},
-        {"--prompt-logprobs", values.prompt_logprobs, false},
-        {"--no-prefix-sharing", values.no_prefix_sharing, false},
+        {"max-tokens", true},
+        {"chat", true},
+        {"temperature", true},
+        {"top-p", true},
+        {"top-k", true},
+        {"error-file", false},
+        {"metrics-file", false},
+        {"summary-file", false},
+        {"trace", false},
+        {"record", false},
+        {"routing-counts", false},
+        {"strict", false},
+        {"overwrite", false},
+        {"resume", false},
+        {"deterministic", false},
+        {"prompt-logprobs", false},
+        {"no-prefix-sharing", false},
+        {"max-num-seqs", false},
+        {"max-num-batched-tokens", false},
     };
+    bool has_prompt = values.prompt != NULL;
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
-        if (!modes[i].is_given || modes[i].needs_prompt == (values.prompt != NULL))
+        if (modes[i].needs_prompt == has_prompt || !options_is_typed(command, modes[i].name))
             continue;
         if (modes[i].needs_prompt)
-            return options_mistake(command, "%s is for --prompt; rows of a file say it themselves",
-                                   modes[i].name);
-        return options_mistake(command, "%s is for a batch file, not for --prompt", modes[i].name);
+            return options_mistake(
+                command, "--%s is for --prompt; rows of a file say it themselves", modes[i].name);
+        return options_mistake(command, "--%s is for a batch file, not for --prompt",
+                               modes[i].name);
     }
+    if (has_prompt && !values.chat && options_is_typed(command, "chat-template"))
+        return options_mistake(command, "--chat-template needs --chat where there is a --prompt");
     return -1;
 }
 
-/* What is drawn where --prompt says nothing of it. */
-static void fill_prompt_values(void)
+/* What holds where nothing was said. */
+static void fill_values(void)
 {
+    if (values.max_num_seqs == NOT_GIVEN)
+        values.max_num_seqs = MAX_NUM_SEQS_DEFAULT;
+    if (values.max_num_batched_tokens == NOT_GIVEN)
+        values.max_num_batched_tokens = 0;
     if (values.max_tokens == NOT_GIVEN)
         values.max_tokens = MAX_TOKENS_DEFAULT;
     if (values.temperature == NOT_GIVEN)
@@ -251,7 +263,7 @@ static int check_values(const struct cli_command *command, char **operands, int 
         return options_mistake(command, "%s is missing (or --prompt for a quick try)",
                                values.input == NULL ? "--input-file" : "--output-file");
     int mistake = check_mode(command);
-    fill_prompt_values();
+    fill_values();
     if (mistake < 0)
         mistake = check_names(command);
     if (mistake >= 0)
@@ -268,7 +280,8 @@ static int check_values(const struct cli_command *command, char **operands, int 
         is_same_file(values.routing, values.routing_counts))
         return options_mistake(command, "--routing-counts would replace what --routing reads; "
                                         "name another file");
-    if (values.max_num_batched_tokens > 0 && values.max_num_batched_tokens < values.max_num_seqs)
+    if (values.prompt == NULL && values.max_num_batched_tokens > 0 &&
+        values.max_num_batched_tokens < values.max_num_seqs)
         return options_mistake(command,
                                "--max-num-batched-tokens (%lld) must be at least --max-num-seqs "
                                "(%lld)",

@@ -152,6 +152,17 @@ static const struct cli_option *option_of(const struct cli_command *command, int
     return option;
 }
 
+static bool typed[OPTIONS_MAX]; /* of the one command of this process */
+
+bool options_is_typed(const struct cli_command *command, const char *name)
+{
+    for (int i = 0; command->options[i].name != NULL; i++) {
+        if (strcmp(command->options[i].name, name) == 0)
+            return typed[i];
+    }
+    return false;
+}
+
 static int parse_arguments(const struct cli_command *command, int argc, char **argv)
 {
     struct option longs[OPTIONS_MAX + 2];
@@ -170,6 +181,7 @@ static int parse_arguments(const struct cli_command *command, int argc, char **a
         refusal reason = set_value(option, command->values, optarg);
         if (reason != NULL)
             return options_mistake(command, "--%s: \"%s\" %s", option->name, optarg, reason);
+        typed[option - command->options] = true;
     }
     return -1;
 }

@@ -59,6 +59,10 @@ struct cli_command {
 int options_parse(const struct cli_command *command, int argc, char **argv, char ***operands,
                   int *operand_count);
 
+/* Whether it stood among the arguments, not in the environment alone, which has what is usual and
+ * may not fit each call. `name` as in the table, after options_parse. */
+bool options_is_typed(const struct cli_command *command, const char *name);
+
 void options_help(FILE *out, const struct cli_command *command);
 
 /* Tells a mistake of usage on stderr; returns EXIT_USAGE. */

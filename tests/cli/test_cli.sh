@@ -52,7 +52,16 @@ for option in "--temperature 0" "--top-p 1" "--top-k 0" "--max-tokens 128"; do #
     expect 2 "$option with a file" "$phasor" run "$model" -i in -o o $option
     has err "is for --prompt" "$option with a file"
 done
-expect 2 "a file's option with a prompt" "$phasor" run "$model" -p x --strict
+for option in --strict "--max-num-seqs 256" "--max-num-batched-tokens 0" "--max-num-batched-tokens 8"; do
+    expect 2 "$option with a prompt" "$phasor" run "$model" -p x $option
+    has err "is for a batch file, not for --prompt" "$option with a prompt"
+done
+expect 2 "a template without --chat" "$phasor" run "$model" -p x --chat-template mixtral
+has err "needs --chat" "a template without --chat"
+expect 0 "variables for a file with a prompt" env PHASOR_MAX_NUM_SEQS=64 PHASOR_MAX_NUM_BATCHED_TOKENS=8 \
+    PHASOR_STRICT=1 PHASOR_CHAT_TEMPLATE=mixtral "$phasor" run "$model" -p In --max-tokens 1
+expect 2 "a variable and an option" env PHASOR_MAX_NUM_SEQS=64 "$phasor" run "$model" -p In --max-num-seqs 4
+has err "is for a batch file, not for --prompt" "a variable and an option"
 expect 2 "bad variable" env PHASOR_SEED=x "$phasor" run "$model" -p x
 has err "PHASOR_SEED" "bad variable"
 # Ranges that only the model tells are wrong usage, too; what depends on the machine is not.
@@ -181,6 +190,8 @@ lines good 2 "metrics over the input"; [ ! -e o10 ] || fail "a refused run made 
 expect 0 "-p" "$phasor" run "$model" -p "In the beginning" -n 5
 [ -s out ] || fail "-p printed nothing"; silent err "-p"
 expect 0 "--chat" "$phasor" run "$model" -p "Who was Moses?" --chat -n 5
+expect 0 "a template" "$phasor" run "$model" -p "Who was Moses?" --chat --chat-template mixtral -n 5
+expect 2 "no such template for a prompt" "$phasor" run "$model" -p x --chat --chat-template none-such
 expect 1 "-p on a full disk" bash -c "'$phasor' run '$model' -p In -n 5 >/dev/full"
 
 # ---- inspect and synth
