@@ -103,16 +103,17 @@ static void write_label(struct label_writer *writer, int32_t id, float logprob)
     json_write_logprob(writer->json, logprob);
 }
 
-/* The likeliest of each token, and the token itself where it is not among them. */
+/* `top_max` likeliest of each token, and the token itself where it is not among them. More may be
+ * kept, for prompt_logprobs. */
 static void write_tops(struct json_writer *json, const struct tokenizer *tokenizer,
-                       const struct scored_list *scores)
+                       const struct scored_list *scores, int64_t top_max)
 {
     struct label_writer writer = {.json = json, .tokenizer = tokenizer};
     for (size_t i = 0; i < scores->count; i++) {
         const struct scored_token *token = &scores->tokens[i];
         writer.seen_count = 0;
         json_write_open(json, '{');
-        for (int32_t j = 0; j < token->top_count; j++) {
+        for (int32_t j = 0; j < token->top_count && j < top_max; j++) {
             const struct token_logprob *top = &scores->tops[token->top_begin + (size_t)j];
             write_label(&writer, top->id, top->logprob);
         }
@@ -172,8 +173,8 @@ void response_write_completion_logprobs(struct json_writer *json, const struct t
         json_write_open(json, '[');
         if (prompt != NULL)
             json_write_null(json);
-        write_tops(json, tokenizer, before);
-        write_tops(json, tokenizer, scores);
+        write_tops(json, tokenizer, before, top_max);
+        write_tops(json, tokenizer, scores, top_max);
         json_write_close(json, ']');
     } else {
         json_write_null(json);
@@ -221,14 +222,13 @@ void response_write_prompt_logprobs(struct json_writer *json, const struct token
         const struct scored_token *token = &scores->tokens[i];
         int64_t rank = 0; /* of the prompt's own token among the likeliest; 0: not there */
         json_write_open(json, '{');
-        for (int32_t j = 0; j < token->top_count; j++) {
+        for (int32_t j = 0; j < token->top_count && j < top_max; j++) {
             const struct token_logprob *top = &scores->tops[token->top_begin + (size_t)j];
             if (top->id == token->id)
                 rank = j + 1;
-            if (j < top_max)
-                write_ranked(json, tokenizer, &scratch, top->id, top->logprob, j + 1);
+            write_ranked(json, tokenizer, &scratch, top->id, top->logprob, j + 1);
         }
-        if (rank == 0 || rank > top_max)
+        if (rank == 0)
             write_ranked(json, tokenizer, &scratch, token->id, token->logprob, rank);
         json_write_close(json, '}');
     }

@@ -5,6 +5,7 @@
 
 #include "base/json_writer.h"
 #include "engine/response.h"
+#include "engine/response_logprobs.h"
 
 static json_t *parse_line(const struct text *line)
 {
@@ -237,6 +238,60 @@ Test(response, chats_have_their_shape)
     json_decref(row);
     text_deinit(&out);
     free_fixture(&fixture);
+}
+
+/* [logprobs, prompt_logprobs] of a prompt of two tokens, the second of them `id`, with three of the
+ * likeliest kept, of which `top_max` are asked for. */
+static json_t *write_prompt_scores(int32_t id, int64_t top_max)
+{
+    static const struct token_logprob top[] = {{9, -0.5f}, {5, -1.5f}, {8, -2.0f}};
+    static const struct scored_list nothing;
+    struct generated_token token = {.id = id, .top = top, .top_count = 3};
+    struct prompt_result prompt = {0};
+    struct text out = {0};
+    struct json_writer json = {.out = &out};
+    cr_assert_eq(ids_append(&prompt.ids, 4, NULL), STATUS_OK);
+    cr_assert_eq(ids_append(&prompt.ids, id, NULL), STATUS_OK);
+    cr_assert_eq(scored_list_add(&prompt.scores, &token, 3, 0, NULL), STATUS_OK);
+    json_write_open(&json, '[');
+    response_write_completion_logprobs(&json, NULL, &prompt, &nothing, top_max);
+    response_write_prompt_logprobs(&json, NULL, &prompt, top_max);
+    json_write_close(&json, ']');
+    json_t *both = json_loadb(out.bytes, out.length, JSON_REJECT_DUPLICATES, NULL);
+    cr_assert_not_null(both, "%s", out.bytes);
+    text_deinit(&out);
+    prompt_result_deinit(&prompt);
+    return both;
+}
+
+/* A row may ask for more in one format than in the other, and the most of both is kept. */
+Test(response, each_format_has_as_many_likeliest_as_it_was_asked_for)
+{
+    static const struct {
+        int32_t id;
+        int64_t top_max;
+        size_t members; /* as many likeliest, and the token itself where it is not among them */
+        int rank;       /* 0: null */
+    } cases[] = {
+        {9, 1, 1, 1}, {5, 1, 2, 0}, {5, 2, 2, 2}, {8, 1, 2, 0}, {8, 2, 3, 0}, {8, 3, 3, 3},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char id[16], label[32];
+        snprintf(id, sizeof id, "%d", cases[i].id);
+        snprintf(label, sizeof label, "token_id:%d", cases[i].id);
+        json_t *both = write_prompt_scores(cases[i].id, cases[i].top_max);
+        const json_t *tops = json_object_get(json_array_get(both, 0), "top_logprobs");
+        const json_t *ranked = json_array_get(json_array_get(both, 1), 1);
+        const json_t *rank = json_object_get(json_object_get(ranked, id), "rank");
+        tops = json_array_get(tops, 1);
+        cr_expect_not_null(json_object_get(tops, label), "case %zu", i);
+        cr_expect_eq(json_object_size(tops), cases[i].members, "case %zu: %zu members", i,
+                     json_object_size(tops));
+        cr_expect_eq(json_object_size(ranked), cases[i].members, "case %zu", i);
+        cr_expect_eq(json_integer_value(rank), cases[i].rank, "case %zu: rank %d", i,
+                     (int)json_integer_value(rank));
+        json_decref(both);
+    }
 }
 
 Test(response, ids_depend_on_the_row_alone)
