@@ -18,6 +18,8 @@
 
 /* ---- What stands in it --------------------------------------------------------------------- */
 
+#define NAME_HASH_PREFIX "xxh3:"
+
 /* Names of files may be any bytes, JSON texts may not: those are told apart by their hash. */
 static json_t *name_json(const char *name)
 {
@@ -26,7 +28,8 @@ static json_t *name_json(const char *name)
         return json_null();
     if (utf8_is_valid(name, strlen(name)))
         return json_string(name);
-    snprintf(hashed, sizeof hashed, "xxh3:%016" PRIx64, (uint64_t)XXH3_64bits(name, strlen(name)));
+    snprintf(hashed, sizeof hashed, NAME_HASH_PREFIX "%016" PRIx64,
+             (uint64_t)XXH3_64bits(name, strlen(name)));
     return json_string(hashed);
 }
 
@@ -155,7 +158,10 @@ enum status batch_record_compare(const json_t *then, const json_t *now, const ch
 enum status batch_record_begun(int64_t *begun_at, const char **model_name, const json_t *record,
                                const char *path, struct error *err)
 {
-    TRY(json_get_string(model_name, record, path, "model", err));
+    const char *name;
+    TRY(json_get_string(&name, record, path, "model", err));
+    if (strncmp(name, NAME_HASH_PREFIX, strlen(NAME_HASH_PREFIX)) != 0)
+        *model_name = name;
     return json_get_int(begun_at, record, path, "begun", 0, (int64_t)1 << 53, err);
 }
 

@@ -130,6 +130,29 @@ Test(resume, without_deterministic_rows_are_the_same_but_for_created)
     json_decref(rows);
 }
 
+/* Its record has but a hash of the name. */
+Test(resume, a_model_keeps_a_name_that_is_no_utf8)
+{
+    struct phasor_batch_params params = job_params(&job), again = resuming();
+    const char *path = tools_path(job.folder, "m\xFF"),
+               *shown = tools_path(job.folder, "m\xEF\xBF\xBD");
+    struct phasor_error err;
+    cr_assert_eq(symlink(JOB_MODEL, path), 0);
+    struct phasor_model *named = job_model(path);
+    cr_assert_eq(job_run(named, &params, NULL, &err), PHASOR_OK, "%s", err.message);
+    cut_output(900);
+    cr_assert_eq(job_run(named, &again, NULL, &err), PHASOR_OK, "%s", err.message);
+    phasor_model_close(named);
+    json_t *rows = tools_read_rows(job.output), *row;
+    size_t i;
+    json_array_foreach(rows, i, row)
+    {
+        const json_t *body = json_object_get(json_object_get(row, "response"), "body");
+        cr_expect_str_eq(json_string_value(json_object_get(body, "model")), shown, "row %zu", i);
+    }
+    json_decref(rows);
+}
+
 /* ---- What is refused ----------------------------------------------------------------------- */
 
 struct change {
