@@ -163,10 +163,11 @@ static void experts_owned(struct stages *stages, double layers, double imbalance
     const struct model_shape *shape = stages->shape;
     int tp = stages->layout->experts.tp, ep = stages->layout->experts.ep;
     double choice_bytes = CHOICE_BYTES * (double)shape->expert_top_k;
-    double received = stages->even; /* rows of a rank, before its group gathers them */
+    double gathered = stages->own; /* rows of the rank of its group that has most, before that */
     if (ep > 1) {
-        received = received_rows(stages, imbalance) / tp;
+        double received = received_rows(stages, imbalance) / tp;
         double leave = fmax(received, sent_rows(stages, stages->own)) / ep * (ep - 1);
+        gathered = fmin(received * stages->fullest, stages->own * ep);
         exchange(stages, TRAFFIC_COUNTS, layers, GROUP_ALL_GATHER, stages->layout->rank_count,
                  false, 4.0 * ep * (stages->layout->rank_count - 1));
         exchange(stages, TRAFFIC_CHOICES, layers, GROUP_ALL_TO_ALL, ep, tp > 1,
@@ -179,17 +180,17 @@ static void experts_owned(struct stages *stages, double layers, double imbalance
                  leave * stages->row_bytes);
     }
     exchange(stages, TRAFFIC_CHOICES, layers, GROUP_ALL_GATHER, tp, false,
-             received * (tp - 1) * choice_bytes);
+             gathered * (tp - 1) * choice_bytes);
     exchange(stages, TRAFFIC_EXPERT_GATHER, layers, GROUP_ALL_GATHER, tp, false,
-             received * (tp - 1) * stages->row_bytes);
+             gathered * (tp - 1) * stages->row_bytes);
     exchange(stages, TRAFFIC_EXPERT_REDUCE, layers, GROUP_REDUCE_SCATTER, tp, false,
-             received * (tp - 1) * stages->row_bytes);
+             gathered * (tp - 1) * stages->row_bytes);
 }
 
 static void experts_exchange(struct stages *stages, double layers, double imbalance)
 {
     int size = stages->layout->rank_count;
-    double bytes = stages->pass->rows * stages->row_bytes * (size - 1) / size;
+    double bytes = stages->own * stages->row_bytes * (size - 1);
     switch (stages->pass->form) {
     case FORM_OWNED:
         experts_owned(stages, layers, imbalance);
@@ -201,7 +202,8 @@ static void experts_exchange(struct stages *stages, double layers, double imbala
         exchange(stages, TRAFFIC_EXPERT_REDUCE, layers, GROUP_REDUCE_SCATTER, size, false, bytes);
         break;
     case FORM_REPLICATED:
-        exchange(stages, TRAFFIC_EXPERT_REDUCE, layers, GROUP_ALL_REDUCE, size, false, 2 * bytes);
+        exchange(stages, TRAFFIC_EXPERT_REDUCE, layers, GROUP_ALL_REDUCE, size, false,
+                 2 * stages->pass->rows * stages->row_bytes * (size - 1) / size);
         break;
     }
 }

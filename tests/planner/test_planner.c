@@ -105,7 +105,8 @@ Test(planner, products_are_priced_by_their_flops)
 static void check_fullest(const struct pass_cost *one, const struct pass_cost *four,
                           const char *what)
 {
-    static const int as_four[] = {COST_PROJECTION, COST_ATTENTION};
+    static const int as_four[] = {COST_PROJECTION, COST_ATTENTION, COST_EXCHANGE + TRAFFIC_CHOICES,
+                                  COST_EXCHANGE + TRAFFIC_EXPERT_REDUCE};
     for (size_t i = 0; i < sizeof as_four / sizeof *as_four; i++)
         cr_assert_float_eq(one->seconds[as_four[i]] / four->seconds[as_four[i]], 1, 1e-9, "%s: %zu",
                            what, i);
@@ -113,21 +114,32 @@ static void check_fullest(const struct pass_cost *one, const struct pass_cost *f
                        what);
 }
 
-/* One sequence takes its group as long as four take theirs; experts have a quarter to do. */
+/* One sequence takes its group as long as four take theirs, and what the rank that has it gives to
+ * the others and gets of them, too; experts have a quarter to do. */
 Test(planner, one_group_of_many_has_a_sequence)
 {
     struct test_problem test;
     struct layout layout = layout_of("dp4|tp4");
     problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
-                   &(struct simple_box){4, 1, INFINITY, INFINITY, 0});
+                   &(struct simple_box){4, 1, INFINITY, 1, 0});
+    const int gather = COST_EXCHANGE + TRAFFIC_EXPERT_GATHER,
+              dispatch = COST_EXCHANGE + TRAFFIC_DISPATCH;
     for (int64_t pass = 100; pass <= 10000; pass *= 100) {
         struct pass_cost one = plan_prefill_cost(&test.problem, &layout, pass, 1).cost;
         struct pass_cost four = plan_prefill_cost(&test.problem, &layout, pass, 4).cost;
         check_fullest(&one, &four, "prefill");
+        cr_assert_float_eq(one.seconds[gather] / four.seconds[gather], 1, 1e-9);
     }
     struct pass_cost one = plan_decode_cost(&test.problem, &layout, false, 1);
     struct pass_cost four = plan_decode_cost(&test.problem, &layout, false, 4);
     check_fullest(&one, &four, "decode");
+    cr_assert_float_eq(one.seconds[dispatch] / four.seconds[dispatch], 1, 1e-9);
+    /* Groups of experts have their rows of the one rank, and chance is more uneven among fewer. */
+    layout = layout_of("dp4|tp2ep2");
+    one = plan_prefill_cost(&test.problem, &layout, 10000, 1).cost;
+    four = plan_prefill_cost(&test.problem, &layout, 10000, 4).cost;
+    cr_assert_geq(one.seconds[gather], 0.999 * four.seconds[gather]);
+    cr_assert_leq(one.seconds[gather], 1.1 * four.seconds[gather]);
 }
 
 /* Rows of the fullest group over the mean, of so many rows that go to any group alike. */
