@@ -402,13 +402,15 @@ static enum status plan_for(struct auto_plan *plan, struct engine_choice *out,
                             struct error *err)
 {
     struct plan_subject_params subject;
+    struct backup_settings backup;
     const struct auto_limits limits = {
         .engine = basis->params,
-        .has_backup = engine_backup_is_at_hand(basis->params, basis->checkpoint),
+        .has_backup = engine_backup_is_at_hand(&backup, basis->params, basis->checkpoint),
     };
     struct plan_answer answer;
     enum status status = STATUS_OK;
     TRY(subject_make(&subject, plan, profile, routing, basis, err));
+    subject.backup = &backup;
     subject.longest_tokens = lengths->longest_tokens;
     tell_question(&subject, &basis->params->log);
     TRY(plan_answer_find(&answer,

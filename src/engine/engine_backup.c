@@ -156,16 +156,20 @@ enum status engine_backup_open(struct backup **out, const struct checkpoint *che
     return status;
 }
 
-bool engine_backup_is_at_hand(const struct engine_params *params,
+bool engine_backup_is_at_hand(struct backup_settings *settings, const struct engine_params *params,
                               const struct checkpoint *checkpoint)
 {
     struct backup *backup = NULL;
     struct error ignored;
     char *path;
+    *settings = engine_backup_settings;
     if (params->is_exact || params->has_int4_experts)
         return false;
-    if (params->backup_path != NULL)
+    if (params->backup_path != NULL) {
+        if (engine_backup_check(settings, params->backup_path, checkpoint, &ignored) != STATUS_OK)
+            *settings = engine_backup_settings;
         return true;
+    }
     if (backup_path_in_cache(&path, checkpoint, &engine_backup_settings, &ignored) != STATUS_OK)
         return false;
     const struct wish wish = {.params = params};
@@ -173,15 +177,17 @@ bool engine_backup_is_at_hand(const struct engine_params *params,
     memory_free(path);
     if (status != STATUS_OK || backup == NULL)
         return false;
+    *settings = backup_form(backup)->settings;
     backup_close(backup);
     return true;
 }
 
-enum status engine_backup_check(const char *path, const struct checkpoint *checkpoint,
-                                struct error *err)
+enum status engine_backup_check(struct backup_settings *settings, const char *path,
+                                const struct checkpoint *checkpoint, struct error *err)
 {
     struct backup *backup;
     TRY(open_own(&backup, path, checkpoint, err));
+    *settings = backup_form(backup)->settings;
     backup_close(backup);
     return STATUS_OK;
 }

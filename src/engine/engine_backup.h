@@ -17,16 +17,16 @@ enum status engine_backup_open(struct backup **out, const struct checkpoint *che
                                const struct engine_params *params, bool is_packed,
                                struct error *err) MUST_CHECK;
 
-/* Whether there is one that could be opened so: named, or in the cache. None is made or looked
- * into.
- */
-bool engine_backup_is_at_hand(const struct engine_params *params,
+/* Whether there is one that could be opened so: named, or in the cache. None is made. `*settings`
+ * are those it was made with; engine_backup_settings where there is none, or one was named that
+ * cannot be opened, as engine_backup_open then tells. */
+bool engine_backup_is_at_hand(struct backup_settings *settings, const struct engine_params *params,
                               const struct checkpoint *checkpoint);
 
-/* Whether the file is a backup of this checkpoint: STATUS_OK, or as engine_backup_open fails of one
- * that was named. */
-enum status engine_backup_check(const char *path, const struct checkpoint *checkpoint,
-                                struct error *err) MUST_CHECK;
+/* Whether the file is a backup of this checkpoint: STATUS_OK and its settings, or as
+ * engine_backup_open fails of one that was named. */
+enum status engine_backup_check(struct backup_settings *settings, const char *path,
+                                const struct checkpoint *checkpoint, struct error *err) MUST_CHECK;
 
 /* Where experts never change their layout: one warning, if what `params` says of a backup is
  * without effect. */

@@ -20,7 +20,8 @@ struct plan_inputs {
     struct plan_source source;
     struct batch_lengths rows; /* of an input; else there are none */
     struct routing routing;
-    bool has_backup; /* as a run here would find it */
+    bool has_backup;               /* as a run here would find it */
+    struct backup_settings backup; /* of that */
     char *dir;
 };
 
@@ -62,7 +63,8 @@ static enum status routing_read(struct plan_inputs *inputs, const struct plan_pa
 }
 
 /* The one in the cache, if any; of a config alone there is none. */
-static bool has_backup_in_cache(const struct plan_params *params, const char *dir)
+static bool has_backup_in_cache(struct backup_settings *settings, const struct plan_params *params,
+                                const char *dir)
 {
     const struct engine_params engine = {.is_exact = !params->allows_int4,
                                          .has_int4_experts = params->has_int4_experts};
@@ -71,7 +73,7 @@ static bool has_backup_in_cache(const struct plan_params *params, const char *di
     if (engine.is_exact || engine.has_int4_experts ||
         checkpoint_open(&checkpoint, dir, &ignored) != STATUS_OK)
         return false;
-    bool is_there = engine_backup_is_at_hand(&engine, checkpoint);
+    bool is_there = engine_backup_is_at_hand(settings, &engine, checkpoint);
     checkpoint_close(checkpoint);
     return is_there;
 }
@@ -82,11 +84,11 @@ static enum status backup_find(struct plan_inputs *inputs, const struct plan_par
 {
     struct checkpoint *checkpoint;
     if (params->backup == NULL) {
-        inputs->has_backup = has_backup_in_cache(params, inputs->dir);
+        inputs->has_backup = has_backup_in_cache(&inputs->backup, params, inputs->dir);
         return STATUS_OK;
     }
     TRY(checkpoint_open(&checkpoint, inputs->dir, err));
-    enum status status = engine_backup_check(params->backup, checkpoint, err);
+    enum status status = engine_backup_check(&inputs->backup, params->backup, checkpoint, err);
     checkpoint_close(checkpoint);
     inputs->has_backup = status == STATUS_OK;
     return status;
@@ -209,6 +211,7 @@ static struct plan_subject_params subject_of(const struct plan_params *params,
         .rank_count = source->rank_count,
         .dtype = dtype_of(params, &inputs->config),
         .has_int4_experts = params->has_int4_experts,
+        .backup = &inputs->backup,
         .memory_bytes = params->memory_bytes > 0 ? params->memory_bytes : source->memory_bytes,
         .is_budget = params->memory_bytes > 0,
         .load = params->load,
@@ -356,6 +359,7 @@ static enum status plan_read(char **out, const struct plan_params *params,
     TRY(check_params(params, err));
     TRY(memory_get((void **)&inputs, 1, sizeof *inputs, "the plans", err));
     struct plan_params whole = *params;
+    inputs->backup = engine_backup_settings;
     enum status status = config_read(inputs, params, err);
     if (status == STATUS_OK)
         status = routing_read(inputs, params, err);
@@ -363,7 +367,7 @@ static enum status plan_read(char **out, const struct plan_params *params,
         status = rows_read(&whole, inputs, err);
     if (status == STATUS_OK && axes == NULL)
         status = load_check(&whole, &inputs->config, err);
-    if (status == STATUS_OK && axes == NULL)
+    if (status == STATUS_OK)
         status = backup_find(inputs, params, err);
     if (status == STATUS_OK)
         status = plan_source_read(&inputs->source, params->box, params->draw, err);

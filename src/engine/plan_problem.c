@@ -269,7 +269,9 @@ enum status plan_subject_init(struct plan_subject *out, const struct plan_subjec
         .memory_context = out,
     };
     if (out->shape.hidden_dim % PACK_BLOCK == 0 && out->shape.expert_dim % PACK_BLOCK == 0)
-        out->problem.backup = backup_expert_type(&engine_backup_settings, out->shape.hidden_dim);
+        out->problem.backup =
+            backup_expert_type(params->backup != NULL ? params->backup : &engine_backup_settings,
+                               out->shape.hidden_dim);
     else
         out->problem.allows_int4 = out->problem.can_have_backup = false;
     if (out->problem.allows_int4 && out->shape.moe_layer_count > 0)

@@ -4,6 +4,7 @@
 
 #include "model/config.h"
 #include "planner/planner.h"
+#include "quant/backup_format.h"
 
 #define PLAN_SIZES_MAX 12
 
@@ -51,11 +52,12 @@ struct plan_subject_params {
     const struct model_config *config; /* borrowed, as is the profile */
     const struct profile *profile;
     int rank_count;
-    enum dtype dtype;      /* of weights and cache: DTYPE_F32 or DTYPE_BF16 */
-    bool has_int4_experts; /* as of engine_params; then there is no backup's INT4 */
-    uint64_t memory_bytes; /* of each device */
-    uint64_t kv_bytes;     /* of it, for the KV cache; 0: what is left */
-    bool is_budget;        /* memory was named, as by --memory */
+    enum dtype dtype;                     /* of weights and cache: DTYPE_F32 or DTYPE_BF16 */
+    bool has_int4_experts;                /* as of engine_params; then there is no backup's INT4 */
+    const struct backup_settings *backup; /* of the one there is; NULL: as one is made here */
+    uint64_t memory_bytes;                /* of each device */
+    uint64_t kv_bytes;                    /* of it, for the KV cache; 0: what is left */
+    bool is_budget;                       /* memory was named, as by --memory */
     struct plan_load load;
     /* Of prompt and answer of the longest sequence: the cache is to hold it, too; 0: as of `load`
      */

@@ -77,6 +77,11 @@ plan_json --backup own.backup >named
 jq -e --slurpfile b backed '.backup == "own.backup" and $b[0].backup == null and
        del(.backup) == ($b[0] | del(.backup))' named >/dev/null ||
     fail "a backup by name: other plans than with the one in the cache"
+expect 0 "a finer backup" "$phasor" quantize "$model" --group 16 --asymmetric -q -o fine.backup
+plan_json --backup fine.backup >fine
+jq -e --slurpfile b backed '[.plans, $b[0].plans] | [.[] | map(select(.way == "keep" and (.plan | test(":int4")))) | sort_by(.plan)] |
+       transpose | length > 0 and all(.[0].memory.experts > .[1].memory.experts)' fine >/dev/null ||
+    fail "a finer backup: packed experts take as much memory as the usual one's"
 expect 1 "no such backup" "$phasor" plan "$model" --box weights.json --backup absent.backup
 has err "absent.backup" "no such backup"
 "$phasor" synth tiny-mixtral -o other -q
