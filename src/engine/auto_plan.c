@@ -299,7 +299,6 @@ static enum status subject_make(struct plan_subject_params *out, const struct au
         .dtype = basis->types.matrices,
         .has_int4_experts = params->has_int4_experts,
         .memory_bytes = memory_bytes,
-        .is_budget = params->memory_bytes > 0,
         .kv_bytes = batch != NULL ? batch->kv_bytes : params->kv_bytes,
         .load = plan->load,
         .allows_int4 = !params->is_exact,

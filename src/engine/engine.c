@@ -482,6 +482,7 @@ static enum status weights_and_ways_get(struct engine *engine, const struct engi
         .layouts = &engine->layouts,
         .backup = engine->backup,
         .types = *types,
+        .cache_bytes = engine->cache_bytes,
     };
     TRY(weights_get(engine, &room, err));
     return transition_get(engine, &room, err);

@@ -115,9 +115,11 @@ static uint64_t transition_bytes(const struct engine_room *room, bool is_most)
 
 static bool fits(const struct engine_room *room, uint64_t weights, uint64_t there)
 {
-    uint64_t held = box_memory_held(room->box);
-    return weights <= there / 2 && room->params->kv_bytes <= there &&
-           held + weights + transition_bytes(room, true) + runs_bytes(room) <= there;
+    uint64_t held = box_memory_held(room->box), named = room->params->kv_bytes;
+    uint64_t cache = named > 0 ? named : room->cache_bytes;
+    return weights <= there / 2 && cache <= there &&
+           held + weights + transition_bytes(room, true) + runs_bytes(room) + (cache - named) <=
+               there;
 }
 
 /* With so many they add little to what caches and activations are to have, and leave what runs ask
@@ -132,13 +134,13 @@ static bool spares_fit(struct engine_room *room, int64_t count, uint64_t there)
 }
 
 /* A spare for each layer, so that what is read from a file can come while prefill computes; or for
- * as many as can be, but where the cache has what a budget leaves, and no one says how much that is
- * to be: it may need all. */
+ * as many as can be, but where the cache has what a budget leaves, and neither a plan nor a limit
+ * says how much that is to be: it may need all. */
 static int64_t spares_choose(struct engine_room *room, uint64_t there)
 {
     const struct engine_params *params = room->params;
-    bool may_be_some =
-        params->memory_bytes == 0 || (params->kv_bytes > 0 && params->max_num_seqs > 0);
+    bool is_cache_known = params->kv_bytes > 0 || room->cache_bytes > 0;
+    bool may_be_some = params->memory_bytes == 0 || (is_cache_known && params->max_num_seqs > 0);
     int64_t count = room->shape->moe_layer_count;
     while (count > 1 && !spares_fit(room, count, there))
         count = may_be_some ? count - 1 : 1;

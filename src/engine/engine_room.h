@@ -16,6 +16,7 @@ struct engine_room {
     const struct backup *backup; /* NULL: none is used */
     const struct box *box;       /* whose memory it is */
     struct weight_types types;
+    uint64_t cache_bytes; /* of the KV cache, all ranks', which the plan was priced with; 0: none */
 
     /* Chosen: */
     bool keeps_both;     /* layouts are resident */

@@ -264,7 +264,6 @@ enum status plan_subject_init(struct plan_subject *out, const struct plan_subjec
         .memory_bytes = params->memory_bytes,
         .pass_least = params->wave_max,
         .usual_pass = params->max_num_batched_tokens == 0 ? ENGINE_PASS_TOKENS : 0,
-        .spares_are_all_or_one = params->is_budget && params->kv_bytes == 0,
         .memory = memory_of,
         .memory_context = out,
     };

@@ -57,7 +57,6 @@ struct plan_subject_params {
     const struct backup_settings *backup; /* of the one there is; NULL: as one is made here */
     uint64_t memory_bytes;                /* of each device */
     uint64_t kv_bytes;                    /* of it, for the KV cache; 0: what is left */
-    bool is_budget;                       /* memory was named, as by --memory */
     struct plan_load load;
     /* Of prompt and answer of the longest sequence: the cache is to hold it, too; 0: as of `load`
      */

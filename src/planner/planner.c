@@ -305,9 +305,7 @@ static int64_t spares_of(const struct plan_problem *problem, const struct plan_m
     uint64_t beside = (there - all) / (2 * memory->spare);
     more = more < in_half ? more : in_half;
     more = more < beside ? more : beside;
-    if (more + 1 >= layers)
-        return (int64_t)layers;
-    return problem->spares_are_all_or_one ? 1 : 1 + (int64_t)more;
+    return more + 1 >= layers ? (int64_t)layers : 1 + (int64_t)more;
 }
 
 /* Redistribution goes layer by layer, whatever room there is. */

@@ -96,8 +96,7 @@ struct plan_problem {
     int64_t usual_pass; /* of them the one that is taken unless another gains 1 %, for predictions
                          * err by more; 0: none is */
     int64_t pass_least; /* a remedy names none that is shorter; 0: than it has sequences */
-    uint64_t memory_bytes;      /* of each rank */
-    bool spares_are_all_or_one; /* else as many as have room */
+    uint64_t memory_bytes; /* of each rank */
     /* A pure function: what the fullest rank takes with so many tokens a pass and sequences at a
      * time, each of prompt and output tokens. */
     struct plan_memory (*memory)(void *context, const struct plan_layouts *layouts,

@@ -32,14 +32,19 @@ static void close_model(struct opened *opened)
     checkpoint_close(opened->checkpoint);
 }
 
+static struct engine_room room_of(const struct opened *opened, const struct engine_params *params)
+{
+    return (struct engine_room){.params = params,
+                                .config = checkpoint_config(opened->checkpoint),
+                                .shape = &opened->shape,
+                                .layouts = &opened->layouts,
+                                .box = opened->box,
+                                .types = {DTYPE_F32, DTYPE_F32}};
+}
+
 static struct engine_room choose(const struct opened *opened, const struct engine_params *params)
 {
-    struct engine_room room = {.params = params,
-                               .config = checkpoint_config(opened->checkpoint),
-                               .shape = &opened->shape,
-                               .layouts = &opened->layouts,
-                               .box = opened->box,
-                               .types = {DTYPE_F32, DTYPE_F32}};
+    struct engine_room room = room_of(opened, params);
     engine_room_choose(&room);
     return room;
 }
@@ -58,6 +63,29 @@ static uint64_t weights_with(const struct opened *opened, int64_t spares)
         total += bytes.resident + bytes.experts;
     }
     return total;
+}
+
+/* A plan's cache leaves as few spares as one that was named. */
+Test(engine_room, the_cache_of_a_plan_leaves_its_room)
+{
+    struct opened opened = open_model();
+    uint64_t one = weights_with(&opened, 1);
+    int some = 0;
+    for (uint64_t memory = one / 2; memory < 12 * one; memory += one / 16) {
+        struct engine_params reload = {.transition = WAY_RELOAD,
+                                       .memory_bytes = memory,
+                                       .max_num_seqs = 4,
+                                       .max_num_batched_tokens = 64};
+        struct engine_room room = room_of(&opened, &reload);
+        room.cache_bytes = memory / 4 * 3;
+        engine_room_choose(&room);
+        int64_t count = room.spare_count;
+        uint64_t added = weights_with(&opened, count) - one;
+        cr_assert(count == 1 || one + 2 * added <= memory - room.cache_bytes);
+        some += count > 1 && count < WAVE_LAYERS;
+    }
+    cr_assert_gt(some, 0);
+    close_model(&opened);
 }
 
 static struct engine_params params_of(bool is_auto, enum way way, uint64_t memory, uint64_t kv)

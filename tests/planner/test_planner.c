@@ -479,17 +479,15 @@ Test(planner, a_static_plan_has_no_transition_and_a_queue_pays_the_way_back)
 /* Experts of 32 layers take 32000 bytes, a spare slot 1000; all else about 9 of 1000. */
 static const struct {
     uint64_t memory;
-    bool all_or_one;
     int64_t spares;
 } rooms[] = {
-    {45000, false, 1},   /* experts are more than half of it */
-    {66600, false, 1},   /* half of it has no room for twice a slot */
-    {70600, false, 2},   /* and here it has */
-    {70600, true, 1},    /* but not for all */
-    {100000, false, 9},  /* as much again stays below half */
-    {160000, false, 21}, /* an eighth */
-    {250000, true, 32},  /* each layer's, just so */
-    {400000, false, 32}, {400000, true, 32},
+    {45000, 1},   /* experts are more than half of it */
+    {66600, 1},   /* half of it has no room for twice a slot */
+    {70600, 2},   /* and here it has */
+    {100000, 9},  /* as much again stays below half */
+    {160000, 21}, /* an eighth */
+    {250000, 32}, /* each layer's, just so */
+    {400000, 32},
 };
 
 Test(planner, layers_are_written_ahead_where_there_is_room)
@@ -502,7 +500,6 @@ Test(planner, layers_are_written_ahead_where_there_is_room)
         test.expert_bytes = 32000;
         test.problem.load = (struct plan_load)PLAN_LOAD(8, 500, 12);
         test.problem.memory_bytes = rooms[i].memory;
-        test.problem.spares_are_all_or_one = rooms[i].all_or_one;
         table_find(&table, &test);
         const struct plan_candidate *reload = candidate_of(&table, "tp4|ep4>tp4", PLAN_RELOAD);
         const struct plan_candidate *reshard = candidate_of(&table, "tp4|ep4>tp4", PLAN_RESHARD);
