@@ -6,10 +6,48 @@
 #include "base/file.h"
 #include "base/memory.h"
 
+/* Of what begins with each of these, and of a text's byte (jansson 2.14, with what malloc adds): an
+ * object has its first buckets, an array its first places, and both double. */
+#define OBJECT_BYTES  256
+#define ARRAY_BYTES   160
+#define MEMBER_BYTES  96 /* its name and place in an object */
+#define ELEMENT_BYTES 64 /* a number, and its place in an array */
+#define QUOTE_BYTES   40 /* half of a string without its text */
+#define MOST_BYTES    (OBJECT_BYTES + 1)
+
+bool json_tree_fits(uint64_t *bytes, const char *text, size_t length, uint64_t most)
+{
+    static const uint16_t bytes_of[256] = {
+        ['{'] = OBJECT_BYTES, ['['] = ARRAY_BYTES, [':'] = MEMBER_BYTES, [','] = ELEMENT_BYTES};
+    bool is_text = false;
+    *bytes = length * MOST_BYTES;
+    if (length <= most / MOST_BYTES)
+        return true;
+    *bytes = length + ELEMENT_BYTES;
+    for (size_t i = 0; i < length; i++) {
+        if (text[i] == '"') {
+            is_text = !is_text;
+            *bytes += QUOTE_BYTES;
+        } else if (!is_text) {
+            *bytes += bytes_of[(unsigned char)text[i]];
+        } else if (text[i] == '\\') {
+            i++; /* what it stands before ends no text */
+        }
+    }
+    return *bytes <= most;
+}
+
 enum status json_parse_object(json_t **out, const char *bytes, size_t length, const char *name,
                               struct error *err)
 {
     json_error_t reason;
+    uint64_t tree;
+    if (!json_tree_fits(&tree, bytes, length, JSON_TREE_BYTES_MAX))
+        return error_set(err, STATUS_LIMIT,
+                         "%s has so many values that they would take up to %llu MiB of memory; at "
+                         "most %llu are accepted",
+                         name, (unsigned long long)(tree >> 20),
+                         (unsigned long long)(JSON_TREE_BYTES_MAX >> 20));
     json_t *value = json_loadb(bytes, length,
                                JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &reason);
     if (value == NULL)

@@ -19,6 +19,13 @@ enum status json_load_object(json_t **out, const char *path, size_t bytes_max,
 enum status json_parse_object(json_t **out, const char *bytes, size_t length, const char *name,
                               struct error *err) MUST_CHECK;
 
+/* Whether the tree of a JSON text takes no more memory than `most`: it may be a hundred times the
+ * text. `*bytes` is a bound of it that is no less (of a text that is no JSON, any number). */
+bool json_tree_fits(uint64_t *bytes, const char *text, size_t length, uint64_t most);
+
+/* That of files; STATUS_LIMIT above. */
+#define JSON_TREE_BYTES_MAX ((uint64_t)1 << 30)
+
 /* Getters: `object` is borrowed; `file` names it in messages. The key must be there, with the right
  * type and within [min, max]; otherwise the sentence says what was expected and found.
  * The _or forms store `fallback` when the key is absent or null. A whole number written with a

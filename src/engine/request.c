@@ -6,6 +6,10 @@
 #include "engine/batch_reader.h"
 #include "engine/request_fields.h"
 
+/* Of a row's JSON: four times the longest line, and enough for a prompt of four million token ids.
+ */
+#define TREE_BYTES_MAX ((uint64_t)4 * BATCH_LINE_BYTES_MAX)
+
 static bool ends_with(const char *text, const char *tail)
 {
     size_t length = strlen(text), tail_length = strlen(tail);
@@ -95,6 +99,13 @@ static bool parse_json(struct request *out, const char *line, size_t length,
                        const struct row_place *place, struct row_error *error)
 {
     json_error_t reason;
+    uint64_t tree;
+    if (!json_tree_fits(&tree, line, length, TREE_BYTES_MAX))
+        return row_error_set(error, ROW_INVALID_JSON, NULL,
+                             "%s has so many values that they would take up to %llu MiB of memory; "
+                             "at most %d are accepted",
+                             place->text, (unsigned long long)(tree >> 20),
+                             (int)(TREE_BYTES_MAX >> 20));
     out->root = json_loadb(line, length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY,
                            &reason);
     if (out->root == NULL)

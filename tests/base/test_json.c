@@ -1,6 +1,8 @@
 /* Getters: what they take, and the sentence for everything else. */
 #include <criterion/criterion.h>
+#include <malloc.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -218,6 +220,82 @@ Test(json, nesting_has_a_limit)
         json_decref(out);
         memory_free(bytes);
     }
+}
+
+/* ---- What a tree takes ----------------------------------------------------------------------- */
+
+static size_t taken;
+
+static void *count_alloc(size_t size)
+{
+    void *memory = malloc(size);
+    taken += memory == NULL ? 0 : malloc_usable_size(memory) + sizeof(size_t);
+    return memory;
+}
+
+static void count_free(void *memory)
+{
+    taken -= memory == NULL ? 0 : malloc_usable_size(memory) + sizeof(size_t);
+    free(memory);
+}
+
+/* `first`, then so often `repeat` (%d: a number of its own) with commas between, then `last`. */
+static char *text_of(const char *first, const char *repeat, int count, const char *last)
+{
+    char *text = memory_alloc(64 + (size_t)count * (strlen(repeat) + 12), 1);
+    size_t length = (size_t)sprintf(text, "%s", first);
+    for (int i = 0; i < count; i++) {
+        length += (size_t)sprintf(text + length, "%s", i == 0 ? "" : ",");
+        length += (size_t)sprintf(text + length, repeat, i, i);
+    }
+    sprintf(text + length, "%s", last);
+    return text;
+}
+
+Test(json, a_tree_takes_no_more_than_its_bound)
+{
+    static const char *const repeats[] = {
+        "{}",         "[]",           "%d",
+        "null",       "\"\"",         "\"some text, {not} [this]\"",
+        "[%d]",       "[[]]",         "{\"a\":%d}",
+        "{\"a\":{}}", "\"\\\"{{{\"",  "{\"a\":1,\"b\":[2,3]}",
+        "%d.5e3",     "[\"a\",\"b\"]"};
+    static const char *const members[] = {"\"%d\":%d", "\"%d\":\"\"", "\"k%d\":{}",
+                                          "\"a long name %d\":[]"};
+    json_set_alloc_funcs(count_alloc, count_free);
+    for (size_t i = 0; i < sizeof repeats / sizeof *repeats + sizeof members / sizeof *members;
+         i++) {
+        bool is_member = i >= sizeof repeats / sizeof *repeats;
+        const char *repeat = is_member ? members[i - sizeof repeats / sizeof *repeats] : repeats[i];
+        for (int count = 1; count <= 100000; count = count * 7 + 1) {
+            char *text =
+                text_of(is_member ? "{" : "{\"a\":[", repeat, count, is_member ? "}" : "]}");
+            size_t before = taken, length = strlen(text);
+            struct error err;
+            json_t *json;
+            uint64_t bound;
+            cr_assert(!json_tree_fits(&bound, text, length, 1));
+            cr_assert_eq(json_parse_object(&json, text, length, "x.json", &err), STATUS_OK);
+            cr_expect_leq(taken - before, bound, "%s, %d times", repeat, count);
+            cr_expect(json_tree_fits(&bound, text, length, bound));
+            json_decref(json);
+            memory_free(text);
+        }
+    }
+}
+
+Test(json, a_tree_has_a_limit)
+{
+    char *text = text_of("{\"a\":[", "{}", 5000000, "]}"); /* 15 MB, over a GiB as a tree */
+    uint64_t live = memory_counters_get().live_count;
+    struct error err;
+    json_t *json = NULL;
+    json_set_alloc_funcs(count_alloc, count_free);
+    cr_assert_eq(json_parse_object(&json, text, strlen(text), "x.json", &err), STATUS_LIMIT);
+    cr_expect_eq(strncmp(err.message, "x.json has so many values", 25), 0, "%s", err.message);
+    cr_expect(taken == 0 && json == NULL);
+    cr_expect_eq(memory_counters_get().live_count, live);
+    memory_free(text);
 }
 
 Test(json, loads_a_file)

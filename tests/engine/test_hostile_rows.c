@@ -153,6 +153,20 @@ Test(hostile_rows, A16_the_ends_of_the_file)
     cr_expect(result.total == 2 && result.completed == 2);
 }
 
+/* Which would take a hundred times its bytes. */
+Test(hostile_rows, A16_a_line_of_empty_objects)
+{
+    static const char head[] = BODY ",\"user\":[{}", tail[] = "]}}";
+    size_t count = 2 << 20, length = sizeof head - 1 + 3 * count + sizeof tail - 1;
+    char *row = memory_alloc(length + 1, 1), *end = row + sizeof head - 1;
+    memcpy(row, head, sizeof head);
+    for (size_t i = 0; i < count; i++, end += 3)
+        memcpy(end, ",{}", 3);
+    memcpy(end, tail, sizeof tail);
+    check(&(struct hostile){JSON, row, length});
+    memory_free(row);
+}
+
 Test(hostile_rows, A16_a_line_of_256_MiB)
 {
     static const char before[] = GOOD("before"), behind[] = "\n" GOOD("behind");
