@@ -151,19 +151,35 @@ static enum status collectives_fill(struct tables *tables, struct profile *profi
 
 /* ---- Operations and rates -------------------------------------------------------------------- */
 
+/* Bytes per second that each rank has of a memory from which several compute, when all do. */
+static double rank_memory_share(const struct box_model *box)
+{
+    double share = INFINITY;
+    for (int m = 0; m < box->memory_count; m++) {
+        int sharers = 0;
+        for (int rank = 0; rank < box->rank_count; rank++)
+            sharers += box->memory_of[rank] == m;
+        share = fmin(share, box->memory_bytes_per_second[m] / fmax(sharers, 1));
+    }
+    return share;
+}
+
+/* Where ranks share a slot they are measured, so to speak, all at once (profile.sharing). */
 static void work_fill(struct tables *tables, struct profile *profile, const struct box_model *box)
 {
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_INT4};
     const struct box_device *device = &box->device;
+    double sharing = box->has_one_slot ? box->rank_count : 1, share = rank_memory_share(box);
+    profile->sharing = sharing;
     for (int kind = WORK_MATMUL; kind < WORK_KIND_COUNT; kind++) {
+        double alone = device->memory_bytes_per_second * device->bytes_efficiency[kind];
         for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
             tables->work[profile->work_count++] = (struct work_table){
                 .kind = (enum work_kind)kind,
                 .dtype = dtypes[d],
-                .flops_per_second = device->peak_flops * device->flops_efficiency[kind],
-                .bytes_per_second =
-                    device->memory_bytes_per_second * device->bytes_efficiency[kind],
-                .fixed = device->launch,
+                .flops_per_second = device->peak_flops * device->flops_efficiency[kind] / sharing,
+                .bytes_per_second = fmin(alone / sharing, share),
+                .fixed = device->launch * sharing,
                 .log_ratios = &tables->ratio,
             };
     }

@@ -84,6 +84,42 @@ Test(plan, a_box_gives_the_times_of_its_links)
     free(box);
 }
 
+/* Ranks that share a slot compute one after another, and those of one memory share its rate. */
+Test(plan, a_box_gives_what_its_ranks_have_beside_each_other)
+{
+    static const struct {
+        bool one_slot;
+        double memory, flops_times, bytes_times; /* of what each takes with all to itself */
+    } cases[] = {
+        {true, 1e13, 4, 4}, {false, 1e13, 1, 1}, {false, 2e10, 1, 10}, {true, 2e10, 4, 10}};
+    const struct work_shape product = {WORK_MATMUL, DTYPE_BF16, {4096, 4096, 4096}},
+                            few = {WORK_MATMUL, DTYPE_BF16, {1, 4096, 4096}};
+    struct box_model *box = malloc(sizeof *box);
+    struct plan_box made;
+    struct error err;
+    cr_assert_not_null(box);
+    box_make(box);
+    cr_assert_eq(plan_box_init(&made, box, &err), STATUS_OK, "%s", err.message);
+    double flops = profile_work_seconds(&made.profile, &product);
+    double bytes = profile_work_seconds(&made.profile, &few);
+    cr_assert_eq(made.profile.sharing, 1);
+    plan_box_deinit(&made);
+    box->memory_count = 1; /* of all four */
+    memset(box->memory_of, 0, sizeof box->memory_of);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        box->memory_bytes_per_second[0] = cases[c].memory;
+        box->has_one_slot = cases[c].one_slot;
+        cr_assert_eq(plan_box_init(&made, box, &err), STATUS_OK, "%s", err.message);
+        cr_expect_float_eq(profile_work_seconds(&made.profile, &product) / flops,
+                           cases[c].flops_times, 1e-6, "case %zu", c);
+        cr_expect_float_eq(profile_work_seconds(&made.profile, &few) / bytes, cases[c].bytes_times,
+                           1e-6, "case %zu", c);
+        cr_expect_eq(made.profile.sharing, cases[c].one_slot ? 4 : 1);
+        plan_box_deinit(&made);
+    }
+    free(box);
+}
+
 /* The host's link has room for all: each rank's own is what copies and exchanges share. Where ranks
  * do not reach one another there is nothing to share. */
 Test(plan, copies_and_exchanges_share_a_rank_s_link)
