@@ -266,8 +266,10 @@ static int64_t first_unmatched(const struct batch_past *past)
 static void mark_done(struct batch_past *past, const struct row_names *names)
 {
     for (size_t i = 0; i < names->count && past->rows.capacity > 0; i++) {
-        if (i + PREFETCH_ROWS < names->count)
-            id_table_prefetch(&past->rows, names->names[i + PREFETCH_ROWS].low);
+        if (i + PREFETCH_ROWS < names->count) {
+            const struct row_name *soon = &names->names[i + PREFETCH_ROWS];
+            id_table_prefetch(&past->rows, soon->low, soon->high);
+        }
         struct id_slot *slot =
             id_table_slot(&past->rows, names->names[i].low, names->names[i].high);
         if (slot == NULL)

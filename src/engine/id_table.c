@@ -9,7 +9,7 @@
 /* The slot that holds the hash, or the free one where it belongs. The table has a free slot. */
 static struct id_slot *find_slot(const struct id_table *table, uint64_t low, uint64_t high)
 {
-    size_t index = low & (table->capacity - 1);
+    size_t index = id_table_place(table, low, high);
     while (table->slots[index].line != 0 &&
            (table->slots[index].low != low || table->slots[index].high != high))
         index = (index + 1) & (table->capacity - 1);
@@ -23,7 +23,8 @@ static enum status grow(struct id_table *table, struct error *err)
         return STATUS_OK;
     struct id_table larger = {.capacity =
                                   table->capacity == 0 ? FIRST_CAPACITY : 2 * table->capacity,
-                              .count = table->count};
+                              .count = table->count,
+                              .seed = table->capacity == 0 ? random_seed_make() : table->seed};
     void *slots;
     TRY(memory_get(&slots, larger.capacity, sizeof *larger.slots, "the table of custom_ids", err));
     larger.slots = slots;
@@ -44,7 +45,7 @@ enum status id_table_reserve(struct id_table *table, size_t count, struct error 
     while (capacity / 4 * 3 <= count)
         capacity *= 2;
     TRY(memory_get(&slots, capacity, sizeof *table->slots, "the table of custom_ids", err));
-    *table = (struct id_table){.slots = slots, .capacity = capacity};
+    *table = (struct id_table){.slots = slots, .capacity = capacity, .seed = random_seed_make()};
     return STATUS_OK;
 }
 
@@ -64,7 +65,8 @@ enum status id_table_add_hash(struct id_table *table, uint64_t low, uint64_t hig
 enum status id_table_add(struct id_table *table, const char *id, size_t length, int64_t line,
                          int64_t *first_line, struct error *err)
 {
-    XXH128_hash_t hash = XXH3_128bits(id, length);
+    TRY(grow(table, err)); /* it has a seed then */
+    XXH128_hash_t hash = XXH3_128bits_withSeed(id, length, table->seed);
     return id_table_add_hash(table, hash.low64, hash.high64, line, first_line, err);
 }
 
@@ -78,7 +80,7 @@ struct id_slot *id_table_slot(const struct id_table *table, uint64_t low, uint64
 
 int64_t id_table_find(const struct id_table *table, const char *id, size_t length)
 {
-    XXH128_hash_t hash = XXH3_128bits(id, length);
+    XXH128_hash_t hash = XXH3_128bits_withSeed(id, length, table->seed);
     const struct id_slot *slot = id_table_slot(table, hash.low64, hash.high64);
     return slot == NULL ? 0 : slot->line;
 }

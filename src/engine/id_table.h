@@ -1,12 +1,14 @@
 /* Which custom_ids a file has, and on which line each came first: 128-bit hashes, not texts, so
  * that a million rows take tens of megabytes whatever their ids. Two ids that are not equal collide
- * with a probability of 2^-88 for a million rows. */
+ * with a probability of 2^-88 for a million rows. Each table has a seed of its own, so that no file
+ * can hold ids that all meet in one place. */
 #ifndef PHASOR_ENGINE_ID_TABLE_H
 #define PHASOR_ENGINE_ID_TABLE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/random.h"
 #include "base/status.h"
 
 struct id_slot {
@@ -18,7 +20,14 @@ struct id_table {
     struct id_slot *slots; /* start with {0} */
     size_t capacity;       /* a power of two, or 0 */
     size_t count;
+    uint64_t seed; /* of ids' hashes and of their places, once there are slots */
 };
+
+/* Where a search for these bits begins; of a table that has slots. */
+static inline size_t id_table_place(const struct id_table *table, uint64_t low, uint64_t high)
+{
+    return random_mix(random_mix(low ^ table->seed) ^ high) & (table->capacity - 1);
+}
 
 /* Adds an id that stands on `line` (>= 1), unless it is there already. `*first_line` is the line on
  * which it came first: `line` itself when it is new. */
@@ -36,10 +45,10 @@ struct id_slot *id_table_slot(const struct id_table *table, uint64_t low, uint64
 
 /* Has the slot of these bits brought near, for a call soon: where a table is larger than the
  * caches, it is memory that one waits for. */
-static inline void id_table_prefetch(const struct id_table *table, uint64_t low)
+static inline void id_table_prefetch(const struct id_table *table, uint64_t low, uint64_t high)
 {
     if (table->capacity > 0)
-        __builtin_prefetch(&table->slots[low & (table->capacity - 1)]);
+        __builtin_prefetch(&table->slots[id_table_place(table, low, high)]);
 }
 
 /* Makes room for `count` ids in an empty table: quicker than growing to it. */
