@@ -61,8 +61,10 @@ static enum status way_probe(double *seconds, struct transition *transition, enu
 {
     bool has_refused, has_room = layer_reserve(transition, layer, PHASE_DECODE);
     ASSERT(has_room);
+    transition->is_trial = true;
     double start = system_seconds();
     enum status status = layer_fill(transition, way, layer, PHASE_DECODE, &has_refused, err);
+    transition->is_trial = false;
     layer_give_back(transition, layer, PHASE_DECODE);
     *seconds = has_refused ? -1 : system_seconds() - start;
     return has_refused ? STATUS_OK : status;

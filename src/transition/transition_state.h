@@ -107,6 +107,7 @@ struct transition {
     enum way work_way;
     int64_t work_layer;
     enum phase work_phase;
+    bool is_trial; /* of a way: the layer is moved alone, to see how long that takes */
 
     /* The mover: the thread that drives them, once the transition is made. */
     bool has_mover;

@@ -522,7 +522,7 @@ static enum status layer_begin(const struct transition_rank *rank, int64_t layer
     struct granule_list list = layer_granules(rank, layer);
     int64_t next = layer_next(transition, layer + 1, phase);
     TRY(granule_reader_begin(rank->upload->reader, &list, err));
-    if (transition->has_mover && next < transition->params.shape->layer_count) {
+    if (!transition->is_trial && next < transition->params.shape->layer_count) {
         list = layer_granules(rank, next);
         granule_reader_follow(rank->upload->reader, &list);
     }

@@ -1,5 +1,6 @@
 /* Which way is taken where the run may choose. */
 #include <criterion/criterion.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "clock.h"
 #include "comm/collective.h"
 #include "device_bytes.h"
+#include "fake_uring.h"
 #include "reads.h"
 #include "rig.h"
 #include "transition/exposed.h"
@@ -140,6 +142,32 @@ Test(choice, in_place_is_what_prefill_hides_best)
         rig_close(&rig);
         cold_close(&cold);
     }
+}
+
+/* What was read ahead of the next layer would be in the time of this one, or was not read in it. */
+Test(choice, a_trial_reads_one_layer_alone)
+{
+    struct heard heard = nothing();
+    struct rig_params params = {.model = "mixtral",
+                                .dtype = DTYPE_BF16,
+                                .rank_count = 2,
+                                .plan = "dp2|ep2>tp2",
+                                .is_auto = true,
+                                .has_backup = true,
+                                .spare_count = 1,
+                                .uring = &fake_uring,
+                                .log = {hear, &heard}};
+    struct rig rig;
+    fake_reset();
+    fake.call = FAKE_BYTES; /* that none fails, but each is counted */
+    fake.n = INT_MAX;
+    rig_open(&rig, &params);
+    /* Each rank tries its queue with the first page, once more where upload stays. */
+    int tries = params.rank_count * (heard.way == WAY_UPLOAD ? 2 : 1);
+    const struct backup_form *form = backup_form(rig.backup);
+    cr_assert_geq(heard.exposed[WAY_UPLOAD], 0);
+    cr_assert_eq(fake.count - tries, form->granule_count / form->moe_layer_count);
+    rig_close(&rig);
 }
 
 static bool is_written(struct device *device, const struct expert_slots *slots, int64_t spare)
