@@ -347,6 +347,9 @@ enum status transition_run(struct transition *transition, enum phase phase, stru
     transition->status = STATUS_OK;
     bool has_any = layer_next(transition, 0, phase) < transition->params.shape->layer_count;
     enum status status = has_any ? ask(transition, err) : STATUS_OK;
+    /* What was given up beside passes may be about to end, and is to be tried once more. */
+    if (transition->is_given_up[phase])
+        end_await(transition);
     transition->is_given_up[phase] = false;
     if (transition->is_moving)
         transition->needs_release = false;

@@ -406,6 +406,61 @@ Test(transition_faults, what_fails_beside_a_pass_is_not_tried_beside_the_next)
     }
 }
 
+/* Who waits between passes, and has been asked, comes while it is being told that it is tried once
+ * more: the one failure is not the answer. */
+static struct {
+    atomic_bool is_told, is_asked;
+    struct transition *transition;
+} given_up;
+
+static bool is_given_up(void)
+{
+    transition_lock(given_up.transition);
+    bool is = given_up.transition->is_given_up[PHASE_DECODE];
+    transition_unlock(given_up.transition);
+    return is;
+}
+
+/* The thread of the transition; for a while, when the other has been asked. */
+static void tell_slowly(void *context, enum log_level level, const char *message)
+{
+    (void)context, (void)message;
+    if (level != LOG_WARNING)
+        return;
+    atomic_store(&reads_left, INT64_MAX);
+    atomic_store(&given_up.is_told, true);
+    for (int i = 0; i < 100 && (!atomic_load(&given_up.is_asked) || is_given_up());
+         i += atomic_load(&given_up.is_asked))
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+}
+
+static enum status answer_when_told(void *context, struct error *err)
+{
+    (void)context, (void)err;
+    while (!atomic_load(&given_up.is_told))
+        continue;
+    atomic_store(&given_up.is_asked, true);
+    return STATUS_OK;
+}
+
+Test(transition_faults, what_is_said_to_be_tried_once_more_is)
+{
+    struct rig_params params = cases[1];
+    struct rig rig;
+    struct error err;
+    params.way = WAY_RELOAD;
+    params.log.write = tell_slowly;
+    rig_open(&rig, &params);
+    given_up.transition = rig.transition;
+    transition_watch(rig.transition, &(struct watch){answer_when_told, NULL});
+    atomic_store(&reads_stay_broken, true);
+    atomic_store(&reads_left, 1);
+    transition_start(rig.transition, PHASE_DECODE);
+    cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err), STATUS_OK, "%s", err.message);
+    cr_assert(atomic_load(&given_up.is_told));
+    rig_close(&rig);
+}
+
 /* ---- Allocations that fail ------------------------------------------------------------------- */
 
 /* What cannot be had is said before anything moves, and nothing is kept; a choice of ways that
