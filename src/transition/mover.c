@@ -364,7 +364,8 @@ enum status transition_run(struct transition *transition, enum phase phase, stru
         trace_add(traced, "transition", 0);
     set_awaits(transition, AWAITS_NONE);
     transition->counters.seconds += system_seconds() - start;
-    if (transition->status != STATUS_OK) {
+    /* The answer of who was asked stays, whatever became of the layer that still moved. */
+    if (transition->status != STATUS_OK && (status == STATUS_OK || box_has_failed(transition))) {
         status = transition->status;
         if (err != NULL)
             *err = transition->error;

@@ -29,6 +29,7 @@ static atomic_bool reads_stay_broken;         /* and all behind it */
 static atomic_bool reads_are_damaged;         /* they give bytes, one bit of which is wrong */
 static atomic_llong slow_left;                /* so many reads take 2 ms by a clock that stands */
 static atomic_llong hangs_left, hanging;      /* so many are to hang; so many do, or have */
+static atomic_bool reads_wait, reads_came;    /* all, as long as it is set; one has */
 static atomic_llong hung_count, reads_behind; /* over; reads that were begun behind the first */
 static void hang(void);
 
@@ -36,6 +37,10 @@ static void hang(void);
 ssize_t pread(int fd, void *out, size_t bytes, off_t offset);
 ssize_t pread(int fd, void *out, size_t bytes, off_t offset)
 {
+    while (atomic_load(&reads_wait)) {
+        atomic_store(&reads_came, true);
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    }
     int64_t left = atomic_fetch_sub(&reads_left, 1);
     bool is_broken = left == 1 || (left < 1 && atomic_load(&reads_stay_broken));
     if (is_broken && !atomic_load(&reads_are_damaged)) {
@@ -458,6 +463,37 @@ Test(transition_faults, what_is_said_to_be_tried_once_more_is)
     transition_start(rig.transition, PHASE_DECODE);
     cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err), STATUS_OK, "%s", err.message);
     cr_assert(atomic_load(&given_up.is_told));
+    rig_close(&rig);
+}
+
+/* The first time before anything moves; the second time a layer does, whose reads fail then. */
+static enum status stop_and_fail(void *context, struct error *err)
+{
+    int *count = context;
+    bool is_second = ++*count == 2;
+    while (is_second && !atomic_load(&reads_came)) /* else nothing moves any more */
+        continue;
+    atomic_store(&reads_wait, !is_second);
+    return is_second ? error_set(err, STATUS_CANCELLED, "enough") : STATUS_OK;
+}
+
+Test(transition_faults, the_answer_of_who_is_asked_stays_though_a_layer_fails)
+{
+    struct rig_params params = cases[1];
+    struct rig rig;
+    struct error err;
+    int count = 0;
+    params.way = WAY_RELOAD;
+    rig_open(&rig, &params);
+    transition_watch(rig.transition, &(struct watch){stop_and_fail, &count});
+    atomic_store(&reads_stay_broken, true);
+    atomic_store(&reads_left, 1);
+    cr_assert_eq(transition_run(rig.transition, PHASE_DECODE, &err), STATUS_CANCELLED, "%s",
+                 err.message);
+    cr_assert_str_eq(err.message, "enough");
+    cr_assert_eq(count, 2);
+    cr_assert_lt(atomic_exchange(&reads_left, INT64_MAX), 1);
+    cr_assert_eq(transition_counters_get(rig.transition).layer_count, 0);
     rig_close(&rig);
 }
 
