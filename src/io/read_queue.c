@@ -60,6 +60,7 @@ struct read_queue {
     int slot_count;
     uint64_t next_ticket;
     bool is_broken;   /* the backend tells of no more requests */
+    bool is_hung;     /* it had not given up requests in the time for that */
     double clock;     /* seconds in which somebody looked: what patience is counted in */
     double looked_at; /* system_seconds */
     struct read_queue_use use;
@@ -368,10 +369,11 @@ enum status read_queue_wait(struct read_queue *queue, struct read_done *out, dou
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
-/* Requests that have not begun are not begun any more; those of the backend are waited for. */
+/* Requests that have not begun are not begun any more; those of the backend are waited for, once:
+ * then what is there is taken. */
 bool read_queue_cancel(struct read_queue *queue)
 {
-    double patience = queue->params.patience_seconds;
+    double patience = queue->is_hung ? 0 : queue->params.patience_seconds;
     for (double end = queue->clock + patience;;) {
         for (int s = 0; s < queue->slot_count; s++) {
             if (queue->slots[s].state != SLOT_FLYING)
@@ -379,10 +381,14 @@ bool read_queue_cancel(struct read_queue *queue)
         }
         if (find(queue, SLOT_FLYING) < 0)
             return true;
-        if (queue->is_broken || queue->clock >= end)
+        if (queue->is_broken)
             return false;
-        if (look(queue, end - queue->clock) > 0)
+        if (look(queue, end - queue->clock) > 0) {
             end = queue->clock + patience;
+        } else if (queue->clock >= end) {
+            queue->is_hung = true;
+            return false;
+        }
     }
 }
 

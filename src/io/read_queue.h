@@ -97,7 +97,8 @@ enum status read_queue_wait(struct read_queue *queue, struct read_done *out, dou
                             struct error *err) MUST_CHECK;
 
 /* Gives up all that was submitted and not told of: when it returns true nothing is being read, and
- * all buffers are the caller's. false: as in read_queue_destroy, which alone may follow. */
+ * all buffers are the caller's. false: as in read_queue_destroy, which alone may follow, and does
+ * not wait again. */
 bool read_queue_cancel(struct read_queue *queue) MUST_CHECK;
 
 void *read_queue_buffer(const struct read_queue *queue, int buffer); /* not with READ_LOCKED */

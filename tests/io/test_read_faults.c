@@ -3,6 +3,7 @@
  * was given back. io_uring's kernel is tests/io/fake_uring.c; threads fail through base/disk.h. */
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -310,7 +311,11 @@ static void expect_stuck(struct read_queue *queue, struct read_done *done, const
                        err.message);
     cr_assert_not_null(strstr(err.message, patience), "%s", err.message);
     cr_assert(!read_queue_cancel(queue));
+    fake.call = FAKE_NEXT; /* that none fails, but each is counted */
+    fake.n = INT_MAX;
+    fake.count = 0;
     cr_assert(!read_queue_destroy(queue));
+    cr_assert_leq(fake.count, 1, "it waits once more");
 }
 
 /* Each piece has the patience for itself. */
@@ -384,6 +389,21 @@ Test(read_faults, a_read_that_hangs)
         fake_reset();
         free(given);
     }
+}
+
+/* What has come meanwhile is taken, all of it. */
+Test(read_faults, a_read_that_hung_and_has_come)
+{
+    struct read_queue_params params = params_of(READ_URING);
+    params.patience_seconds = 0.05;
+    struct read_queue *queue = reads_queue(&params);
+    fake.hangs = true;
+    for (int i = 0; i < BUFFER_COUNT; i++)
+        read_queue_submit(queue, (uint64_t)i, i, 0, BUFFER_BYTES);
+    cr_assert(!read_queue_cancel(queue));
+    fake.hangs = false;
+    cr_assert(read_queue_destroy(queue));
+    expect_resources("hung and came", resources);
 }
 
 Test(read_faults, the_first_read_hangs)
