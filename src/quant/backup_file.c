@@ -33,6 +33,10 @@ static enum status open_file(struct backup *backup, struct error *err)
         return error_set_errno(err, errno, "cannot stat %s", backup->path);
     if (!S_ISREG(stat.st_mode))
         return error_set(err, STATUS_FORMAT, "%s is not a regular file", backup->path);
+    /* From Linux 5.15 to 6.4 io_uring obeys O_NONBLOCK on regular files, too, and where the device
+     * below cannot tell that it would wait all reads fail with EAGAIN. */
+    if (fcntl(backup->fd, F_SETFL, 0) != 0)
+        return error_set_errno(err, errno, "cannot open the backup %s", backup->path);
     backup->source.file_bytes = (uint64_t)stat.st_size;
     return STATUS_OK;
 }

@@ -1,6 +1,7 @@
 /* Backups of small checkpoints: their content against the quantizer over whole matrices, the same
  * bytes from any number of threads, and what is refused. */
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -260,6 +261,21 @@ Test(backup_write, a_whole_backup_is_left_as_it_is)
     params.overwrites = true;
     again = bench_write(&bench, &params);
     cr_assert_eq(again.bytes_found, 0);
+    bench_deinit(&bench);
+}
+
+/* What reads it by io_uring would be told that it has to wait. */
+Test(backup_write, a_backup_is_open_for_reads_that_wait)
+{
+    struct error err;
+    struct bench bench;
+    struct backup *backup;
+    bench_init(&bench, "tiny-mixtral", 1, false);
+    struct backup_write_params params = bench_params(&bench);
+    bench_write(&bench, &params);
+    cr_assert_eq(backup_open(&backup, bench.path, &err), STATUS_OK);
+    cr_assert_eq(fcntl(backup_fd(backup), F_GETFL) & O_NONBLOCK, 0);
+    backup_close(backup);
     bench_deinit(&bench);
 }
 
