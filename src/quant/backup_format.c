@@ -179,7 +179,7 @@ static enum status check_kind(const struct backup_header *header, const char *pa
     if (header->version != BACKUP_VERSION)
         return error_set(err, STATUS_UNSUPPORTED,
                          "%s is an INT4 backup of version %u; this phasor reads version %d: make "
-                         "it anew with phasor quantize",
+                         "it anew with phasor quantize --overwrite",
                          path, header->version, BACKUP_VERSION);
     if (header->checksum != backup_header_checksum(header))
         return error_set(err, STATUS_FORMAT,

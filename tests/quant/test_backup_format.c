@@ -86,7 +86,7 @@ static const struct {
     enum status status;
     const char *fragments;
 } wrong[] = {
-    {FIELD(version), 2, STATUS_UNSUPPORTED, "version 2"},
+    {FIELD(version), 2, STATUS_UNSUPPORTED, "version 2|phasor quantize --overwrite"},
     {FIELD(version), 0, STATUS_UNSUPPORTED, "version 0"},
     {FIELD(is_complete), 2, STATUS_FORMAT, "mark of completion"},
     {FIELD(scheme), 3, STATUS_UNSUPPORTED, "scheme 3"},
