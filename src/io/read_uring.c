@@ -61,6 +61,9 @@ static enum status not_usable(int failure, struct error *err)
                  "io_uring_setup, io_uring_enter and io_uring_register");
     else if (failure == ENOMEM)
         locked_limit_print(cure, sizeof cure);
+    else if (failure == EMFILE || failure == ENFILE)
+        snprintf(cure, sizeof cure, "raise the limit of open files (%s)",
+                 failure == EMFILE ? "ulimit -n, LimitNOFILE=" : "sysctl fs.file-max");
     else
         snprintf(cure, sizeof cure, "Linux 5.6 or later has what is needed");
     return error_set(err, STATUS_UNSUPPORTED, "io_uring cannot be used (%s): %s", strerror(failure),

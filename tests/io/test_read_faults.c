@@ -127,6 +127,8 @@ Test(read_faults, A20_the_ring_is_refused)
         {EOPNOTSUPP, "Linux 5.6"},
         {EINVAL, "Linux 5.6"},
         {ENOMEM, "locked memory"},
+        {EMFILE, "ulimit -n"},
+        {ENFILE, "fs.file-max"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct read_queue_use use;
