@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include "base/checked.h"
 #include "base/file.h"
@@ -272,37 +273,47 @@ static bool is_zero(const char *bytes, int64_t count)
     return count == 0;
 }
 
-/* What is wrong with a granule's bytes, or NULL; `*content` is set then. The checksum stands before
- * the decoder: what was damaged on its way never comes to it. */
-static const char *find_damage(const void **content, const struct backup_source *source,
-                               int64_t number, const void *bytes, void *scratch)
+/* Sets `*content`; STATUS_FORMAT: `*damage` is what is wrong with the granule's bytes. The checksum
+ * stands before the decoder: what was damaged on its way never comes to it. */
+static enum status find_content(const void **content, const char **damage,
+                                const struct backup_source *source, int64_t number,
+                                const void *bytes, void *scratch)
 {
     const struct backup_form *form = source->form;
     int64_t stored = stored_bytes(source, number);
     uint64_t checksum = trailer_of(source, number, bytes).checksum;
+    *damage = "its checksum does not hold";
     if (checksum != backup_granule_checksum(form, number, bytes, stored))
-        return "its checksum does not hold";
+        return STATUS_FORMAT;
     int64_t end = stored + (int64_t)sizeof(struct backup_trailer);
+    *damage = "there is something behind its end";
     if (!is_zero((const char *)bytes + end, backup_granule_span(stored) - end))
-        return "there is something behind its end";
+        return STATUS_FORMAT;
     if (source->index == NULL) {
         *content = bytes;
-        return NULL;
+        return STATUS_OK;
     }
     size_t length = ZSTD_decompress(scratch, (size_t)form->content_bytes, bytes, (size_t)stored);
-    if (ZSTD_isError(length) || length != (size_t)form->content_bytes)
-        return "it is not what zstd made of a granule";
+    *damage = "it is not what zstd made of a granule";
+    if (ZSTD_getErrorCode(length) == ZSTD_error_memory_allocation)
+        return STATUS_NO_MEMORY;
+    if (length != (size_t)form->content_bytes)
+        return STATUS_FORMAT;
     *content = scratch;
-    return NULL;
+    return STATUS_OK;
 }
 
 enum status backup_granule_check(const void **content, const struct backup *backup, int64_t number,
                                  const void *bytes, void *scratch, struct error *err)
 {
     const struct backup_form *form = &backup->form;
-    const char *damage = find_damage(content, &backup->source, number, bytes, scratch);
-    if (damage == NULL)
+    const char *damage;
+    enum status status = find_content(content, &damage, &backup->source, number, bytes, scratch);
+    if (status == STATUS_OK)
         return STATUS_OK;
+    if (status == STATUS_NO_MEMORY)
+        return error_set(err, status, "cannot allocate what zstd decompresses %s with",
+                         backup->path);
     int64_t expert = number / form->parts;
     return error_set(err, STATUS_FORMAT,
                      "%s: granule %lld (%lldth layer with experts, expert %lld, part %lld) is "
@@ -324,6 +335,7 @@ bool backup_source_has(const struct backup_source *source, int64_t number, void 
                        void *scratch, struct backup_trailer *trailer)
 {
     const void *content;
+    const char *damage;
     struct error ignored;
     int64_t limit = (int64_t)ZSTD_COMPRESSBOUND((uint64_t)source->form->content_bytes);
     int64_t stored = stored_bytes(source, number);
@@ -334,7 +346,7 @@ bool backup_source_has(const struct backup_source *source, int64_t number, void 
         !checked_range(offset, span, source->file_bytes) ||
         file_read_at(source->fd, source->path, offset, bytes, (size_t)span, &ignored) !=
             STATUS_OK ||
-        find_damage(&content, source, number, bytes, scratch) != NULL)
+        find_content(&content, &damage, source, number, bytes, scratch) != STATUS_OK)
         return false;
     *trailer = trailer_of(source, number, bytes);
     return true;

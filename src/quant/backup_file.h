@@ -31,7 +31,8 @@ int64_t backup_granule_stored(const struct backup *backup, int64_t number);
 
 /* For reads of the caller's own (see backup_fd): checks the bytes of a granule and gives its
  * content, in `bytes` themselves or, with zstd, in `scratch` [content_bytes] (which may be NULL
- * without); both are aligned to 8. STATUS_FORMAT when it is damaged. Thread-safe. */
+ * without); both are aligned to 8. STATUS_FORMAT when it is damaged, STATUS_NO_MEMORY when
+ * zstd has none. Thread-safe. */
 enum status backup_granule_check(const void **content, const struct backup *backup, int64_t number,
                                  const void *bytes, void *scratch, struct error *err) MUST_CHECK;
 

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <zstd.h>
+#include <zstd_errors.h>
 
 #include "backup_tools.h"
 #include "base/memory.h"
@@ -400,6 +402,28 @@ Test(backup_faults, A11_granules_that_changed_places_are_found)
     expect_failure("swapped", bench_verify(&bench, &err), &err, STATUS_FORMAT, "granule|damaged");
     backup_close(backup);
     free(held);
+}
+
+static atomic_bool zstd_lacks_memory;
+
+/* In place of zstd's own, which allocates what it works with (the linker's --wrap). */
+size_t __real_ZSTD_decompress(void *out, size_t room, const void *in, size_t bytes);
+size_t __wrap_ZSTD_decompress(void *out, size_t room, const void *in, size_t bytes);
+size_t __wrap_ZSTD_decompress(void *out, size_t room, const void *in, size_t bytes)
+{
+    return atomic_load(&zstd_lacks_memory) ? (size_t)-ZSTD_error_memory_allocation
+                                           : __real_ZSTD_decompress(out, room, in, bytes);
+}
+
+Test(backup_faults, A26_zstd_lacks_memory_while_verifying)
+{
+    struct error err;
+    want(true);
+    atomic_store(&zstd_lacks_memory, true);
+    expect_failure("zstd", bench_verify(&bench, &err), &err, STATUS_NO_MEMORY,
+                   "cannot allocate|zstd");
+    atomic_store(&zstd_lacks_memory, false);
+    cr_assert_eq(bench_verify(&bench, &err), STATUS_OK);
 }
 
 Test(backup_faults, A24_a_read_fails_while_verifying)
