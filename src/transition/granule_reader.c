@@ -500,7 +500,14 @@ enum status granule_reader_next(struct granule_reader *reader, struct granule *o
         *has = there_take(out, reader);
         if (*has)
             break;
-        TRY(read_queue_wait(reader->queue, &done, seconds, err));
+        enum status status = read_queue_wait(reader->queue, &done, seconds, err);
+        if (status != STATUS_OK && done.buffer >= 0 && reader->asked[done.buffer].is_then) {
+            /* No failure of `now`, which waits for none of those buffers. The list follows no more:
+             * when it begins all of it is asked for again, and what fails then is its own. */
+            reader->then.list.count = 0;
+            continue;
+        }
+        TRY(status);
         if (done.buffer < 0)
             break;
         struct asked *asked = &reader->asked[done.buffer];

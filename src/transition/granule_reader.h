@@ -83,7 +83,8 @@ struct granule {
 
 /* The next granule that has been read; it is the caller's until it is released. At most hold_count
  * are held. `*has` is false where none came within `seconds` (0: only looks), or all have come.
- * Fails as read_queue_wait does; then granule_reader_stop is to follow. */
+ * Fails as read_queue_wait does for this list; then granule_reader_stop is to follow. What fails of
+ * the list that follows is read again when that is begun. */
 enum status granule_reader_next(struct granule_reader *reader, struct granule *out, bool *has,
                                 double seconds, struct error *err) MUST_CHECK;
 void granule_reader_release(struct granule_reader *reader, const struct granule *granule);

@@ -157,6 +157,13 @@ static bool fault_disarm(const struct reads *reads)
     return atomic_exchange(&reads_left, INT64_MAX) <= 0 || has_come;
 }
 
+/* What fails once, ahead of the layer that it is for, is read again when that begins. */
+static bool is_read_again(const struct reads *reads, enum read_fault fault, enum status status)
+{
+    return reads->way == WAY_UPLOAD && (fault == READ_ONCE || fault == READ_ONCE_BESIDE) &&
+           status == STATUS_OK && reads->heard.count == 0;
+}
+
 /* By another way, or by the same between passes, with one warning; or by that at another try. */
 static void went_on(struct reads *reads, const struct cold *cold, const struct error *err,
                     enum status status, bool is_warned)
@@ -212,7 +219,8 @@ static bool read_fails(struct reads *reads, enum read_fault fault, int64_t n,
     rig_take_way(rig, reads->way);
     fault_arm(reads, fault, n);
     enum status status = rig_move(rig, rig->transition, PHASE_DECODE, is_beside, &err);
-    bool failed = fault_disarm(reads);
+    bool has_come = fault_disarm(reads);
+    bool failed = has_come && !is_read_again(reads, fault, status);
     if (!failed || is_mended)
         went_on(reads, cold, &err, status, failed && (reads->is_auto || is_beside));
     else
@@ -223,7 +231,7 @@ static bool read_fails(struct reads *reads, enum read_fault fault, int64_t n,
     cr_assert_eq(transition_run(rig->transition, PHASE_PREFILL, &back), STATUS_OK, "%s: %s",
                  reads->label, back.message);
     cr_assert_eq(rig_check(rig, cold, PHASE_PREFILL, reads->label), rig_moe_layers(rig));
-    return failed;
+    return has_come;
 }
 
 #define READS_WITH_A_PASS 16 /* in the full tier one pair in so many */
@@ -313,6 +321,7 @@ Test(transition_faults, A11_A24_any_read_at_the_start_may_fail_or_lie, .timeout 
     for (; failed; n += step) {
         bool is_damage = n / step % 2 == 0;
         atomic_store(&reads_are_damaged, is_damage);
+        atomic_store(&reads_stay_broken, true); /* what fails ahead of its layer is read again */
         atomic_store(&reads_left, (int64_t)n + params.rank_count); /* each tries its queue before */
         enum status status = rig_start(&rig, &params, &err);
         failed = atomic_exchange(&reads_left, INT64_MAX) <= 0;

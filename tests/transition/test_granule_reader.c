@@ -1,6 +1,7 @@
 /* Granules of a list come once each, whatever the order in which reads end, however often lists are
  * given up; as many are in flight as keep a disk busy, in the memory that was said. */
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -206,6 +207,42 @@ Test(granule_reader, goes_on_with_the_list_that_follows)
     cr_assert_eq(granule_reader_begin(reader, &second, &err), STATUS_OK);
     read_some(&rig, reader, numbers, LIST_COUNT, &random);
     cr_assert_eq(granule_readers_use(readers).request_count - asked, HOLD + LIST_COUNT);
+    granule_readers_close(readers);
+    rig_close(&rig);
+}
+
+/* A read of the second list that fails is none of the first's, and is tried again as its own. */
+Test(granule_reader, a_failure_is_of_the_list_that_is_read)
+{
+    int64_t numbers[LIST_COUNT] = {0};
+    const struct granule_list first = {numbers, HOLD, 0}, second = {numbers, LIST_COUNT, 1};
+    struct random random = {5, 0};
+    struct granule held[HOLD];
+    struct error err;
+    struct rig rig;
+    bool has;
+    rig_load(&rig, &base);
+    const struct granule_reader_params params = params_of(&rig, &fake_uring);
+    struct granule_readers *readers = readers_of(&params);
+    struct granule_reader *reader = granule_reader_of(readers, 0);
+    cr_assert_eq(granule_reader_begin(reader, &first, &err), STATUS_OK);
+    granule_reader_follow(reader, &second);
+    fake.call = FAKE_RESULT;
+    fake.error = EIO;
+    fake.n = 2; /* behind the first read comes the last, and what was asked for before that */
+    for (int i = 0; i < HOLD; i++) {
+        cr_assert_eq(granule_reader_next(reader, &held[i], &has, 5, &err), STATUS_OK, "%s",
+                     err.message);
+        cr_assert(has && held[i].number == 0);
+    }
+    cr_assert_gt(fake.count, HOLD);
+    for (int i = 0; i < HOLD; i++)
+        granule_reader_release(reader, &held[i]);
+    cr_assert_eq(granule_reader_begin(reader, &second, &err), STATUS_OK);
+    fake.n = fake.count + 1;
+    cr_assert_eq(granule_reader_next(reader, &held[0], &has, 5, &err), STATUS_IO);
+    cr_assert_eq(granule_reader_begin(reader, &second, &err), STATUS_OK);
+    read_some(&rig, reader, numbers, LIST_COUNT, &random);
     granule_readers_close(readers);
     rig_close(&rig);
 }
