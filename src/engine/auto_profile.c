@@ -43,6 +43,20 @@ static void tell_misfit(const char *path, const char *named, const char *kind, c
     text_deinit(&cure);
 }
 
+static enum status refuse_missing(const struct error *cause, const char *path,
+                                  const struct engine_basis *basis, struct error *err)
+{
+    struct text cure = {0};
+    cure_append(&cure, path, basis);
+    enum status status = text_check(&cure, "a sentence", err);
+    if (status == STATUS_OK)
+        status = error_set(err, STATUS_NOT_FOUND,
+                           "--profile: %s; %s makes one, and --plan static runs without",
+                           cause->message, cure.bytes);
+    text_deinit(&cure);
+    return status;
+}
+
 static enum status read_at(struct profile_file *out, bool *fits, const char *path,
                            const char *named, const struct profile_identity *here,
                            const struct engine_basis *basis, struct error *err)
@@ -58,10 +72,7 @@ static enum status read_at(struct profile_file *out, bool *fits, const char *pat
         return STATUS_OK;
     }
     if (status == STATUS_NOT_FOUND)
-        return error_set(err, status,
-                         "--profile: %s; phasor calibrate -o %s makes one, and --plan static runs "
-                         "without",
-                         cause.message, path);
+        return refuse_missing(&cause, path, basis, err);
     if (status != STATUS_OK)
         return error_set(err, status, "%s%s%s", cause.message,
                          status != STATUS_FORMAT ? "" : "; it is no profile of phasor calibrate: ",

@@ -129,7 +129,7 @@ expect 0 "no times of float32, phasor plan" "$phasor" plan "$model" --box measur
 has out "^The profile has no times for float32 weights: phasor calibrate measures bfloat16" "no times of float32, phasor plan"
 has out "unknown: the box's profile has no times for float32 weights$" "no times of float32, phasor plan"
 expect 1 "a profile that is not there" "${run[@]}" -o absent --profile absent.json
-has err "--profile: .*absent.json.*phasor calibrate -o absent.json makes one" "a profile that is not there"
+has err "--profile: .*absent.json.*phasor calibrate --devices .*-o absent.json makes one" "a profile that is not there"
 
 # Where memory is short a plan is not chosen that the run then has no room for.
 for mebibytes in 44 48 52 56 64 72 80 88 96; do
