@@ -71,6 +71,11 @@ static enum status tokenizer_load(struct engine *engine, const struct engine_par
     enum status status = tokenizer_open(&engine->tokenizer, engine->dir, err);
     if (status == STATUS_NOT_FOUND && !params->needs_tokenizer)
         return STATUS_OK;
+    if (status == STATUS_NOT_FOUND)
+        return error_set(err, status,
+                         "%s has no tokenizer.json, so it cannot read a text; a batch file can "
+                         "hold token ids",
+                         engine->dir);
     if (status != STATUS_OK)
         return status;
     int64_t known = tokenizer_vocab_count(engine->tokenizer);

@@ -5,6 +5,8 @@
 #include "engine/choice.h"
 #include "engine/session.h"
 
+#define PASS_LEAST 64
+
 struct generation {
     const struct phasor_generate_params *params;
     struct token_list prompt;
@@ -88,23 +90,31 @@ static enum status encode(struct generation *generation, const struct engine *en
 }
 
 /* What is left of the context, where that is less than was asked for. */
-static int64_t token_count_max(const struct generation *generation, const struct session *session)
+static int64_t token_count_max(const struct generation *generation, const struct session *session,
+                               const struct log_sink *log)
 {
-    int64_t limit =
-        session->context_max < session->kv_token_max ? session->context_max : session->kv_token_max;
+    bool is_context = session->context_max <= session->kv_token_max;
+    int64_t limit = is_context ? session->context_max : session->kv_token_max;
     int64_t left = limit - (int64_t)generation->prompt.count;
+    int64_t wanted = generation->params->max_tokens;
     if (left < 1)
-        left = 1; /* the generator refuses it and has the numbers */
-    return generation->params->max_tokens < left ? generation->params->max_tokens : left;
+        return wanted; /* the generator refuses it and has the numbers */
+    if (wanted > left)
+        log_write(log, LOG_INFO,
+                  "the %s of %lld tokens has room for %lld behind the prompt, not for %lld%s",
+                  is_context ? "context" : "KV cache", (long long)limit, (long long)left,
+                  (long long)wanted, is_context ? "" : "; --kv-memory or --memory makes more");
+    return wanted < left ? wanted : left;
 }
 
-static enum status submit(struct generation *generation, struct session *session, struct error *err)
+static enum status submit(struct generation *generation, struct session *session,
+                          const struct log_sink *log, struct error *err)
 {
     const struct phasor_generate_params *params = generation->params;
     struct sequence_request request = {
         .prompt = generation->prompt.ids,
         .prompt_count = (int64_t)generation->prompt.count,
-        .token_count_max = token_count_max(generation, session),
+        .token_count_max = token_count_max(generation, session, log),
         .sampling = {.temperature = params->temperature,
                      .top_k = params->top_k,
                      .top_p = params->top_p,
@@ -117,9 +127,10 @@ static enum status submit(struct generation *generation, struct session *session
     return generator_submit(session->generator, &request, err);
 }
 
-static enum status drive(struct generation *generation, struct session *session, struct error *err)
+static enum status drive(struct generation *generation, struct session *session,
+                         const struct log_sink *log, struct error *err)
 {
-    TRY(submit(generation, session, err));
+    TRY(submit(generation, session, log, err));
     while (!generation->is_done && !generation->has_stopped) {
         TRY(generator_step(session->generator, err));
         if (!generation->is_done && generation->given == 0)
@@ -142,6 +153,15 @@ static enum status check_params(const struct phasor_generate_params *params, str
                          "temperature must be 0 to 100, top_p above 0 and at most 1, top_k not "
                          "negative");
     return STATUS_OK;
+}
+
+/* No more than the prompt takes, which one attention group has: all of them have as much room. */
+static int64_t pass_tokens(const struct generation *generation, const struct engine *engine)
+{
+    int64_t count = (int64_t)generation->prompt.count * engine_layout(engine)->attention.dp;
+    return count < PASS_LEAST           ? PASS_LEAST
+           : count < ENGINE_PASS_TOKENS ? count
+                                        : ENGINE_PASS_TOKENS;
 }
 
 static void fill_result(struct phasor_generate_result *result, const struct generation *generation,
@@ -167,7 +187,7 @@ enum status generate_run(struct engine *engine, const struct phasor_generate_par
         .tokenizer = engine_tokenizer(engine), .stops = &no_stops, .logprobs = -1};
     struct generation generation = {.params = params};
     struct session_params limits = {.max_num_seqs = 1,
-                                    .max_num_batched_tokens = ENGINE_PASS_TOKENS,
+                                    .is_one_prompt = true,
                                     .max_model_len = params->max_model_len,
                                     .kv_bytes = params->kv_bytes,
                                     .watch = {.ask = ask, .context = &generation},
@@ -175,12 +195,12 @@ enum status generate_run(struct engine *engine, const struct phasor_generate_par
     struct session session = {0};
     choice_init(&generation.choice, &options, true);
     enum status status = encode(&generation, engine, err);
-    if (status == STATUS_OK)
-        limits.tokens_expected = (int64_t)generation.prompt.count;
+    limits.tokens_expected = (int64_t)generation.prompt.count;
+    limits.max_num_batched_tokens = pass_tokens(&generation, engine);
     if (status == STATUS_OK)
         status = session_open(&session, engine, &limits, err);
     if (status == STATUS_OK)
-        status = drive(&generation, &session, err);
+        status = drive(&generation, &session, log, err);
     if (status == STATUS_OK)
         fill_result(result, &generation, &session);
     session_close(&session);

@@ -24,6 +24,33 @@ static enum status check_limits(const struct session_params *params, const struc
 
 /* ---- Memory -------------------------------------------------------------------------------- */
 
+static void cure_add(struct text *to, const char *cure)
+{
+    text_append_format(to, "%s%s", to->length == 0 ? "; " : ", or ", cure);
+}
+
+/* One of these helps. Of tables those of sequences, else the cache; a pass may not have fewer
+ * tokens than sequences, and what one prompt takes nobody has named. */
+static void cures_make(struct text *out, const struct session_params *params, bool is_of_tables,
+                       bool is_budget, const struct engine *engine)
+{
+    bool is_batch = !params->is_one_prompt;
+    bool are_equal = params->max_num_batched_tokens <= params->max_num_seqs;
+    const char *advice = engine_room_advice(engine);
+    *out = (struct text){0};
+    if (is_batch)
+        cure_add(out, are_equal && params->max_num_seqs > 1
+                          ? "lower both --max-num-batched-tokens and --max-num-seqs"
+                          : "lower --max-num-batched-tokens");
+    if (is_batch && is_of_tables && !are_equal && params->max_num_seqs > 1)
+        cure_add(out, "lower --max-num-seqs");
+    if (!is_of_tables && params->kv_bytes > 0)
+        cure_add(out, "lower --kv-memory");
+    cure_add(out, is_budget ? "raise --memory" : "leave phasor more of the memory");
+    if (*advice != 0)
+        cure_add(out, advice + strlen(", or ")); /* which it begins with */
+}
+
 /* A sentence now rather than the kernel's killer later. */
 static enum status check_memory(const struct session_params *params, const struct engine *engine,
                                 struct error *err)
@@ -40,14 +67,16 @@ static enum status check_memory(const struct session_params *params, const struc
         available = allowed < held ? 0 : allowed - held;
     if (pass <= available && params->kv_bytes <= available - pass)
         return STATUS_OK;
-    return error_set(err, STATUS_NO_MEMORY,
-                     "a pass of %lld tokens needs %s and the KV cache %s; %s of %smemory are %s; "
-                     "lower --max-num-batched-tokens or --kv-memory%s%s",
-                     (long long)params->max_num_batched_tokens, SIZE_TEXT(pass),
-                     SIZE_TEXT(params->kv_bytes), SIZE_TEXT(available),
-                     box_memory_is_apart(box) ? "the GPUs' " : "",
-                     is_budget ? "left of --memory" : "available",
-                     is_budget ? ", or raise --memory" : "", engine_room_advice(engine));
+    struct text cures;
+    cures_make(&cures, params, false, is_budget, engine);
+    error_set(err, STATUS_NO_MEMORY,
+              "a pass of %lld tokens needs %s and the KV cache %s; %s of %smemory are %s%s",
+              (long long)params->max_num_batched_tokens, SIZE_TEXT(pass),
+              SIZE_TEXT(params->kv_bytes), SIZE_TEXT(available),
+              box_memory_is_apart(box) ? "the GPUs' " : "",
+              is_budget ? "left of --memory" : "available", cures.failed ? "" : cures.bytes);
+    text_deinit(&cures);
+    return STATUS_NO_MEMORY;
 }
 
 /* What the budget, or what of it there is, leaves for the KV cache once weights and executor are
@@ -68,16 +97,18 @@ static enum status kv_bytes_left(uint64_t *out, const struct session_params *par
     if (box_memory_is_apart(engine_box(engine))) /* the host's are not of the GPUs' memory */
         tables = page.beside = 0;
     uint64_t each = page.kv + page.beside;
-    if (held > memory || tables > memory - held || each > memory - held - tables)
-        return error_set(
+    if (held > memory || tables > memory - held || each > memory - held - tables) {
+        struct text cures;
+        cures_make(&cures, params, true, memory == budget, engine);
+        error_set(
             err, STATUS_NO_MEMORY,
             "--memory is %s, of which %s can be had: weights and activations take %s, tables and "
-            "rows in flight %s, and the KV cache needs at least %s; lower --max-num-batched-tokens "
-            "(%lld) or --max-num-seqs (%lld)%s%s",
+            "rows in flight %s, and the KV cache needs at least %s%s",
             SIZE_TEXT(budget), SIZE_TEXT(memory), SIZE_TEXT(held), SIZE_TEXT(tables),
-            SIZE_TEXT(each), (long long)params->max_num_batched_tokens,
-            (long long)params->max_num_seqs, memory == budget ? ", or raise --memory" : "",
-            engine_room_advice(engine));
+            SIZE_TEXT(each), cures.failed ? "" : cures.bytes);
+        text_deinit(&cures);
+        return STATUS_NO_MEMORY;
+    }
     *out = (memory - held - tables) / each * page.kv;
     return STATUS_OK;
 }

@@ -19,6 +19,7 @@ struct session_params {
     int64_t tokens_expected; /* see generator_params */
     bool shares_prefixes;    /* see generator_params */
     bool counts_routing;     /* of a model with experts */
+    bool is_one_prompt;      /* the two limits are not the user's */
     struct watch watch;      /* see engine_watch; while the session is open */
     struct log_sink log;
 };
