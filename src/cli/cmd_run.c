@@ -444,7 +444,7 @@ static int run_batch(const struct cli_command *command, struct phasor_model *mod
     enum phasor_status status = phasor_batch_run(model, &params, &result, &err);
     progress_erase(progress);
     if (!progress->is_quiet && (status == PHASOR_OK || result.completed + result.failed > 0))
-        run_summary_print(&result);
+        run_summary_print(&result, values.errors != NULL ? values.errors : values.output);
     if (status != PHASOR_OK)
         return exit_code_of(command, status, &err);
     return result.failed + result.failed_before > 0 ? EXIT_SOME_ROWS : EXIT_DONE;

@@ -18,8 +18,15 @@ typedef const char *refusal;
 
 static refusal set_number(const struct cli_option *option, double value)
 {
+    static char text[80]; /* told before the next number is looked at */
     bool is_bounded = option->min != 0 || option->max != 0;
-    return is_bounded && (value < option->min || value > option->max) ? "is out of range" : NULL;
+    if (!is_bounded || (value >= option->min && value <= option->max))
+        return NULL;
+    if (value > option->max && option->max > 1e15)
+        return "is too large";
+    snprintf(text, sizeof text, "is %s %.10g", value > option->max ? "above" : "below",
+             value > option->max ? option->max : option->min);
+    return text;
 }
 
 static refusal set_word(const struct cli_option *option, int *target, const char *text)
@@ -65,7 +72,9 @@ static refusal set_value(const struct cli_option *option, void *values, const ch
         return NULL;
     case OPTION_COUNT:
         if (!number_parse_count(target, text))
-            return "is no whole number (8192, 8k and 8K are)";
+            return *text == '-' && isdigit((unsigned char)text[1])
+                       ? "is below 0"
+                       : "is no whole number (8192, 8k and 8K are)";
         return set_number(option, (double)*(int64_t *)target);
     case OPTION_BYTES:
         if (!number_parse_bytes(target, text))
@@ -259,8 +268,8 @@ static void print_option(FILE *out, const struct cli_option *option)
 
 void options_help(FILE *out, const struct cli_command *command)
 {
-    fprintf(out, "Usage: phasor %s [options] %s\n\n%s\n\nOptions:\n", command->name,
-            command->operands, command->summary);
+    fprintf(out, "Usage: phasor %s [options]%s%s\n\n%s\n\nOptions:\n", command->name,
+            *command->operands == 0 ? "" : " ", command->operands, command->summary);
     for (const struct cli_option *option = command->options; option->name != NULL; option++)
         print_option(out, option);
     struct cli_option help = {.name = "help", .letter = 'h', .help = "show this and exit"};

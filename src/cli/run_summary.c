@@ -205,7 +205,13 @@ static void print_memory(const struct phasor_batch_result *result)
     fputs(" of it set aside for rows\n", stderr);
 }
 
-void run_summary_print(const struct phasor_batch_result *result)
+static void print_errors(const struct phasor_batch_result *result, const char *errors)
+{
+    if (result->failed + result->failed_before > 0 && strcmp(errors, "-") != 0)
+        fprintf(stderr, "why rows failed stands in %s\n", errors);
+}
+
+void run_summary_print(const struct phasor_batch_result *result, const char *errors)
 {
     uint64_t before = result->completed_before + result->failed_before;
     if (result->total > 0 && before == result->total) {
@@ -213,9 +219,11 @@ void run_summary_print(const struct phasor_batch_result *result)
                 (unsigned long long)result->total, row_word(result->total),
                 (unsigned long long)result->completed_before,
                 (unsigned long long)result->failed_before);
+        print_errors(result, errors);
         return;
     }
     print_rows(result);
+    print_errors(result, errors);
     print_rates(result);
     print_prediction(result);
     print_stages(result);

@@ -4,6 +4,7 @@
 
 #include "phasor.h"
 
-void run_summary_print(const struct phasor_batch_result *result);
+/* `errors`: the file of rows that failed. */
+void run_summary_print(const struct phasor_batch_result *result, const char *errors);
 
 #endif

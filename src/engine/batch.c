@@ -206,6 +206,9 @@ static enum status check_all_rows(struct batch *batch, struct error *err)
         if (wrong_count <= STRICT_NOTICES_MAX)
             log_write(batch->log, LOG_WARNING, "%s", error.message);
     }
+    if (wrong_count > STRICT_NOTICES_MAX)
+        log_write(batch->log, LOG_WARNING, "%lld more rows are wrong",
+                  (long long)(wrong_count - STRICT_NOTICES_MAX));
     if (wrong_count > 0)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "%lld of %lld rows are wrong and --strict allows none; the first: %s",

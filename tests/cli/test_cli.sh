@@ -58,6 +58,18 @@ for option in --strict "--max-num-seqs 256" "--max-num-batched-tokens 0" "--max-
 done
 expect 2 "a template without --chat" "$phasor" run "$model" -p x --chat-template mixtral
 has err "needs --chat" "a template without --chat"
+for value in "top-p 0:is below 1e-09" "top-p 1.5:is above 1" "temperature 101:is above 100" "temperature -1:is below 0" \
+    "top-k -1:is below 0" "max-tokens 0:is below 1" "max-tokens -3:is below 0" "max-tokens -q:is no whole number" "max-num-seqs 9E:is no whole number" "seed -1:from 0"; do
+    expect 2 "--${value%:*}" "$phasor" run "$model" -p x --${value%:*}
+    has err "${value#*:}" "--${value%:*}"
+done
+expect 0 "little memory for a prompt" "$phasor" run "$model" -p In --memory 20MiB -n 1
+expect 0 "an answer longer than the cache" "$phasor" run "$model" -p In --kv-memory 400KiB -n 500
+has err "^note: the KV cache of .* not for 500; --kv-memory or --memory makes more" "an answer longer than the cache"
+expect 1 "no memory for a prompt" "$phasor" run "$model" -p In --memory 12MiB
+has err "; raise --memory$" "no memory for a prompt"
+expect 0 "an answer longer than the context" "$phasor" run "$model" -p In --max-model-len 4 -n 30
+has err "^note: the context of 4 tokens has room for" "an answer longer than the context"
 expect 0 "variables for a file with a prompt" env PHASOR_MAX_NUM_SEQS=64 PHASOR_MAX_NUM_BATCHED_TOKENS=8 \
     PHASOR_STRICT=1 PHASOR_CHAT_TEMPLATE=mixtral "$phasor" run "$model" -p In --max-tokens 1
 expect 2 "a variable and an option" env PHASOR_MAX_NUM_SEQS=64 "$phasor" run "$model" -p In --max-num-seqs 4
@@ -116,7 +128,7 @@ expect 0 "options from variables" env PHASOR_INPUT_FILE=good PHASOR_OUTPUT_FILE=
     PHASOR_MAX_NUM_SEQS=1 "$phasor" run "$model"
 lines out 2 "options from variables"; silent err "options from variables"
 expect 3 "a mixed file" "$phasor" run "$model" -i mixed -o o3
-silent out "a mixed file"; has err "2 completed, 3 failed" "a mixed file"; lines o3 5 "a mixed file"
+silent out "a mixed file"; has err "2 completed, 3 failed" "a mixed file"; has err "why rows failed stands in o3" "a mixed file"; lines o3 5 "a mixed file"
 has o3 "line 3: this custom_id stands on line 1" "a mixed file"
 expect 3 "an error file" "$phasor" run "$model" -i mixed -o o4 --error-file e4
 lines o4 2 "an error file"; lines e4 3 "an error file"
@@ -227,6 +239,8 @@ has err "--devices cpu:N" "inspect plans of what"
 expect 0 "synth --list" "$phasor" synth --list
 has out "tiny-mixtral" "synth --list"
 expect 0 "synth" "$phasor" synth tiny-mixtral -o made --seed 3
+expect 1 "a text without a tokenizer" "$phasor" run made -p In
+has err "made has no tokenizer.json, .* a batch file can hold token ids" "a text without a tokenizer"
 expect 1 "synth into a full folder" "$phasor" synth tiny-mixtral -o made
 expect 1 "synth of what" "$phasor" synth no-such-preset -o other
 row a '"prompt":[1,2,3],"max_tokens":2,"return_token_ids":true' >ids
