@@ -12,9 +12,12 @@ void trace_event_int(struct json_writer *json, const char *key, int64_t value)
     json_write_int(json, value);
 }
 
+/* Nanoseconds of more do not fit. */
+#define SECONDS_MAX 9e9
+
 void trace_event_time(struct json_writer *json, const char *key, double seconds)
 {
-    int64_t ns = (int64_t)(seconds * 1e9 + 0.5);
+    int64_t ns = (int64_t)((seconds < SECONDS_MAX ? seconds : SECONDS_MAX) * 1e9 + 0.5);
     json_write_key(json, key);
     json_write_int(json, ns / 1000);
     text_append_format(json->out, ".%03d", (int)(ns % 1000));

@@ -10,7 +10,7 @@
 void trace_event_string(struct json_writer *json, const char *key, const char *value);
 void trace_event_int(struct json_writer *json, const char *key, int64_t value);
 
-/* Seconds >= 0 as microseconds, to the nanosecond. */
+/* Seconds >= 0 as microseconds, to the nanosecond; above 9e9 s they are those. */
 void trace_event_time(struct json_writer *json, const char *key, double seconds);
 
 /* An object with "ph", the kind of event, and "pid" and "tid", which a rank (-1: none) and a lane

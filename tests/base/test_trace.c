@@ -1,10 +1,12 @@
 /* What ran when: which spans a trace keeps, on which lane, and what it leaves out. */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <pthread.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "base/trace.h"
+#include "base/trace_event.h"
 
 #define LANES_MAX 8
 #define SPANS_MAX 64
@@ -221,4 +223,28 @@ Test(trace, threads_add_while_others_look)
     cr_expect_eq(span_total, THREADS * ADDED);
     cr_expect_eq(trace_left_out(trace, &since), 0);
     trace_destroy(trace);
+}
+
+Test(trace_event, times_are_microseconds)
+{
+    static const struct {
+        double seconds;
+        const char *text;
+    } cases[] = {
+        {0, "{\"ts\":0.000"},
+        {1.5e-6, "{\"ts\":1.500"},
+        {2.0000004, "{\"ts\":2000000.400"},
+        {9e9, "{\"ts\":9000000000000000.000"},
+        {1e10, "{\"ts\":9000000000000000.000"},
+        {INFINITY, "{\"ts\":9000000000000000.000"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct text out = {0};
+        struct json_writer json = {.out = &out};
+        json_write_open(&json, '{');
+        trace_event_time(&json, "ts", cases[i].seconds);
+        cr_expect_eq(out.length, strlen(cases[i].text));
+        cr_expect_arr_eq(out.bytes, cases[i].text, out.length, "%s", cases[i].text);
+        text_deinit(&out);
+    }
 }
