@@ -8,6 +8,12 @@
 #include "phasor.h"
 #include "replay/recording.h"
 
+/* Of nodes on lanes. One took 104 to 115 bytes, with its needs and what collectives were of (2 and
+ * 4 ranks): so some 4.7 million of them, more than a wave of 256 rows on four ranks. The file and
+ * its arrays, which come behind, take 76 to 80: both together are below a gigabyte. */
+#define RECORDING_BYTES_MAX  ((int64_t)512 << 20)
+#define RECORDING_BYTES_TEXT "512 MiB"
+
 struct batch_recording_params {
     const struct engine *engine; /* whose trace has recorded, and has stopped */
     const struct phasor_batch_result *result;

@@ -19,13 +19,6 @@
 /* Spans of a trace: what a viewer opens without trouble, some 40 MB. */
 #define TRACE_SPANS_MAX ((int64_t)1 << 18)
 
-/* Of a recording while it goes on. A node took 104 to 115 bytes, with its needs and what
- * collectives were of (2 and 4 ranks): so some 4.7 million of them, more than a wave of 256 rows on
- * four ranks. The file and its arrays, which come behind, take 76 to 80: both together are below a
- * gigabyte. */
-#define RECORD_BYTES_MAX  ((int64_t)512 << 20)
-#define RECORD_BYTES_TEXT "512 MiB"
-
 struct batch_report {
     struct batch_report_params run;
     struct batch_meter meter;
@@ -225,7 +218,7 @@ void batch_report_begin(struct batch_report *report)
         trace_start(engine_trace(report->run.engine), TRACE_SPANS_MAX);
     report->is_recorded = report->files[SIDE_RECORD].path != NULL && !report->is_idle;
     if (report->is_recorded)
-        record_start(engine_trace(report->run.engine), RECORD_BYTES_MAX);
+        record_start(engine_trace(report->run.engine), RECORDING_BYTES_MAX);
 }
 
 static void recording_refuse(const struct batch_report *report, const char *reason)
@@ -243,7 +236,7 @@ static void recording_look(struct batch_report *report)
         return;
     report->is_recorded = false;
     recording_refuse(report, record_outcome(trace) == RECORD_FULL
-                                 ? "the run's operations take more than " RECORD_BYTES_TEXT
+                                 ? "the run's operations take more than " RECORDING_BYTES_TEXT
                                    "; record fewer rows or tokens"
                                  : "there is no memory for it");
     record_forget(trace);

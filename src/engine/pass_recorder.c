@@ -6,11 +6,11 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "base/record.h"
+#include "base/system.h"
 #include "base/trace.h"
 #include "engine/batch_recording.h"
 #include "exec/exec.h"
 
-#define NODES_MAX    ((int64_t)1 << 22)
 #define TOKENS_MAX   ((int64_t)1 << 20) /* of a pass; positions that sequences see together: 2^32 */
 #define SEGMENTS_MAX 4096
 #define KV_BYTE      0x3c /* bf16 of it are small numbers */
@@ -297,17 +297,24 @@ static enum status pass_record(struct pass_recorder *recorder, const struct pass
 {
     struct trace *trace = engine_trace(recorder->engine);
     struct phasor_batch_result none = {0};
-    record_start(trace, NODES_MAX);
+    double begin = system_seconds();
+    record_start(trace, RECORDING_BYTES_MAX);
     record_phase(trace, of->phase == PHASE_PREFILL ? RECORD_PREFILL : RECORD_DECODE);
     enum status status = pass_run(recorder, of, err);
-    bool is_whole = record_stop(trace) == RECORD_WHOLE;
+    enum record_outcome outcome = record_stop(trace);
+    double seconds = system_seconds() - begin;
     if (status != STATUS_OK)
         return status;
-    if (!is_whole)
-        return error_set(err, STATUS_LIMIT, "a pass has too many operations to be recorded");
+    if (outcome == RECORD_NO_MEMORY)
+        return error_set(err, STATUS_NO_MEMORY, "there is no memory to record a pass");
+    if (outcome != RECORD_WHOLE)
+        return error_set(err, STATUS_LIMIT,
+                         "the operations of a pass take more than " RECORDING_BYTES_TEXT
+                         " to be recorded; fewer ranks or tokens take less");
     return batch_recording_get(out,
-                               &(struct batch_recording_params){
-                                   .engine = recorder->engine, .result = &none, .wall_seconds = 1},
+                               &(struct batch_recording_params){.engine = recorder->engine,
+                                                                .result = &none,
+                                                                .wall_seconds = seconds},
                                err);
 }
 

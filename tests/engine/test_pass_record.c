@@ -212,6 +212,31 @@ static void expect_refused(struct phasor_model *model, const struct phasor_pass_
     cr_expect(params->recording_path == NULL || access(params->recording_path, F_OK) != 0);
 }
 
+/* Of many ranks and layers: what is kept of a pass may be as much as of a run. */
+Test(pass_record, of_a_deep_model, .timeout = 300)
+{
+    struct phasor_synth_params synth = phasor_synth_params_default();
+    struct phasor_model_params params = phasor_model_params_default();
+    struct phasor_pass_params of = pass_of(PHASOR_PHASE_DECODE);
+    struct phasor_model *model;
+    struct phasor_error err;
+    struct recording pass;
+    synth.preset = "tiny-mixtral";
+    synth.layer_count = 1000;
+    params.model = synth.output_dir = tools_path(tools_folder(), "deep");
+    params.devices = "cpu:4";
+    params.plan = "dp4|ep4";
+    params.records = true;
+    cr_assert_eq(phasor_synth(&synth, &err), PHASOR_OK, "%s", err.message);
+    cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_OK, "%s", err.message);
+    cr_assert_eq(phasor_pass_record(model, &of, &err), PHASOR_OK, "%s", err.message);
+    read_back(&pass, of.recording_path);
+    cr_expect_gt(pass.node_count, 4 * 1000 * 8);
+    cr_expect(pass.wall_seconds > 0);
+    recording_deinit(&pass);
+    phasor_model_close(model);
+}
+
 Test(pass_record, refuses_what_is_no_pass, .timeout = 100)
 {
     struct phasor_model *model = model_open("dp2|ep2", true);
