@@ -515,6 +515,10 @@ expect 2 "a trace without a page" "$phasor" report whole.jsonl --trace trace.jso
 expect 1 "a trace that is none" "$phasor" report whole.jsonl -o none.html --trace whole.jsonl
 expect 1 "a trace of nothing" "$phasor" report whole.jsonl -o none.html --trace /dev/null
 printf '{"traceEvents":[{"ph":"X"},7,{"ph":"M","name":"thread_name"},{"ph":"X","ts":1e308,"dur":-1,"name":3}]}' >odd.json
+{ printf '{"traceEvents":['; yes '{},' | head -n 4000000 | tr -d '\n'; echo '{}]}'; } >empties.json
+expect 1 "a trace of empty objects" "$phasor" report whole.jsonl -o none.html --trace empties.json
+has err "so many values that they would take more than 1024 MiB" "a trace of empty objects"
+rm empties.json
 expect 1 "a trace without a change" "$phasor" report whole.jsonl -o none.html --trace odd.json
 has err "no pass of decode behind" "a trace without a change"
 [ ! -e none.html ] || fail "a trace that is none: there is a page"
