@@ -31,6 +31,14 @@ def load_of(line, names):
     return f"{names[line['model']]} {line['prompt_tokens']}/{line['output_tokens']} x {line['batch_size']}"
 
 
+def name_of(model):
+    """As tables of phasor bench have it: the folder's name."""
+    parts = [part for part in model.split("/") if part]
+    if len(parts) > 1 and parts[-1] == "config.json":
+        parts.pop()
+    return parts[-1] if parts else model
+
+
 def read(path):
     """The question, logarithms of totals by (load, plan, way) and round, and (plan, way) by (load, mode)."""
     times, plans = {}, {}
@@ -39,7 +47,7 @@ def read(path):
     if not lines or lines[0].get("kind") != "bench" or lines[0].get("format") != 1:
         raise ValueError("its first line is not of phasor bench")
     models = lines[0]["question"]["models"]
-    names = {model: model.split("/")[-1] for model in models}
+    names = {model: name_of(model) for model in models}
     if len(set(names.values())) < len(models):  # some are called alike
         names = {model: model for model in models}
     for line in lines:

@@ -824,6 +824,13 @@ grep -v '"plan":"tp2|tp2"' once.jsonl >alone.jsonl
 { head -n 6 once.jsonl; grep '"run"' alone.jsonl; } >beside.jsonl
 expect 0 "ratios to nothing" python3 "$changes" once.jsonl beside.jsonl
 has out "^no ratio to static TP is in both$" "ratios to nothing"
+# What is called config.json has its folder's name.
+for name in one other; do
+    jq -c --arg model "$name/config.json" 'if .model then .model = $model else . end |
+        if .question then .question.models = [$model] else . end' once.jsonl >"of-$name.jsonl"
+done
+expect 0 "files of two models" python3 "$changes" of-one.jsonl of-other.jsonl
+has out "^0 of 0 changed beyond their noise; 0 ran too seldom; [1-9]" "files of two models"
 expect 1 "two clocks" python3 "$changes" whole.jsonl modelled.jsonl
 has err "is wall and modelled.jsonl modelled" "two clocks"
 expect 2 "one file" python3 "$changes" whole.jsonl
