@@ -1,4 +1,4 @@
-# What a package of phasor holds: program, libraries, header, manual pages, box files, and the files by
+# What a package of phasor holds: program, libraries, header, manual and other pages, box files, and the files by
 # which pkg-config and CMake find it.
 include(CMakePackageConfigHelpers)
 
@@ -20,10 +20,8 @@ install(FILES ${man_pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 file(GLOB box_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/boxes/*.json)
 install(FILES ${box_files} DESTINATION ${CMAKE_INSTALL_DATADIR}/phasor/boxes)
 install(FILES README.md LICENSE CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
-if(EXISTS ${CMAKE_SOURCE_DIR}/docs/batch-format.md)
-    install(FILES docs/batch-format.md docs/backup-format.md docs/box-format.md docs/boxes.md
-            DESTINATION ${CMAKE_INSTALL_DOCDIR})
-endif()
+file(GLOB pages CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/docs/*.md)
+install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs)
 
 # phasor.pc finds the prefix from its own place, so that an installed tree can be moved.
 if(IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}" OR IS_ABSOLUTE "${CMAKE_INSTALL_INCLUDEDIR}")

@@ -31,7 +31,7 @@ shared=no
 
 echo "the tree"
 for file in bin/phasor include/phasor.h share/man/man1/phasor.1 share/doc/phasor/LICENSE \
-    share/phasor/boxes/a6000x4.json; do
+    share/phasor/boxes/a6000x4.json share/doc/phasor/docs/plans.md; do
     [ -s "$stage/$file" ] || fail "$file is not installed"
 done
 "$stage/bin/phasor" version >/dev/null
