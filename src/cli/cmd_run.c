@@ -233,6 +233,43 @@ static void fill_values(void)
         values.top_k = 0;
 }
 
+static void pass_over(const struct cli_command *command, const char *name, const char **value)
+{
+    if (!options_is_typed(command, name))
+        *value = NULL;
+}
+
+static void pass_over_flag(const struct cli_command *command, const char *name, bool *value)
+{
+    if (!options_is_typed(command, name))
+        *value = false;
+}
+
+/* Variables that do not go with what was typed: they may be meant for other calls. */
+static void pass_over_variables(const struct cli_command *command, bool has_operand)
+{
+    bool has_files =
+        options_is_typed(command, "input-file") || options_is_typed(command, "output-file");
+    if (has_operand)
+        pass_over(command, "model", &values.model);
+    if (options_is_typed(command, "prompt")) {
+        pass_over(command, "input-file", &values.input);
+        pass_over(command, "output-file", &values.output);
+    } else if (has_files) {
+        pass_over(command, "prompt", &values.prompt);
+    }
+    if (values.prompt != NULL)
+        pass_over(command, "record", &values.record);
+    if (options_is_typed(command, "plan") && strcmp(values.plan, PLAN_AUTO) != 0) {
+        pass_over(command, "profile", &values.profile);
+        pass_over(command, "routing", &values.routing);
+    }
+    if (options_is_typed(command, "resume"))
+        pass_over_flag(command, "overwrite", &values.overwrite);
+    if (options_is_typed(command, "overwrite"))
+        pass_over_flag(command, "resume", &values.resume);
+}
+
 static int check_names(const struct cli_command *command)
 {
     const struct {
@@ -250,6 +287,7 @@ static int check_names(const struct cli_command *command)
 
 static int check_values(const struct cli_command *command, char **operands, int operand_count)
 {
+    pass_over_variables(command, operand_count == 1);
     if (operand_count == 1 && values.model != NULL && strcmp(values.model, operands[0]) != 0)
         return options_mistake(command, "--model and \"%s\" name two models", operands[0]);
     if (operand_count == 1)

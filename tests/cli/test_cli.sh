@@ -72,6 +72,11 @@ expect 0 "an answer longer than the context" "$phasor" run "$model" -p In --max-
 has err "^note: the context of 4 tokens has room for" "an answer longer than the context"
 expect 0 "variables for a file with a prompt" env PHASOR_MAX_NUM_SEQS=64 PHASOR_MAX_NUM_BATCHED_TOKENS=8 \
     PHASOR_STRICT=1 PHASOR_CHAT_TEMPLATE=mixtral "$phasor" run "$model" -p In --max-tokens 1
+expect 0 "variables of other calls with a prompt" env PHASOR_MODEL=none PHASOR_INPUT_FILE=none PHASOR_OUTPUT_FILE=none \
+    PHASOR_RECORD=rec PHASOR_PROFILE=none PHASOR_ROUTING=none "$phasor" run "$model" -p In --max-tokens 1 --plan "tp1|tp1"
+[ ! -e rec ] || fail "a prompt left a recording"
+expect 2 "a profile for a plan that is given" "$phasor" run "$model" -p x --plan tp1 --profile none
+has err "profile is for --plan auto" "a profile for a plan that is given"
 expect 2 "a variable and an option" env PHASOR_MAX_NUM_SEQS=64 "$phasor" run "$model" -p In --max-num-seqs 4
 has err "is for a batch file, not for --prompt" "a variable and an option"
 expect 2 "bad variable" env PHASOR_SEED=x "$phasor" run "$model" -p x
@@ -88,7 +93,7 @@ expect 2 "no such template" "$phasor" run "$model" -i one -o o0 --chat-template 
 expect 1 "too little memory" "$phasor" run "$model" -i one -o o0 --memory 1
 has err "memory is 1 B" "too little memory"
 [ ! -e o0 ] || fail "a refused run made an output"
-expect 0 "one row" "$phasor" run "$model" -i one -o o0
+expect 0 "one row" env PHASOR_PROMPT=other PHASOR_OVERWRITE=1 "$phasor" run "$model" -i one -o o0 --resume
 has err "^1 row: 1 completed" "one row"
 for shell in bash zsh fish; do
     expect 0 "completion $shell" "$phasor" completion $shell
