@@ -8,12 +8,14 @@
  *   fail returns an `enum phasor_status` (0 is success) and, when it fails, fills
  *   `struct phasor_error` with one sentence that says what was wrong, where, and what cures it. A
  *   failed call changes nothing except what its own comment says. The library prints nothing,
- *   installs no signal handler and never exits: notices go to the log callback. The first model on
- *   GPUs sets CUDA_DEVICE_MAX_CONNECTIONS in the environment where it is not set, which is not safe
- *   beside threads of the caller that read the environment just then. Structs of parameters begin
- *   with `size`; take them from the *_default function, so that a later library can add fields at
- *   the end. Texts that are passed in are read during the call only. Callbacks come from the thread
- *   of the call, unless their comment says otherwise, and must not call phasor with the same model.
+ *   installs no signal handler and never exits: notices go to the log callback. In a build with
+ * CUDA the first call that looks for GPUs (a model on them, phasor_calibrate, phasor_profile_path,
+ * a plan by a profile of GPUs) sets CUDA_DEVICE_MAX_CONNECTIONS in the environment where it is not
+ *   set, which is not safe beside threads of the caller that read the environment just then.
+ * Structs of parameters begin with `size`; take them from the *_default function, so that a later
+ * library can add fields at the end. Texts that are passed in are read during the call only.
+ * Callbacks come from the thread of the call, unless their comment says otherwise, and must not
+ * call phasor with the same model.
  *
  * What a caller must not know
  *   How weights are packed, which threads or devices compute, how requests are batched. None of it
@@ -162,8 +164,10 @@ struct phasor_model_params {
      * "auto" its rows' lengths are read, and the plan is taken that the planner finds the best
      * (docs/plans.md), from the times that phasor_calibrate measured on this machine with these
      * devices and threads; where there are none it is static tensor parallelism, and the log has
-     * the cure. With `resume`, that of the run that is finished. Read during the call only, but for
-     * an input that cannot be read twice: that is kept for the first phasor_batch_run. */
+     * the cure. With `resume`, that of the run that is finished. While its rows are read its
+     * `progress` is called (requests_total is 0), whose PHASOR_STOP and PHASOR_DRAIN end the call
+     * with PHASOR_CANCELLED. Read during the call only, but for an input that cannot be read twice:
+     * that is kept for the first phasor_batch_run. */
     const struct phasor_batch_params *batch;
     struct phasor_load load;  /* of no sequences: not known, and the plan is static */
     const char *profile_path; /* of phasor_calibrate; NULL: what phasor_profile_path says */
@@ -219,7 +223,8 @@ struct phasor_batch_params {
     uint64_t seed;             /* default for rows without one */
     int64_t max_num_seqs;      /* sequences that run at the same time */
     int64_t max_num_batched_tokens; /* tokens in one forward pass, at least max_num_seqs; 0: as they
-                                     * were chosen with the plan, else 2048 */
+                                     * were chosen with the plan, else 2048,
+                                     * or max_num_seqs where that is more */
     int64_t max_model_len;          /* 0: the model's own */
     uint64_t kv_bytes;              /* memory for the KV cache; 0: what memory_bytes of the model
                                      * leaves, or half of what is free, or what the chosen plan was
@@ -288,8 +293,9 @@ struct phasor_batch_result {
     /* Bytes that ranks sent to others in this run, of all ranks together, by kind. */
     uint64_t collective_bytes[PHASOR_COLLECTIVE_COUNT];
     int rank_count;
-    /* The most memory that was held since the model was opened, of each rank's device; and of the
-     * host's, ranks on CPUs and all else: of what GPUs hold it has nothing. */
+    /* The most memory that was held of each rank's device since the model was opened; and of the
+     * host's, ranks on CPUs and all else, since the process began, of all its models: of what GPUs
+     * hold it has nothing. */
     uint64_t rank_peak_bytes[PHASOR_RANKS_MAX];
     uint64_t peak_bytes;
     /* Of the ranks' the KV cache, and its pages that any row has had: set aside for a prompt and
