@@ -32,11 +32,13 @@
 #define AHEAD_BYTES ((uint64_t)64 << 20)
 #define PART_BYTES  ((size_t)256 << 10) /* stays in a core's cache */
 #define PAGE_BYTES  ((size_t)4096)
+#define LINE_BYTES  ((size_t)64)
 #define HUGE_BYTES  ((size_t)2 << 20)
 
 struct file {
     int cached, direct; /* descriptors; `direct` passes the page cache by where that is allowed */
     uint64_t bytes;
+    char *mapped; /* while that is measured */
 };
 
 static struct file files[FILES_MAX];
@@ -198,19 +200,38 @@ static double disk_rate(void *(*work)(void *))
     return (double)total_bytes / seconds / 1e9;
 }
 
-/* Reads [at, at + bytes) of all files, one behind another, and does nothing with it. */
-static void cached_read(char *buffer, uint64_t at, uint64_t bytes)
+/* Where [*at, ..) of all files, one behind another, begins; *at is then the offset there. */
+static int file_find(uint64_t *at)
 {
     int f = 0;
-    for (; at >= files[f].bytes; f++)
-        at -= files[f].bytes;
+    for (; *at >= files[f].bytes; f++)
+        *at -= files[f].bytes;
+    return f;
+}
+
+/* What the system does for a load of [at, at + bytes) of all files into `to`, new memory. */
+typedef void system_take(char *buffer, char *to, uint64_t at, uint64_t bytes);
+
+static void pages_touch(char *to, uint64_t bytes)
+{
+    for (uint64_t page = 0; page < bytes; page += PAGE_BYTES)
+        ((volatile char *)to)[page] = 1;
+}
+
+static void read_bytes(char *buffer, char *to, uint64_t at, uint64_t bytes)
+{
+    int f = file_find(&at);
     while (bytes > 0) {
         ssize_t count =
             pread(files[f].cached, buffer, bytes < PART_BYTES ? bytes : PART_BYTES, (off_t)at);
         if (count <= 0)
             fail("cannot read a file of the checkpoint");
+        if ((uint64_t)count > bytes)
+            count = (ssize_t)bytes;
+        if (to != NULL)
+            to = (char *)memcpy(to, buffer, (size_t)count) + count;
         at += (uint64_t)count;
-        bytes -= (uint64_t)count < bytes ? (uint64_t)count : bytes;
+        bytes -= (uint64_t)count;
         if (at == files[f].bytes) {
             at = 0;
             f++;
@@ -218,40 +239,84 @@ static void cached_read(char *buffer, uint64_t at, uint64_t bytes)
     }
 }
 
-/* What the system alone takes of a load: as many bytes of new memory, of which each page is touched
- * once, and all of the files read from the page cache, into a buffer that stays in a core's cache.
- */
-static void *system_work(void *memory)
+/* The least that it has to: the bytes once in a core's cache, and each page met. */
+static void take_by_reading(char *buffer, char *to, uint64_t at, uint64_t bytes)
 {
+    pages_touch(to, bytes);
+    read_bytes(buffer, NULL, at, bytes);
+}
+
+/* What a load that packed for nothing would take. */
+static void take_by_copying(char *buffer, char *to, uint64_t at, uint64_t bytes)
+{
+    read_bytes(buffer, to, at, bytes);
+}
+
+/* A byte of each line of the mapped files, instead of reading them. */
+static void take_where_mapped(char *buffer, char *to, uint64_t at, uint64_t bytes)
+{
+    char sum = 0;
+    pages_touch(to, bytes);
+    for (int f = file_find(&at); bytes > 0; f++, at = 0) {
+        uint64_t left = files[f].bytes - at, count = bytes < left ? bytes : left;
+        for (uint64_t i = 0; i < count; i += LINE_BYTES)
+            sum ^= files[f].mapped[at + i];
+        bytes -= count;
+    }
+    buffer[0] = sum;
+}
+
+struct system_load {
+    system_take *take;
+    char *memory;
+};
+
+static void *system_work(void *argument)
+{
+    const struct system_load *load = argument;
     char *buffer = malloc(PART_BYTES);
     uint64_t pieces = (total_bytes + HUGE_BYTES - 1) / HUGE_BYTES, piece;
     if (buffer == NULL)
         fail("not enough memory to read");
     while ((piece = atomic_fetch_add(&next_piece, 1)) < pieces) {
         uint64_t at = piece * HUGE_BYTES, left = total_bytes - at;
-        for (size_t page = 0; page < HUGE_BYTES; page += PAGE_BYTES)
-            ((volatile char *)memory)[at + page] = 1;
-        cached_read(buffer, at, left < HUGE_BYTES ? left : HUGE_BYTES);
+        load->take(buffer, load->memory + at, at, left < HUGE_BYTES ? left : HUGE_BYTES);
     }
     free(buffer);
     return NULL;
 }
 
-static double system_rate(void)
+static double system_rate(system_take *take)
 {
+    struct system_load load = {.take = take};
     void *arguments[THREADS_MAX];
     size_t bytes = (total_bytes / HUGE_BYTES + 2) * HUGE_BYTES;
     char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         fail("not enough memory to touch");
     (void)madvise(memory, bytes, MADV_HUGEPAGE); /* or small ones, as a load would have */
-    char *first = memory + (HUGE_BYTES - (uintptr_t)memory % HUGE_BYTES) % HUGE_BYTES;
+    load.memory = memory + (HUGE_BYTES - (uintptr_t)memory % HUGE_BYTES) % HUGE_BYTES;
     for (int t = 0; t < thread_count; t++)
-        arguments[t] = first;
+        arguments[t] = &load;
     atomic_store(&next_piece, 0);
     double seconds = on_all_threads(system_work, arguments);
     munmap(memory, bytes);
     return (double)total_bytes / seconds / 1e9;
+}
+
+/* Mapping itself is not timed: until pages are met it takes the system nothing. */
+static double mapped_rate(void)
+{
+    for (int f = 0; f < file_count; f++) {
+        void *at = mmap(NULL, files[f].bytes, PROT_READ, MAP_SHARED, files[f].cached, 0);
+        if (at == MAP_FAILED)
+            fail("cannot map a file of the checkpoint");
+        files[f].mapped = at;
+    }
+    double rate = system_rate(take_where_mapped);
+    for (int f = 0; f < file_count; f++)
+        munmap(files[f].mapped, files[f].bytes);
+    return rate;
 }
 
 static double load_rate(const char *folder)
@@ -275,12 +340,16 @@ enum {
     WARM,
     AGAIN,
     SYSTEM,
+    MAPPED,
+    COPIED,
     DIRECT,
     AHEAD,
     COLD,
     WARM_SHARE,
     AGAIN_SHARE,
     SYSTEM_SHARE,
+    MAPPED_SHARE,
+    COPIED_SHARE,
     OF_SYSTEM,
     COLD_SHARE,
     VALUE_COUNT
@@ -297,7 +366,9 @@ static void round_run(const char *folder, int r)
     values[WARM][r] = load_rate(folder);
     load_rate(folder);
     values[AGAIN][r] = load_rate(folder);
-    values[SYSTEM][r] = system_rate();
+    values[SYSTEM][r] = system_rate(take_by_reading);
+    values[MAPPED][r] = mapped_rate();
+    values[COPIED][r] = system_rate(take_by_copying);
     values[DIRECT][r] = disk_rate(read_work);
     values[AHEAD][r] = disk_rate(read_ahead_work);
     files_drop();
@@ -305,13 +376,16 @@ static void round_run(const char *folder, int r)
     values[WARM_SHARE][r] = 100 * values[WARM][r] / values[COPY][r];
     values[AGAIN_SHARE][r] = 100 * values[AGAIN][r] / values[COPY][r];
     values[SYSTEM_SHARE][r] = 100 * values[SYSTEM][r] / values[COPY][r];
+    values[MAPPED_SHARE][r] = 100 * values[MAPPED][r] / values[COPY][r];
+    values[COPIED_SHARE][r] = 100 * values[COPIED][r] / values[COPY][r];
     values[OF_SYSTEM][r] = 100 * values[AGAIN][r] / values[SYSTEM][r];
     values[COLD_SHARE][r] = 100 * values[COLD][r] / fmax(values[DIRECT][r], values[AHEAD][r]);
     fprintf(stderr,
-            "copy %.2f, warm load %.2f, again %.2f, system %.2f, disk %.2f or %.2f, cold load %.2f "
-            "GB/s\n",
+            "copy %.2f, warm load %.2f, again %.2f, system %.2f, mapped %.2f, copied %.2f, "
+            "disk %.2f or %.2f, cold load %.2f GB/s\n",
             values[COPY][r], values[WARM][r], values[AGAIN][r], values[SYSTEM][r],
-            values[DIRECT][r], values[AHEAD][r], values[COLD][r]);
+            values[MAPPED][r], values[COPIED][r], values[DIRECT][r], values[AHEAD][r],
+            values[COLD][r]);
 }
 
 static int by_value(const void *a, const void *b)
@@ -323,7 +397,7 @@ static int by_value(const void *a, const void *b)
 static void report(const char *name, double *of, int count, const char *unit)
 {
     qsort(of, (size_t)count, sizeof *of, by_value);
-    printf("%-28s %7.2f %-4s (%.2f to %.2f)\n", name, of[count / 2], unit, of[0], of[count - 1]);
+    printf("%-29s %7.2f %-4s (%.2f to %.2f)\n", name, of[count / 2], unit, of[0], of[count - 1]);
 }
 
 int main(int argc, char **argv)
@@ -347,12 +421,16 @@ int main(int argc, char **argv)
     report("load, files in page cache", values[WARM], rounds, "GB/s");
     report("load, third in a row", values[AGAIN], rounds, "GB/s");
     report("reads and new pages alone", values[SYSTEM], rounds, "GB/s");
+    report("mapped and new pages alone", values[MAPPED], rounds, "GB/s");
+    report("reads copied to new pages", values[COPIED], rounds, "GB/s");
     report("disk, past the page cache", values[DIRECT], rounds, "GB/s");
     report("disk, asked ahead", values[AHEAD], rounds, "GB/s");
     report("load, files on disk", values[COLD], rounds, "GB/s");
     report("cached load / memcpy", values[WARM_SHARE], rounds, "%");
     report("third load / memcpy", values[AGAIN_SHARE], rounds, "%");
     report("reads and new pages / memcpy", values[SYSTEM_SHARE], rounds, "%");
+    report("mapped and new pages / memcpy", values[MAPPED_SHARE], rounds, "%");
+    report("reads, copied / memcpy", values[COPIED_SHARE], rounds, "%");
     report("third load / reads and pages", values[OF_SYSTEM], rounds, "%");
     report("cold load / faster disk", values[COLD_SHARE], rounds, "%");
     return 0;
