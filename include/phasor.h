@@ -169,10 +169,14 @@ struct phasor_model_params {
      * with PHASOR_CANCELLED. Read during the call only, but for an input that cannot be read twice:
      * that is kept for the first phasor_batch_run. */
     const struct phasor_batch_params *batch;
-    struct phasor_load load;  /* of no sequences: not known, and the plan is static */
-    const char *profile_path; /* of phasor_calibrate; NULL: what phasor_profile_path says */
-    const char *routing_path; /* how often experts are chosen, counted in an earlier run
-                               * (routing_counts_path), for plan "auto"; NULL: it is assumed */
+    struct phasor_load load;   /* of no sequences: not known, and the plan is static */
+    const char *profile_path;  /* of phasor_calibrate; NULL: what phasor_profile_path says */
+    const char *routing_path;  /* how often experts are chosen, counted in an earlier run
+                                * (routing_counts_path), for plan "auto"; NULL: it is assumed */
+    uint64_t planned_kv_bytes; /* with a plan that is named: the KV cache of all ranks together that
+                                * phasor_plan priced it with. It is as if plan "auto" had chosen it:
+                                * what is read ahead of a change of layout leaves that much, and
+                                * runs that do not say have as much where there is; 0: not known */
 };
 PHASOR_API struct phasor_model_params phasor_model_params_default(void);
 

@@ -146,6 +146,7 @@ static enum status open_model(struct phasor_model *model, const struct phasor_mo
         .thread_count = params->thread_count,
         .devices = params->devices,
         .plan = chooses ? NULL : params->plan,
+        .planned_cache_bytes = params->planned_kv_bytes,
         .choose = chooses ? auto_plan_choose : NULL,
         .choose_context = &model->plan,
         .transition_is_auto = is_auto,

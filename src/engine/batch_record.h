@@ -37,7 +37,7 @@ struct batch_facts {
     const char *staying;    /* rows that decode as prefill has the experts (batch_staying_format),
                              * which    changes their results; NULL: none */
     int64_t pass_tokens;    /* chosen with the plan, where nobody named them; 0: were not */
-    uint64_t cache_bytes;   /* of all ranks, with which the plan was priced; 0: it was named */
+    uint64_t cache_bytes;   /* of all ranks, with which the plan was priced; 0: not known */
     const char *kernels;    /* which the kind of processor chooses */
     int64_t begun_at;       /* seconds since 1970 */
 };

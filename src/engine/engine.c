@@ -25,7 +25,7 @@ struct engine {
     struct plan_layouts layouts;
     uint64_t memory_bytes;
     int64_t pass_tokens;           /* chosen with the plan; 0: were not */
-    uint64_t cache_bytes;          /* the same */
+    uint64_t cache_bytes;          /* that the plan was priced with; 0: not known */
     bool has_chosen;               /* the layouts: nobody named them */
     struct engine_devices devices; /* that were named */
     struct trace *trace;
@@ -90,6 +90,14 @@ static enum status tokenizer_load(struct engine *engine, const struct engine_par
 
 /* ---- The plan -------------------------------------------------------------------------------- */
 
+/* A budget gives the cache what is left of it; else it is what the plan was priced with. */
+static void cache_expect(struct engine *engine, struct engine_params *chosen, uint64_t bytes)
+{
+    engine->cache_bytes = bytes;
+    if (chosen->kv_bytes == 0 && chosen->memory_bytes == 0)
+        chosen->kv_bytes = bytes;
+}
+
 /* What `chosen` then has is as if it had been named, but that nobody is told what is without
  * effect.
  */
@@ -104,6 +112,8 @@ static enum status plan_choose(struct engine *engine, struct engine_params *chos
         .types = *types,
         .devices = &engine->devices,
     };
+    if (chosen->plan != NULL)
+        cache_expect(engine, chosen, chosen->planned_cache_bytes);
     if (chosen->plan != NULL || chosen->choose == NULL)
         return STATUS_OK;
     TRY(chosen->choose(chosen->choose_context, &choice, &basis, err));
@@ -111,12 +121,10 @@ static enum status plan_choose(struct engine *engine, struct engine_params *chos
         return STATUS_OK;
     engine->layouts = choice.layouts;
     engine->pass_tokens = choice.pass_tokens;
-    engine->cache_bytes = choice.cache_bytes;
+    cache_expect(engine, chosen, choice.cache_bytes);
     engine->has_chosen = true;
     bool takes_int4 =
         choice.layouts.decode_is_packed || (choice.has_way && choice.way == WAY_UPLOAD);
-    if (chosen->kv_bytes == 0 && chosen->memory_bytes == 0)
-        chosen->kv_bytes = choice.cache_bytes;
     bool is_open = plan_layouts_differ(&choice.layouts) && !choice.has_way;
     if (choice.has_way) {
         chosen->transition_is_auto = false;
@@ -225,6 +233,15 @@ static enum status weights_read(struct engine *engine, struct loading *loading, 
     return box_run(engine->box, rank_load, loading, err);
 }
 
+static void tell_of_spares(const struct engine_room *room)
+{
+    if (room->spare_count > 0 && !room->keeps_both)
+        log_write(&room->params->log, LOG_DEBUG,
+                  "there is room to read the experts of %lld of %lld layers ahead of a change of "
+                  "layout",
+                  (long long)room->spare_count, (long long)room->shape->moe_layer_count);
+}
+
 static enum status weights_get(struct engine *engine, struct engine_room *room, struct error *err)
 {
     const struct engine_params *params = room->params;
@@ -252,8 +269,10 @@ static enum status weights_get(struct engine *engine, struct engine_room *room, 
         status = weights_read(engine, &loading, err);
     }
     engine->keeps_both = room->keeps_both;
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) {
         loading_tell(&loading);
+        tell_of_spares(room);
+    }
     enum status stopped = loading_check(&loading, err); /* in whichever rank it was heard of */
     return stopped == STATUS_OK ? status : stopped;
 }

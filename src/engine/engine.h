@@ -53,6 +53,7 @@ struct engine_params {
     int32_t thread_count;  /* of all ranks together; 0: one for each core the process may use */
     const char *devices;   /* see engine_devices_parse; NULL: as many as the plan has, or one */
     const char *plan;      /* see engine_plan_parse */
+    uint64_t planned_cache_bytes; /* of `plan`: as engine_choice has it of one that is chosen */
     /* Who is asked for the plan where `plan` is NULL; or NULL. The layouts are legal. */
     enum status (*choose)(void *context, struct engine_choice *out,
                           const struct engine_basis *basis, struct error *err);
@@ -95,7 +96,7 @@ uint64_t engine_memory_bytes(const struct engine *engine); /* as it was opened w
  * plan, or ENGINE_PASS_TOKENS. */
 int64_t engine_pass_tokens(const struct engine *engine, int64_t max_num_seqs);
 
-/* Of the KV cache, which the plan was chosen with; 0: it was named, or that is not known. */
+/* Of the KV cache, which the plan was priced with; 0: that is not known. */
 uint64_t engine_cache_bytes(const struct engine *engine);
 const struct checkpoint *engine_checkpoint(const struct engine *engine);
 const struct weight_types *engine_types(const struct engine *engine); /* in memory */

@@ -88,6 +88,46 @@ Test(engine_room, the_cache_of_a_plan_leaves_its_room)
     close_model(&opened);
 }
 
+/* The layers that can be read ahead, as it is logged. */
+static void hear(void *context, enum log_level level, const char *message)
+{
+    long long count, all;
+    if (level == LOG_DEBUG &&
+        sscanf(message, "there is room to read the experts of %lld of %lld layers", &count, &all) ==
+            2)
+        *(int64_t *)context = all == WAVE_LAYERS ? count : -1;
+}
+
+/* A plan that is named may come with the cache that it was priced with, as one that is chosen. */
+Test(engine_room, a_named_plan_leaves_room_for_the_cache_that_comes_with_it)
+{
+    struct opened opened = open_model();
+    uint64_t one = weights_with(&opened, 1);
+    int some = 0;
+    for (uint64_t memory = 6 * one; memory < 12 * one; memory += one / 2) {
+        int64_t told = 0;
+        struct engine_params reload = {.model = WAVE_MODEL,
+                                       .dtype = DTYPE_F32,
+                                       .plan = "dp2|ep2>tp2",
+                                       .transition = WAY_RELOAD,
+                                       .memory_bytes = memory,
+                                       .max_num_seqs = 4,
+                                       .max_num_batched_tokens = 64,
+                                       .planned_cache_bytes = memory / 4 * 3,
+                                       .log = {hear, &told}};
+        struct engine *engine;
+        struct error err;
+        cr_assert_eq(engine_open(&engine, &reload, &err), STATUS_OK, "%s", err.message);
+        engine_close(engine);
+        uint64_t added = weights_with(&opened, told) - one;
+        cr_assert(told == 1 || (told > 1 && one + 2 * added <= memory - memory / 4 * 3), "%d",
+                  (int)told);
+        some += told > 1 && told < WAVE_LAYERS;
+    }
+    cr_assert_gt(some, 0);
+    close_model(&opened);
+}
+
 static struct engine_params params_of(bool is_auto, enum way way, uint64_t memory, uint64_t kv)
 {
     return (struct engine_params){.transition_is_auto = is_auto,
