@@ -87,12 +87,16 @@ static json_t *plan_json(const struct bench_plan *plan)
     if (*plan->plan == 0)
         return json_pack("{s:o, s:n, s:s}", "modes", modes_json(plan->modes), "plan", "why",
                          plan->why);
-    return json_pack("{s:o, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:I}", "modes",
-                     modes_json(plan->modes), "plan", plan->plan, "way", plan->way, "wave",
-                     (json_int_t)plan->wave, "pass_tokens", (json_int_t)plan->pass_tokens,
-                     "predicted_prefill_s", plan->predicted_prefill, "predicted_between_s",
-                     plan->predicted_between, "predicted_decode_s", plan->predicted_decode,
-                     "memory", (json_int_t)plan->memory);
+    json_t *object =
+        json_pack("{s:o, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:I}", "modes", modes_json(plan->modes),
+                  "plan", plan->plan, "way", plan->way, "wave", (json_int_t)plan->wave,
+                  "pass_tokens", (json_int_t)plan->pass_tokens, "predicted_prefill_s",
+                  plan->predicted_prefill, "predicted_between_s", plan->predicted_between,
+                  "predicted_decode_s", plan->predicted_decode, "memory", (json_int_t)plan->memory);
+    /* A line that came without it is the same line again: the hash is of its text. */
+    if (object != NULL && plan->kv_cache > 0)
+        json_object_set_new(object, "kv_cache", json_integer((json_int_t)plan->kv_cache));
+    return object;
 }
 
 json_t *bench_cell_json(const struct bench_question *question, const struct bench_cell *cell)
@@ -143,7 +147,9 @@ static bool plan_read(struct bench_plan *out, const json_t *object, unsigned all
            number_read(&out->predicted_prefill, object, "predicted_prefill_s") &&
            number_read(&out->predicted_between, object, "predicted_between_s") &&
            number_read(&out->predicted_decode, object, "predicted_decode_s") &&
-           count_read(&out->memory, object, "memory");
+           count_read(&out->memory, object, "memory") &&
+           (json_object_get(object, "kv_cache") == NULL ||
+            count_read(&out->kv_cache, object, "kv_cache"));
 }
 
 /* Each mode has one plan, or a reason why there is none. */

@@ -68,10 +68,34 @@ static enum phasor_status model_open(struct phasor_model **out, const struct ben
     params.transition = way_of(plan->way);
     params.max_num_seqs = plan->wave;
     params.max_num_batched_tokens = plan->pass_tokens;
+    params.planned_kv_bytes = times(plan->kv_cache, cell->device_count);
     params.records = models->records;
     params.log = models->log;
     params.log_context = models->context;
     return phasor_model_open(out, &params, err);
+}
+
+/* How much of what a change of layout needs is read ahead follows from what else is to have room
+ * when the model is opened. */
+static bool reads_ahead(const struct bench_plan *plan)
+{
+    return strcmp(plan->way, "reload") == 0 || strcmp(plan->way, "upload") == 0;
+}
+
+/* Whether what was opened for the one is what would be opened for the other: another load of the
+ * same plan has another wave, say. Where nothing is read ahead the room for a larger cache does. */
+static bool has_room_for(const struct bench_plan *was, const struct bench_plan *plan)
+{
+    if (!reads_ahead(plan))
+        return was->kv_cache >= plan->kv_cache;
+    return was->kv_cache == plan->kv_cache && was->wave == plan->wave &&
+           was->pass_tokens == plan->pass_tokens;
+}
+
+static bool is_of_plan(const struct bench_open *open, int model, const struct bench_plan *plan)
+{
+    return open->model == model && strcmp(open->plan.plan, plan->plan) == 0 &&
+           strcmp(open->plan.way, plan->way) == 0;
 }
 
 static struct bench_open *open_find(struct bench_models *models, int model,
@@ -79,11 +103,19 @@ static struct bench_open *open_find(struct bench_models *models, int model,
 {
     for (int i = 0; i < models->open_count; i++) {
         struct bench_open *open = &models->open[i];
-        if (open->model == model && strcmp(open->plan, plan->plan) == 0 &&
-            strcmp(open->way, plan->way) == 0)
+        if (is_of_plan(open, model, plan) && has_room_for(&open->plan, plan))
             return open;
     }
     return NULL;
+}
+
+/* What has too little room for the plan, and is of no use beside one that has enough. */
+static void outgrown_close(struct bench_models *models, int model, const struct bench_plan *plan)
+{
+    for (int i = models->open_count - 1; i >= 0; i--) {
+        if (is_of_plan(&models->open[i], model, plan) && !reads_ahead(plan))
+            open_close(models, i);
+    }
 }
 
 /* Of GPUs one model at a time: what a host has free says nothing of theirs. So with a limit of
@@ -103,11 +135,10 @@ enum phasor_status bench_models_get(struct phasor_model **out, bool *is_new,
     struct bench_open *found = open_find(models, cell->model, plan);
     *is_new = found == NULL;
     if (found == NULL) {
-        struct bench_open open = {.model = cell->model, .bytes = bytes};
+        struct bench_open open = {.model = cell->model, .plan = *plan, .bytes = bytes};
         if (models->bytes_max == 0)
             models->bytes_max = bytes_for_models(models->question);
-        snprintf(open.plan, sizeof open.plan, "%s", plan->plan);
-        snprintf(open.way, sizeof open.way, "%s", plan->way);
+        outgrown_close(models, cell->model, plan);
         room_make(models, bytes);
         enum phasor_status status = model_open(&open.of, models, cell, plan, err);
         if (status != PHASOR_OK)

@@ -10,7 +10,7 @@
 
 struct bench_open {
     int model;
-    char plan[BENCH_PLAN_BYTES], way[16];
+    struct bench_plan plan; /* that it was opened for */
     struct phasor_model *of;
     uint64_t bytes;
     uint64_t used_at; /* the number of the call that asked for it last */
@@ -29,7 +29,8 @@ struct bench_models {
     uint64_t call_count;
 };
 
-/* The model under the plan; `*is_new` where it was not open. `bytes` is what it may take, all
+/* The model under the plan, with the room that the plan was priced with; `*is_new` where it was
+ * not open. `bytes` is what it may take, all
  * devices together: others that were not asked for since longest are closed where it would be too
  * much. */
 enum phasor_status bench_models_get(struct phasor_model **out, bool *is_new,

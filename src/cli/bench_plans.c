@@ -153,13 +153,15 @@ static const json_t *row_of(const struct answers *answers, enum bench_mode mode)
 
 static struct bench_plan plan_of(const json_t *row)
 {
+    const json_t *memory = json_object_get(row, "memory");
     struct bench_plan plan = {
         .wave = table_int(row, "wave"),
         .pass_tokens = table_int(row, "pass_tokens"),
         .predicted_prefill = table_seconds(row, "prefill_s"),
         .predicted_between = table_seconds(row, "transition_s") + table_seconds(row, "way_back_s"),
         .predicted_decode = table_seconds(row, "decode_s"),
-        .memory = (uint64_t)table_int(json_object_get(row, "memory"), "total"),
+        .memory = (uint64_t)table_int(memory, "total"),
+        .kv_cache = (uint64_t)table_int(memory, "kv_cache"),
     };
     snprintf(plan.plan, sizeof plan.plan, "%s", table_text(row, "plan"));
     snprintf(plan.way, sizeof plan.way, "%s", table_text(row, "way"));

@@ -24,7 +24,8 @@ struct bench_plan {
     int64_t wave, pass_tokens;   /* sequences at a time; tokens of a pass */
     /* Seconds. */
     double predicted_prefill, predicted_between, predicted_decode;
-    uint64_t memory; /* of the fullest device, that the planner counts on */
+    uint64_t memory;   /* of the fullest device, that the planner counts on */
+    uint64_t kv_cache; /* of it, for keys and values; 0: not known, as in older files */
 };
 
 /* A model and a load. */

@@ -110,6 +110,37 @@ jq -es 'map(select(.kind == "run")) | group_by(.plan) | map(map(.peak_bytes) | m
     runs.jsonl >/dev/null || fail "runs: memory of all plans is the same"
 expect 0 "with a limit" "${bench[@]}" --scenarios 16/4 --batch-sizes 2 -r 2 --memory 64MB -o json
 jq -e 'map(.rounds == 2 and .failures == 0) | all' out >/dev/null || fail "with a limit: some runs failed"
+# Each plan has the room that it was priced with, as if --plan auto had chosen it: here what reads ahead as much as beside
+# a cache that is named, more than a layer and not all.
+"$example" reads.json 2 bytes=1e8 gather=1e6 exchange=1e7 disk=1e10 check=1e11
+reads=("$phasor" bench "$model" --devices cpu:2 --box reads.json --batch-sizes 4 --modes hap -v)
+expect 0 "room" "${reads[@]}" --scenarios 24/8 -r 1 --memory 28MiB --results room.jsonl
+mv err room.err
+jq -r 'select(.kind == "cell").plans[0] | "\(.plan) \(.way) \(.wave) \(.pass_tokens) \(.kv_cache // 0)"' room.jsonl >room
+read -r plan way wave pass_tokens kv_cache <room
+"$phasor" plan "$model" --box reads.json --batch-size 4 --prompt-len 24 --output-len 8 --memory 28MiB --json >table.json
+jq -e --arg plan "$plan" --arg way "$way" --argjson kv "$kv_cache" '.plans[] | select(.plan == $plan and .way == $way) |
+    .way == "upload" and .spares > 1 and .spares < 6 and .memory.kv_cache == $kv' table.json >/dev/null ||
+    fail "room: $(cat room) is not as it was priced"
+printf '{"custom_id":"a","method":"POST","url":"/v1/completions","body":{"prompt":[5,6,7],"max_tokens":2}}\n' >one
+expect 0 "room of a run" "$phasor" run "$model" -i one -o one.out --devices cpu:2 --plan "$plan" --transition "$way" \
+    --memory 56MiB --kv-memory $((2 * kv_cache)) --max-num-seqs "$wave" --max-num-batched-tokens "$pass_tokens" -v
+ahead() { grep -o "there is room to read the experts of .*" "$1"; }
+cmp -s <(ahead err) <(ahead room.err) && ahead err | grep -q " of [2-5] of 6 " ||
+    fail "room: $(ahead room.err) for the plan, $(ahead err) for a run"
+# Files of before there was a word of the cache are read, and have none.
+cat >before.jsonl <<'JSON'
+{"kind":"bench","format":1,"phasor":"0.1.0","began":"2026-11-28T05:25:45Z","question":{"models":["m"],"scenarios":["16/4"],"batch_sizes":[2],"modes":["static-tp"],"devices":"cpu:2","box":"h200x2","clock":"modelled","threads":0,"seed":0,"memory":0}}
+{"kind":"cell","box":"h200x2: 2 H200 SXM, NVSwitch; PCIe 5.0 x16 each to the host, assumed (file 501862da32c03c5e)","devices":2,"host_step_s":0.00029999999999999997,"planning_s":0.0082888960023410618,"plans":[{"modes":["static-tp"],"plan":"tp2|tp2","way":"none","wave":2,"pass_tokens":32,"predicted_prefill_s":0.00071163423334034092,"predicted_between_s":0.0,"predicted_decode_s":0.0017928416779782158,"memory":6659136}],"model":"m","prompt_tokens":16,"output_tokens":4,"batch_size":2}
+{"kind":"plans","hash":"83505b04866a22a5"}
+JSON
+expect 0 "a file of before" "$phasor" report before.jsonl
+sed 's/"memory":6659136/&,"kv_cache":4096/' before.jsonl >after.jsonl
+expect 1 "a cache that was put in" "$phasor" report after.jsonl
+has err "the plans are not those of the hash" "a cache that was put in"
+# Another load of the plan has another room, and is opened for itself, once.
+expect 0 "another room" "${reads[@]}" --scenarios 24/8,64/8 -r 2
+[ "$(ahead err | wc -l)" -eq 2 ] || fail "another room: opened $(ahead err | wc -l) times, not 2"
 expect 1 "results that are there" "${small[@]}" --results runs.jsonl
 has err "resume goes on with it" "results that are there"
 
