@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "answer.h"
 #include "phasor.h"
 #include "progress.h"
 #include "table.h"
@@ -277,9 +278,9 @@ static enum phasor_status ask(json_t **out, struct phasor_plan_params params,
     enum phasor_status status = phasor_plan(&text, &params, err);
     if (status != PHASOR_OK)
         return status;
-    *out = json_loads(text, 0, NULL);
+    status = answer_read(out, text, err);
     phasor_text_free(text);
-    return PHASOR_OK;
+    return status;
 }
 
 /* The time of one question is the cell's planning time: a run asks one. */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "answer.h"
 #include "bench_plans.h"
 #include "table.h"
 
@@ -29,13 +30,13 @@ static enum phasor_status round_price(struct bench_predictor *predictor, int cel
     enum phasor_status status = phasor_plan(&text, &params, err);
     if (status != PHASOR_OK)
         return status;
-    predictor->root = json_loads(text, 0, NULL);
+    status = answer_read(&predictor->root, text, err);
+    phasor_text_free(text);
     predictor->cell = cell;
     predictor->round = round;
     predictor->wave = plan->wave;
     predictor->pass_tokens = plan->pass_tokens;
-    phasor_text_free(text);
-    return PHASOR_OK;
+    return status;
 }
 
 static const json_t *row_find(const json_t *root, const struct bench_plan *plan)

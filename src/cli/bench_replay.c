@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "answer.h"
 #include "bench_plans.h"
 #include "table.h"
 
@@ -163,6 +164,7 @@ static enum phasor_status replay(struct replayed *out, const struct bench_replay
 {
     struct phasor_replay_params params = phasor_replay_params_default();
     char *text;
+    json_t *root;
     params.recording_path = path;
     params.box = replayer->results->question.box;
     params.modelled = params.leaves_out_host = scale == 0;
@@ -175,13 +177,15 @@ static enum phasor_status replay(struct replayed *out, const struct bench_replay
                  "; a recording that cannot be used may be removed, and is made anew");
         return status;
     }
-    json_t *root = json_loads(text, 0, NULL);
+    status = answer_read(&root, text, err);
+    phasor_text_free(text);
+    if (status != PHASOR_OK)
+        return status;
     *out = (struct replayed){.seconds = json_number_value(json_object_get(root, "seconds"))};
     bytes_take(out, root, "prefill");
     bytes_take(out, root, "decode");
     out->link_scale = json_number_value(json_object_get(root, "link_scale"));
     json_decref(root);
-    phasor_text_free(text);
     return PHASOR_OK;
 }
 
@@ -226,6 +230,9 @@ static enum phasor_status scale_get(double *out, struct bench_replayer *replayer
     enum phasor_status status = recording_get(path, replayer, cell, &of, &pass, round, err);
     if (status == PHASOR_OK)
         status = replay(&replayed, replayer, path, SCALE_OWN, err);
+    if (status == PHASOR_OK && !(replayed.link_scale > 0))
+        return error_of(err, PHASOR_INTERNAL,
+                        "a replay that was to tell how much slower links are has not");
     if (status == PHASOR_OK)
         *out = replayed.link_scale;
     return status;

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "answer.h"
 #include "table.h"
 
 #define PATH_BYTES  900
@@ -42,14 +43,17 @@ static enum phasor_status vocab_of(int64_t *out, const char *model, struct phaso
 {
     struct phasor_inspect_params params = phasor_inspect_params_default();
     char *text;
+    json_t *root;
     params.model = model;
     enum phasor_status status = phasor_inspect(&text, &params, err);
     if (status != PHASOR_OK)
         return status;
-    json_t *root = json_loads(text, 0, NULL);
+    status = answer_read(&root, text, err);
+    phasor_text_free(text);
+    if (status != PHASOR_OK)
+        return status;
     *out = table_int(root, "vocab_count");
     json_decref(root);
-    phasor_text_free(text);
     return PHASOR_OK;
 }
 

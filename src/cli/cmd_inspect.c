@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "answer.h"
 #include "commands.h"
 #include "plan_table.h"
 #include "table.h"
@@ -150,6 +151,22 @@ static enum phasor_status inspect(char **text, const char *model, struct phasor_
     return phasor_inspect(text, &params, err);
 }
 
+static int show(const char *text)
+{
+    json_t *root;
+    struct phasor_error err;
+    if (values.json) {
+        printf("%s\n", text);
+        return EXIT_DONE;
+    }
+    if (answer_read(&root, text, &err) != PHASOR_OK)
+        return fail(&err);
+    print_table(root);
+    plan_table_print(root, values.plan != NULL && strcmp(values.plan, "list") == 0);
+    json_decref(root);
+    return EXIT_DONE;
+}
+
 static int run(const struct cli_command *command, char **operands, int operand_count)
 {
     (void)operand_count;
@@ -160,16 +177,9 @@ static int run(const struct cli_command *command, char **operands, int operand_c
         return options_mistake(command, "%s", err.message);
     if (status != PHASOR_OK)
         return fail(&err);
-    if (values.json) {
-        printf("%s\n", text);
-    } else {
-        json_t *root = json_loads(text, 0, NULL);
-        print_table(root);
-        plan_table_print(root, values.plan != NULL && strcmp(values.plan, "list") == 0);
-        json_decref(root);
-    }
+    int code = show(text);
     phasor_text_free(text);
-    return EXIT_DONE;
+    return code;
 }
 
 const struct cli_command command_inspect = {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "answer.h"
 #include "commands.h"
 #include "page_file.h"
 #include "plan_page.h"
@@ -401,6 +402,7 @@ static void map_cell(struct plan_map_cell *to, const json_t *cell)
 static int map_fill(struct plan_map *map, const struct phasor_plan_params *params)
 {
     char *text;
+    json_t *root;
     struct phasor_error err;
     for (int b = 0; b < PLAN_MAP_BATCHES; b++)
         map->batches[b] = INT64_C(1) << b;
@@ -410,14 +412,16 @@ static int map_fill(struct plan_map *map, const struct phasor_plan_params *param
                                           PLAN_MAP_LENGTHS};
     if (phasor_plan_map(&text, params, &axes, &err) != PHASOR_OK)
         return fail(&err);
-    json_t *root = json_loads(text, 0, NULL);
+    enum phasor_status status = answer_read(&root, text, &err);
+    phasor_text_free(text);
+    if (status != PHASOR_OK)
+        return fail(&err);
     const json_t *cells = json_object_get(root, "cells");
     for (size_t b = 0; b < PLAN_MAP_BATCHES; b++) {
         for (size_t l = 0; l < PLAN_MAP_LENGTHS; l++)
             map_cell(&map->cells[b][l], json_array_get(json_array_get(cells, b), l));
     }
     json_decref(root);
-    phasor_text_free(text);
     return EXIT_DONE;
 }
 
@@ -446,7 +450,10 @@ static void warn(const json_t *root)
 
 static int show(char *text, const struct phasor_plan_params *params)
 {
-    json_t *root = json_loads(text, 0, NULL);
+    json_t *root;
+    struct phasor_error err;
+    if (answer_read(&root, text, &err) != PHASOR_OK)
+        return fail(&err);
     warn(root);
     if (values.json)
         printf("%s\n", text);

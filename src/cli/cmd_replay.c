@@ -3,6 +3,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
+#include "answer.h"
 #include "commands.h"
 #include "replay_table.h"
 
@@ -36,6 +37,21 @@ static const struct cli_option options[] = {
     {.name = NULL},
 };
 
+static int show(const char *text)
+{
+    json_t *root;
+    struct phasor_error err;
+    if (values.json) {
+        printf("%s\n", text);
+        return EXIT_DONE;
+    }
+    if (answer_read(&root, text, &err) != PHASOR_OK)
+        return fail(&err);
+    replay_table_print(root);
+    json_decref(root);
+    return EXIT_DONE;
+}
+
 static int run(const struct cli_command *command, char **operands, int operand_count)
 {
     (void)operand_count;
@@ -53,15 +69,9 @@ static int run(const struct cli_command *command, char **operands, int operand_c
         return options_mistake(command, "%s", err.message);
     if (status != PHASOR_OK)
         return fail(&err);
-    if (values.json) {
-        printf("%s\n", text);
-    } else {
-        json_t *root = json_loads(text, 0, NULL);
-        replay_table_print(root);
-        json_decref(root);
-    }
+    int code = show(text);
     phasor_text_free(text);
-    return EXIT_DONE;
+    return code;
 }
 
 const struct cli_command command_replay = {

@@ -1,5 +1,5 @@
-/* Writes a recording for tests/cli/test_replay.sh: example_recording FILE [ROWS],
- * of which an earlier run did so many of four. */
+/* Writes a recording for tests/cli/test_replay.sh: example_recording FILE [ROWS | ABOUT],
+ * of which an earlier run did so many of four, or which says that of itself. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,7 +13,9 @@ int main(int argc, char **argv)
     if (argc < 2 || argc > 3)
         return 2;
     example_fill(&rig);
-    if (argc == 3) {
+    if (argc == 3 && *argv[2] == '{') {
+        rig.recording.about = argv[2];
+    } else if (argc == 3) {
         snprintf(about, sizeof about, "{\"rows\": 4, \"rows_before\": %d}", atoi(argv[2]));
         rig.recording.about = about;
     }

@@ -39,6 +39,14 @@ has out "^note .*part of a run.* had done 3 of its 4 rows" "a part"
 expect 0 "a part, --json" "$phasor" replay part.bin --json
 has out '"partial":true,"notes":\["the recording is of a part of a run' "a part, --json"
 
+# ---- what it says of itself, in whatever the reader takes
+"$example" nul.bin '{"model": "a\u0000b", "plan": "tp2"}' || exit 1
+expect 0 "a NUL" "$phasor" replay nul.bin
+has out "^model *a$" "a NUL"; has out "^time *[1-9]" "a NUL"
+"$example" deep.bin "{\"a\": $(printf '[%.0s' {1..2047})$(printf ']%.0s' {1..2047})}" || exit 1
+expect 1 "as deep as can be" "$phasor" replay deep.bin
+has err "answer is not the JSON that it should be: maximum parsing depth" "as deep as can be"; silent out "as deep as can be"
+
 # ---- the trace
 expect 0 "--trace" "$phasor" replay r.bin --box h200x2 --trace t.json
 has t.json '"program":"phasor replay"' "--trace"; has t.json '"ph":"X"' "--trace"

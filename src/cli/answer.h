@@ -1,0 +1,14 @@
+/* What a call of the library answers with, read again. */
+#ifndef PHASOR_CLI_ANSWER_H
+#define PHASOR_CLI_ANSWER_H
+
+#include <jansson.h>
+
+#include "phasor.h"
+
+/* `*out` is the caller's, and so stays `text`. What the answer took from a file, and its reader
+ * accepted, is accepted here, too. */
+enum phasor_status answer_read(json_t **out, const char *text,
+                               struct phasor_error *err) PHASOR_MUST_CHECK;
+
+#endif
