@@ -215,19 +215,51 @@ static struct phasor_pass_params prefill_pass(const struct bench_replayer *repla
     return pass;
 }
 
+/* The plan that the model has on these ranks where nobody names one: also where the modes are
+ * without it, or the box has no memory for it. */
+static enum phasor_status static_tp_get(const char **out, struct bench_replayer *replayer,
+                                        int model, struct phasor_error *err)
+{
+    const struct bench_question *question = &replayer->results->question;
+    struct phasor_inspect_params params = phasor_inspect_params_default();
+    char *text;
+    json_t *root;
+    *out = replayer->static_tp[model];
+    if (**out != 0)
+        return PHASOR_OK;
+    params.model = question->models[model];
+    params.devices = question->devices;
+    enum phasor_status status = phasor_inspect(&text, &params, err);
+    if (status != PHASOR_OK)
+        return status;
+    status = answer_read(&root, text, err);
+    phasor_text_free(text);
+    if (status != PHASOR_OK)
+        return status;
+    const json_t *list = json_object_get(json_object_get(root, "plans"), "list");
+    snprintf(replayer->static_tp[model], sizeof replayer->static_tp[model], "%s",
+             table_text(json_array_get(list, 0), "plan"));
+    json_decref(root);
+    return PHASOR_OK;
+}
+
 /* How much faster the box computes than this machine's ranks did in the round: by static TP's pass,
  * for all plans of the cell. By each one's own, layouts would lose what they compute worse than
  * others. */
 static enum phasor_status scale_get(double *out, struct bench_replayer *replayer,
-                                    const struct bench_cell *cell, const struct bench_plan *plan,
-                                    int round, struct phasor_error *err)
+                                    const struct bench_cell *cell, int round,
+                                    struct phasor_error *err)
 {
-    const struct bench_plan *tp = bench_plan_of(cell, BENCH_STATIC_TP);
-    struct phase_plan of = phase_of(tp != NULL ? tp : plan, PHASOR_PHASE_PREFILL);
+    struct phase_plan of = {.way = "none"};
     struct phasor_pass_params pass = prefill_pass(replayer, cell);
     struct replayed replayed;
     char path[PATH_BYTES];
-    enum phasor_status status = recording_get(path, replayer, cell, &of, &pass, round, err);
+    const char *tp;
+    enum phasor_status status = static_tp_get(&tp, replayer, cell->model, err);
+    if (status != PHASOR_OK)
+        return status;
+    snprintf(of.plan, sizeof of.plan, "%s", tp);
+    status = recording_get(path, replayer, cell, &of, &pass, round, err);
     if (status == PHASOR_OK)
         status = replay(&replayed, replayer, path, SCALE_OWN, err);
     if (status == PHASOR_OK && !(replayed.link_scale > 0))
@@ -271,7 +303,7 @@ static enum phasor_status prefill_time(double *out, double *bytes_of,
     double scale = 0;
     enum phasor_status status = check_even(replayer, cell, of.plan, err);
     if (status == PHASOR_OK)
-        status = scale_get(&scale, replayer, cell, plan, round, err);
+        status = scale_get(&scale, replayer, cell, round, err);
     *out = 0;
     for (int64_t i = 0; i < period && status == PHASOR_OK; i++) {
         char path[PATH_BYTES];

@@ -10,15 +10,18 @@ struct bench_replayer {
     const struct bench_results *results; /* borrowed: question and cells */
     const char *folder;                  /* of recordings, which stay */
     struct bench_models models;          /* for what is not recorded yet */
-    char identities[BENCH_LIST_MAX][33]; /* of the question's models; "": not asked for yet */
-    int (*progress)(void *context);      /* before each pass: not 0 stops */
+    /* Of the question's models; "": not asked for yet. */
+    char identities[BENCH_LIST_MAX][33];
+    char static_tp[BENCH_LIST_MAX][BENCH_PLAN_BYTES]; /* whose speed here is the scale */
+    int (*progress)(void *context);                   /* before each pass: not 0 stops */
     void *context;
 };
 
 /* As bench_runner_run: prefill of the round's own recordings, each rank's computation as long as it
- * was, with links as much slower as this machine's ranks computed slower in static TP's; decode of
- * durations that the box's figures say, with eight lengths of the context; changes of layout as the
- * planner has them. What was recorded before is not recorded again. */
+ * was, with links as much slower as this machine's ranks computed slower in static TP's, which is
+ * recorded for that where it is not among the modes; decode of durations that the box's figures
+ * say, with eight lengths of the context; changes of layout as the planner has them. What was
+ * recorded before is not recorded again. */
 enum phasor_status bench_replayer_run(struct bench_replayer *replayer, struct bench_run *out,
                                       struct phasor_error *err);
 

@@ -629,6 +629,24 @@ expect 0 "modelled again" "${replay[@]}" --scenarios 16/12,24/1 -r 2 --results a
 cmp -s <(grep '"run"' modelled.jsonl) <(grep '"run"' again.jsonl) || fail "modelled again: other times"
 jq -e 'map(.clock == "modelled" and (has("peak_bytes") | not) and .prefill_clock == "replay" and
     .decode_clock == "modelled" and .total_clock == "modelled") | all' out >/dev/null || fail "modelled again: not said"
+# The scale is that of static TP's passes, whoever is asked for: a mode has the seconds alone that it has beside it.
+for mode in static-ep static-ep-dp adaptive; do
+    expect 0 "modelled, $mode alone" "${replay[@]}" --scenarios 16/12,24/1 -r 2 --modes $mode --results $mode.jsonl
+    python3 - modelled.jsonl $mode.jsonl $mode <<'PY' || fail "modelled, $mode alone: other seconds than beside static TP"
+import json, sys
+beside, alone = ([json.loads(line) for line in open(path)] for path in sys.argv[1:3])
+plans = {(line["prompt_tokens"], plan["plan"], plan["way"]) for line in alone if line["kind"] == "cell" for plan in line["plans"]}
+assert sys.argv[3] == "adaptive" or not any(plan == "tp2|tp2" for _, plan, _ in plans), plans
+def times(lines):
+    return {(*key, line["round"]): [line[part + "_s"] for part in ("prefill", "decode", "between", "total")]
+            for line in lines if line["kind"] == "run"
+            if (key := (line["prompt_tokens"], line["plan"], line["way"])) in plans}
+assert len(times(alone)) == 4 and times(alone) == times(beside), (times(alone), times(beside))
+PY
+done
+[ -z "$(find passes -newer then)" ] || fail "modelled, modes alone: something was recorded"
+expect 0 "modelled, recorded alone" "${replay[@]/passes/alone}" --scenarios 16/1 -r 1 --modes static-ep
+[ "$(find alone -name '*.prefill-*' | wc -l)" -eq 2 ] || fail "modelled, recorded alone: $(ls alone)"
 # What was composed of passes is what a batch sends, but for the last rows of a prompt's pass.
 expect 0 "sent by the clock" "${bench[@]}" --scenarios 16/12 --batch-sizes 4 -r 1 --modes static-tp -o json
 jq -e --slurpfile lines modelled.jsonl '.[0] as $wall |
