@@ -54,25 +54,14 @@ static struct phase_plan phase_of(const struct bench_plan *plan, enum phasor_pha
 
 /* ---- Recordings ------------------------------------------------------------------------------ */
 
-/* The checkpoint's fingerprint, which is in the name of its backup: a folder may have passes of
- * several that are called alike. */
+/* A folder may have passes of several checkpoints that are called alike. */
 static enum phasor_status identity_get(const char **out, struct bench_replayer *replayer, int model,
                                        struct phasor_error *err)
 {
-    struct phasor_quantize_params params = phasor_quantize_params_default();
-    char *path;
     *out = replayer->identities[model];
-    if (**out != 0)
-        return PHASOR_OK;
-    params.model = replayer->results->question.models[model];
-    enum phasor_status status = phasor_backup_path(&path, &params, err);
-    if (status != PHASOR_OK)
-        return status;
-    const char *slash = strrchr(path, '/');
-    snprintf(replayer->identities[model], sizeof replayer->identities[model], "%s",
-             slash == NULL ? path : slash + 1);
-    phasor_text_free(path);
-    return PHASOR_OK;
+    return **out != 0 ? PHASOR_OK
+                      : bench_identity_get(replayer->identities[model],
+                                           replayer->results->question.models[model], err);
 }
 
 /* Without what a file's name had better not have. */

@@ -11,7 +11,7 @@ struct bench_replayer {
     const char *folder;                  /* of recordings, which stay */
     struct bench_models models;          /* for what is not recorded yet */
     /* Of the question's models; "": not asked for yet. */
-    char identities[BENCH_LIST_MAX][33];
+    char identities[BENCH_LIST_MAX][BENCH_IDENTITY_BYTES];
     char static_tp[BENCH_LIST_MAX][BENCH_PLAN_BYTES]; /* whose speed here is the scale */
     int (*progress)(void *context);                   /* before each pass: not 0 stops */
     void *context;

@@ -154,6 +154,20 @@ static bool cannot(const struct bench_results *results, const char *what)
     return false;
 }
 
+/* One for each model, or null; older files have none. */
+static bool identities_read(struct bench_results *out, const json_t *list)
+{
+    bool is_good = list == NULL || json_array_size(list) == (size_t)out->question.model_count;
+    for (size_t i = 0; i < json_array_size(list) && is_good; i++) {
+        const json_t *one = json_array_get(list, i);
+        is_good = json_is_null(one) ||
+                  (json_is_string(one) && json_string_length(one) == BENCH_IDENTITY_BYTES - 1);
+        if (is_good && json_is_string(one))
+            memcpy(out->identities[i], json_string_value(one), BENCH_IDENTITY_BYTES);
+    }
+    return is_good;
+}
+
 static bool head_read(struct bench_results *out, const json_t *object)
 {
     const char *began = json_string_value(json_object_get(object, "began"));
@@ -163,6 +177,8 @@ static bool head_read(struct bench_results *out, const json_t *object)
         return wrong(out, 1, "expected a line of kind \"bench\" and format 1");
     if (!bench_question_read(&out->question, json_object_get(object, "question")))
         return wrong(out, 1, "\"question\" is none");
+    if (!identities_read(out, json_object_get(object, "checkpoints")))
+        return wrong(out, 1, "\"checkpoints\" are not those of the models");
     out->began = strdup(began);
     out->version = strdup(version);
     return (out->began != NULL && out->version != NULL) || no_memory();
@@ -284,11 +300,31 @@ static bool line_write(struct bench_results *results, json_t *line)
     return is_good;
 }
 
+/* A model of which only the configuration is there can be planned for, and who runs it is told. */
+static void identities_get(struct bench_results *out)
+{
+    struct phasor_error ignored;
+    for (int i = 0; i < out->question.model_count && out->question.clock != BENCH_PREDICTED; i++) {
+        if (bench_identity_get(out->identities[i], out->question.models[i], &ignored) != PHASOR_OK)
+            *out->identities[i] = 0;
+    }
+}
+
+static json_t *identities_json(const struct bench_results *results)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < results->question.model_count; i++)
+        json_array_append_new(
+            list, *results->identities[i] == 0 ? json_null() : json_string(results->identities[i]));
+    return list;
+}
+
 static json_t *head_json(const struct bench_results *results)
 {
-    return json_pack("{s:s, s:i, s:s, s:s, s:o}", "kind", "bench", "format", FORMAT_VERSION,
+    return json_pack("{s:s, s:i, s:s, s:s, s:o, s:o}", "kind", "bench", "format", FORMAT_VERSION,
                      "phasor", results->version, "began", results->began, "question",
-                     bench_question_json(&results->question));
+                     bench_question_json(&results->question), "checkpoints",
+                     identities_json(results));
 }
 
 bool bench_results_begin(struct bench_results *out, struct bench_question *question,
@@ -307,6 +343,7 @@ bool bench_results_begin(struct bench_results *out, struct bench_question *quest
         return no_memory();
     if (path == NULL)
         return true;
+    identities_get(out);
     out->file = fopen(path, "wx");
     if (out->file == NULL)
         return cannot(out, "made");

@@ -15,6 +15,7 @@
 #include "commands.h"
 #include "progress.h"
 #include "stop_signal.h"
+#include "table.h"
 
 #define ROUNDS_DEFAULT 3
 #define DRAWS_DEFAULT  200
@@ -527,6 +528,41 @@ static bool box_agrees(const struct bench_results *results)
     return true;
 }
 
+/* That what is still to run is of the weights that were there when the file was begun, where it
+ * knows them. */
+static bool models_agree(const struct bench_results *results)
+{
+    for (int i = 0; i < results->question.model_count; i++) {
+        const char *was = results->identities[i], *model = results->question.models[i];
+        char now[BENCH_IDENTITY_BYTES];
+        struct phasor_error err;
+        if (*was == 0)
+            continue;
+        if (bench_identity_get(now, model, &err) != PHASOR_OK) {
+            fail(&err);
+            return false;
+        }
+        if (strcmp(now, was) == 0)
+            continue;
+        fprintf(stderr,
+                "phasor: --results: %s is of other weights than %s has now; put those back, or "
+                "begin other results\n",
+                values.results, model);
+        return false;
+    }
+    return true;
+}
+
+/* As phasor run --resume: told, and gone on with. */
+static void version_note(const struct bench *bench)
+{
+    if (strcmp(bench->results.version, phasor_version()) == 0 || bench->progress.is_quiet)
+        return;
+    fputs("warning: the bench was begun with phasor's version ", stderr);
+    table_put_safe(stderr, bench->results.version);
+    fprintf(stderr, " and goes on with %s: their times may differ\n", phasor_version());
+}
+
 static bool run_exists(struct bench *bench, int cell, int plan, int round)
 {
     (void)bench, (void)cell, (void)plan, (void)round;
@@ -542,7 +578,8 @@ static bool may_go_on(struct bench *bench)
     bool tells = results->question.clock == BENCH_PREDICTED && results->run_count > 0;
     if (tells || (is_whole && runs_each(bench, run_exists)))
         return true;
-    return box_agrees(results);
+    version_note(bench);
+    return models_agree(results) && box_agrees(results);
 }
 
 static int bench_run_all(struct bench *bench, struct bench_question *question)

@@ -13,11 +13,11 @@ size_t table_control_bytes(const char *text)
     return (first > 0 && first < 0x20) || first == 0x7F ? 1 : 0;
 }
 
-static void print_safe(const char *text)
+void table_put_safe(FILE *file, const char *text)
 {
     while (*text != '\0') {
         size_t control = table_control_bytes(text);
-        putchar(control > 0 ? '?' : *text);
+        fputc(control > 0 ? '?' : *text, file);
         text += control > 0 ? control : 1;
     }
 }
@@ -25,7 +25,7 @@ static void print_safe(const char *text)
 void table_row(const char *name, const char *value)
 {
     printf("%-*s", TABLE_NAME_WIDTH, name);
-    print_safe(value);
+    table_put_safe(stdout, value);
     putchar('\n');
 }
 
@@ -48,7 +48,7 @@ void table_print(struct table_line *line)
     while (line->length > 0 && line->text[line->length - 1] == ' ')
         line->length--;
     line->text[line->length] = '\0';
-    print_safe(line->text);
+    table_put_safe(stdout, line->text);
     putchar('\n');
     *line = (struct table_line){.length = 0};
 }

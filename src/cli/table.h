@@ -6,15 +6,17 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #define TABLE_NAME_WIDTH 19 /* the name and a space */
 
 void table_row(const char *name, const char *value);
 
 /* Bytes of the control character that the text (UTF-8) begins with, C0, DEL or C1; 0: it begins
- * with none. What files say of themselves is printed with '?' for each: rows and lines here do so.
- */
+ * with none. What files say of themselves is printed with '?' for each, as by table_put_safe: rows
+ * and lines here do so. */
 size_t table_control_bytes(const char *text);
+void table_put_safe(FILE *file, const char *text);
 
 /* A line that is put together piece by piece, each filled up to `width` with blanks, at least one
  * (0: as it is); blanks at the end are not printed. Start with {0}; printing empties it. */

@@ -176,6 +176,33 @@ cmp -s runs.jsonl whole.jsonl || fail "another question: the file is another"
 tail -1 whole.jsonl >>runs.jsonl
 expect 1 "a run twice" "${small[@]}" --results runs.jsonl --resume
 has err "runs.jsonl:$(wc -l <runs.jsonl): this run was there before" "a run twice"
+# Another version of phasor, or other weights behind the same path: where there is more to run.
+head -n -1 whole.jsonl | sed 's/"phasor":"[^"]*"/"phasor":"0.0\\u001b1"/' >runs.jsonl
+expect 0 "another version" "${small[@]}" --results runs.jsonl --resume
+has err "^warning: the bench was begun with phasor's version 0.0?1 and goes on with [0-9.]*: " "another version"
+expect 0 "another version, nothing to do" "${small[@]}" --results runs.jsonl --resume
+silent err "another version, nothing to do"
+synth() { "$phasor" synth mixtral-8x7b --layers 2 --scale 64 --seed "$1" -o "$2" 2>err >out || fail "synth"; }
+synth 1 weights
+other=("$phasor" bench weights --devices cpu:2 --box two.json --scenarios 16/4 --batch-sizes 2 --modes static-tp)
+expect 0 "weights" "${other[@]}" -r 1 --results weights.jsonl
+expect 0 "weights, more rounds" "${other[@]}" -r 2 --results weights.jsonl --resume
+silent err "weights, more rounds"
+cp weights.jsonl weights.kept
+rm -r weights
+synth 2 weights
+expect 1 "other weights" "${other[@]}" -r 3 --results weights.jsonl --resume
+has err "weights.jsonl is of other weights than weights has now; put those back" "other weights"
+cmp -s weights.jsonl weights.kept || fail "other weights: the file is another"
+expect 0 "other weights, nothing to do" "${other[@]}" -r 2 --results weights.jsonl --resume
+sed 's/"checkpoints":\[[^]]*\]/"checkpoints":[null]/' weights.kept >weights.jsonl
+expect 0 "weights that are not known" "${other[@]}" -r 3 --results weights.jsonl --resume
+for odd in 7 '[]' '["short"]' '[null,null]'; do
+    sed 's/"checkpoints":\[[^]]*\]/"checkpoints":'"$odd"'/' weights.kept >weights.jsonl
+    expect 1 "checkpoints $odd" "$phasor" report weights.jsonl
+    has err "weights.jsonl:1: \"checkpoints\" are not those of the models" "checkpoints $odd"
+done
+cp whole.jsonl runs.jsonl
 for line in '[1]' 'no JSON' '{"kind":"run"}' '{"kind":"bench"}' '{"kind":"cell"}' '{"kind":"plans"}' '{}'; do
     { cat whole.jsonl; echo "$line"; } >runs.jsonl
     expect 1 "a line \"$line\"" "${small[@]}" --results runs.jsonl --resume
