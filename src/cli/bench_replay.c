@@ -115,6 +115,8 @@ static enum phasor_status recording_get(char path[PATH_BYTES], struct bench_repl
         return error_of(err, PHASOR_LIMIT, "--recordings: the folder's path is too long");
     if (access(path, R_OK) == 0)
         return PHASOR_OK;
+    if (replayer->makes_none)
+        return error_of(err, PHASOR_NOT_FOUND, "there is no such recording");
     if (replayer->progress(replayer->context) != 0)
         return error_of(err, PHASOR_CANCELLED, "stopped on request");
     status = model_get(&model, replayer, cell, plan, err);
@@ -372,6 +374,23 @@ enum phasor_status bench_replayer_run(struct bench_replayer *replayer, struct be
         out->collective_bytes += out->bytes_of[i] = (uint64_t)llround(bytes_of[i]);
     bench_run_count(out, question, cell);
     return PHASOR_OK;
+}
+
+bool bench_replayer_agrees(struct bench_replayer *replayer)
+{
+    const struct bench_results *results = replayer->results;
+    size_t last = results->run_count;
+    while (last > 0 && results->runs[last - 1].has_failed)
+        last--;
+    if (last == 0)
+        return true;
+    const struct bench_run *was = &results->runs[last - 1];
+    struct bench_run run = {.cell = was->cell, .plan = was->plan, .round = was->round};
+    struct phasor_error ignored;
+    replayer->makes_none = true;
+    bool is_there = bench_replayer_run(replayer, &run, &ignored) == PHASOR_OK;
+    replayer->makes_none = false;
+    return is_there && fabs(run.total / was->total - 1) < 1e-9;
 }
 
 void bench_replayer_deinit(struct bench_replayer *replayer)

@@ -13,6 +13,7 @@ struct bench_replayer {
     /* Of the question's models; "": not asked for yet. */
     char identities[BENCH_LIST_MAX][BENCH_IDENTITY_BYTES];
     char static_tp[BENCH_LIST_MAX][BENCH_PLAN_BYTES]; /* whose speed here is the scale */
+    bool makes_none;                                  /* recordings: there have to be all */
     int (*progress)(void *context);                   /* before each pass: not 0 stops */
     void *context;
 };
@@ -24,6 +25,10 @@ struct bench_replayer {
  * recorded before is not recorded again. */
 enum phasor_status bench_replayer_run(struct bench_replayer *replayer, struct bench_run *out,
                                       struct phasor_error *err);
+
+/* Whether the last run that was made comes out as it did, by the recordings that are there: else
+ * those, or phasor, are not what they were. */
+bool bench_replayer_agrees(struct bench_replayer *replayer);
 
 void bench_replayer_deinit(struct bench_replayer *replayer);
 

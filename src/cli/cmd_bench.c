@@ -422,10 +422,17 @@ static bool replayer_init(struct bench *bench)
         .models = {.question = question, .records = true, .log = on_log, .context = bench},
         .progress = on_pass,
         .context = bench};
-    if (mkdir(values.recordings, 0777) == 0 || errno == EEXIST)
+    if (mkdir(values.recordings, 0777) != 0 && errno != EEXIST) {
+        fprintf(stderr, "phasor: --recordings: %s: cannot be made: %s\n", values.recordings,
+                strerror(errno));
+        return false;
+    }
+    if (bench->total == 0 || bench_replayer_agrees(&bench->replayer))
         return true;
-    fprintf(stderr, "phasor: --recordings: %s: cannot be made: %s\n", values.recordings,
-            strerror(errno));
+    fprintf(stderr,
+            "phasor: --recordings: the last run that %s holds was of other passes than are in %s, "
+            "or of another version of phasor; give the folder of then, or begin other results\n",
+            values.results, values.recordings);
     return false;
 }
 

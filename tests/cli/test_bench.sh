@@ -650,6 +650,23 @@ for run in runs:
     assert abs(total - run["decode_s"]) <= 1e-9 * total, (total, run)
     assert abs(run["prefill_s"] + run["between_s"] + run["decode_s"] - run["total_s"]) < 1e-12
 PY
+# Gone on with by the passes of then, and by no others; where nothing is left to do none are looked at.
+cp -r passes others
+static=$(basename "$(find passes -name '*.tp2_tp2.t0.prefill-96-of-24-0.2')")
+cp others/"${static%2}1" others/"$static" # of another round
+head -n -1 modelled.jsonl >cut.jsonl
+tail -n 1 cut.jsonl | jq -e '.prompt_tokens == 24 and .round == 2' >/dev/null || fail "other passes: not of the last load"
+for folder in others empty; do
+    cp cut.jsonl resumed.jsonl
+    expect 1 "passes in $folder" "${replay[@]/passes/$folder}" --scenarios 16/12,24/1 -r 2 --results resumed.jsonl --resume
+    has err "last run that resumed.jsonl holds was of other passes than are in $folder" "passes in $folder"
+    cmp -s cut.jsonl resumed.jsonl || fail "passes in $folder: the file is another"
+    expect 0 "passes in $folder, nothing to do" "${replay[@]/passes/$folder}" --scenarios 16/12,24/1 -r 2 \
+        --results modelled.jsonl --resume
+done
+[ -z "$(ls empty)" ] || fail "passes in empty: something was recorded"
+expect 0 "passes of then" "${replay[@]}" --scenarios 16/12,24/1 -r 2 --results resumed.jsonl --resume
+cmp -s modelled.jsonl resumed.jsonl || fail "passes of then: other times"
 touch then
 expect 0 "modelled again" "${replay[@]}" --scenarios 16/12,24/1 -r 2 --results again.jsonl -o json
 [ -z "$(find passes -newer then)" ] || fail "modelled again: something was recorded"
