@@ -434,11 +434,11 @@ static int write_page(const json_t *root, const struct phasor_plan_params *param
     of_map.output_tokens = table_int(json_object_get(root, "load"), "output_tokens");
     if (map_fill(&map, &of_map) != EXIT_DONE)
         return EXIT_FATAL;
-    FILE *file = page_file_open(values.report);
-    if (file == NULL)
+    struct page_file page;
+    if (!page_file_open(&page, values.report))
         return EXIT_FATAL;
-    plan_page_write(file, root, &map);
-    return page_file_close(file, values.report) ? EXIT_DONE : EXIT_FATAL;
+    plan_page_write(page.file, root, &map);
+    return page_file_close(&page, true) ? EXIT_DONE : EXIT_FATAL;
 }
 
 static void warn(const json_t *root)

@@ -28,13 +28,12 @@ static const struct cli_option options[] = {
 static int page_write_with(const struct bench_results *results, const char *path,
                            const struct report_trace *trace, const struct report_quality *quality)
 {
-    FILE *file = page_file_check(values.output, REPORT_PAGE_HEAD, "--output")
-                     ? page_file_open(values.output)
-                     : NULL;
-    if (file == NULL)
+    struct page_file page;
+    if (!page_file_check(values.output, REPORT_PAGE_HEAD, "--output") ||
+        !page_file_open(&page, values.output))
         return EXIT_FATAL;
-    bool is_good = report_page_write(file, results, path, trace, quality);
-    return page_file_close(file, values.output) && is_good ? EXIT_DONE : EXIT_FATAL;
+    bool is_good = report_page_write(page.file, results, path, trace, quality);
+    return page_file_close(&page, is_good) ? EXIT_DONE : EXIT_FATAL;
 }
 
 /* The pictures first, so that a page is of results that can be drawn. */

@@ -2,8 +2,17 @@
 #ifndef PHASOR_CLI_PAGE_FILE_H
 #define PHASOR_CLI_PAGE_FILE_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
+
+struct page_file {
+    FILE *file;
+    const char *path;      /* borrowed */
+    char target[PATH_MAX]; /* what the path names, behind all links */
+    char name[PATH_MAX];   /* of the file, which lies beside the target until it is whole; "": it
+                            * is the target itself, a device, which cannot be replaced */
+};
 
 /* All tell on standard error what is wrong. */
 
@@ -11,7 +20,10 @@
  * that named it. */
 bool page_file_check(const char *path, const char *head, const char *flag);
 
-FILE *page_file_open(const char *path); /* NULL: it cannot be */
-bool page_file_close(FILE *file, const char *path);
+/* What is there stays as it is until the page is closed. */
+bool page_file_open(struct page_file *out, const char *path);
+
+/* Puts the page in its place; where it is not whole, or cannot be written, what was there stays. */
+bool page_file_close(struct page_file *page, bool is_whole);
 
 #endif

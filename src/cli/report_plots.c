@@ -45,11 +45,11 @@ static bool plot_write(const char *folder, const char *name, plot_fn *plot,
         fprintf(stderr, "phasor: --plots: the folder's path is too long\n");
         return false;
     }
-    FILE *file = page_file_check(path, PAGE_PLOT_HEAD, "--plots") ? page_file_open(path) : NULL;
-    if (file == NULL)
+    struct page_file page;
+    if (!page_file_check(path, PAGE_PLOT_HEAD, "--plots") || !page_file_open(&page, path))
         return false;
-    bool is_good = plot(file, of);
-    return page_file_close(file, path) && is_good;
+    bool is_good = plot(page.file, of);
+    return page_file_close(&page, is_good);
 }
 
 static bool folder_make(const char *folder)

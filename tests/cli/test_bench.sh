@@ -584,6 +584,35 @@ expect 0 "a page again" "$phasor" report whole.jsonl -o page.html
 cp "$model/config.json" config.json
 expect 1 "a page in place of something else" "$phasor" report whole.jsonl -o config.json
 cmp -s config.json "$model/config.json" || fail "a page in place of something else: it was lost"
+# A page, or a picture, that cannot be written to its end leaves the one that was there, and nothing beside it.
+expect 0 "a page to lose" "$phasor" report whole.jsonl -o lose.html --plots lose
+mkdir kept-of
+cp -r lose.html lose kept-of
+for where in "-o lose.html" "--plots lose" "-o never.html" "--plots never"; do
+    # shellcheck disable=SC2086 # two words
+    (trap '' XFSZ; ulimit -f 1; exec "$phasor" report whole.jsonl $where) 2>&1 | cat >err
+    [ "${PIPESTATUS[0]}" -eq 1 ] || fail "no room for $where: exit code"
+    has err "cannot be written: File too large" "no room for $where"
+    cmp -s lose.html kept-of/lose.html && diff -r lose kept-of/lose || fail "no room for $where: what was there is lost"
+done
+[ -z "$(find . -name '*phasor-new*')" ] && [ ! -e never.html ] && [ -z "$(ls never)" ] || fail "no room: something is left"
+chmod 640 lose.html
+ln -s lose.html link.html
+expect 0 "a page behind a link" "$phasor" report whole.jsonl -o link.html
+[ -L link.html ] && [ "$(stat -c %a lose.html)" = 640 ] || fail "a page behind a link: not the file of then"
+expect 0 "a page into a device" "$phasor" report whole.jsonl -o /dev/null
+[ -c /dev/null ] || fail "a page into a device: it is a file now"
+# What cannot be read may be anything; the right of the super-user to read it all the same is given away.
+unread=()
+[ "$(id -u)" = 0 ] && unread=(setpriv --bounding-set=-dac_override,-dac_read_search)
+cp two.json unread.html
+chmod 200 unread.html
+if "${unread[@]}" true; then
+    expect 1 "a page in place of what cannot be read" "${unread[@]}" "$phasor" report whole.jsonl -o unread.html
+    has err "unread.html holds something that phasor did not write there" "a page in place of what cannot be read"
+fi
+chmod 600 unread.html
+cmp -s two.json unread.html || fail "a page in place of what cannot be read: it was lost"
 expect 1 "a page of nothing" "$phasor" report nothing.jsonl -o nothing.html
 [ ! -e nothing.html ] || fail "a page of nothing: it is there"
 head -n 6 whole.jsonl >begun.jsonl # no run yet
