@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -327,27 +328,37 @@ static json_t *head_json(const struct bench_results *results)
                      identities_json(results));
 }
 
-bool bench_results_begin(struct bench_results *out, struct bench_question *question,
-                         const char *path)
+static bool question_take(struct bench_results *out, struct bench_question *question)
 {
     char began[32];
     time_t now = time(NULL);
     strftime(began, sizeof began, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
-    if (!path_keep(out, path == NULL ? "the results" : path))
-        return false;
     out->question = *question;
     *question = (struct bench_question){.model_count = 0};
     out->began = strdup(began);
     out->version = strdup(phasor_version());
-    if (out->began == NULL || out->version == NULL)
-        return no_memory();
+    return (out->began != NULL && out->version != NULL) || no_memory();
+}
+
+/* A file without its whole head would be no results, and in the way of those to come. */
+static bool file_begin(struct bench_results *out)
+{
+    identities_get(out);
+    out->is_new = line_write(out, head_json(out));
+    if (!out->is_new)
+        unlink(out->path);
+    return out->is_new;
+}
+
+bool bench_results_begin(struct bench_results *out, struct bench_question *question,
+                         const char *path)
+{
+    if (!path_keep(out, path == NULL ? "the results" : path) || !question_take(out, question))
+        return false;
     if (path == NULL)
         return true;
-    identities_get(out);
     out->file = fopen(path, "wx");
-    if (out->file == NULL)
-        return cannot(out, "made");
-    return line_write(out, head_json(out));
+    return out->file == NULL ? cannot(out, "made") : file_begin(out);
 }
 
 static bool is_same(const struct bench_question *a, const struct bench_question *b)
@@ -371,11 +382,14 @@ bool bench_results_resume(struct bench_results *out, struct bench_question *ques
                           const char *path)
 {
     long end;
+    struct stat about;
     if (!path_keep(out, path))
         return false;
     out->file = fopen(path, "r+");
     if (out->file == NULL)
         return cannot(out, "opened");
+    if (fstat(fileno(out->file), &about) == 0 && S_ISREG(about.st_mode) && about.st_size == 0)
+        return question_take(out, question) && file_begin(out);
     if (!lines_read(out, out->file, &end))
         return false;
     if (!is_same(&out->question, question)) {

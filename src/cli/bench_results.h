@@ -71,8 +71,9 @@ struct bench_results {
     int cell_count, cell_room; /* of those that have their plans */
     struct bench_run *runs;
     size_t run_count, run_room;
-    FILE *file; /* NULL: nothing is written */
-    char *path; /* for sentences */
+    FILE *file;  /* NULL: nothing is written */
+    char *path;  /* for sentences */
+    bool is_new; /* the file: it was begun by this call */
 };
 
 int bench_cells_of(const struct bench_question *question);
@@ -99,12 +100,13 @@ void bench_text_keep(char *out, size_t capacity, const char *text);
 /* Reads a file that was written before. */
 bool bench_results_read(struct bench_results *out, const char *path);
 
-/* Begins with what is asked, which is the results' from then on. `path` NULL: no file. */
+/* Begins with what is asked, which is the results' from then on. `path` NULL: no file. One that is
+ * there is refused; one that cannot be begun is not left. */
 bool bench_results_begin(struct bench_results *out, struct bench_question *question,
                          const char *path);
 
 /* Goes on with the file of the same question: what is in it is read, and a line that is cut off at
- * its end removed. */
+ * its end removed. An empty file is begun. */
 bool bench_results_resume(struct bench_results *out, struct bench_question *question,
                           const char *path);
 

@@ -591,11 +591,11 @@ static bool may_go_on(struct bench *bench)
 
 static int bench_run_all(struct bench *bench, struct bench_question *question)
 {
-    bool is_new = values.results != NULL && access(values.results, F_OK) != 0;
     if (!results_open(&bench->results, question) || (values.resume && !may_go_on(bench)))
         return EXIT_FATAL;
     if (!plans_find(&bench->results)) {
-        if (is_new && bench->results.cell_count == 0) /* it would stand in the next one's way */
+        /* It would stand in the next one's way. */
+        if (bench->results.is_new && bench->results.cell_count == 0)
             unlink(values.results);
         return EXIT_FATAL;
     }

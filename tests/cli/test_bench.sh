@@ -211,6 +211,19 @@ done
 expect 1 "a file of something else" "${small[@]}" --results two.json --resume
 has err "two.json:1: " "a file of something else"
 
+# What cannot be begun is not left, and a file that has nothing yet is begun.
+(trap '' XFSZ; ulimit -f 0; exec "${small[@]}" --plans-only --results full.jsonl) 2>&1 | cat >err
+[ "${PIPESTATUS[0]}" -eq 1 ] || fail "no room for the head: exit code"
+has err "full.jsonl: cannot be written: File too large" "no room for the head"
+[ ! -e full.jsonl ] || fail "no room for the head: a file is left"
+: >empty.jsonl
+expect 1 "an empty file" "${small[@]}" --plans-only --results empty.jsonl
+expect 0 "an empty file, gone on with" "${small[@]}" --plans-only --results empty.jsonl --resume
+cmp -s <(sed 1d plans.jsonl | jq -c 'del(.planning_s, .hash)') <(sed 1d empty.jsonl | jq -c 'del(.planning_s, .hash)') ||
+    fail "an empty file, gone on with: other plans"
+: >empty.jsonl
+expect 1 "an empty file, no model" "$phasor" bench nowhere --devices cpu:2 --box two.json --results empty.jsonl --resume
+[ ! -e empty.jsonl ] || fail "an empty file, no model: a file is left"
 printf '{"kind":"bench"' >runs.jsonl # nothing whole
 expect 1 "a torn head" "${small[@]}" --results runs.jsonl --resume
 head -n 2 whole.jsonl >runs.jsonl
