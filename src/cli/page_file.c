@@ -42,7 +42,8 @@ bool page_file_check(const char *path, const char *head, const char *flag)
 
 static bool cannot_write(const char *path)
 {
-    fprintf(stderr, "phasor: %s: cannot be written: %s\n", path, strerror(errno));
+    fprintf(stderr, "phasor: %s: it, or a new file beside it, cannot be written: %s\n", path,
+            strerror(errno));
     return false;
 }
 
@@ -75,9 +76,22 @@ static int replacement_open(struct page_file *page, const struct stat *about)
     return fd;
 }
 
+/* Whether it is where the program says what it has to say: that would be lost with the old file. */
+static bool is_standard(const struct stat *about)
+{
+    struct stat of;
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fstat(fd, &of) == 0 && of.st_dev == about->st_dev && of.st_ino == about->st_ino)
+            return true;
+    }
+    return false;
+}
+
 static int target_open(struct page_file *page)
 {
     struct stat about;
+    if (stat(page->path, &about) == 0 && (!S_ISREG(about.st_mode) || is_standard(&about)))
+        return open(page->path, O_WRONLY | O_APPEND | O_NOCTTY | O_CLOEXEC);
     if (realpath(page->path, page->target) == NULL) {
         if (errno != ENOENT || lstat(page->path, &about) == 0) /* a link to nothing */
             return -1;
@@ -88,10 +102,7 @@ static int target_open(struct page_file *page)
         }
         return new_open(page);
     }
-    if (stat(page->target, &about) != 0)
-        return -1;
-    return S_ISREG(about.st_mode) ? replacement_open(page, &about)
-                                  : open(page->target, O_WRONLY | O_NOCTTY | O_CLOEXEC);
+    return stat(page->target, &about) == 0 ? replacement_open(page, &about) : -1;
 }
 
 bool page_file_open(struct page_file *out, const char *path)

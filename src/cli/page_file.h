@@ -11,7 +11,8 @@ struct page_file {
     const char *path;      /* borrowed */
     char target[PATH_MAX]; /* what the path names, behind all links */
     char name[PATH_MAX];   /* of the file, which lies beside the target until it is whole; "": it
-                            * is the target itself, a device, which cannot be replaced */
+                            * is what the path names: a device, a pipe or standard output's file,
+                            * which cannot be replaced */
 };
 
 /* All tell on standard error what is wrong. */

@@ -597,6 +597,12 @@ expect 0 "a page again" "$phasor" report whole.jsonl -o page.html
 cp "$model/config.json" config.json
 expect 1 "a page in place of something else" "$phasor" report whole.jsonl -o config.json
 cmp -s config.json "$model/config.json" || fail "a page in place of something else: it was lost"
+# A pipe has the page itself, and what standard output is to has it behind what was said.
+"$phasor" report whole.jsonl -o /dev/stdout 2>err | cat >piped.html
+grep -q "</html>" piped.html || fail "a page to a pipe did not come"
+"$phasor" report whole.jsonl -o /dev/stdout >straight.html 2>err
+grep -q "</html>" straight.html || fail "a page to standard output's file did not come"
+
 # A page, or a picture, that cannot be written to its end leaves the one that was there, and nothing beside it.
 expect 0 "a page to lose" "$phasor" report whole.jsonl -o lose.html --plots lose
 mkdir kept-of

@@ -153,7 +153,7 @@ cmp -s config/config.json config/before || fail "--report took the place of conf
 : >empty
 expect 0 "--report into an empty file" "$phasor" plan "$model" --box h200x2 --report empty
 expect 1 "--report into no folder" "$phasor" plan "$model" --box h200x2 --report no/such/page.html
-has err "no/such/page.html: cannot be written" "--report into no folder"
+has err "no/such/page.html: it, or a new file beside it, cannot be written" "--report into no folder"
 
 # ---- no decode
 expect 0 "one output token" "$phasor" plan "$model" --box h200x2 --output-len 1
