@@ -258,15 +258,20 @@ static void pass_over_variables(const struct cli_command *command, bool has_oper
     } else if (has_files) {
         pass_over(command, "prompt", &values.prompt);
     }
-    if (values.prompt != NULL)
+    if (values.prompt != NULL) {
         pass_over(command, "record", &values.record);
+        pass_over(command, "routing-counts", &values.routing_counts);
+    }
     if (options_is_typed(command, "plan") && strcmp(values.plan, PLAN_AUTO) != 0) {
         pass_over(command, "profile", &values.profile);
         pass_over(command, "routing", &values.routing);
+    } else if (!options_is_typed(command, "plan") &&
+               (options_is_typed(command, "profile") || options_is_typed(command, "routing"))) {
+        values.plan = PLAN_AUTO;
     }
-    if (options_is_typed(command, "resume"))
+    if (values.prompt != NULL || options_is_typed(command, "resume"))
         pass_over_flag(command, "overwrite", &values.overwrite);
-    if (options_is_typed(command, "overwrite"))
+    if (values.prompt != NULL || options_is_typed(command, "overwrite"))
         pass_over_flag(command, "resume", &values.resume);
 }
 

@@ -73,7 +73,7 @@ has err "^note: the context of 4 tokens has room for" "an answer longer than the
 expect 0 "variables for a file with a prompt" env PHASOR_MAX_NUM_SEQS=64 PHASOR_MAX_NUM_BATCHED_TOKENS=8 \
     PHASOR_STRICT=1 PHASOR_CHAT_TEMPLATE=mixtral "$phasor" run "$model" -p In --max-tokens 1
 expect 0 "variables of other calls with a prompt" env PHASOR_MODEL=none PHASOR_INPUT_FILE=none PHASOR_OUTPUT_FILE=none \
-    PHASOR_RECORD=rec PHASOR_PROFILE=none PHASOR_ROUTING=none "$phasor" run "$model" -p In --max-tokens 1 --plan "tp1|tp1"
+    PHASOR_RECORD=rec PHASOR_PROFILE=none PHASOR_ROUTING=none PHASOR_RESUME=1 PHASOR_OVERWRITE=1 "$phasor" run "$model" -p In --max-tokens 1 --plan "tp1|tp1"
 [ ! -e rec ] || fail "a prompt left a recording"
 expect 2 "a profile for a plan that is given" "$phasor" run "$model" -p x --plan tp1 --profile none
 has err "profile is for --plan auto" "a profile for a plan that is given"
