@@ -231,7 +231,7 @@ Test(pass_record, of_a_deep_model, .timeout = 300)
     cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_OK, "%s", err.message);
     cr_assert_eq(phasor_pass_record(model, &of, &err), PHASOR_OK, "%s", err.message);
     read_back(&pass, of.recording_path);
-    cr_expect_gt(pass.node_count, 4 * 1000 * 8);
+    cr_expect_gt(pass.node_count, 4 * 1000 * 12);
     cr_expect(pass.wall_seconds > 0);
     recording_deinit(&pass);
     phasor_model_close(model);
