@@ -176,7 +176,8 @@ struct phasor_model_params {
     uint64_t planned_kv_bytes; /* with a plan that is named: the KV cache of all ranks together that
                                 * phasor_plan priced it with. It is as if plan "auto" had chosen it:
                                 * what is read ahead of a change of layout leaves that much, and
-                                * runs that do not say have as much where there is; 0: not known */
+                                * runs that do not say have at least as much where there is. Goes
+                                * with max_num_seqs; 0: not known */
 };
 PHASOR_API struct phasor_model_params phasor_model_params_default(void);
 
@@ -502,6 +503,14 @@ PHASOR_API enum phasor_status phasor_quantize(const struct phasor_quantize_param
  * settings. Freed by phasor_text_free; nothing is made. */
 PHASOR_API enum phasor_status phasor_backup_path(char **out_path,
                                                  const struct phasor_quantize_params *params,
+                                                 struct phasor_error *err) PHASOR_MUST_CHECK;
+
+/* What tells the weights of a checkpoint from any others, as 32 digits: from the names, types and
+ * shapes of all tensors and a kibibyte of each matrix's values. `revision` as in
+ * phasor_model_params. */
+#define PHASOR_FINGERPRINT_BYTES 33
+PHASOR_API enum phasor_status phasor_fingerprint(char out[PHASOR_FINGERPRINT_BYTES],
+                                                 const char *model, const char *revision,
                                                  struct phasor_error *err) PHASOR_MUST_CHECK;
 
 /* ---- Replaying a run ------------------------------------------------------------------------ */

@@ -60,8 +60,8 @@ static enum phasor_status identity_get(const char **out, struct bench_replayer *
 {
     *out = replayer->identities[model];
     return **out != 0 ? PHASOR_OK
-                      : bench_identity_get(replayer->identities[model],
-                                           replayer->results->question.models[model], err);
+                      : phasor_fingerprint(replayer->identities[model],
+                                           replayer->results->question.models[model], NULL, err);
 }
 
 /* Without what a file's name had better not have. */
@@ -376,21 +376,23 @@ enum phasor_status bench_replayer_run(struct bench_replayer *replayer, struct be
     return PHASOR_OK;
 }
 
-bool bench_replayer_agrees(struct bench_replayer *replayer)
+enum phasor_status bench_replayer_agrees(bool *agrees, struct bench_replayer *replayer,
+                                         struct phasor_error *err)
 {
     const struct bench_results *results = replayer->results;
     size_t last = results->run_count;
     while (last > 0 && results->runs[last - 1].has_failed)
         last--;
+    *agrees = true;
     if (last == 0)
-        return true;
+        return PHASOR_OK;
     const struct bench_run *was = &results->runs[last - 1];
     struct bench_run run = {.cell = was->cell, .plan = was->plan, .round = was->round};
-    struct phasor_error ignored;
     replayer->makes_none = true;
-    bool is_there = bench_replayer_run(replayer, &run, &ignored) == PHASOR_OK;
+    enum phasor_status status = bench_replayer_run(replayer, &run, err);
     replayer->makes_none = false;
-    return is_there && fabs(run.total / was->total - 1) < 1e-9;
+    *agrees = status == PHASOR_OK && fabs(run.total / was->total - 1) < 1e-9;
+    return status == PHASOR_NOT_FOUND ? PHASOR_OK : status;
 }
 
 void bench_replayer_deinit(struct bench_replayer *replayer)

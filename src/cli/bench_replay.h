@@ -11,7 +11,7 @@ struct bench_replayer {
     const char *folder;                  /* of recordings, which stay */
     struct bench_models models;          /* for what is not recorded yet */
     /* Of the question's models; "": not asked for yet. */
-    char identities[BENCH_LIST_MAX][BENCH_IDENTITY_BYTES];
+    char identities[BENCH_LIST_MAX][PHASOR_FINGERPRINT_BYTES];
     char static_tp[BENCH_LIST_MAX][BENCH_PLAN_BYTES]; /* whose speed here is the scale */
     bool makes_none;                                  /* recordings: there have to be all */
     int (*progress)(void *context);                   /* before each pass: not 0 stops */
@@ -27,8 +27,9 @@ enum phasor_status bench_replayer_run(struct bench_replayer *replayer, struct be
                                       struct phasor_error *err);
 
 /* Whether the last run that was made comes out as it did, by the recordings that are there: else
- * those, or phasor, are not what they were. */
-bool bench_replayer_agrees(struct bench_replayer *replayer);
+ * those, or phasor, are not what they were. Fails where one that is there cannot be replayed. */
+enum phasor_status bench_replayer_agrees(bool *agrees, struct bench_replayer *replayer,
+                                         struct phasor_error *err);
 
 void bench_replayer_deinit(struct bench_replayer *replayer);
 

@@ -10,6 +10,7 @@
 #include <xxhash.h>
 
 #include "bench_lines.h"
+#include "commands.h"
 #include "phasor.h"
 
 #define FORMAT_VERSION 1
@@ -162,9 +163,9 @@ static bool identities_read(struct bench_results *out, const json_t *list)
     for (size_t i = 0; i < json_array_size(list) && is_good; i++) {
         const json_t *one = json_array_get(list, i);
         is_good = json_is_null(one) ||
-                  (json_is_string(one) && json_string_length(one) == BENCH_IDENTITY_BYTES - 1);
+                  (json_is_string(one) && json_string_length(one) == PHASOR_FINGERPRINT_BYTES - 1);
         if (is_good && json_is_string(one))
-            memcpy(out->identities[i], json_string_value(one), BENCH_IDENTITY_BYTES);
+            memcpy(out->identities[i], json_string_value(one), PHASOR_FINGERPRINT_BYTES);
     }
     return is_good;
 }
@@ -302,13 +303,20 @@ static bool line_write(struct bench_results *results, json_t *line)
 }
 
 /* A model of which only the configuration is there can be planned for, and who runs it is told. */
-static void identities_get(struct bench_results *out)
+static bool identities_get(struct bench_results *out)
 {
-    struct phasor_error ignored;
+    struct phasor_error err;
     for (int i = 0; i < out->question.model_count && out->question.clock != BENCH_PREDICTED; i++) {
-        if (bench_identity_get(out->identities[i], out->question.models[i], &ignored) != PHASOR_OK)
+        enum phasor_status status =
+            phasor_fingerprint(out->identities[i], out->question.models[i], NULL, &err);
+        if (status != PHASOR_OK)
             *out->identities[i] = 0;
+        if (status != PHASOR_OK && status != PHASOR_NOT_FOUND) {
+            fail(&err);
+            return false;
+        }
     }
+    return true;
 }
 
 static json_t *identities_json(const struct bench_results *results)
@@ -343,8 +351,7 @@ static bool question_take(struct bench_results *out, struct bench_question *ques
 /* A file without its whole head would be no results, and in the way of those to come. */
 static bool file_begin(struct bench_results *out)
 {
-    identities_get(out);
-    out->is_new = line_write(out, head_json(out));
+    out->is_new = identities_get(out) && line_write(out, head_json(out));
     if (!out->is_new)
         unlink(out->path);
     return out->is_new;

@@ -7,7 +7,6 @@
 
 #include <stdio.h>
 
-#include "bench_identity.h"
 #include "bench_question.h"
 #include "phasor.h"
 
@@ -65,7 +64,7 @@ struct bench_results {
     char *version; /* of phasor */
     /* Of the question's models, "": not known, as in older files, or where weights do not matter.
      */
-    char identities[BENCH_LIST_MAX][BENCH_IDENTITY_BYTES];
+    char identities[BENCH_LIST_MAX][PHASOR_FINGERPRINT_BYTES];
     char plans_hash[17];       /* of all lines of plans, "": not all are chosen yet */
     struct bench_cell *cells;  /* in the order of models, scenarios, batch sizes */
     int cell_count, cell_room; /* of those that have their plans */

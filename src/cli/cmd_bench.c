@@ -427,7 +427,16 @@ static bool replayer_init(struct bench *bench)
                 strerror(errno));
         return false;
     }
-    if (bench->total == 0 || bench_replayer_agrees(&bench->replayer))
+    bool agrees = true;
+    struct phasor_error err;
+    if (bench->total > 0 && bench_replayer_agrees(&agrees, &bench->replayer, &err) != PHASOR_OK) {
+        fprintf(stderr,
+                "phasor: --recordings: the last run that %s holds cannot be replayed from %s: %s; "
+                "give the folder of then, or begin other results\n",
+                values.results, values.recordings, err.message);
+        return false;
+    }
+    if (agrees)
         return true;
     fprintf(stderr,
             "phasor: --recordings: the last run that %s holds was of other passes than are in %s, "
@@ -541,11 +550,11 @@ static bool models_agree(const struct bench_results *results)
 {
     for (int i = 0; i < results->question.model_count; i++) {
         const char *was = results->identities[i], *model = results->question.models[i];
-        char now[BENCH_IDENTITY_BYTES];
+        char now[PHASOR_FINGERPRINT_BYTES];
         struct phasor_error err;
         if (*was == 0)
             continue;
-        if (bench_identity_get(now, model, &err) != PHASOR_OK) {
+        if (phasor_fingerprint(now, model, NULL, &err) != PHASOR_OK) {
             fail(&err);
             return false;
         }
@@ -586,7 +595,7 @@ static bool may_go_on(struct bench *bench)
     if (tells || (is_whole && runs_each(bench, run_exists)))
         return true;
     version_note(bench);
-    return models_agree(results) && box_agrees(results);
+    return (values.plans_only || models_agree(results)) && box_agrees(results);
 }
 
 static int bench_run_all(struct bench *bench, struct bench_question *question)

@@ -99,6 +99,20 @@ enum phasor_status phasor_backup_path(char **out_path, const struct phasor_quant
     return api_tell(err, status, &reason);
 }
 
+enum phasor_status phasor_fingerprint(char out[PHASOR_FINGERPRINT_BYTES], const char *model,
+                                      const char *revision, struct phasor_error *err)
+{
+    struct error reason;
+    struct fingerprint fingerprint;
+    const struct quantize_params params = {.model = model, .revision = revision};
+    enum status status = api_check_model(model, PHASOR_DTYPE_AUTO, &reason);
+    if (status == STATUS_OK)
+        status = quantize_fingerprint(&fingerprint, &params, &reason);
+    if (status == STATUS_OK)
+        fingerprint_format(out, &fingerprint);
+    return api_tell(err, status, &reason);
+}
+
 /* ---- Replaying a run ----------------------------------------------------------------------- */
 
 struct phasor_replay_params phasor_replay_params_default(void)
