@@ -39,13 +39,29 @@ struct cuda_launch {
 };
 
 /* What the host knows of the segments of an operation (all token_count > 0). Launches depend on
- * these numbers alone: so they stay the same while contexts grow within a step. */
+ * these numbers alone: so they stay the same while contexts grow within a step. A chunk is a step's
+ * positions of one segment, the first at 0. Their count grows with each segment that goes over a
+ * step's end, most of them at times of their own: rounded up, it stays for about a step, too. */
 struct cuda_segments {
     int64_t token_count;   /* of all */
     int64_t tokens_max;    /* of one */
     int64_t positions_max; /* first_position + token_count of one, rounded up to the step */
+    int64_t chunk_count;   /* of all, rounded up to a multiple of the number of segments */
 };
 #define CUDA_POSITIONS_STEP 512
+
+/* Behind a copy of segments stands where their chunks are, in i32, so that a block which is to have
+ * a chunk looks and does not search: of each segment its first, as chunks are counted through all
+ * segments [count]; of each chunk its segment, -1 behind the last [chunk_count]. */
+static inline int32_t *cuda_segment_chunks(const struct segment *segments, int64_t count)
+{
+    return (int32_t *)(segments + count);
+}
+
+static inline int32_t *cuda_chunk_segments(const struct segment *segments, int64_t count)
+{
+    return cuda_segment_chunks(segments, count) + count;
+}
 
 /* From this on GPUs multiply bf16, and products with bf16 weights round their inputs to it. Before
  * they round both to fp16 (device/ops.h). */
@@ -62,7 +78,7 @@ size_t cuda_matmul_scratch(const struct cuda_launch *launch, const struct op_mat
 cudaError_t cuda_add_norm(const struct cuda_launch *launch, const struct op_add *add,
                           const struct op_rms_norm *norm);
 
-/* op->segments and their pages are the device's copies. */
+/* op->segments and their pages are the device's copies, with their chunks behind them. */
 cudaError_t cuda_rope_append(const struct cuda_launch *launch, const struct op_rope_append *op,
                              const struct cuda_segments *segments);
 cudaError_t cuda_attention(const struct cuda_launch *launch, const struct op_attention *op,

@@ -7,6 +7,11 @@ static int64_t page_count(const struct segment *segment)
     return ceil_div(segment->first_position + segment->token_count, KV_PAGE_TOKENS);
 }
 
+static int64_t chunk_count(const struct segment *segment)
+{
+    return ceil_div(segment->first_position + segment->token_count, CUDA_POSITIONS_STEP);
+}
+
 static int64_t max_of(int64_t a, int64_t b)
 {
     return a > b ? a : b;
@@ -21,8 +26,10 @@ struct cuda_segments cuda_segments_of(const struct segment *segments, int64_t co
         sum.tokens_max = max_of(sum.tokens_max, segment->token_count);
         sum.positions_max =
             max_of(sum.positions_max, segment->first_position + segment->token_count);
+        sum.chunk_count += chunk_count(segment);
     }
     sum.positions_max = round_up(sum.positions_max, CUDA_POSITIONS_STEP);
+    sum.chunk_count = count > 0 ? round_up(sum.chunk_count, count) : 0;
     return sum;
 }
 
@@ -35,10 +42,14 @@ void cuda_array_facts_get(struct cuda_array_facts *out, const struct cuda_array 
         memcpy(&out->first, array->source, sizeof out->first);
 }
 
-static size_t bytes_with(const struct cuda_array *array, int64_t pages)
+static size_t segments_bytes(const struct cuda_array *array, int64_t chunks, int64_t pages)
 {
-    if (array->kind == CUDA_ARRAY_SEGMENTS)
-        return (size_t)array->count * sizeof(struct segment) + (size_t)pages * sizeof(int32_t);
+    return (size_t)array->count * sizeof(struct segment) +
+           (size_t)(array->count + chunks + pages) * sizeof(int32_t);
+}
+
+static size_t groups_bytes(const struct cuda_array *array)
+{
     return array->kind == CUDA_ARRAY_GROUPS ? (size_t)array->count * sizeof(struct ffn_weights) : 0;
 }
 
@@ -46,23 +57,46 @@ size_t cuda_array_bytes(const struct cuda_array *array)
 {
     const struct segment *segments = array->source;
     int64_t pages = 0;
-    for (int64_t s = 0; array->kind == CUDA_ARRAY_SEGMENTS && s < array->count; s++)
+    if (array->kind != CUDA_ARRAY_SEGMENTS)
+        return groups_bytes(array);
+    for (int64_t s = 0; s < array->count; s++)
         pages += page_count(&segments[s]);
-    return bytes_with(array, pages);
+    return segments_bytes(array, cuda_segments_of(segments, array->count).chunk_count, pages);
 }
 
 size_t cuda_array_bytes_max(const struct cuda_array *array, const struct cuda_array_facts *facts)
 {
-    return bytes_with(array, array->count * (facts->segments.positions_max / KV_PAGE_TOKENS));
+    int64_t chunks = facts->segments.chunk_count;
+    if (array->kind != CUDA_ARRAY_SEGMENTS)
+        return groups_bytes(array);
+    return segments_bytes(array, chunks, chunks * (CUDA_POSITIONS_STEP / KV_PAGE_TOKENS));
 }
 
-/* The segments and behind them their pages. */
+/* Returns how many there may be. */
+static int64_t chunks_write(const struct cuda_array *array, struct segment *host)
+{
+    const struct segment *segments = array->source;
+    int32_t *firsts = cuda_segment_chunks(host, array->count);
+    int32_t *owners = cuda_chunk_segments(host, array->count);
+    int64_t count = cuda_segments_of(segments, array->count).chunk_count, chunk = 0;
+    for (int64_t s = 0; s < array->count; s++) {
+        int64_t end = chunk + chunk_count(&segments[s]);
+        firsts[s] = (int32_t)chunk;
+        while (chunk < end)
+            owners[chunk++] = (int32_t)s;
+    }
+    while (chunk < count)
+        owners[chunk++] = -1;
+    return count;
+}
+
+/* The segments, behind them their chunks, and behind those their pages. */
 static void segments_write(const struct cuda_array *array, struct segment *host, const void *device)
 {
     const struct segment *segments = array->source;
-    size_t segment_bytes = (size_t)array->count * sizeof *segments;
-    int32_t *host_pages = (int32_t *)((char *)host + segment_bytes);
-    const int32_t *device_pages = (const int32_t *)((const char *)device + segment_bytes);
+    int64_t chunks = chunks_write(array, host);
+    int32_t *host_pages = cuda_chunk_segments(host, array->count) + chunks;
+    const int32_t *device_pages = cuda_chunk_segments(device, array->count) + chunks;
     for (int64_t s = 0; s < array->count; s++) {
         int64_t own = page_count(&segments[s]);
         host[s] = segments[s];
@@ -75,7 +109,7 @@ static void segments_write(const struct cuda_array *array, struct segment *host,
 
 bool cuda_array_write(const struct cuda_array *array, void *host, const void *device, bool is_new)
 {
-    size_t bytes = bytes_with(array, 0);
+    size_t bytes = groups_bytes(array);
     if (array->kind == CUDA_ARRAY_SEGMENTS)
         segments_write(array, host, device);
     else if (is_new || memcmp(host, array->source, bytes) != 0)
