@@ -153,8 +153,7 @@ cudaError_t attention_mma(const struct cuda_launch *launch, const struct op_atte
                           const struct cuda_segments *segments);
 
 /* The same where each segment has one token (attention_one.cu); and whether its parts are pages:
- * where chunks would leave half of the multiprocessors without work, or do not fit their shared
- * memory. */
+ * where chunks would leave three quarters of the multiprocessors without work. */
 cudaError_t attention_one(const struct cuda_launch *launch, const struct op_attention *op,
                           const struct cuda_segments *segments);
 bool attention_one_by_page(const struct cuda_launch *launch, const struct op_attention *op,

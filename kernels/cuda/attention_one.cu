@@ -36,15 +36,15 @@ struct part {
 
 /* False where the segment sees none of the part's pages. */
 template <int PAGES>
-__device__ static bool part_find(struct part *part, const struct op_attention &op)
+__device__ static bool part_find(struct part *part, const struct op_attention &op, int block_rows)
 {
     int group = (int)op.qkv.head_count / (int)op.qkv.kv_head_count;
-    int head_blocks = (group + WARP_ROWS - 1) / WARP_ROWS;
-    int first_row = (int)blockIdx.x % head_blocks * WARP_ROWS, begin = (int)blockIdx.z * PAGES;
+    int head_blocks = (group + block_rows - 1) / block_rows;
+    int first_row = (int)blockIdx.x % head_blocks * block_rows, begin = (int)blockIdx.z * PAGES;
     part->index = (int)blockIdx.x / head_blocks; /* as each segment has one token */
     part->segment = op.segments[part->index];
     part->first_head = (int)blockIdx.y * group + first_row;
-    part->row_count = min(group - first_row, WARP_ROWS);
+    part->row_count = min(group - first_row, block_rows);
     int position = (int)part->segment.first_position;
     part->first = max((int)window_first(position, op.window) / KV_PAGE_TOKENS, begin);
     part->end = min(position / KV_PAGE_TOKENS + 1, begin + PAGES);
@@ -305,12 +305,13 @@ __device__ static void queries_load(uint32_t queries[DIM / 16][4], const struct 
 /* Blocks [segments x blocks of heads][kv heads][parts]. */
 template <int DIM, bool BY_PAGE>
 __global__ void __launch_bounds__(THREADS, BY_PAGE ? 2 : 3)
-    attention_one_kernel(const struct op_attention op, const struct chunk_results results)
+    attention_one_kernel(const struct op_attention op, const struct chunk_results results,
+                         int block_rows)
 {
     KERNEL_SHARED(uint16_t, shared);
     __shared__ struct row_sums sums[WARPS][WARP_ROWS], chunk[2][WARP_ROWS]; /* STATIC_BYTES */
     struct part part;
-    if (!part_find < BY_PAGE ? WARPS : CHUNK_PAGES > (&part, op))
+    if (!part_find < BY_PAGE ? WARPS : CHUNK_PAGES > (&part, op, block_rows))
         return;
     struct round_pages pages = {(float *)(shared + WARPS * STAGES * TILE_VALUES), sums, chunk};
     uint16_t *room = shared + warp_id() * STAGES * TILE_VALUES;
@@ -404,13 +405,22 @@ __global__ void __launch_bounds__(ADD_COLUMNS *ADD_CHUNKS)
 
 /* ---- Launchers ------------------------------------------------------------------------------- */
 
-/* Of shared memory, for a block that has a chunk, or as many pages as warps. */
-template <int DIM> static size_t part_bytes(const struct op_attention *op, bool by_page)
+/* Of shared memory, for a block that has so many rows of a chunk, or pages (0). */
+template <int DIM> static size_t part_bytes(int64_t rows)
 {
-    int64_t group = op->qkv.head_count / op->qkv.kv_head_count;
-    int64_t rows = by_page ? 0 : min(group, (int64_t)WARP_ROWS);
     return sizeof(uint16_t) * WARPS * STAGES * TILE_VALUES +
            sizeof(float) * (WARPS + 1) * (size_t)rows * tile_shape<DIM>::out_stride;
+}
+
+/* With 99 KiB (sm_86, 89) a block has no room for more than 12 rows of 128 dimensions: then two
+ * have a chunk's rows, side by side, and what one reads of the cache the other finds in the L2. By
+ * pages there would be room, but eight times as many results in scratch memory. */
+template <int DIM>
+static int64_t block_rows_max(const struct cuda_launch *launch, const struct op_attention *op)
+{
+    int64_t group = op->qkv.head_count / op->qkv.kv_head_count;
+    size_t bytes = part_bytes<DIM>(min(group, (int64_t)WARP_ROWS)) + STATIC_BYTES;
+    return bytes <= (size_t)launch->shared_bytes_max ? WARP_ROWS : WARP_ROWS / 2;
 }
 
 /* Where chunks would occupy but a quarter of the GPU; on an H100 that takes an eighth to a tenth
@@ -419,9 +429,6 @@ bool attention_one_by_page(const struct cuda_launch *launch, const struct op_att
                            const struct cuda_segments *segments)
 {
     int64_t chunks = ceil_div(segments->positions_max, CHUNK_TOKENS);
-    size_t bytes = op->kv.head_dim <= 64 ? part_bytes<64>(op, false) : part_bytes<128>(op, false);
-    if (bytes + STATIC_BYTES > (size_t)launch->shared_bytes_max)
-        return true;
     int64_t parts = segments->token_count * op->kv.kv_head_count * chunks;
     return chunks > 1 && parts <= max(launch->multiprocessors / 4, 2);
 }
@@ -432,18 +439,19 @@ static cudaError_t parts_launch(const struct cuda_launch *launch, const struct o
                                 const struct chunk_results &results)
 {
     int64_t group = op->qkv.head_count / op->qkv.kv_head_count;
-    size_t bytes = part_bytes<DIM>(op, BY_PAGE);
+    int64_t block_rows = BY_PAGE ? WARP_ROWS : block_rows_max<DIM>(launch, op);
+    size_t bytes = part_bytes<DIM>(BY_PAGE ? 0 : min(group, block_rows));
     /* One number for all models, as those that share a GPU share what is set for its kernels. */
     cudaError_t failure = cudaFuncSetAttribute(attention_one_kernel<DIM, BY_PAGE>,
                                                cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                launch->shared_bytes_max - (int)STATIC_BYTES);
-    dim3 grid((unsigned)(segments->token_count * ceil_div(group, WARP_ROWS)),
+    dim3 grid((unsigned)(segments->token_count * ceil_div(group, block_rows)),
               (unsigned)op->kv.kv_head_count,
               (unsigned)ceil_div(results.part_count, BY_PAGE ? WARPS : 1));
     if (failure != cudaSuccess)
         return failure;
     KERNEL_LAUNCH((attention_one_kernel<DIM, BY_PAGE>), grid, THREADS, bytes, launch->stream, *op,
-                  results);
+                  results, (int)block_rows);
     return cudaGetLastError();
 }
 

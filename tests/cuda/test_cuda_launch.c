@@ -205,6 +205,29 @@ Test(cuda_launch, of_a_context_behind_a_shorter_one)
     cr_assert_eq(simt_live_count(), 0);
 }
 
+/* A chunk's rows that do not fit one block's shared memory are those of two: the same bits. */
+Test(cuda_launch, of_rows_in_one_block_or_two)
+{
+    struct kernel_case c = {.dtype = DTYPE_BF16,
+                            .head_count = 14,
+                            .kv_head_count = 1,
+                            .head_dim = 128,
+                            .segments = {{1, 1700}, {1, 70}}};
+    struct workload w;
+    workload_create(&w, OP_ATTENTION, &c);
+    cr_assert(simt_capability_set(80));
+    struct device *one = device_open(1);
+    void *alone = alone_new(&w, one);
+    cr_assert(simt_capability_set(86));
+    struct device *two = device_open(1);
+    workload_launch(&w, two);
+    check_alone(&w, alone);
+    workload_destroy(&w);
+    device_destroy(one);
+    device_destroy(two);
+    cr_assert_eq(simt_live_count(), 0);
+}
+
 /* A stream is destroyed with all that is on it still to run, which reads what was sent to it. */
 Test(cuda_launch, of_what_a_stream_has_not_run_when_it_goes)
 {
