@@ -172,12 +172,12 @@ __device__ static void chunk_run(float out[][out_shape<DIM>::rows], struct share
     }
 }
 
-/* What a chunk has, where it has a block of its own. */
+/* What the launch's chunk `chunk` has, where it has a block of its own. */
 template <int DIM>
 __device__ static void chunk_write(const struct chunk_results &results,
                                    const float out[][out_shape<DIM>::rows],
                                    const struct shared_rows *shared, const struct op_attention &op,
-                                   const struct row_block &block, int64_t segment, int64_t chunk)
+                                   const struct row_block &block, int64_t chunk)
 {
     using shape = out_shape<DIM>;
     int first = (int)threadIdx.x / shape::threads * shape::rows;
@@ -185,7 +185,7 @@ __device__ static void chunk_write(const struct chunk_results &results,
         int row = first + r;
         if (row >= block.row_count)
             continue;
-        int64_t at = chunk_index(results, op, segment, row_head(block, row), chunk);
+        int64_t at = chunk_index(results, row_head(block, row), chunk);
         for (int c = 0; c < shape::columns; c++) {
             int d = (int)threadIdx.x % shape::threads + c * THREADS;
             if (d < op.kv.head_dim)
@@ -237,7 +237,25 @@ __device__ static void chunk_add(float total[][out_shape<DIM>::rows],
     }
 }
 
-/* Blocks [blocks of rows][kv heads][chunks, or 1]; dynamic shared memory: queries,
+/* The rows of a chunk's block; *chunk is which of its segment's. */
+__device__ static bool chunk_rows_find(struct row_block *block, int64_t *chunk,
+                                       const struct op_attention &op,
+                                       const struct chunk_results &results, int index, int pieces)
+{
+    int group = (int)(op.qkv.head_count / op.qkv.kv_head_count);
+    struct chunk_place place;
+    if (!chunk_find(&place, results, index / pieces))
+        return false;
+    block->segment = op.segments[place.segment];
+    block->kv_head = blockIdx.y;
+    block->first_row = index % pieces * ROWS;
+    block->row_count = min(group - (int)block->first_row, ROWS);
+    block->group = group;
+    *chunk = place.chunk;
+    return true;
+}
+
+/* Blocks [blocks of rows, or those of a chunk x chunks][kv heads]; dynamic shared memory: queries,
  * [head_dim][ROWS]. Blocks of later rows, which see more, come first. */
 template <bool BF16, int DIM>
 __global__ void __launch_bounds__(THREADS, DIM > 256 ? 2 : 4)
@@ -247,8 +265,12 @@ __global__ void __launch_bounds__(THREADS, DIM > 256 ? 2 : 4)
     __shared__ __align__(16) struct shared_rows shared;
     const struct row_block &block = shared.block;
     struct row_block found;
-    int64_t index = gridDim.x - 1 - blockIdx.x;
-    if (!row_block_find<ROWS>(&found, op, index, blockIdx.y))
+    int pieces = ((int)op.qkv.head_count / (int)op.qkv.kv_head_count + ROWS - 1) / ROWS;
+    int64_t chunk = 0;
+    if (results.sums != NULL) {
+        if (!chunk_rows_find(&found, &chunk, op, results, (int)blockIdx.x, pieces))
+            return;
+    } else if (!row_block_find<ROWS>(&found, op, gridDim.x - 1 - blockIdx.x, blockIdx.y))
         return;
     if (threadIdx.x == 0)
         shared.block = found;
@@ -257,15 +279,13 @@ __global__ void __launch_bounds__(THREADS, DIM > 256 ? 2 : 4)
     int64_t end = row_position(block, block.row_count - 1) / KV_PAGE_TOKENS + 1;
     float out[out_shape<DIM>::columns][out_shape<DIM>::rows];
     if (results.sums != NULL) {
-        int64_t chunk = blockIdx.z;
         first = max(first, chunk * CHUNK_PAGES);
         end = min(end, (chunk + 1) * CHUNK_PAGES);
         if (first >= end)
             return;
         queries_stage(queries, op, block);
         chunk_run<BF16, DIM>(out, &shared, queries, op, block, first, end);
-        int64_t segment = index / device_ceil_div(block.group, ROWS);
-        chunk_write<DIM>(results, out, &shared, op, block, segment, chunk);
+        chunk_write<DIM>(results, out, &shared, op, block, (int)blockIdx.x / pieces);
         return;
     }
     float total[out_shape<DIM>::columns][out_shape<DIM>::rows] = {};
@@ -319,17 +339,20 @@ __device__ static float block_max_before(float value, float *before, float *kept
 }
 
 /* Adds up the chunks of one query head of a segment, in their order. Blocks
- * [segments][heads][columns / ADD_THREADS]. */
+ * [segments of the launch][heads][columns / ADD_THREADS]. */
 __global__ void __launch_bounds__(ADD_THREADS)
     chunks_add_kernel(const struct op_attention op, const struct chunk_results results)
 {
     __shared__ struct chunk_factors factors[ADD_THREADS];
     __shared__ float kept[WARP];
-    const struct segment *segment = &op.segments[blockIdx.x];
+    int own, first_chunk;
+    if (!chunk_segment_find(&own, &first_chunk, op, results, (int)blockIdx.x))
+        return;
+    const struct segment *segment = &op.segments[own];
     int64_t head = blockIdx.y, position = segment->first_position;
     int64_t d = (int64_t)blockIdx.z * ADD_THREADS + threadIdx.x;
     int64_t chunk = window_first(position, op.window) / CHUNK_TOKENS;
-    int64_t at = chunk_index(results, op, blockIdx.x, head, chunk);
+    int64_t at = chunk_index(results, head, first_chunk + chunk);
     const float *from = results.out + at * results.out_stride + d;
     float most = -INFINITY, sum = 0, out = 0;
     for (int64_t left = position / CHUNK_TOKENS + 1 - chunk; left > 0; left -= ADD_THREADS) {
@@ -363,122 +386,190 @@ __global__ void __launch_bounds__(ADD_THREADS)
 }
 
 cudaError_t attention_chunks_add(const struct cuda_launch *launch, const struct op_attention *op,
-                                 const struct cuda_segments *segments,
                                  const struct chunk_results *results)
 {
-    dim3 heads((unsigned)segments->token_count, (unsigned)op->qkv.head_count,
+    dim3 heads(chunk_segments_max(op, results), (unsigned)op->qkv.head_count,
                grid_for(op->kv.head_dim, ADD_THREADS));
     KERNEL_LAUNCH((chunks_add_kernel), heads, ADD_THREADS, 0, launch->stream, *op, *results);
     return cudaGetLastError();
 }
 
-/* Of scratch memory: where parts of all segments take more, some segments are launched at a time.
- * So no plan needs to know of it, and a GPU is occupied all the same: it holds 8 thousand parts and
- * more. One segment may take more (128 heads over 131,072 positions: 17 MB), a last slice that
- * goes by pages a little. */
-#define SLICE_BYTES ((size_t)16 << 20)
+/* ---- Slices ---------------------------------------------------------------------------------- */
 
-/* What is launched at a time, of an operation's segments from `first` on. */
-struct slice {
-    struct op_attention op;
-    struct cuda_segments segments;
+/* Of scratch memory: where the parts of all segments take more, some are launched at a time, so
+ * that no plan needs to know of it. A GPU is occupied all the same: it holds 8 thousand parts and
+ * more. Where one kv head's of the longest context take as much, as of half a million positions and
+ * 32 query heads, a launch has up to a quarter more than those. */
+#define SLICE_BYTES ((int64_t)16 << 20)
+
+/* How launches are cut: kv heads that one has, the chunks at which its segments begin, and those
+ * that these may reach over. */
+struct slices {
+    int64_t kv_heads, step, room;
 };
 
-static struct slice slice_of(const struct op_attention *op, const struct cuda_segments *segments,
-                             int64_t first, int64_t count)
+/* As few launches as there may be; `bytes` are those of a chunk and kv head. */
+static struct slices slices_find(const struct op_attention *op,
+                                 const struct cuda_segments *segments, int64_t bytes)
 {
-    struct slice slice = {*op, *segments};
-    if (count >= op->segment_count)
-        return slice;
-    slice.op.segments += first;
-    slice.op.segment_count = min(count, op->segment_count - first);
-    slice.segments.token_count = slice.op.segment_count; /* those with parts have one token */
-    return slice;
+    int64_t all = op->qkv.kv_head_count, chunks = segments->chunk_count, fewest = INT64_MAX;
+    int64_t longest = segments->positions_max / CHUNK_TOKENS, least = ceil_div(longest, (int64_t)4);
+    struct slices found = {0, 0, 0};
+    for (int64_t cut = 1; cut <= all; cut++) {
+        int64_t kv_heads = ceil_div(all, cut), room = SLICE_BYTES / (kv_heads * bytes);
+        if (room < min(chunks, longest + least - 1) && kv_heads > 1)
+            continue;
+        int64_t pieces = room < chunks ? ceil_div(chunks, max(room - longest + 1, least)) : 1;
+        if (ceil_div(all, kv_heads) * pieces < fewest) {
+            int64_t step = ceil_div(chunks, pieces); /* as even as can be */
+            fewest = ceil_div(all, kv_heads) * pieces;
+            found = {kv_heads, step, min(chunks, step + longest - 1)};
+        }
+        if (pieces == 1)
+            break;
+    }
+    return found;
 }
 
-static size_t slice_bytes(const struct cuda_launch *launch, const struct slice &slice)
+/* Whether parts are given to blocks: where each segment has one token, and one several chunks. */
+static bool has_parts(const struct cuda_segments *segments)
 {
-    size_t bytes;
-    chunk_results_in(launch, &slice.op, &slice.segments, &bytes);
-    return bytes;
+    return segments->tokens_max == 1 && segments->positions_max > CHUNK_TOKENS;
 }
 
-/* Of segments, as even as can be. */
-static int64_t slice_count(const struct cuda_launch *launch, const struct op_attention *op,
-                           const struct cuda_segments *segments)
+/* What all slices have in common. */
+static struct chunk_results results_of(const struct cuda_launch *launch,
+                                       const struct op_attention *op,
+                                       const struct cuda_segments *segments)
 {
-    int64_t count = op->segment_count;
-    size_t bytes = slice_bytes(launch, slice_of(op, segments, 0, count));
-    if (bytes <= SLICE_BYTES)
-        return count;
-    int64_t fit = max((int64_t)(SLICE_BYTES / (bytes / count)), (int64_t)1);
-    return ceil_div(count, ceil_div(count, fit));
+    struct chunk_results results = {};
+    results.out_stride = round_up(op->kv.head_dim, PACK_BLOCK);
+    results.segment_chunks = cuda_segment_chunks(op->segments, op->segment_count);
+    results.chunk_segments = cuda_chunk_segments(op->segments, op->segment_count);
+    results.count = results.end = (int)op->segment_count;
+    results.by_page =
+        attention_mma_takes(launch, op, segments) && attention_one_by_page(launch, op, segments);
+    return results;
+}
+
+static int64_t part_bytes(const struct chunk_results &results)
+{
+    return results.out_stride * (int64_t)sizeof(float) + (int64_t)sizeof(struct row_sums);
+}
+
+/* Of a kv head. */
+static int64_t chunk_bytes(const struct chunk_results &results, const struct op_attention *op)
+{
+    int64_t group = op->qkv.head_count / op->qkv.kv_head_count;
+    return group * (results.by_page ? CHUNK_PAGES : 1) * part_bytes(results);
+}
+
+/* The chunks from `first` on. */
+static void results_cut(struct chunk_results *results, const struct slices &slices,
+                        const struct cuda_launch *launch, const struct op_attention *op,
+                        const struct cuda_segments *segments, int64_t first)
+{
+    results->first = (int)first;
+    results->end = (int)min(first + slices.step, segments->chunk_count);
+    results->count = (int)min(slices.room, segments->chunk_count - first);
+    results->part_count = results->count * (results->by_page ? CHUNK_PAGES : 1);
+    results->out = (float *)launch->scratch;
+    results->sums = (struct row_sums *)(results->out + op->qkv.head_count * results->part_count *
+                                                           results->out_stride);
+}
+
+/* The operation of `count` kv heads from `first` on. */
+static struct op_attention heads_of(const struct op_attention *op, int64_t first, int64_t count)
+{
+    struct op_attention of = *op;
+    int64_t group = op->qkv.head_count / op->qkv.kv_head_count;
+    int64_t page_values = round_up(op->kv.head_dim, PACK_BLOCK) * KV_PAGE_TOKENS;
+    int64_t page_bytes = page_values * dtype_bytes(op->kv.dtype);
+    of.qkv.kv_head_count = min(count, op->qkv.kv_head_count - first);
+    of.qkv.head_count = of.qkv.kv_head_count * group;
+    of.qkv.values += first * group * op->qkv.head_dim;
+    of.out += first * group * op->kv.head_dim;
+    of.kv.keys = (char *)op->kv.keys + first * page_bytes;
+    of.kv.values = (char *)op->kv.values + first * page_bytes;
+    return of;
 }
 
 size_t cuda_attention_scratch(const struct cuda_launch *launch, const struct op_attention *op,
                               const struct cuda_segments *segments)
 {
-    size_t most = 0;
-    int64_t count = slice_count(launch, op, segments);
-    for (int64_t first = 0; first < op->segment_count; first += count)
-        most = max(most, slice_bytes(launch, slice_of(op, segments, first, count)));
-    return most;
+    if (!has_parts(segments))
+        return 0;
+    int64_t bytes = chunk_bytes(results_of(launch, op, segments), op);
+    struct slices slices = slices_find(op, segments, bytes);
+    return (size_t)(slices.kv_heads * slices.room * bytes);
 }
+
+/* ---- Launchers ------------------------------------------------------------------------------- */
 
 template <bool BF16, int DIM>
 static cudaError_t attention_launch(const struct cuda_launch *launch, const struct op_attention *op,
-                                    const struct cuda_segments *segments)
+                                    const struct cuda_segments *segments,
+                                    const struct chunk_results *results)
 {
-    size_t scratch_bytes;
-    struct chunk_results results = chunk_results_in(launch, op, segments, &scratch_bytes);
     int64_t group = op->qkv.head_count / op->qkv.kv_head_count;
-    bool is_split = results.sums != NULL;
-    int64_t blocks = is_split ? segments->token_count * ceil_div(group, ROWS)
+    bool is_split = results->sums != NULL;
+    int64_t blocks = is_split ? results->count * ceil_div(group, ROWS)
                               : segments->token_count * group / ROWS + op->segment_count;
-    dim3 grid((unsigned)blocks, (unsigned)op->kv.kv_head_count,
-              is_split ? (unsigned)results.part_count : 1);
+    dim3 grid((unsigned)blocks, (unsigned)op->qkv.kv_head_count);
     size_t bytes = (size_t)op->kv.head_dim * ROWS * sizeof(float);
     KERNEL_LAUNCH((attention_kernel<BF16, DIM>), grid, THREADS, bytes, launch->stream, *op,
-                  results);
+                  *results);
     cudaError_t failure = cudaGetLastError();
     if (!is_split || failure != cudaSuccess)
         return failure;
-    return attention_chunks_add(launch, op, segments, &results);
+    return attention_chunks_add(launch, op, results);
 }
 
 template <bool BF16>
 static cudaError_t attention_run(const struct cuda_launch *launch, const struct op_attention *op,
-                                 const struct cuda_segments *segments)
+                                 const struct cuda_segments *segments,
+                                 const struct chunk_results *results)
 {
     if (op->kv.head_dim <= 64)
-        return attention_launch<BF16, 64>(launch, op, segments);
+        return attention_launch<BF16, 64>(launch, op, segments, results);
     if (op->kv.head_dim <= 128)
-        return attention_launch<BF16, 128>(launch, op, segments);
+        return attention_launch<BF16, 128>(launch, op, segments, results);
     if (op->kv.head_dim <= 256)
-        return attention_launch<BF16, 256>(launch, op, segments);
+        return attention_launch<BF16, 256>(launch, op, segments, results);
     if (op->kv.head_dim <= HEAD_DIM_MAX)
-        return attention_launch<BF16, HEAD_DIM_MAX>(launch, op, segments);
+        return attention_launch<BF16, HEAD_DIM_MAX>(launch, op, segments, results);
     return cudaErrorInvalidValue;
 }
 
 static cudaError_t slice_run(const struct cuda_launch *launch, const struct op_attention *op,
-                             const struct cuda_segments *segments)
+                             const struct cuda_segments *segments,
+                             const struct chunk_results *results)
 {
     if (attention_mma_takes(launch, op, segments))
-        return attention_mma(launch, op, segments);
+        return segments->tokens_max == 1 ? attention_one(launch, op, results)
+                                         : attention_mma(launch, op, segments);
     if (op->kv.dtype == DTYPE_BF16)
-        return attention_run<true>(launch, op, segments);
-    return attention_run<false>(launch, op, segments);
+        return attention_run<true>(launch, op, segments, results);
+    return attention_run<false>(launch, op, segments, results);
 }
 
 cudaError_t cuda_attention(const struct cuda_launch *launch, const struct op_attention *op,
                            const struct cuda_segments *segments)
 {
+    if (op->segment_count == 0)
+        return cudaSuccess;
+    struct chunk_results results = results_of(launch, op, segments);
+    if (!has_parts(segments))
+        return slice_run(launch, op, segments, &results);
+    struct slices slices = slices_find(op, segments, chunk_bytes(results, op));
     cudaError_t failure = cudaSuccess;
-    int64_t count = slice_count(launch, op, segments);
-    for (int64_t first = 0; first < op->segment_count && failure == cudaSuccess; first += count) {
-        struct slice slice = slice_of(op, segments, first, count);
-        failure = slice_run(launch, &slice.op, &slice.segments);
+    for (int64_t kv = 0; kv < op->qkv.kv_head_count; kv += slices.kv_heads) {
+        struct op_attention of = heads_of(op, kv, slices.kv_heads);
+        for (int64_t first = 0; first < segments->chunk_count && failure == cudaSuccess;
+             first += slices.step) {
+            results_cut(&results, slices, launch, &of, segments, first);
+            failure = slice_run(launch, &of, segments, &results);
+        }
     }
     return failure;
 }

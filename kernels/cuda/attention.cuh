@@ -126,24 +126,77 @@ __device__ inline int64_t page_offset(const struct op_attention &op, const struc
            KV_PAGE_TOKENS;
 }
 
-/* ---- Chunks that have a block each ------------------------------------------------------------
- */
+/* ---- Chunks that have a block each ----------------------------------------------------------- */
 
-/* Where the results of parts of contexts stand, which are chunks or pages: of query head h of
- * segment s (which has one token) and part p, at (s x head_count + h) x part_count + p. */
+/* What a launch does where each segment has one token: of the chunks of all segments (launch.h)
+ * those from `first` on, of the segments that begin before `end`. So a context is never cut between
+ * two launches, and how much each does does not depend on how contexts grow.
+ *
+ * Where the results of parts stand, which are chunks or pages: of query head h and chunk
+ * first + c, at h x part_count + c; where pages are parts, CHUNK_PAGES x as much, and the page. */
 struct chunk_results {
-    struct row_sums *sums; /* NULL: blocks go through all chunks */
+    struct row_sums *sums; /* NULL: each segment has but one chunk, or blocks go through all */
     float *out;            /* [..][out_stride] */
-    int64_t part_count;    /* at most */
+    int64_t part_count;    /* of a head */
     int64_t out_stride;    /* dim_stride of the cache */
+    const int32_t *segment_chunks, *chunk_segments;
+    int first, end, count; /* first + count: behind the last chunk that may be theirs */
     bool by_page;          /* only where attention_mma_takes */
 };
 
-__device__ inline int64_t chunk_index(const struct chunk_results &results,
-                                      const struct op_attention &op, int64_t segment, int64_t head,
+__device__ inline int64_t chunk_index(const struct chunk_results &results, int64_t head,
                                       int64_t part)
 {
-    return (segment * op.qkv.head_count + head) * results.part_count + part;
+    return head * results.part_count + part;
+}
+
+/* A chunk's segment, and which of the segment's it is. */
+struct chunk_place {
+    int segment, chunk;
+};
+
+/* Of the launch's chunk `index`. False: it is another launch's, or there is none. */
+__device__ inline bool chunk_find(struct chunk_place *place, const struct chunk_results &results,
+                                  int index)
+{
+    place->segment = index;
+    place->chunk = 0;
+    if (results.sums == NULL)
+        return true;
+    place->segment = results.chunk_segments[results.first + index];
+    if (place->segment < 0)
+        return false;
+    int begin = results.segment_chunks[place->segment];
+    place->chunk = results.first + index - begin;
+    return begin >= results.first && begin < results.end;
+}
+
+/* The launch's segment `index`, and which of its chunks is that one's first. False behind the last.
+ */
+__device__ inline bool chunk_segment_find(int *segment, int *first_chunk,
+                                          const struct op_attention &op,
+                                          const struct chunk_results &results, int index)
+{
+    *segment = index;
+    if (results.first > 0) {
+        int owner = results.chunk_segments[results.first];
+        if (owner < 0)
+            return false;
+        *segment += owner + (results.segment_chunks[owner] < results.first);
+    }
+    if (*segment >= (int)op.segment_count)
+        return false;
+    int begin = results.segment_chunks[*segment];
+    *first_chunk = begin - results.first;
+    return begin < results.end;
+}
+
+/* How many blocks have a segment each. */
+static inline unsigned chunk_segments_max(const struct op_attention *op,
+                                          const struct chunk_results *results)
+{
+    int64_t begin = results->end - results->first;
+    return (unsigned)(begin < op->segment_count ? begin : op->segment_count);
 }
 
 /* With matrix instructions (attention_mma.cu): a cache of bf16, from sm_80 on. */
@@ -155,37 +208,12 @@ cudaError_t attention_mma(const struct cuda_launch *launch, const struct op_atte
 /* The same where each segment has one token (attention_one.cu); and whether its parts are pages:
  * where chunks would leave three quarters of the multiprocessors without work. */
 cudaError_t attention_one(const struct cuda_launch *launch, const struct op_attention *op,
-                          const struct cuda_segments *segments);
+                          const struct chunk_results *results);
 bool attention_one_by_page(const struct cuda_launch *launch, const struct op_attention *op,
                            const struct cuda_segments *segments);
 
-/* Whether parts are given to blocks: where each segment has one token, and one a long context. */
-static inline struct chunk_results chunk_results_in(const struct cuda_launch *launch,
-                                                    const struct op_attention *op,
-                                                    const struct cuda_segments *segments,
-                                                    size_t *bytes)
-{
-    struct chunk_results results = {NULL, NULL, ceil_div(segments->positions_max, CHUNK_TOKENS),
-                                    round_up(op->kv.head_dim, PACK_BLOCK), false};
-    *bytes = 0;
-    if (segments->tokens_max != 1)
-        return results;
-    results.by_page =
-        attention_mma_takes(launch, op, segments) && attention_one_by_page(launch, op, segments);
-    if (results.by_page)
-        results.part_count *= CHUNK_PAGES;
-    if (results.part_count < 2)
-        return results;
-    int64_t count = segments->token_count * op->qkv.head_count * results.part_count;
-    results.out = (float *)launch->scratch;
-    results.sums = (struct row_sums *)(results.out + count * results.out_stride);
-    *bytes = (size_t)count * ((size_t)results.out_stride * sizeof(float) + sizeof(struct row_sums));
-    return results;
-}
-
 /* Adds the chunks up (attention.cu). */
 cudaError_t attention_chunks_add(const struct cuda_launch *launch, const struct op_attention *op,
-                                 const struct cuda_segments *segments,
                                  const struct chunk_results *results);
 
 /* With Hopper's matrix instruction, where attention_mma_takes and segments have many tokens

@@ -240,8 +240,6 @@ bool attention_mma_takes(const struct cuda_launch *launch, const struct op_atten
 cudaError_t attention_mma(const struct cuda_launch *launch, const struct op_attention *op,
                           const struct cuda_segments *segments)
 {
-    if (segments->tokens_max == 1)
-        return attention_one(launch, op, segments);
     if (attention_wgmma_takes(launch, op, segments))
         return attention_wgmma(launch, op, segments);
     return op->kv.head_dim <= 64 ? many_launch<64>(launch, op, segments)

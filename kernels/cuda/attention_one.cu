@@ -29,20 +29,25 @@ template <int DIM> struct tile_shape {
 /* What a block has to do. */
 struct part {
     struct segment segment;
-    int64_t index; /* of the segment */
+    int index; /* of the launch's chunks */
     int first_head, row_count;
     int first, end; /* pages */
 };
 
-/* False where the segment sees none of the part's pages. */
+/* False where the segment sees none of the part's pages, or is not the launch's. */
 template <int PAGES>
-__device__ static bool part_find(struct part *part, const struct op_attention &op, int block_rows)
+__device__ static bool part_find(struct part *part, const struct op_attention &op,
+                                 const struct chunk_results &results, int block_rows)
 {
     int group = (int)op.qkv.head_count / (int)op.qkv.kv_head_count;
     int head_blocks = (group + block_rows - 1) / block_rows;
-    int first_row = (int)blockIdx.x % head_blocks * block_rows, begin = (int)blockIdx.z * PAGES;
-    part->index = (int)blockIdx.x / head_blocks; /* as each segment has one token */
-    part->segment = op.segments[part->index];
+    int first_row = (int)blockIdx.x % head_blocks * block_rows;
+    struct chunk_place place;
+    part->index = (int)blockIdx.x / head_blocks;
+    if (!chunk_find(&place, results, part->index))
+        return false;
+    int begin = place.chunk * CHUNK_PAGES + (int)blockIdx.z * PAGES;
+    part->segment = op.segments[place.segment];
     part->first_head = (int)blockIdx.y * group + first_row;
     part->row_count = min(group - first_row, block_rows);
     int position = (int)part->segment.first_position;
@@ -211,7 +216,8 @@ __device__ static void page_write(const struct chunk_results &results,
         int row = lane_group() + 8 * i;
         if (row >= part.row_count)
             continue;
-        int64_t at = chunk_index(results, op, part.index, part.first_head + row, page);
+        int64_t at = chunk_index(results, part.first_head + row,
+                                 part.index * CHUNK_PAGES + page % CHUNK_PAGES);
         float *to = results.out + at * results.out_stride;
 #pragma unroll
         for (int n = 0; n < DIM / 8; n++) {
@@ -231,7 +237,7 @@ __device__ static void chunk_write(const struct chunk_results &results,
 {
     if (d >= op.kv.head_dim)
         return;
-    int64_t at = chunk_index(results, op, part.index, part.first_head + row, blockIdx.z);
+    int64_t at = chunk_index(results, part.first_head + row, part.index);
     float *to = results.out + at * results.out_stride;
     if (results.sums == NULL) {
         float factor = 1.0f / total.sum;
@@ -302,7 +308,7 @@ __device__ static void queries_load(uint32_t queries[DIM / 16][4], const struct 
     }
 }
 
-/* Blocks [segments x blocks of heads][kv heads][parts]. */
+/* Blocks [chunks x blocks of heads][kv heads][parts of a chunk]. */
 template <int DIM, bool BY_PAGE>
 __global__ void __launch_bounds__(THREADS, BY_PAGE ? 2 : 3)
     attention_one_kernel(const struct op_attention op, const struct chunk_results results,
@@ -311,7 +317,7 @@ __global__ void __launch_bounds__(THREADS, BY_PAGE ? 2 : 3)
     KERNEL_SHARED(uint16_t, shared);
     __shared__ struct row_sums sums[WARPS][WARP_ROWS], chunk[2][WARP_ROWS]; /* STATIC_BYTES */
     struct part part;
-    if (!part_find < BY_PAGE ? WARPS : CHUNK_PAGES > (&part, op, block_rows))
+    if (!part_find < BY_PAGE ? WARPS : CHUNK_PAGES > (&part, op, results, block_rows))
         return;
     struct round_pages pages = {(float *)(shared + WARPS * STAGES * TILE_VALUES), sums, chunk};
     uint16_t *room = shared + warp_id() * STAGES * TILE_VALUES;
@@ -349,8 +355,8 @@ __global__ void __launch_bounds__(THREADS, BY_PAGE ? 2 : 3)
 }
 
 /* Adds up the pages of a query head of a segment, chunk by chunk, and the chunks. Blocks
- * [segments][heads]: each ADD_COLUMNS threads have a chunk of ADD_CHUNKS, and the first of them add
- * those up. */
+ * [segments of the launch][heads]: each ADD_COLUMNS threads have a chunk of ADD_CHUNKS, and the
+ * first of them add those up. */
 #define ADD_COLUMNS 128 /* as many as a head has at most */
 #define ADD_CHUNKS  8
 
@@ -377,12 +383,15 @@ __global__ void __launch_bounds__(ADD_COLUMNS *ADD_CHUNKS)
 {
     __shared__ float outs[ADD_CHUNKS][ADD_COLUMNS];
     __shared__ struct row_sums sums[ADD_CHUNKS];
-    const struct segment *segment = &op.segments[blockIdx.x];
+    int index, first_of_chunks;
+    if (!chunk_segment_find(&index, &first_of_chunks, op, results, (int)blockIdx.x))
+        return;
+    const struct segment *segment = &op.segments[index];
     int position = (int)segment->first_position, head = (int)blockIdx.y;
     int page = (int)window_first(position, op.window) / KV_PAGE_TOKENS;
     int end = position / KV_PAGE_TOKENS + 1, first_chunk = page / CHUNK_PAGES;
     int own = (int)threadIdx.x / ADD_COLUMNS, d = (int)threadIdx.x % ADD_COLUMNS;
-    int64_t at = chunk_index(results, op, blockIdx.x, head, 0);
+    int64_t at = chunk_index(results, head, first_of_chunks * CHUNK_PAGES);
     struct row_sums total = {-INFINITY, 0};
     float out = 0;
     for (int chunk = first_chunk; chunk * CHUNK_PAGES < end; chunk += ADD_CHUNKS) {
@@ -428,14 +437,12 @@ static int64_t block_rows_max(const struct cuda_launch *launch, const struct op_
 bool attention_one_by_page(const struct cuda_launch *launch, const struct op_attention *op,
                            const struct cuda_segments *segments)
 {
-    int64_t chunks = ceil_div(segments->positions_max, CHUNK_TOKENS);
-    int64_t parts = segments->token_count * op->kv.kv_head_count * chunks;
-    return chunks > 1 && parts <= max(launch->multiprocessors / 4, 2);
+    return segments->positions_max > CHUNK_TOKENS &&
+           segments->chunk_count * op->qkv.kv_head_count <= max(launch->multiprocessors / 4, 2);
 }
 
 template <int DIM, bool BY_PAGE>
 static cudaError_t parts_launch(const struct cuda_launch *launch, const struct op_attention *op,
-                                const struct cuda_segments *segments,
                                 const struct chunk_results &results)
 {
     int64_t group = op->qkv.head_count / op->qkv.kv_head_count;
@@ -445,9 +452,8 @@ static cudaError_t parts_launch(const struct cuda_launch *launch, const struct o
     cudaError_t failure = cudaFuncSetAttribute(attention_one_kernel<DIM, BY_PAGE>,
                                                cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                launch->shared_bytes_max - (int)STATIC_BYTES);
-    dim3 grid((unsigned)(segments->token_count * ceil_div(group, block_rows)),
-              (unsigned)op->kv.kv_head_count,
-              (unsigned)ceil_div(results.part_count, BY_PAGE ? WARPS : 1));
+    dim3 grid((unsigned)(results.count * ceil_div(group, block_rows)),
+              (unsigned)op->qkv.kv_head_count, BY_PAGE ? CHUNK_PAGES / WARPS : 1);
     if (failure != cudaSuccess)
         return failure;
     KERNEL_LAUNCH((attention_one_kernel<DIM, BY_PAGE>), grid, THREADS, bytes, launch->stream, *op,
@@ -457,25 +463,23 @@ static cudaError_t parts_launch(const struct cuda_launch *launch, const struct o
 
 template <int DIM>
 static cudaError_t one_launch(const struct cuda_launch *launch, const struct op_attention *op,
-                              const struct cuda_segments *segments)
+                              const struct chunk_results *results)
 {
-    size_t scratch_bytes;
-    struct chunk_results results = chunk_results_in(launch, op, segments, &scratch_bytes);
-    cudaError_t failure = results.by_page ? parts_launch<DIM, true>(launch, op, segments, results)
-                                          : parts_launch<DIM, false>(launch, op, segments, results);
-    if (results.sums == NULL || failure != cudaSuccess)
+    cudaError_t failure = results->by_page ? parts_launch<DIM, true>(launch, op, *results)
+                                           : parts_launch<DIM, false>(launch, op, *results);
+    if (results->sums == NULL || failure != cudaSuccess)
         return failure;
-    if (!results.by_page)
-        return attention_chunks_add(launch, op, segments, &results);
-    dim3 heads((unsigned)segments->token_count, (unsigned)op->qkv.head_count);
+    if (!results->by_page)
+        return attention_chunks_add(launch, op, results);
+    dim3 heads(chunk_segments_max(op, results), (unsigned)op->qkv.head_count);
     KERNEL_LAUNCH((pages_add_kernel), heads, ADD_COLUMNS * ADD_CHUNKS, 0, launch->stream, *op,
-                  results);
+                  *results);
     return cudaGetLastError();
 }
 
 cudaError_t attention_one(const struct cuda_launch *launch, const struct op_attention *op,
-                          const struct cuda_segments *segments)
+                          const struct chunk_results *results)
 {
-    return op->kv.head_dim <= 64 ? one_launch<64>(launch, op, segments)
-                                 : one_launch<128>(launch, op, segments);
+    return op->kv.head_dim <= 64 ? one_launch<64>(launch, op, results)
+                                 : one_launch<128>(launch, op, results);
 }

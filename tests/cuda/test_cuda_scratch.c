@@ -215,3 +215,119 @@ Test(cuda_scratch, of_attention_is_little)
         cr_expect_geq(got, all < 16 * MIB ? all : 5 * MIB, "case %zu: %zu", c, got);
     }
 }
+
+static void *memory_of(struct device *device, int64_t bytes)
+{
+    struct error err;
+    void *out;
+    cr_assert_eq(device->ops->memory_get(device, &out, (size_t)bytes, "a test", &err), STATUS_OK,
+                 "%s", err.message);
+    return out;
+}
+
+/* How many kernels attend to a token of each of 256 sequences, one of which is long. The window
+ * spares the emulation most of its context; what stands in memory does not matter. */
+static uint64_t kernels_beside(struct device *device, int64_t positions)
+{
+    static const int32_t pages[2048];
+    struct segment segments[256];
+    int64_t heads = 64, kv_heads = 8, dim = 128, stride = (heads + 2 * kv_heads) * dim;
+    struct op_attention op = {
+        .out_stride = heads * dim,
+        .qkv = {.stride = stride, .head_count = heads, .kv_head_count = kv_heads, .head_dim = dim},
+        .kv = {.dtype = DTYPE_BF16, .kv_head_count = kv_heads, .head_dim = dim},
+        .window = 1,
+        .segments = segments,
+        .segment_count = 256};
+    for (int64_t s = 0; s < 256; s++)
+        segments[s] = (struct segment){s, 1, s == 77 ? positions - 1 : 900 + s, pages};
+    void *memory[] = {memory_of(device, 256 * heads * dim * 4), memory_of(device, 256 * stride * 4),
+                      memory_of(device, kv_page_values(&op.kv) * 2),
+                      memory_of(device, kv_page_values(&op.kv) * 2)};
+    op.out = memory[0];
+    op.qkv.values = memory[1];
+    op.kv.keys = memory[2];
+    op.kv.values = memory[3];
+    uint64_t before = simt_kernel_count();
+    device->ops->attention(device->stream, &op);
+    synchronize_ok(device, device->stream);
+    uint64_t count = simt_kernel_count() - before;
+    for (int i = 0; i < 4; i++)
+        device->ops->memory_free(device, memory[i]);
+    return count;
+}
+
+/* What is launched goes by what there is, not by the longest context for each sequence. */
+Test(cuda_scratch, of_a_long_context_beside_many)
+{
+    cr_assert(simt_capability_set(90));
+    struct device *device = device_open(1);
+    uint64_t count = kernels_beside(device, 131072);
+    cr_expect_leq(count, 8, "%d kernels", (int)count);
+    device_destroy(device);
+    gpu_check_nothing_left();
+}
+
+/* A segment by itself, which is never cut, has the bits that it has of `all`. */
+static void check_alone(struct workload *w, struct device *device, const void *all, int64_t s)
+{
+    const struct op_attention *op = &w->attention;
+    struct op_attention one = *op;
+    int64_t at = op->segments[s].first_row * op->out_stride;
+    size_t bytes = (size_t)(op->qkv.head_count * op->kv.head_dim) * sizeof(float);
+    one.segments += s;
+    one.segment_count = 1;
+    workload_reset(w);
+    device->ops->attention(device->stream, &one);
+    synchronize_ok(device, device->stream);
+    cr_expect_eq(memcmp(op->out + at, (const float *)all + at, bytes), 0, "segment %d", (int)s);
+}
+
+static void check_cut(int capability, const struct kernel_case *c, uint64_t kernels)
+{
+    struct workload w;
+    cr_assert(simt_capability_set(capability));
+    struct device *device = device_open(1);
+    workload_create(&w, OP_ATTENTION, c);
+    uint64_t before = simt_kernel_count();
+    workload_launch(&w, device);
+    cr_expect_eq(simt_kernel_count() - before, kernels);
+    void *all = memory_alloc(w.outputs[0].bytes, 1);
+    memcpy(all, w.outputs[0].data, w.outputs[0].bytes);
+    for (int64_t s = 0; s < w.attention.segment_count; s += 2)
+        check_alone(&w, device, all, s);
+    memory_free(all);
+    workload_destroy(&w);
+    device_destroy(device);
+    gpu_check_nothing_left();
+}
+
+/* Launches that are cut between segments, the last of which finds that there are no more. */
+static const struct kernel_case cut_by_segments = {
+    .dtype = DTYPE_BF16,
+    .head_count = 1340,
+    .kv_head_count = 1,
+    .head_dim = 128,
+    .window = 20,
+    .segments = {{1, 600}, {1, 523}, {1, 9745}, {1, 1000}, {1, 600}, {1, 9}, {1, 700}, {1, 1000}}};
+
+Test(cuda_scratch, of_attention_that_is_cut)
+{
+    check_cut(75, &cut_by_segments, 2 * 8);
+}
+
+Test(cuda_scratch, of_attention_with_matrix_instructions_that_is_cut)
+{
+    check_cut(90, &cut_by_segments, 2 * 8);
+}
+
+Test(cuda_scratch, of_attention_that_is_cut_by_heads)
+{
+    const struct kernel_case c = {.dtype = DTYPE_BF16,
+                                  .head_count = 1340,
+                                  .kv_head_count = 2,
+                                  .head_dim = 128,
+                                  .window = 20,
+                                  .segments = {{1, 16000}, {1, 40}, {1, 6000}}};
+    check_cut(90, &c, 2 * 2);
+}

@@ -248,8 +248,7 @@ static const struct kernel_case attention_cases[] = {
      .kv_head_count = 1,
      .head_dim = 128,
      .segments = {{1, 4700}, {1, 70}}},
-    {.dtype =
-         DTYPE_BF16, /* parts of more segments than GPUs launch at once, of which few are seen */
+    {.dtype = DTYPE_BF16, /* many parts, of which few are seen */
      .head_count = 128,
      .kv_head_count = 1,
      .head_dim = 128,
