@@ -66,10 +66,64 @@ Test(cuda_ring, grows_with_what_it_carries)
         pieces_check(seed, 600 << 10);
 }
 
-/* It leaves its memory only when what reads it has run, even where a free does not wait. */
+/* What reads memory that was too small finds it, where a free would not wait for it. */
 Test(cuda_ring, grows_where_frees_do_not_wait)
 {
     simt_free_waits_set(false);
     for (uint64_t seed = 0; seed < 2; seed++)
         pieces_check(seed, 600 << 10);
+}
+
+static void ring_open(struct cuda_ring *ring)
+{
+    struct error err;
+    cudaStream_t stream;
+    *ring = (struct cuda_ring){0};
+    cr_assert_eq(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0), cudaSuccess);
+    cr_assert_eq(cuda_ring_init(ring, 0, stream, &err), STATUS_OK);
+}
+
+static void ring_close(struct cuda_ring *ring)
+{
+    cr_assert_eq(cudaStreamSynchronize(ring->stream), cudaSuccess);
+    cuda_ring_deinit(ring);
+    cr_assert_eq(cudaStreamDestroy(ring->stream), cudaSuccess);
+    cr_assert_eq(simt_live_count(), 0);
+}
+
+/* To free memory may be to wait for another GPU, which waits for this one. */
+Test(cuda_ring, frees_nothing_while_it_grows)
+{
+    struct cuda_ring ring;
+    char *out = memory_alloc(4 << 20, 1);
+    ring_open(&ring);
+    uint64_t freed = simt_free_count(), waits = simt_wait_count();
+    for (size_t bytes = 128 << 10; bytes <= 4 << 20; bytes *= 2)
+        piece_send(&ring, out, bytes, 1);
+    cr_expect_eq(simt_free_count(), freed);
+    cr_expect_eq(simt_wait_count(), waits);
+    ring_close(&ring);
+    memory_free(out);
+}
+
+/* One that cannot grow is as it was: what fits goes on. */
+Test(cuda_ring, that_cannot_grow_stays)
+{
+    struct cuda_ring ring;
+    struct error err;
+    void *host, *device;
+    char *out = memory_alloc(1000, 1);
+    ring_open(&ring);
+    uint64_t live = simt_live_count();
+    for (uint64_t call = 1; call <= 2; call++) { /* the host's memory, the device's */
+        simt_fail_at(call, cudaErrorMemoryAllocation);
+        cr_assert_eq(cuda_ring_take(&ring, 4 << 20, &host, &device, &err), STATUS_NO_MEMORY);
+        cr_assert_not(simt_fail_is_ahead());
+        cr_assert_eq(simt_live_count(), live);
+        piece_send(&ring, out, 1000, (int)call);
+        cr_assert_eq(cudaStreamSynchronize(ring.stream), cudaSuccess);
+        cr_assert_eq(out[999], (char)call);
+    }
+    ring_close(&ring);
+    memory_free(out);
 }

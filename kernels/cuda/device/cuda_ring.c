@@ -10,19 +10,30 @@
 /* Each piece begins where any of the arrays may. */
 #define PIECE_ALIGNMENT 64
 
-static void memory_release(struct cuda_ring *ring)
+static void memory_release(struct cuda_ring_memory memory)
 {
-    (void)cudaFreeHost(ring->host);
-    (void)cudaFree(ring->device);
+    (void)cudaFreeHost(memory.host);
+    (void)cudaFree(memory.device);
     (void)cudaGetLastError();
-    ring->host = ring->device = NULL;
-    ring->half_bytes = 0;
+}
+
+static enum status memory_get_both(struct cuda_ring_memory *out, int ordinal, size_t bytes,
+                                   struct error *err)
+{
+    TRY(cuda_pinned_malloc(ordinal, (void **)&out->host, bytes, err));
+    CUDA_TRY(ordinal, cudaMalloc((void **)&out->device, bytes), err);
+    return STATUS_OK;
 }
 
 static enum status memory_make(struct cuda_ring *ring, size_t half_bytes, struct error *err)
 {
-    TRY(cuda_pinned_malloc(ring->ordinal, (void **)&ring->host, 2 * half_bytes, err));
-    CUDA_TRY(ring->ordinal, cudaMalloc((void **)&ring->device, 2 * half_bytes), err);
+    struct cuda_ring_memory memory = {NULL, NULL};
+    enum status status = memory_get_both(&memory, ring->ordinal, 2 * half_bytes, err);
+    if (status != STATUS_OK) {
+        memory_release(memory);
+        return status;
+    }
+    ring->memory = memory;
     ring->half_bytes = half_bytes;
     ring->used = 0;
     return STATUS_OK;
@@ -40,7 +51,9 @@ enum status cuda_ring_init(struct cuda_ring *ring, int ordinal, cudaStream_t str
 
 void cuda_ring_deinit(struct cuda_ring *ring)
 {
-    memory_release(ring);
+    memory_release(ring->memory);
+    while (ring->outgrown_count > 0)
+        memory_release(ring->outgrown[--ring->outgrown_count]);
     for (int half = 0; half < 2; half++) {
         if (ring->left[half] != NULL)
             (void)cudaEventDestroy(ring->left[half]);
@@ -58,15 +71,17 @@ static enum status half_change(struct cuda_ring *ring, struct error *err)
     return STATUS_OK;
 }
 
-/* Everything that reads the ring has run before its memory goes. */
+/* What reads the memory that was too small may not have run: it stays. */
 static enum status grow(struct cuda_ring *ring, size_t bytes, struct error *err)
 {
-    size_t half_bytes = ring->half_bytes > 0 ? ring->half_bytes : HALF_BYTES;
+    struct cuda_ring_memory old = ring->memory;
+    size_t half_bytes = ring->half_bytes;
     while (half_bytes < bytes)
         half_bytes *= 2;
-    CUDA_TRY(ring->ordinal, cudaStreamSynchronize(ring->stream), err);
-    memory_release(ring);
-    return memory_make(ring, half_bytes, err);
+    ASSERT(ring->outgrown_count < CUDA_RING_OUTGROWN_MAX);
+    TRY(memory_make(ring, half_bytes, err));
+    ring->outgrown[ring->outgrown_count++] = old;
+    return STATUS_OK;
 }
 
 enum status cuda_ring_take(struct cuda_ring *ring, size_t bytes, void **host, void **device,
@@ -78,8 +93,8 @@ enum status cuda_ring_take(struct cuda_ring *ring, size_t bytes, void **host, vo
     else if (ring->used + whole > ring->half_bytes)
         TRY(half_change(ring, err));
     size_t at = (size_t)ring->half * ring->half_bytes + ring->used;
-    *host = ring->host + at;
-    *device = ring->device + at;
+    *host = ring->memory.host + at;
+    *device = ring->memory.device + at;
     ring->used += whole;
     return STATUS_OK;
 }
