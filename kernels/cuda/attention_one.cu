@@ -7,7 +7,7 @@
  * always under way.
  *
  * A block has a part of a context: a chunk, whose pages it adds up; or, where chunks would occupy
- * but half of the GPU, as many pages as it has warps, and another kernel adds up pages and chunks,
+ * but a quarter of the GPU, as many pages as it has warps, and another kernel adds up pages and chunks,
  * in the same order. */
 #include "kernels/cuda/attention_page.cuh"
 
