@@ -30,7 +30,7 @@ static bool is_by_way(const struct plan_candidate *candidate, const struct engin
            ways_of_plans[candidate->way] == asked;
 }
 
-static bool can_run(const void *context, const struct plan_candidate *candidate)
+bool auto_can_run(const void *context, const struct plan_candidate *candidate)
 {
     const struct auto_limits *limits = context;
     return (limits->has_backup || !auto_takes_int4(candidate)) &&
@@ -39,5 +39,5 @@ static bool can_run(const void *context, const struct plan_candidate *candidate)
 
 int auto_pick(const void *context, const struct plan_table *table)
 {
-    return plan_table_pick(table, can_run, context);
+    return plan_table_pick(table, auto_can_run, context);
 }

@@ -10,6 +10,9 @@ struct auto_limits {
     bool has_backup;                    /* of INT4, at hand */
 };
 
+/* Whether it can be run here, where it is possible. `context` is an auto_limits. */
+bool auto_can_run(const void *context, const struct plan_candidate *candidate);
+
 /* Of those that can be run here the one to take (plan_table_pick); -1: none can. `context` is an
  * auto_limits. */
 int auto_pick(const void *context, const struct plan_table *table);

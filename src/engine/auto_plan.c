@@ -420,8 +420,8 @@ static enum status plan_for(struct auto_plan *plan, struct engine_choice *out,
                              .is_one_class = lengths->is_sample,
                              /* Which rows stay follows from all rows and a profile. */
                              .may_stay = plan->batch != NULL && !plan->batch->deterministic,
-                             .pick = auto_pick,
-                             .pick_context = &limits,
+                             .may = auto_can_run,
+                             .may_context = &limits,
                          },
                          err));
     subject.longest_tokens = answer.longest_tokens;

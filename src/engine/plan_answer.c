@@ -7,7 +7,7 @@
 
 static int pick(const struct plan_question *question, const struct plan_table *table)
 {
-    return question->pick == NULL ? table->best : question->pick(question->pick_context, table);
+    return plan_table_pick(table, question->may, question->may_context);
 }
 
 static double seconds_of(const struct plan_table *table, int chosen)

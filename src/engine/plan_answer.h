@@ -13,9 +13,9 @@ struct plan_question {
     int64_t context_max;
     bool is_one_class;
     bool may_stay; /* some classes may decode as prefill has the experts, but not all */
-    /* Which candidate may be taken and is the best, -1: none; NULL: the table's. */
-    int (*pick)(const void *context, const struct plan_table *table);
-    const void *pick_context;
+    /* Which of the possible candidates may be taken; NULL: all. */
+    bool (*may)(const void *context, const struct plan_candidate *candidate);
+    const void *may_context;
 };
 
 struct plan_class {

@@ -45,18 +45,10 @@ static void open_subject(void)
     };
 }
 
-static int pick_way(const void *context, const struct plan_table *table)
+static bool is_by_way(const void *context, const struct plan_candidate *candidate)
 {
-    int best = -1;
     (void)context;
-    for (int i = 0; i < table->count; i++) {
-        const struct plan_candidate *candidate = &table->candidates[i];
-        if (candidate->verdict == PLAN_POSSIBLE && candidate->way == way &&
-            (best < 0 ||
-             plan_candidate_total(candidate) < plan_candidate_total(&table->candidates[best])))
-            best = i;
-    }
-    return best;
+    return candidate->way == way;
 }
 
 static struct plan_answer ask(const struct plan_load *loads, int count)
@@ -84,7 +76,7 @@ static struct plan_answer ask(const struct plan_load *loads, int count)
         .subject = &subject,
         .mix = &mix,
         .context_max = config.position_count_max,
-        .pick = pick_way,
+        .may = is_by_way,
     };
     cr_assert_eq(plan_answer_find(&answer, &question, &err), STATUS_OK, "%s", err.message);
     cr_assert_geq(answer.chosen, 0);
@@ -270,7 +262,7 @@ Test(plan_answer, of_one_length_is_plan_find, .init = open_subject, .fini = clos
     subject.load = (struct plan_load)PLAN_LOAD(20, 8, 20);
     cr_assert_eq(plan_subject_init(&alone, &subject, &err), STATUS_OK);
     cr_assert_eq(plan_find(&table, &alone.problem, &err), STATUS_OK);
-    cr_assert_eq(answer.chosen, pick_way(NULL, &table));
+    cr_assert_eq(answer.chosen, plan_table_pick(&table, is_by_way, NULL));
     cr_assert_float_eq(plan_candidate_total(&answer.table.candidates[answer.chosen]) /
                            plan_candidate_total(&table.candidates[answer.chosen]),
                        1, 1e-12);
