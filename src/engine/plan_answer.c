@@ -131,28 +131,64 @@ static void answer_take(struct plan_answer *answer, struct plan_answer *tried)
     *answer = *tried;
 }
 
+/* The fastest that may be taken of the plans that move weights, -1: none. */
+static int best_mover(const struct plan_question *question, const struct plan_table *table)
+{
+    int best = -1;
+    for (int i = 0; i < table->count; i++) {
+        const struct plan_candidate *candidate = &table->candidates[i];
+        bool may = question->may == NULL || question->may(question->may_context, candidate);
+        if (candidate->verdict == PLAN_POSSIBLE && plan_way_moves(candidate->way) && may &&
+            (best < 0 || seconds_of(table, i) < seconds_of(table, best)))
+            best = i;
+    }
+    return best;
+}
+
+/* A run's passes are of one size. With all rows together the best plan may have one that is no good
+ * for plans that move weights, of which alone classes make anything: so theirs is tried, too. */
+static int passes_to_try(int64_t out[2], const struct plan_question *question,
+                         const struct plan_answer *of_one)
+{
+    const struct plan_candidate *candidates = of_one->table.candidates;
+    int mover = best_mover(question, &of_one->table), count = 0;
+    out[count++] = candidates[of_one->chosen].pass_tokens;
+    if (mover >= 0 && candidates[mover].pass_tokens != out[0])
+        out[count++] = candidates[mover].pass_tokens;
+    return count;
+}
+
+/* In two classes and more, with passes of one size for all. */
+static enum status classes_try(struct plan_answer *answer, const struct plan_question *question,
+                               int64_t pass_tokens, struct error *err)
+{
+    struct plan_subject_params subject = *question->subject;
+    struct plan_question of_classes = *question;
+    subject.max_num_batched_tokens = pass_tokens;
+    of_classes.subject = &subject;
+    for (int count = 2; count <= question->mix->bin_count; count++) {
+        struct plan_answer tried = {.chosen = -1};
+        plan_classes_make(&tried.classes, question->mix, count);
+        TRY(answer_price(&tried, &of_classes, &answer->table, err));
+        answer_take(answer, &tried);
+    }
+    return STATUS_OK;
+}
+
 static enum status answer_find(struct plan_answer *out, const struct plan_question *question,
                                struct error *err)
 {
+    int64_t passes[2];
+    int pass_count = 0;
     *out = (struct plan_answer){.classes = {.count = 1},
                                 .longest_tokens = question->subject->longest_tokens};
     TRY(answer_price(out, question, NULL, err));
     out->in_file_order = seconds_of(&out->table, out->chosen);
-    int most = question->is_one_class || out->chosen < 0 ? 1 : question->mix->bin_count;
-    /* A run's passes are of one size: that of the plan for all rows together. */
-    struct plan_subject_params subject = *question->subject;
-    struct plan_question of_classes = *question;
+    if (!question->is_one_class && out->chosen >= 0 && question->mix->bin_count > 1)
+        pass_count = passes_to_try(passes, question, out);
     enum status status = STATUS_OK;
-    if (most > 1)
-        subject.max_num_batched_tokens = out->table.candidates[out->chosen].pass_tokens;
-    of_classes.subject = &subject;
-    for (int count = 2; count <= most && status == STATUS_OK; count++) {
-        struct plan_answer tried = {.chosen = -1};
-        plan_classes_make(&tried.classes, question->mix, count);
-        status = answer_price(&tried, &of_classes, &out->table, err);
-        if (status == STATUS_OK)
-            answer_take(out, &tried);
-    }
+    for (int p = 0; p < pass_count && status == STATUS_OK; p++)
+        status = classes_try(out, question, passes[p], err);
     if (status != STATUS_OK)
         plan_answer_deinit(out);
     return status;

@@ -21,19 +21,41 @@ static struct model_config config;
 static struct profile_file file;
 static struct plan_subject_params subject;
 static bool may_stay;
+static bool (*may)(const void *context, const struct plan_candidate *candidate);
 static enum plan_way way = PLAN_RELOAD; /* that runs in waves */
+
+static bool is_by_way(const void *context, const struct plan_candidate *candidate)
+{
+    (void)context;
+    return candidate->way == way;
+}
+
+static bool is_static_or_by_way(const void *context, const struct plan_candidate *candidate)
+{
+    const struct layout *layout = &candidate->layouts.of[0];
+    return is_by_way(context, candidate) ||
+           (candidate->way == PLAN_NONE && layout->attention.tp == 2 && layout->experts.tp == 2);
+}
+
+static void take_profile(const struct example_profile *example)
+{
+    struct error err;
+    char path[256];
+    snprintf(path, sizeof path, "%s", tools_path(tools_folder(), "profile.json"));
+    profile_file_deinit(&file);
+    cr_assert(example_profile_write(example, path, &err), "%s", err.message);
+    cr_assert_eq(profile_file_read(&file, path, &err), STATUS_OK, "%s", err.message);
+}
 
 static void open_subject(void)
 {
     struct error err;
     struct example_profile example;
-    char path[256];
     cr_assert_eq(model_config_load(&config, MODELS_DIR "/kjv-moe", &err), STATUS_OK);
     example_profile_init(&example, 2);
     example.bytes_per_second = 1e8; /* weights are all that takes time */
-    snprintf(path, sizeof path, "%s", tools_path(tools_folder(), "profile.json"));
-    cr_assert(example_profile_write(&example, path, &err), "%s", err.message);
-    cr_assert_eq(profile_file_read(&file, path, &err), STATUS_OK, "%s", err.message);
+    take_profile(&example);
+    may = is_by_way;
     subject = (struct plan_subject_params){
         .config = &config,
         .profile = &file.profile,
@@ -43,12 +65,6 @@ static void open_subject(void)
         .max_num_seqs = 8,
         .max_num_batched_tokens = 2048,
     };
-}
-
-static bool is_by_way(const void *context, const struct plan_candidate *candidate)
-{
-    (void)context;
-    return candidate->way == way;
 }
 
 static struct plan_answer ask(const struct plan_load *loads, int count)
@@ -76,7 +92,7 @@ static struct plan_answer ask(const struct plan_load *loads, int count)
         .subject = &subject,
         .mix = &mix,
         .context_max = config.position_count_max,
-        .may = is_by_way,
+        .may = may,
     };
     cr_assert_eq(plan_answer_find(&answer, &question, &err), STATUS_OK, "%s", err.message);
     cr_assert_geq(answer.chosen, 0);
@@ -119,6 +135,38 @@ Test(plan_answer, rows_of_long_answers_run_apart, .init = open_subject, .fini = 
     }
     cr_assert_leq(answer.of_class[0].seconds + answer.of_class[1].seconds,
                   plan_candidate_total(chosen) * (1 + 1e-9));
+    plan_answer_deinit(&answer);
+}
+
+/* With all rows together static tensor parallelism is the best, and has usual passes; classes make
+ * something of another plan, whose passes are longer. */
+Test(plan_answer, classes_may_have_longer_passes, .init = open_subject, .fini = close_subject)
+{
+    const struct plan_load loads[] = {PLAN_LOAD(78, 140, 2), PLAN_LOAD(64, 140, 4)};
+    struct example_profile example;
+    example_profile_init(&example, 2);
+    example.flops_per_second = 1.274e9;
+    example.bytes_per_second = 3.245e10;
+    example.call_seconds = 1.1e-4;
+    example.gather_rate = 2.142e9;
+    example.exchange_rate = 9.931e9;
+    example.disk_rate = 1.348e8;
+    take_profile(&example);
+    may = is_static_or_by_way;
+    may_stay = true;
+    subject.max_num_seqs = 32;
+    subject.max_num_batched_tokens = 0;
+    struct plan_answer answer = ask(loads, 2);
+    const struct plan_candidate *chosen = &answer.table.candidates[answer.chosen];
+    cr_expect_eq(answer.classes.count, 2);
+    cr_expect_eq(chosen->pass_tokens, 8192);
+    for (int64_t pass = 1024; pass <= 16384; pass *= 2) {
+        subject.max_num_batched_tokens = pass;
+        struct plan_answer named = ask(loads, 2);
+        const struct plan_candidate *of_named = &named.table.candidates[named.chosen];
+        cr_expect_leq(plan_candidate_total(chosen), plan_candidate_total(of_named) * (1 + 1e-9));
+        plan_answer_deinit(&named);
+    }
     plan_answer_deinit(&answer);
 }
 
