@@ -96,6 +96,11 @@ static enum status backup_find(struct plan_inputs *inputs, const struct plan_par
 
 /* ---- What was asked -------------------------------------------------------------------------- */
 
+struct answered {
+    struct plan_answer answer;
+    struct plan_class alone[PLAN_BINS_MAX]; /* each of its classes */
+};
+
 static void put_lengths(struct description *to, json_t *object, const struct plan_load *load)
 {
     description_put_int(to, object, "sequences", (uint64_t)load->sequences);
@@ -111,23 +116,22 @@ static json_t *seconds_or_null(double seconds)
 
 /* Rows that run together, and what each would take alone. */
 static void put_class(struct description *to, json_t *list, const struct plan_answer *answer,
-                      int index)
+                      const struct plan_class *class, bool stays)
 {
     char text[LAYOUT_TEXT_BYTES];
-    const struct plan_class *class = &answer->of_class[index];
-    const struct plan_table *table = &answer->table;
     json_t *object = description_append_object(to, list);
     put_lengths(to, object, &class->load);
-    description_put(to, object, "stays", json_boolean(plan_answer_stays(answer, index)));
+    description_put(to, object, "stays", json_boolean(stays));
     if (class->best >= 0)
-        plan_layouts_format(text, &table->candidates[class->best].layouts);
+        plan_layouts_format(text, &answer->table.candidates[class->best].layouts);
     description_put(to, object, "best_plan", class->best < 0 ? json_null() : json_string(text));
     description_put(to, object, "best_s", seconds_or_null(class->seconds));
 }
 
 static void put_load(struct description *to, const struct plan_params *params,
-                     const struct plan_load *load, const struct plan_answer *answer)
+                     const struct plan_load *load, const struct answered *answered)
 {
+    const struct plan_answer *answer = &answered->answer;
     json_t *object = description_put_object(to, to->root, "load");
     put_lengths(to, object, load);
     description_put(to, object, "is_queue", json_boolean(params->is_queue));
@@ -135,7 +139,7 @@ static void put_load(struct description *to, const struct plan_params *params,
                     params->input == NULL ? json_null() : description_text(params->input));
     json_t *list = description_put_array(to, object, "classes");
     for (int class = 0; class < answer->classes.count; class ++)
-        put_class(to, list, answer, class);
+        put_class(to, list, answer, &answered->alone[class], plan_answer_stays(answer, class));
     description_put(to, object, "in_file_order_s", seconds_or_null(answer->in_file_order));
 }
 
@@ -172,12 +176,12 @@ static json_t *phases_counted(const struct routing *routing)
 
 static void put_question(struct description *to, const struct plan_params *params,
                          const struct plan_subject *subject, const struct plan_source *source,
-                         const struct plan_answer *answer)
+                         const struct answered *answered)
 {
     const struct routing *routing = &subject->problem.routing;
     description_put(to, to->root, "model", description_text(params->model));
     put_box(to, source, subject->problem.memory_bytes);
-    put_load(to, params, &subject->problem.load, answer);
+    put_load(to, params, &subject->problem.load, answered);
     description_put(to, to->root, "dtype", json_string(dtype_name(subject->dtype)));
     description_put(to, to->root, "expert_dtype",
                     json_string(dtype_name(subject->problem.native.dtype)));
@@ -223,34 +227,40 @@ static struct plan_subject_params subject_of(const struct plan_params *params,
     };
 }
 
+static enum status answer_put(char **out, const struct plan_params *params,
+                              const struct plan_inputs *inputs,
+                              const struct plan_subject_params *of_all,
+                              const struct answered *answered, struct error *err)
+{
+    struct plan_subject subject;
+    struct description to = {.root = NULL, .reasons = NULL};
+    TRY(plan_subject_init(&subject, of_all, err));
+    to.root = json_object();
+    put_question(&to, params, &subject, &inputs->source, answered);
+    plan_report_put(&to, &subject.problem, &answered->answer.table, inputs->has_backup);
+    enum status status = description_dump(out, &to, "planning", err);
+    json_decref(to.root);
+    return status;
+}
+
 static enum status answer(char **out, const struct plan_params *params,
                           const struct plan_inputs *inputs, struct error *err)
 {
-    struct plan_subject subject;
     struct plan_subject_params of_all = subject_of(params, inputs);
-    struct plan_answer answer;
-    struct description to = {.root = NULL, .reasons = NULL};
-    TRY(plan_answer_find(&answer,
-                         &(struct plan_question){
-                             .subject = &of_all,
-                             .mix = &inputs->rows.mix,
-                             .context_max = inputs->config.position_count_max,
-                             .is_one_class = inputs->rows.is_sample,
-                             .may_stay = true,
-                         },
-                         err));
-    of_all.longest_tokens = answer.longest_tokens;
-    enum status status = plan_subject_init(&subject, &of_all, err);
-    if (status != STATUS_OK) {
-        plan_answer_deinit(&answer);
-        return status;
-    }
-    to.root = json_object();
-    put_question(&to, params, &subject, &inputs->source, &answer);
-    plan_report_put(&to, &subject.problem, &answer.table, inputs->has_backup);
-    plan_answer_deinit(&answer);
-    status = description_dump(out, &to, "planning", err);
-    json_decref(to.root);
+    const struct plan_question question = {
+        .subject = &of_all,
+        .mix = &inputs->rows.mix,
+        .context_max = inputs->config.position_count_max,
+        .is_one_class = inputs->rows.is_sample,
+        .may_stay = true,
+    };
+    struct answered answered;
+    TRY(plan_answer_find(&answered.answer, &question, err));
+    of_all.longest_tokens = answered.answer.longest_tokens;
+    enum status status = plan_answer_alone(answered.alone, &answered.answer, &question, err);
+    if (status == STATUS_OK)
+        status = answer_put(out, params, inputs, &of_all, &answered, err);
+    plan_answer_deinit(&answered.answer);
     return status;
 }
 

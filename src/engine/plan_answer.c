@@ -17,9 +17,17 @@ static double seconds_of(const struct plan_table *table, int chosen)
 
 /* ---- Classes --------------------------------------------------------------------------------- */
 
-static enum status class_price(struct plan_table *table, struct plan_load *load,
-                               const struct plan_question *question,
-                               const struct plan_classes *classes, int class_index, bool may_stay,
+static struct plan_load class_load(const struct plan_question *question,
+                                   const struct plan_classes *classes, int class_index)
+{
+    struct plan_load bins[PLAN_BINS_MAX];
+    int count = plan_class_bins(bins, question->mix, classes, class_index);
+    return classes->count > 1 ? plan_loads_mean(bins, count, question->context_max)
+                              : question->subject->load;
+}
+
+static enum status class_price(struct plan_table *table, const struct plan_question *question,
+                               const struct plan_classes *classes, int class_index, bool is_queue,
                                struct error *err)
 {
     struct plan_load bins[PLAN_BINS_MAX];
@@ -27,32 +35,25 @@ static enum status class_price(struct plan_table *table, struct plan_load *load,
     struct plan_subject_params params = *question->subject;
     params.mix = bins;
     params.mix_count = plan_class_bins(bins, question->mix, classes, class_index);
-    params.may_stay = may_stay;
-    params.is_queue |= class_index + 1 < classes->count; /* another class follows */
-    if (classes->count > 1)
-        params.load = plan_loads_mean(bins, params.mix_count, question->context_max);
-    *load = params.load;
+    params.is_queue = is_queue;
+    params.load = class_load(question, classes, class_index);
     TRY(plan_subject_init(&subject, &params, err));
     return plan_find(table, &subject.problem, err);
 }
 
 /* One class after another under the same plan. */
-static enum status classes_price(struct plan_table *out, struct plan_class *of_class,
-                                 const struct plan_question *question,
-                                 const struct plan_classes *classes, bool may_stay,
-                                 struct error *err)
+static enum status classes_price(struct plan_table *out, const struct plan_question *question,
+                                 const struct plan_classes *classes, struct error *err)
 {
     for (int class = 0; class < classes->count; class ++) {
         struct plan_table table;
-        struct plan_load load;
-        enum status status = class_price(&table, &load, question, classes, class, may_stay, err);
+        bool is_queue = question->subject->is_queue || class + 1 < classes->count;
+        enum status status = class_price(&table, question, classes, class, is_queue, err);
         if (status != STATUS_OK) {
             if (class > 0)
                 plan_table_deinit(out);
             return status;
         }
-        int best = pick(question, &table);
-        of_class[class] = (struct plan_class){load, best, seconds_of(&table, best)};
         if (class == 0) {
             *out = table;
             continue;
@@ -68,10 +69,13 @@ static enum status classes_price(struct plan_table *out, struct plan_class *of_c
 static enum status stays_price(struct plan_answer *out, const struct plan_question *question,
                                struct error *err)
 {
-    struct plan_class ignored[PLAN_BINS_MAX];
     struct plan_table table;
+    struct plan_subject_params subject = *question->subject;
+    struct plan_question of_stays = *question;
     unsigned all = (1u << out->classes.count) - 1;
-    TRY(classes_price(&table, ignored, question, &out->classes, true, err));
+    subject.may_stay = true;
+    of_stays.subject = &subject;
+    TRY(classes_price(&table, &of_stays, &out->classes, err));
     for (int i = 0; i < table.count; i++) {
         const struct plan_candidate *candidate = &table.candidates[i];
         if (candidate->stays != 0 && candidate->stays != all)
@@ -100,7 +104,7 @@ static void unmoved_take(struct plan_table *table, const struct plan_table *of_o
 static enum status answer_price(struct plan_answer *out, const struct plan_question *question,
                                 const struct plan_table *of_one, struct error *err)
 {
-    TRY(classes_price(&out->table, out->of_class, question, &out->classes, false, err));
+    TRY(classes_price(&out->table, question, &out->classes, err));
     enum status status = STATUS_OK;
     if (question->may_stay && out->classes.count > 1)
         status = stays_price(out, question, err);
@@ -206,6 +210,23 @@ enum status plan_answer_find(struct plan_answer *out, const struct plan_question
     of_others.subject = &subject;
     plan_answer_deinit(out);
     return answer_find(out, &of_others, err);
+}
+
+enum status plan_answer_alone(struct plan_class out[PLAN_BINS_MAX],
+                              const struct plan_answer *answer,
+                              const struct plan_question *question, struct error *err)
+{
+    bool is_queue = question->subject->is_queue;
+    for (int class = 0; class < answer->classes.count; class ++) {
+        struct plan_table table;
+        TRY(class_price(&table, question, &answer->classes, class, is_queue, err));
+        int best = pick(question, &table);
+        out[class] = (struct plan_class){.load = class_load(question, &answer->classes, class),
+                                         .best = best,
+                                         .seconds = seconds_of(&table, best)};
+        plan_table_deinit(&table);
+    }
+    return STATUS_OK;
 }
 
 bool plan_answer_stays(const struct plan_answer *answer, int class_index)

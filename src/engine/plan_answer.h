@@ -18,17 +18,10 @@ struct plan_question {
     const void *may_context;
 };
 
-struct plan_class {
-    struct plan_load load; /* means */
-    int best;              /* of the candidates, for it alone; -1: none */
-    double seconds;        /* of that */
-};
-
 struct plan_answer {
     struct plan_table table; /* of all classes, one after another under the same plan */
     int chosen;              /* of its candidates; -1: none can be run */
     struct plan_classes classes;
-    struct plan_class of_class[PLAN_BINS_MAX];
     double in_file_order;   /* seconds of the best with all in one class */
     int64_t longest_tokens; /* as of the question, or 0: no plan holds such a sequence */
 };
@@ -42,5 +35,18 @@ bool plan_answer_stays(const struct plan_answer *answer, int class_index);
 enum status plan_answer_find(struct plan_answer *out, const struct plan_question *question,
                              struct error *err) MUST_CHECK;
 void plan_answer_deinit(struct plan_answer *answer);
+
+/* A class as a load of its own, with no other before it or behind. */
+struct plan_class {
+    struct plan_load load; /* means */
+    int best;              /* of the answer's candidates; -1: none */
+    double seconds;        /* of that; infinite: none */
+};
+
+/* What would be best for each of the answer's classes alone; `question` is what was answered,
+ * with the answer's longest sequence. */
+enum status plan_answer_alone(struct plan_class out[PLAN_BINS_MAX],
+                              const struct plan_answer *answer,
+                              const struct plan_question *question, struct error *err) MUST_CHECK;
 
 #endif

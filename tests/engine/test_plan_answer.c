@@ -20,6 +20,8 @@ TestSuite(plan_answer, .timeout = 60);
 static struct model_config config;
 static struct profile_file file;
 static struct plan_subject_params subject;
+static struct plan_mix mix;
+static struct plan_question question; /* that was asked last */
 static bool may_stay;
 static bool (*may)(const void *context, const struct plan_candidate *candidate);
 static enum plan_way way = PLAN_RELOAD; /* that runs in waves */
@@ -70,7 +72,6 @@ static void open_subject(void)
 static struct plan_answer ask(const struct plan_load *loads, int count)
 {
     static struct plan_cells cells;
-    struct plan_mix mix = {.bin_count = 0};
     struct plan_answer answer;
     struct error err;
     int64_t sequences = 0;
@@ -87,7 +88,7 @@ static struct plan_answer ask(const struct plan_load *loads, int count)
     plan_mix_make(&mix, &cells, sequences, config.position_count_max);
     cr_assert_eq(mix.bin_count, count);
     subject.load = plan_loads_mean(loads, count, config.position_count_max);
-    const struct plan_question question = {
+    question = (struct plan_question){
         .may_stay = may_stay,
         .subject = &subject,
         .mix = &mix,
@@ -128,13 +129,34 @@ Test(plan_answer, rows_of_long_answers_run_apart, .init = open_subject, .fini = 
     cr_assert_eq(plan_candidate_total(chosen),
                  plan_candidate_total(&named.table.candidates[named.chosen]));
     plan_answer_deinit(&named);
+    plan_answer_deinit(&answer);
+}
+
+/* Each as if there were no other: nobody waits for the last way back. */
+Test(plan_answer, a_class_alone_is_a_load_of_its_own, .init = open_subject, .fini = close_subject)
+{
+    const struct plan_load loads[] = {PLAN_LOAD(24, 8, 20), PLAN_LOAD(8, 8, 240)};
+    struct plan_class alone[PLAN_BINS_MAX];
+    struct error err;
+    file.profile.disk_read = 1e6;
+    struct plan_answer answer = ask(loads, 2);
+    const struct plan_candidate *chosen = &answer.table.candidates[answer.chosen];
+    cr_assert_eq(answer.classes.count, 2);
+    cr_assert_gt(chosen->way_back, 0.1 * plan_candidate_total(chosen));
+    cr_assert_eq(plan_answer_alone(alone, &answer, &question, &err), STATUS_OK);
+    /* Three ways back, of which one is behind the first class. */
+    cr_expect_lt(alone[0].seconds + alone[1].seconds,
+                 plan_candidate_total(chosen) - chosen->way_back / 5);
     for (int class = 0; class < 2; class ++) {
-        const struct plan_load *load = &answer.of_class[class].load;
-        cr_assert_eq(load->sequences, loads[1 - class].sequences);
-        cr_assert_eq(load->output_tokens, loads[1 - class].output_tokens);
+        const struct plan_load *load = &loads[1 - class];
+        struct plan_answer own = ask(load, 1);
+        cr_expect_eq(alone[class].load.sequences, load->sequences);
+        cr_expect_eq(alone[class].load.output_tokens, load->output_tokens);
+        cr_expect_eq(alone[class].best, own.chosen);
+        cr_expect_float_eq(alone[class].seconds,
+                           plan_candidate_total(&own.table.candidates[own.chosen]), 1e-9);
+        plan_answer_deinit(&own);
     }
-    cr_assert_leq(answer.of_class[0].seconds + answer.of_class[1].seconds,
-                  plan_candidate_total(chosen) * (1 + 1e-9));
     plan_answer_deinit(&answer);
 }
 
