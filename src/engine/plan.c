@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "engine/auto_pick.h"
 #include "engine/engine_backup.h"
 #include "engine/plan_answer.h"
 #include "engine/plan_problem.h"
@@ -99,6 +100,7 @@ static enum status backup_find(struct plan_inputs *inputs, const struct plan_par
 struct answered {
     struct plan_answer answer;
     struct plan_class alone[PLAN_BINS_MAX]; /* each of its classes */
+    int runnable;                           /* the candidate that a run here would have; -1: none */
 };
 
 static void put_lengths(struct description *to, json_t *object, const struct plan_load *load)
@@ -227,6 +229,55 @@ static struct plan_subject_params subject_of(const struct plan_params *params,
     };
 }
 
+static bool needs_no_backup(const void *context, const struct plan_candidate *candidate)
+{
+    (void)context;
+    return !auto_takes_int4(candidate);
+}
+
+/* A run without a backup has classes, and passes, of its own: its plan's candidate becomes what
+ * that run would have. Where that is the fastest after all it is the answer. */
+static void runnable_take(struct answered *answered, struct plan_answer *own)
+{
+    struct plan_answer *answer = &answered->answer;
+    const struct plan_candidate *candidate = &own->table.candidates[own->chosen];
+    double best = plan_candidate_total(&answer->table.candidates[answer->chosen]);
+    answered->runnable = own->chosen;
+    if (plan_candidate_total(candidate) < best) {
+        struct plan_answer slower = *answer;
+        *answer = *own;
+        *own = slower;
+    } else {
+        answer->table.candidates[own->chosen] = *candidate;
+    }
+    plan_table_choose(&answer->table);
+    answer->chosen = answer->table.best;
+}
+
+static enum status runnable_find(struct answered *answered, const struct plan_question *question,
+                                 bool has_backup, struct error *err)
+{
+    struct plan_answer own;
+    struct plan_question of_run = *question;
+    answered->runnable = answered->answer.chosen;
+    if (has_backup || !question->subject->allows_int4 || answered->runnable < 0)
+        return STATUS_OK;
+    if (!plan_question_has_classes(question)) {
+        answered->runnable = plan_table_pick(&answered->answer.table, needs_no_backup, NULL);
+        return STATUS_OK;
+    }
+    of_run.may = needs_no_backup;
+    TRY(plan_answer_find(&own, &of_run, err));
+    /* With a backup there was room for the longest sequence. */
+    bool is_less = own.longest_tokens < answered->answer.longest_tokens;
+    if (own.chosen < 0 || is_less)
+        answered->runnable = -1;
+    else
+        runnable_take(answered, &own);
+    plan_answer_deinit(&own);
+    return STATUS_OK;
+}
+
 static enum status answer_put(char **out, const struct plan_params *params,
                               const struct plan_inputs *inputs,
                               const struct plan_subject_params *of_all,
@@ -237,7 +288,8 @@ static enum status answer_put(char **out, const struct plan_params *params,
     TRY(plan_subject_init(&subject, of_all, err));
     to.root = json_object();
     put_question(&to, params, &subject, &inputs->source, answered);
-    plan_report_put(&to, &subject.problem, &answered->answer.table, inputs->has_backup);
+    plan_report_put(&to, &subject.problem, &answered->answer.table, answered->runnable,
+                    inputs->has_backup);
     enum status status = description_dump(out, &to, "planning", err);
     json_decref(to.root);
     return status;
@@ -257,7 +309,9 @@ static enum status answer(char **out, const struct plan_params *params,
     struct answered answered;
     TRY(plan_answer_find(&answered.answer, &question, err));
     of_all.longest_tokens = answered.answer.longest_tokens;
-    enum status status = plan_answer_alone(answered.alone, &answered.answer, &question, err);
+    enum status status = runnable_find(&answered, &question, inputs->has_backup, err);
+    if (status == STATUS_OK)
+        status = plan_answer_alone(answered.alone, &answered.answer, &question, err);
     if (status == STATUS_OK)
         status = answer_put(out, params, inputs, &of_all, &answered, err);
     plan_answer_deinit(&answered.answer);

@@ -188,7 +188,7 @@ static enum status answer_find(struct plan_answer *out, const struct plan_questi
                                 .longest_tokens = question->subject->longest_tokens};
     TRY(answer_price(out, question, NULL, err));
     out->in_file_order = seconds_of(&out->table, out->chosen);
-    if (!question->is_one_class && out->chosen >= 0 && question->mix->bin_count > 1)
+    if (plan_question_has_classes(question) && out->chosen >= 0)
         pass_count = passes_to_try(passes, question, out);
     enum status status = STATUS_OK;
     for (int p = 0; p < pass_count && status == STATUS_OK; p++)

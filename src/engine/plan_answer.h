@@ -18,6 +18,13 @@ struct plan_question {
     const void *may_context;
 };
 
+/* Whether there is more than one class to try, so that the answer depends on what may be taken by
+ * more than which of its candidates is the best. */
+static inline bool plan_question_has_classes(const struct plan_question *question)
+{
+    return !question->is_one_class && question->mix->bin_count > 1;
+}
+
 struct plan_answer {
     struct plan_table table; /* of all classes, one after another under the same plan */
     int chosen;              /* of its candidates; -1: none can be run */

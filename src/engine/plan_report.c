@@ -137,13 +137,6 @@ static void put_times(struct description *to, json_t *row, const struct plan_tab
     put_cost(to, row, "decode", &candidate->decode_cost);
 }
 
-/* Whether a run would have it now. `context` is whether there is a backup. */
-static bool can_run(const void *context, const struct plan_candidate *candidate)
-{
-    const bool *has_backup = context;
-    return *has_backup || !auto_takes_int4(candidate);
-}
-
 #define NEEDS_A_BACKUP "needs an INT4 backup: phasor quantize makes it"
 
 /* `reason` is of what is not possible; NULL where there was no memory for it. */
@@ -152,9 +145,9 @@ static void put_runnable(struct description *to, json_t *row,
                          bool has_backup)
 {
     bool is_possible = candidate->verdict == PLAN_POSSIBLE;
-    const char *because = !is_possible                       ? reason
-                          : !can_run(&has_backup, candidate) ? NEEDS_A_BACKUP
-                                                             : NULL;
+    const char *because = !is_possible                                ? reason
+                          : !has_backup && auto_takes_int4(candidate) ? NEEDS_A_BACKUP
+                                                                      : NULL;
     description_put(to, row, "runnable", json_boolean(is_possible && because == NULL));
     description_put(to, row, "because", because == NULL ? json_null() : description_text(because));
 }
@@ -356,10 +349,9 @@ static void put_index(struct description *to, const char *key, int index)
 }
 
 void plan_report_put(struct description *to, const struct plan_problem *problem,
-                     const struct plan_table *table, bool has_backup)
+                     const struct plan_table *table, int runnable, bool has_backup)
 {
     json_t *list = description_put_array(to, to->root, "plans");
-    int runnable = plan_table_pick(table, can_run, &has_backup);
     for (int i = 0; i < table->count; i++)
         put_candidate(to, list, problem, table, i, has_backup);
     put_index(to, "best", table->best);
