@@ -144,26 +144,59 @@ static void tell_choice(const struct log_sink *log, const struct plan_table *tab
     text_deinit(&line);
 }
 
-/* That decode is on other weights than the checkpoint's, or would be faster there. */
-static void tell_backup(const struct log_sink *log, const struct plan_table *table, int chosen,
-                        const struct engine_params *params)
+static void tell_faster(const struct log_sink *log, const struct plan_candidate *faster,
+                        double seconds)
 {
     char layouts[LAYOUT_TEXT_BYTES];
-    const struct auto_limits limits = {.engine = params, .has_backup = true};
-    const struct plan_candidate *best = &table->candidates[auto_pick(&limits, table)];
-    double gain = plan_candidate_total(&table->candidates[chosen]) / plan_candidate_total(best);
-    if (auto_takes_int4(&table->candidates[chosen]))
-        log_write(log, LOG_INFO,
-                  "decode runs on the experts of the INT4 backup, and answers differ a little; "
-                  "--policy exact forbids it");
-    if (!auto_takes_int4(best) || gain < GAIN_WORTH_A_WORD)
+    double gain = seconds / plan_candidate_total(faster);
+    if (gain < GAIN_WORTH_A_WORD)
         return;
-    plan_layouts_format(layouts, &best->layouts);
+    plan_layouts_format(layouts, &faster->layouts);
     log_write(
         log, LOG_INFO,
         "%s would be %.2f times as fast as that, by prediction: it decodes on an INT4 backup, "
         "which phasor quantize makes, and answers differ a little",
         layouts, gain);
+}
+
+/* What a run with a backup would have, with the classes that it has. `answer` is the question's. */
+static enum status backed_find(struct plan_candidate *out, const struct plan_answer *answer,
+                               const struct plan_question *question,
+                               const struct engine_params *params, struct error *err)
+{
+    const struct auto_limits limits = {.engine = params, .has_backup = true};
+    struct plan_question of_backup = *question;
+    struct plan_answer backed;
+    if (!plan_question_has_classes(question)) {
+        *out = answer->table.candidates[auto_pick(&limits, &answer->table)];
+        return STATUS_OK;
+    }
+    of_backup.may_context = &limits;
+    TRY(plan_answer_find(&backed, &of_backup, err));
+    *out = backed.table.candidates[backed.chosen];
+    plan_answer_deinit(&backed);
+    return STATUS_OK;
+}
+
+/* That decode is on other weights than the checkpoint's, or would be faster there. */
+static enum status tell_backup(const struct plan_answer *answer,
+                               const struct plan_question *question,
+                               const struct auto_limits *limits, struct error *err)
+{
+    const struct log_sink *log = &limits->engine->log;
+    const struct plan_candidate *chosen = &answer->table.candidates[answer->chosen];
+    struct plan_candidate best;
+    if (auto_takes_int4(chosen))
+        log_write(log, LOG_INFO,
+                  "decode runs on the experts of the INT4 backup, and answers differ a little; "
+                  "--policy exact forbids it");
+    if (limits->has_backup || !question->subject->allows_int4 ||
+        question->subject->has_int4_experts)
+        return STATUS_OK;
+    TRY(backed_find(&best, answer, question, limits->engine, err));
+    if (auto_takes_int4(&best))
+        tell_faster(log, &best, plan_candidate_total(chosen));
+    return STATUS_OK;
 }
 
 static void tell_question(const struct plan_subject_params *subject, const struct log_sink *log)
@@ -391,7 +424,6 @@ static enum status answer_use(struct auto_plan *plan, struct engine_choice *out,
     if (!basis->params->transition_is_auto) /* mixed, too, which no plan has */
         out->way = basis->params->transition;
     tell_choice(log, &answer->table, answer->chosen);
-    tell_backup(log, &answer->table, answer->chosen, basis->params);
     return order_find(plan, answer, lengths, log, err);
 }
 
@@ -406,29 +438,30 @@ static enum status plan_for(struct auto_plan *plan, struct engine_choice *out,
         .engine = basis->params,
         .has_backup = engine_backup_is_at_hand(&backup, basis->params, basis->checkpoint),
     };
+    const struct plan_question question = {
+        .subject = &subject,
+        .mix = &lengths->mix,
+        .context_max = context_of(plan, basis),
+        .is_one_class = lengths->is_sample,
+        /* Which rows stay follows from all rows and a profile. */
+        .may_stay = plan->batch != NULL && !plan->batch->deterministic,
+        .may = auto_can_run,
+        .may_context = &limits,
+    };
     struct plan_answer answer;
-    enum status status = STATUS_OK;
+    enum status status;
     TRY(subject_make(&subject, plan, profile, routing, basis, err));
     subject.backup = &backup;
     subject.longest_tokens = lengths->longest_tokens;
     tell_question(&subject, &basis->params->log);
-    TRY(plan_answer_find(&answer,
-                         &(struct plan_question){
-                             .subject = &subject,
-                             .mix = &lengths->mix,
-                             .context_max = context_of(plan, basis),
-                             .is_one_class = lengths->is_sample,
-                             /* Which rows stay follows from all rows and a profile. */
-                             .may_stay = plan->batch != NULL && !plan->batch->deterministic,
-                             .may = auto_can_run,
-                             .may_context = &limits,
-                         },
-                         err));
+    TRY(plan_answer_find(&answer, &question, err));
     subject.longest_tokens = answer.longest_tokens;
-    if (answer.chosen >= 0)
-        status = answer_use(plan, out, &answer, lengths, basis, err);
-    else
+    if (answer.chosen < 0)
         status = tell_none(&subject, &answer.table, &basis->params->log, err);
+    else
+        status = answer_use(plan, out, &answer, lengths, basis, err);
+    if (status == STATUS_OK && answer.chosen >= 0)
+        status = tell_backup(&answer, &question, &limits, err);
     plan_answer_deinit(&answer);
     return status;
 }

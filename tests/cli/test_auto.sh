@@ -204,6 +204,14 @@ expect 0 "the same plan, named" "${unplanned[@]}" -i mixed -o file --plan "$(pla
 answers file >file.answers
 answers flow | cmp -s - file.answers || fail "no waves: other answers"
 [ "$(first_done file 1)" = "r1 " ] || fail "a plan that is named: not in the order of the file"
+# What a backup would gain is told with the classes that a run with it has.
+aside=$(ls "$PHASOR_CACHE"/*.backup)
+mv "$aside" aside.backup
+expect 0 "waves, no backup" "${mix[@]}" -i mixed -o unbacked --transition upload
+gain=$(sed -n 's/^note: .* would be \([0-9.]* times as fast\) as that, .*phasor quantize.*/\1/p' err)
+mv aside.backup "$aside"
+expect 0 "waves again" "${mix[@]}" -i mixed -o waves --overwrite --transition upload
+has err "^note: plan: .*, ${gain:-none} as static tensor parallelism" "waves, no backup: told $gain"
 # A backup that is checked, and a disk that is read, so slowly that a change of layout is worth it for long
 # answers alone: the backup itself may be in memory.
 "$example" slow.json 2 bytes=1e8 disk=3e6 check=1.5e6
