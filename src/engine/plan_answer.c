@@ -58,7 +58,7 @@ static enum status classes_price(struct plan_table *out, const struct plan_quest
             *out = table;
             continue;
         }
-        plan_table_add(out, &table, class);
+        plan_table_add(out, &table, class, question->subject->memory_bytes);
         plan_table_deinit(&table);
     }
     return STATUS_OK;

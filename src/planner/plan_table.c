@@ -104,19 +104,56 @@ void plan_table_deinit(struct plan_table *table)
     *table = plan_table_none;
 }
 
-static void candidate_join(struct plan_candidate *to, const struct plan_candidate *more, int part)
+static uint64_t larger(uint64_t one, uint64_t other)
 {
-    ASSERT(to->way == more->way);
-    bool is_larger = plan_memory_total(&more->memory) > plan_memory_total(&to->memory);
+    return one > other ? one : other;
+}
+
+/* With `spares` of the slots that it has. */
+static struct plan_memory memory_with(const struct plan_candidate *candidate, int64_t spares)
+{
+    struct plan_memory memory = candidate->memory;
+    memory.experts -= (uint64_t)(candidate->spares - spares) * memory.spare;
+    return memory;
+}
+
+/* One cache, and one place for what a pass computes, are there for all parts, so each has what the
+ * part that needs most of it takes. Slots to write ahead are what memory is left for, and a part
+ * with a small cache has more of them: all have as many as the part with the fewest. */
+static void memory_join(struct plan_candidate *to, const struct plan_candidate *more)
+{
+    int64_t spares = to->spares < more->spares ? to->spares : more->spares;
+    struct plan_memory one = memory_with(to, spares), other = memory_with(more, spares);
+    to->spares = spares;
+    to->memory = (struct plan_memory){
+        .weights = larger(one.weights, other.weights),
+        .experts = larger(one.experts, other.experts),
+        .cache = larger(one.cache, other.cache),
+        .activations = larger(one.activations, other.activations),
+        .spare = larger(one.spare, other.spare),
+    };
+}
+
+/* What fits in each part may be too much together. */
+static void verdict_join(struct plan_candidate *to, const struct plan_candidate *more,
+                         uint64_t memory_bytes)
+{
+    bool fits = plan_memory_total(&to->memory) <= memory_bytes;
     if (to->verdict == PLAN_POSSIBLE)
         to->verdict = more->verdict;
-    to->has_times &= more->has_times;
-    if (is_larger) {
-        to->memory = more->memory;
-        to->pass_tokens = more->pass_tokens;
-        to->wave = more->wave;
-        to->spares = more->spares;
-    }
+    if (to->verdict == PLAN_POSSIBLE && !fits)
+        to->verdict = PLAN_TOO_LARGE;
+    to->has_times &= more->has_times && fits;
+}
+
+static void candidate_join(struct plan_candidate *to, const struct plan_candidate *more, int part,
+                           uint64_t memory_bytes)
+{
+    ASSERT(to->way == more->way);
+    memory_join(to, more);
+    verdict_join(to, more, memory_bytes);
+    to->pass_tokens = to->pass_tokens > more->pass_tokens ? to->pass_tokens : more->pass_tokens;
+    to->wave = to->wave > more->wave ? to->wave : more->wave;
     to->stays |= more->stays << part;
     to->prefill += more->prefill;
     to->transition += more->transition;
@@ -131,11 +168,12 @@ static int still_possible(const struct plan_table *table, int index)
     return index >= 0 && is_static(&table->candidates[index]) ? index : -1;
 }
 
-void plan_table_add(struct plan_table *table, const struct plan_table *more, int part)
+void plan_table_add(struct plan_table *table, const struct plan_table *more, int part,
+                    uint64_t memory_bytes)
 {
     ASSERT(table->count == more->count);
     for (int i = 0; i < table->count; i++)
-        candidate_join(&table->candidates[i], &more->candidates[i], part);
+        candidate_join(&table->candidates[i], &more->candidates[i], part, memory_bytes);
     table->static_tp = still_possible(table, table->static_tp);
     table->static_ep = still_possible(table, table->static_ep);
     plan_table_choose(table);

@@ -149,9 +149,12 @@ enum status plan_find(struct plan_table *out, const struct plan_problem *problem
 void plan_table_deinit(struct plan_table *table); /* a zero one is allowed */
 
 /* Adds the table of part `part` of a batch, 1 to 31; `table` has that of part 0. Parts run one
- * after another, of the same model, box and policy: seconds are added, and a candidate is possible
- * where it is in both; of what is the worse one, memory, pass and wave. */
-void plan_table_add(struct plan_table *table, const struct plan_table *more, int part);
+ * after another, of the same model, box and policy: seconds are added; pass and wave are the larger
+ * ones; memory has of each thing what the part takes that needs most of it, with no more spares
+ * than the part with the fewest has. A candidate is possible where it is in both, and that is no
+ * more than memory_bytes. */
+void plan_table_add(struct plan_table *table, const struct plan_table *more, int part,
+                    uint64_t memory_bytes);
 
 /* Finds `fastest`, `best` and `best_static` anew, for who has changed candidates; the best by
  * `static_tp`, which is there. */

@@ -514,7 +514,7 @@ Test(plan_mix, tables_are_added)
     cr_assert_geq(forbidden, 0);
     two.candidates[forbidden].verdict = PLAN_TOO_LARGE;
     two.candidates[forbidden].has_times = false;
-    plan_table_add(&sum, &two, 1);
+    plan_table_add(&sum, &two, 1, UINT64_MAX);
     cr_assert_eq(sum.static_tp, -1);
     cr_assert_eq(sum.static_ep, one.static_ep);
     int best = -1;
@@ -541,4 +541,47 @@ Test(plan_mix, tables_are_added)
     plan_table_deinit(&one);
     plan_table_deinit(&two);
     plan_table_deinit(&sum);
+}
+
+/* Of short sequences there is room for many spares, and a small cache: what a run takes for the
+ * long ones is theirs, whichever part takes more altogether. */
+Test(plan_mix, parts_have_the_larger_cache_and_the_fewer_spares)
+{
+    static const struct plan_memory few_spares = {.weights = 100,
+                                                  .experts = 50 + 10,
+                                                  .cache = 500,
+                                                  .activations = 30,
+                                                  .spare = 10},
+                                    many_spares = {.weights = 100,
+                                                   .experts = 50 + 40 * 10,
+                                                   .cache = 200,
+                                                   .activations = 35,
+                                                   .spare = 10};
+    for (int order = 0; order < 2; order++) {
+        struct plan_candidate one = {.way = PLAN_RELOAD,
+                                     .verdict = PLAN_POSSIBLE,
+                                     .has_times = true,
+                                     .memory = few_spares,
+                                     .spares = 1,
+                                     .wave = 4,
+                                     .pass_tokens = 2048};
+        struct plan_candidate two = one;
+        two.memory = many_spares;
+        two.spares = 40;
+        two.wave = 64;
+        struct plan_table sum = {.candidates = order == 0 ? &one : &two, .count = 1};
+        struct plan_table more = {.candidates = order == 0 ? &two : &one, .count = 1};
+        const struct plan_candidate *both = &sum.candidates[0];
+        sum.static_tp = sum.static_ep = -1;
+        plan_table_add(&sum, &more, 1, 100 + 60 + 500 + 35);
+        cr_expect_eq(both->verdict, PLAN_POSSIBLE);
+        cr_expect_eq(both->memory.cache, 500);
+        cr_expect_eq(both->memory.activations, 35);
+        cr_expect_eq(both->memory.experts, 60);
+        cr_expect_eq(both->spares, 1);
+        cr_expect_eq(both->wave, 64);
+        plan_table_add(&sum, &more, 2, 100 + 60 + 500 + 34);
+        cr_expect_eq(both->verdict, PLAN_TOO_LARGE);
+        cr_expect_not(both->has_times);
+    }
 }
