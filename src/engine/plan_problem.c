@@ -17,6 +17,9 @@ _Static_assert(PLAN_TAIL_TOKENS == GENERATOR_TAIL, "weights go back when a run l
 #define WAVE_MOST  256
 #define PASS_LEAST 1024
 
+_Static_assert(SEQUENCES_MAX == 1 << (PLAN_WAVES_MAX - 1), "all powers of two have a place");
+_Static_assert(PLAN_PASS_MOST == PASS_LEAST << (PLAN_PASSES_MAX - 1), "and all passes");
+
 /* ---- Memory ----------------------------------------------------------------------------------
  */
 
@@ -162,10 +165,11 @@ static struct plan_memory int4_memory_of(void *context, const struct plan_layout
 /* ---- What there is to choose from ------------------------------------------------------------
  */
 
-static int sizes_between(int64_t *out, int64_t least, int64_t most)
+/* `most`, which may be no power of two, and what is below it. */
+static int sizes_between(int64_t *out, int64_t least, int64_t most, int count_max)
 {
     int count = 0;
-    for (int64_t size = least; size < most && count < PLAN_SIZES_MAX - 1; size *= 2)
+    for (int64_t size = least; size < most && count < count_max - 1; size *= 2)
         out[count++] = size;
     out[count++] = most;
     return count;
@@ -184,8 +188,8 @@ static void sizes_find(struct plan_subject *subject, const struct plan_subject_p
     subject->passes[0] = params->max_num_batched_tokens;
     problem->wave_count = problem->pass_count = 1;
     if (params->max_num_seqs == 0)
-        problem->wave_count =
-            sizes_between(subject->waves, 1, sequences < wave_max ? sequences : wave_max);
+        problem->wave_count = sizes_between(
+            subject->waves, 1, sequences < wave_max ? sequences : wave_max, PLAN_WAVES_MAX);
     if (params->max_num_batched_tokens > 0)
         return;
     /* The usual one is there also where nobody fills it:
@@ -194,7 +198,8 @@ static void sizes_find(struct plan_subject *subject, const struct plan_subject_p
     int64_t least = together > PASS_LEAST ? together : PASS_LEAST;
     int64_t most = tokens > ENGINE_PASS_TOKENS ? tokens : ENGINE_PASS_TOKENS;
     most = most < PLAN_PASS_MOST ? most : PLAN_PASS_MOST;
-    problem->pass_count = sizes_between(subject->passes, least, most > least ? most : least);
+    problem->pass_count =
+        sizes_between(subject->passes, least, most > least ? most : least, PLAN_PASSES_MAX);
 }
 
 /* As a run refuses them. */

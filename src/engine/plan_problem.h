@@ -6,7 +6,10 @@
 #include "planner/planner.h"
 #include "quant/backup_format.h"
 
-#define PLAN_SIZES_MAX 12
+/* Waves are powers of two up to the most that a run may have at once, passes such multiples of the
+ * least up to PLAN_PASS_MOST. */
+#define PLAN_WAVES_MAX  21
+#define PLAN_PASSES_MAX 5
 
 /* Of the KV cache, where the bytes that are given for it do not do, or there are more than can be:
  * sums with it do not come round to little. */
@@ -20,7 +23,7 @@ struct plan_known {
     enum plan_room room;
     enum dtype dtype; /* of the experts */
     uint64_t experts, spare;
-    uint64_t activations[PLAN_SIZES_MAX][PLAN_SIZES_MAX]; /* [pass][wave]; 0: not asked about */
+    uint64_t activations[PLAN_PASSES_MAX][PLAN_WAVES_MAX]; /* [pass][wave]; 0: not asked about */
 };
 
 struct plan_resident {
@@ -39,7 +42,7 @@ struct plan_subject {
     int64_t wave_opened;  /* passes are opened for so many sequences, however few run; 0: for those
                            * that run */
     struct plan_problem problem;
-    int64_t passes[PLAN_SIZES_MAX], waves[PLAN_SIZES_MAX];
+    int64_t passes[PLAN_PASSES_MAX], waves[PLAN_WAVES_MAX];
     struct plan_known known;
     struct plan_resident resident[PLAN_RESIDENT_MAX];
     int resident_count;

@@ -293,6 +293,24 @@ Test(plan_answer, a_cache_that_is_named_is_counted_whole, .init = open_subject,
     cr_expect_eq(cache_of("tp2|tp2", 8), PLAN_CACHE_BYTES_MOST);
 }
 
+/* Every power of two that is less than the most. */
+Test(plan_answer, waves_double_up_to_the_most, .init = open_subject, .fini = close_subject)
+{
+    static const int64_t most[] = {1, 3, 256, 4096, 5000, 1 << 20};
+    for (size_t i = 0; i < sizeof most / sizeof *most; i++) {
+        struct plan_subject made;
+        struct error err;
+        int64_t wave = 1;
+        subject.load = (struct plan_load)PLAN_LOAD((int64_t)1 << 30, 8, 20);
+        subject.max_num_seqs = subject.max_num_batched_tokens = 0;
+        subject.wave_max = most[i];
+        cr_assert_eq(plan_subject_init(&made, &subject, &err), STATUS_OK, "%s", err.message);
+        for (int w = 0; w < made.problem.wave_count; w++, wave *= 2)
+            cr_expect_eq(made.problem.waves[w], wave < most[i] ? wave : most[i]);
+        cr_expect_eq(made.problem.waves[made.problem.wave_count - 1], most[i]);
+    }
+}
+
 /* Others come for those that end, of whatever class they are. */
 Test(plan_answer, plans_that_move_nothing_have_no_classes, .init = open_subject,
      .fini = close_subject)
