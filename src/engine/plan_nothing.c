@@ -4,7 +4,8 @@
 
 /* ---- What has no times ----------------------------------------------------------------------- */
 
-bool plan_untimed_append(struct text *out, const struct plan_problem *problem)
+/* Numbers that operations were not measured on. */
+static bool numbers_append(struct text *out, const struct plan_problem *problem)
 {
     const struct {
         enum work_kind kind;
@@ -24,15 +25,49 @@ bool plan_untimed_append(struct text *out, const struct plan_problem *problem)
     return false;
 }
 
+/* Rates that are not there: every pass copies something; upload goes back by reload. */
+static bool rates_append(struct text *out, const struct plan_problem *problem, enum plan_way way)
+{
+    const struct profile *profile = problem->profile;
+    bool reads = way == PLAN_RELOAD || way == PLAN_UPLOAD;
+    const struct {
+        bool is_needed;
+        double rate;
+        const char *name;
+    } rates[] = {
+        {true, profile->host_to_device, "copies from the host to the devices (host_to_device)"},
+        {way == PLAN_UPLOAD, profile->check, "checking what is read of a backup (check)"},
+        {reads, profile->repack, "packing what is read of a checkpoint (repack)"},
+        {reads, profile->disk_read, "reading a file (disk_read)"},
+    };
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
+        if (!rates[i].is_needed || rates[i].rate > 0)
+            continue;
+        text_append_string(out, rates[i].name);
+        return true;
+    }
+    return false;
+}
+
+bool plan_untimed_append(struct text *out, const struct plan_problem *problem,
+                         const struct plan_candidate *candidate)
+{
+    return numbers_append(out, problem) ||
+           rates_append(out, problem, candidate == NULL ? PLAN_NONE : candidate->way);
+}
+
 /* To measure anew brings no numbers that are never measured. */
 static void append_unknown(struct text *out, const struct plan_problem *problem)
 {
     text_append_string(out, "the profile has no times for ");
-    if (plan_untimed_append(out, problem))
+    if (numbers_append(out, problem)) {
         text_append_string(out, ": phasor calibrate measures bfloat16, and int4 of experts, so "
                                 "that --dtype bfloat16 has plans");
-    else
-        text_append_string(out, "any plan that fits; phasor calibrate --overwrite measures anew");
+        return;
+    }
+    if (!rates_append(out, problem, PLAN_NONE))
+        text_append_string(out, "any plan that fits");
+    text_append_string(out, "; phasor calibrate --overwrite measures anew");
 }
 
 static bool has_unknown(const struct plan_table *table)

@@ -10,8 +10,9 @@
 void plan_nothing_append(struct text *out, const struct plan_problem *problem,
                          const struct plan_table *table, const struct plan_remedies *would);
 
-/* Appends what numbers the profile has no times for whatever the plan ("float32 weights"); false:
- * it has some for all. */
-bool plan_untimed_append(struct text *out, const struct plan_problem *problem);
+/* Appends what the profile has no times for that `candidate` needs ("float32 weights"), or, for
+ * NULL, every plan; false: that is not known. */
+bool plan_untimed_append(struct text *out, const struct plan_problem *problem,
+                         const struct plan_candidate *candidate);
 
 #endif

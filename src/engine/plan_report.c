@@ -100,7 +100,7 @@ static void reason_of(struct text *out, const struct plan_problem *problem,
         break;
     case PLAN_UNKNOWN:
         text_append_string(out, "the box's profile has no times for ");
-        if (!plan_untimed_append(out, problem))
+        if (!plan_untimed_append(out, problem, candidate))
             text_append_string(out, "it");
         break;
     case PLAN_POSSIBLE:

@@ -16,8 +16,8 @@
 #define PROFILE_TABLE_POINTS_MAX 65536
 #define PROFILE_TABLES_MAX       1024
 
-/* Of a rate that was not measured: what needs it takes longer than anything. */
-#define PROFILE_NO_RATE 0x1p-1000
+/* Of a rate that was not measured. */
+#define PROFILE_NO_RATE 0.0
 
 /* Which box it is, and what computes there: the fingerprint of its hardware, and of phasor. */
 #define PROFILE_NAME_BYTES 128

@@ -291,7 +291,7 @@ static void ffn(struct stages *stages, double layers, int64_t width, bool beside
 static double copy_seconds(const struct stages *stages)
 {
     double values = stages->group * (double)stages->shape->head_dim;
-    return values * ACTIVATION_BYTES / stages->profile->host_to_device;
+    return profile_rate_seconds(values * ACTIVATION_BYTES, stages->profile->host_to_device);
 }
 
 static void ends(struct stages *stages)

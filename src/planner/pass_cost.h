@@ -56,7 +56,7 @@ static inline void pass_cost_add(struct pass_cost *to, const struct pass_cost *m
         to->seconds[part] += times * more->seconds[part];
 }
 
-/* Infinite parts where the profile lacks a table. */
+/* Infinite parts where the profile lacks a table, or a rate. */
 struct pass_cost pass_cost(const struct profile *profile, const struct model_shape *shape,
                            const struct layout *layout, const struct cost_types *types,
                            const struct routing *routing, const struct pass_shape *pass);

@@ -47,6 +47,7 @@ struct collective_table {
     const double *seconds; /* [point_count] */
 };
 
+/* A rate of 0 is not known, and what needs it has no time. */
 struct profile {
     int work_count, collective_count;
     const struct work_table *work;              /* at most one of a kind and dtype */

@@ -128,6 +128,16 @@ has err "^warning: the profile has no times for float32 weights: .*--dtype bfloa
 expect 0 "no times of float32, phasor plan" "$phasor" plan "$model" --box measured.json --dtype float32 --all
 has out "^The profile has no times for float32 weights: phasor calibrate measures bfloat16" "no times of float32, phasor plan"
 has out "unknown: the box's profile has no times for float32 weights$" "no times of float32, phasor plan"
+jq 'del(.rates.host_to_device)' gathers.json >uncopied.json
+expect 0 "no rate of copies" "${run[@]}" -o uncopied --profile uncopied.json
+has err "^warning: the profile has no times for copies from the host to the devices (host_to_device); .*--overwrite.*; static tensor parallelism is tried$" "no rate of copies"
+expect 0 "no rate of copies, phasor plan" "$phasor" plan "$model" --box uncopied.json --all
+has out "unknown: the box's profile has no times for copies from the host to the devices (host_to_device)$" "no rate of copies, phasor plan"
+! grep -q "^tp2|tp2 .* [0-9.e+]* s" out || fail "no rate of copies, phasor plan: seconds all the same"
+jq 'del(.rates.repack, .rates.check)' gathers.json >unpacked.json
+expect 0 "no rate of packing" "$phasor" plan "$model" --box unpacked.json --all
+has out " reload *unknown: the box's profile has no times for packing what is read of a checkpoint (repack)$" "no rate of packing"
+has out " upload *unknown: the box's profile has no times for checking what is read of a backup (check)$" "no rate of packing"
 expect 1 "a profile that is not there" "${run[@]}" -o absent --profile absent.json
 has err "--profile: .*absent.json.*phasor calibrate --devices .*-o absent.json makes one" "a profile that is not there"
 
