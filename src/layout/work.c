@@ -2,14 +2,33 @@
 
 #define ACTIVATION_BYTES ((int64_t)sizeof(float))
 
+/* Sizes come from files, each within its bound, and the planner asks about more of them together
+ * than any machine computes: what cannot be counted counts as the most. */
+static int64_t sum(int64_t one, int64_t other)
+{
+    return one + other < WORK_COUNT_MOST ? one + other : WORK_COUNT_MOST;
+}
+
+static int64_t product(int64_t one, int64_t other)
+{
+    int64_t all;
+    return __builtin_mul_overflow(one, other, &all) || all > WORK_COUNT_MOST ? WORK_COUNT_MOST
+                                                                             : all;
+}
+
+static int64_t product3(int64_t one, int64_t two, int64_t three)
+{
+    return product(product(one, two), three);
+}
+
 struct work work_matmul(int64_t row_count, const struct matrix *weight)
 {
     return (struct work){
         .kind = WORK_MATMUL,
         .dims = {row_count, weight->rows, weight->columns},
-        .flops = 2 * row_count * weight->rows * weight->columns,
+        .flops = product3(2 * row_count, weight->rows, weight->columns),
         .held_bytes = row_count > 0 ? matrix_bytes(weight) : 0,
-        .activation_bytes = row_count * (weight->rows + weight->columns) * ACTIVATION_BYTES,
+        .activation_bytes = product(row_count, (weight->rows + weight->columns) * ACTIVATION_BYTES),
     };
 }
 
@@ -47,9 +66,12 @@ void work_attention_sum(struct work *work, int64_t tokens, int64_t pairs, int64_
     work->dims[0] += tokens;
     work->dims[1] += pairs;
     work->dims[2] += positions;
-    work->flops += 4 * pairs * heads; /* a score, and its share of the values */
-    work->held_bytes += 2 * positions * kv_heads * dtype_bits(kv_dtype) / 8;
-    work->activation_bytes += 2 * tokens * heads * ACTIVATION_BYTES;
+    /* a score, and its share of the values */
+    work->flops = sum(work->flops, product(pairs, 4 * heads));
+    work->held_bytes =
+        sum(work->held_bytes, product(positions, 2 * kv_heads * dtype_bits(kv_dtype) / 8));
+    work->activation_bytes =
+        sum(work->activation_bytes, product(tokens, 2 * heads * ACTIVATION_BYTES));
 }
 
 void work_attention_add(struct work *work, int64_t token_count, int64_t first_position,
@@ -65,9 +87,9 @@ struct work work_ffn_up(int64_t row_count, int64_t expert_count, const struct ma
     return (struct work){
         .kind = WORK_FFN_UP,
         .dims = {row_count, expert_count, width, hidden},
-        .flops = 4 * row_count * width * hidden,
-        .held_bytes = 2 * expert_count * matrix_bytes(gate),
-        .activation_bytes = row_count * (width + hidden) * ACTIVATION_BYTES,
+        .flops = product3(4 * row_count, width, hidden),
+        .held_bytes = product(2 * expert_count, matrix_bytes(gate)),
+        .activation_bytes = product(row_count, (width + hidden) * ACTIVATION_BYTES),
     };
 }
 
@@ -77,9 +99,9 @@ struct work work_ffn_down(int64_t row_count, int64_t expert_count, const struct 
     return (struct work){
         .kind = WORK_FFN_DOWN,
         .dims = {row_count, expert_count, width, hidden},
-        .flops = 2 * row_count * width * hidden,
-        .held_bytes = expert_count * matrix_bytes(down),
-        .activation_bytes = row_count * (width + hidden) * ACTIVATION_BYTES,
+        .flops = product3(2 * row_count, width, hidden),
+        .held_bytes = product(expert_count, matrix_bytes(down)),
+        .activation_bytes = product(row_count, (width + hidden) * ACTIVATION_BYTES),
     };
 }
 
@@ -88,7 +110,7 @@ struct work work_rows(int64_t row_count, int64_t value_count, int64_t passes, in
     return (struct work){
         .kind = WORK_ROWS,
         .dims = {row_count, value_count, passes},
-        .activation_bytes = row_count * value_count * passes * value_bytes,
+        .activation_bytes = product3(row_count, value_count, passes * value_bytes),
     };
 }
 

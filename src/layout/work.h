@@ -14,6 +14,11 @@
 
 #define WORK_DIMS 5
 
+/* Of flops and of either kind of bytes; what is more, of sizes that no machine has, is told as
+ * this.
+ */
+#define WORK_COUNT_MOST (INT64_MAX / 2)
+
 /* With the dimensions of each. */
 enum work_kind {
     WORK_OTHER,      /* host work, small things */

@@ -158,3 +158,23 @@ Test(work, of_rows_and_of_numbers_made_wider)
                "dequantize");
     }
 }
+
+/* The largest sizes that a config.json may have, of as many tokens as a pass may. */
+Test(work, of_more_than_can_be_counted)
+{
+    const struct matrix largest = {
+        .dtype = DTYPE_BF16, .packing = PACK_OUTPUT, .rows = 1 << 20, .columns = 1 << 20};
+    int64_t rows = (int64_t)16384 * 4096, experts = 4096;
+    struct work up = work_ffn_up(rows, experts, &largest);
+    cr_expect_eq(up.flops, WORK_COUNT_MOST);
+    cr_expect_eq(up.held_bytes, 2 * experts << 41);
+    cr_expect_eq(up.activation_bytes, rows << 23);
+    cr_expect_eq(work_ffn_down(rows, experts, &largest).flops, WORK_COUNT_MOST);
+    cr_expect_eq(work_matmul((int64_t)1 << 24, &largest).flops, WORK_COUNT_MOST);
+    struct work attention = work_attention(4096, 4096, 256);
+    for (int i = 0; i < 4; i++)
+        work_attention_sum(&attention, 1, (int64_t)1 << 40, (int64_t)1 << 40, DTYPE_BF16);
+    cr_expect_eq(attention.flops, WORK_COUNT_MOST);
+    cr_expect_eq(attention.held_bytes, WORK_COUNT_MOST);
+    cr_expect_gt(work_bytes(&attention), 0);
+}
