@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "base/memory.h"
+#include "base/size_text.h"
 #include "base/system.h"
 #include "engine/calibrate_state.h"
 #include "engine/profile_names.h"
@@ -106,11 +107,8 @@ static enum status work_measure(struct calibration *now, const struct calibrate_
     snprintf(what, sizeof what, "%s %s", profile_kind_name(work->kind),
              profile_dtype_name(work->dtype));
     TRY(calibration_step(now, what, err));
-    if (!meter_holds(now->meter, work))
-        return error_set(err, STATUS_NO_MEMORY,
-                         "%.0f MiB of memory are too little for measuring %s; free some, or use "
-                         "fewer devices",
-                         (double)now->params.memory_bytes / 0x1p20, what);
+    if (!meter_holds(now->meter, work)) /* memory_check has looked, and so has who adds points */
+        return error_set(err, STATUS_INTERNAL, "there is no room for measuring %s", what);
     TRY(calm_work(&found, &now->calm, work, err));
     struct profile_point point = point_of(&found);
     return calibration_keep(now, key, &point, err);
@@ -341,15 +339,48 @@ static enum status waits(void *context, struct error *err)
     return calibration_step(context, "waiting: something slows the machine down", err);
 }
 
+/* Of a rank: what may not be left out. */
+static uint64_t rank_bytes_least(const struct calibrate_plan *plan)
+{
+    uint64_t least = METER_RANK_BYTES_MIN;
+    for (int g = 0; g < plan->grid_count; g++) {
+        const struct grid *grid = &plan->grids[g];
+        const struct work_shape *const needed[] = {&grid->most_flops, &grid->most_bytes,
+                                                   &grid->least};
+        for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+            uint64_t bytes = meter_rank_bytes(needed[i]);
+            least = bytes > least ? bytes : least;
+        }
+    }
+    return least;
+}
+
+/* Before anything is measured. A named number is rounded up, for it is to be given to --memory. */
+static enum status memory_check(const struct calibration *now, bool is_named, struct error *err)
+{
+    int ranks = now->params.devices.rank_count;
+    uint64_t there = now->params.memory_bytes, mebibyte = (uint64_t)1 << 20;
+    uint64_t needed = rank_bytes_least(now->plan) * (uint64_t)ranks;
+    unsigned long long told = (needed + mebibyte - 1) / mebibyte;
+    const char *of = ranks == 1 ? "device" : "devices";
+    if (there >= needed)
+        return STATUS_OK;
+    if (is_named)
+        return error_set(err, STATUS_NO_MEMORY,
+                         "--memory: expected at least %llu MiB to measure %d %s, found %s; raise "
+                         "it, or use fewer devices",
+                         told, ranks, of, SIZE_TEXT(there));
+    return error_set(err, STATUS_NO_MEMORY,
+                     "%s, a quarter of the memory that is free, are too little to measure %d %s, "
+                     "which takes %llu MiB; name that by --memory, free some, or use fewer devices",
+                     SIZE_TEXT(there), ranks, of, told);
+}
+
 static enum status meter_get(struct calibration *now, struct error *err)
 {
-    uint64_t ranks = (uint64_t)now->params.devices.rank_count;
+    bool is_named = now->params.memory_bytes > 0;
     now->params.memory_bytes = memory_of(now);
-    if (now->params.memory_bytes < METER_RANK_BYTES_MIN * ranks)
-        return error_set(err, STATUS_NO_MEMORY,
-                         "%.0f MiB of memory are too little to measure %d devices; free some, or "
-                         "use fewer devices",
-                         (double)now->params.memory_bytes / 0x1p20, now->params.devices.rank_count);
+    TRY(memory_check(now, is_named, err));
     struct meter_params meter = meter_params_default(now->box, now->params.memory_bytes);
     meter.shares_cores = profile_identity_sharing(&now->store.identity) > 1;
     meter.point_seconds = now->plan->point_seconds;

@@ -73,18 +73,17 @@ static enum status rank_get(struct meter *meter, int index, struct error *err)
                                 what, err);
 }
 
-/* Three quarters for weights, an eighth each for what goes in and what comes out. */
 static enum status meter_fill(struct meter *meter, struct error *err)
 {
     struct comm *ends[COMM_RANKS_MAX];
     int ranks[COMM_RANKS_MAX];
     int64_t bytes =
-        (int64_t)(meter->params.memory_bytes / (uint64_t)meter->rank_count / 8 / 64 * 64);
+        (int64_t)(meter->params.memory_bytes / (uint64_t)meter->rank_count / METER_PARTS / 64 * 64);
     meter->activation_bytes = bytes;
     TRY(memory_get((void **)&meter->ranks, (size_t)meter->rank_count, sizeof *meter->ranks,
                    "the ranks", err));
     for (int r = 0; r < meter->rank_count; r++) {
-        meter->ranks[r].weight_bytes = 6 * bytes;
+        meter->ranks[r].weight_bytes = METER_WEIGHT_PARTS * bytes;
         meter->together[r] = TOGETHER_BYTES;
         ranks[r] = r;
         TRY(rank_get(meter, r, err));

@@ -47,8 +47,12 @@ enum status meter_create(struct meter **out, const struct meter_params *params,
                          struct error *err) MUST_CHECK;
 void meter_destroy(struct meter *meter); /* NULL is allowed */
 
-/* Whether there is room for its weights and its activations: for no other work may meter_work be
- * called. False, too, for what no operation is: sizes below 1, or types that a device has not. */
+/* What each rank has to have for it (of meter_params.memory_bytes), so that there is room for its
+ * weights and its activations. UINT64_MAX for what no operation is: sizes below 1, or types that a
+ * device has not. */
+uint64_t meter_rank_bytes(const struct work_shape *work);
+
+/* Whether there is so much: for no other work may meter_work be called. */
 bool meter_holds(const struct meter *meter, const struct work_shape *work);
 
 /* A point. WORK_ROWS is a norm and the sum of its result into the residual; the rows of experts are

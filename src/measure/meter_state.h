@@ -6,6 +6,10 @@
 
 #define METER_STAGING_BYTES ((int64_t)1 << 20) /* of a rank's `staging` */
 
+/* Of a rank's memory: weights, what goes in and what comes out. */
+#define METER_WEIGHT_PARTS 6
+#define METER_PARTS        (METER_WEIGHT_PARTS + 2)
+
 struct meter_rank {
     struct device *device;
     struct comm *all; /* of every rank, for beginning together */

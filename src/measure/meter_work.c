@@ -232,15 +232,25 @@ static bool is_countable(const struct work_shape *work)
     }
 }
 
-bool meter_holds(const struct meter *meter, const struct work_shape *work)
+/* Weights have METER_WEIGHT_PARTS of METER_PARTS; of what is dequantized, in and out each half. */
+uint64_t meter_rank_bytes(const struct work_shape *work)
 {
     if (work->kind <= WORK_OTHER || work->kind >= WORK_KIND_COUNT || !is_dtype_known(work) ||
         !are_dims_sane(work) || !is_countable(work))
-        return false;
-    int64_t weights = meter->ranks[0].weight_bytes;
-    if (work->kind == WORK_DEQUANTIZE)
-        return weight_room(work) <= weights / 2 && dequantized_room(work) <= weights / 2;
-    return weight_room(work) <= weights && activation_room(work) <= meter->activation_bytes;
+        return UINT64_MAX;
+    int64_t weights = weight_room(work), activations = activation_room(work);
+    if (work->kind == WORK_DEQUANTIZE) {
+        int64_t out = dequantized_room(work);
+        weights = 2 * (weights > out ? weights : out);
+        activations = 0;
+    }
+    int64_t part = ceil_div(weights, METER_WEIGHT_PARTS);
+    return METER_PARTS * (uint64_t)aligned(part > activations ? part : activations);
+}
+
+bool meter_holds(const struct meter *meter, const struct work_shape *work)
+{
+    return meter_rank_bytes(work) <= METER_PARTS * (uint64_t)meter->activation_bytes;
 }
 
 /* ---- Launches -------------------------------------------------------------------------------- */

@@ -9,7 +9,7 @@ source "$(dirname "$0")/tools.sh"
 
 # ---- what is refused
 expect 1 "in the cache" "$phasor" calibrate --devices cpu:2 --memory 1MiB
-has err "are too little to measure 2 devices" "in the cache"
+has err "--memory: expected at least [0-9]* MiB to measure 2 devices, found 1024 KiB; raise it" "in the cache"
 mkdir -p "$PHASOR_CACHE"
 expect 1 "nowhere" env -u PHASOR_CACHE -u XDG_CACHE_HOME -u HOME "$phasor" calibrate
 has err "no place for the profile" "nowhere"
@@ -28,7 +28,7 @@ echo '{"phasor_profile":1}' >old.json
 expect 1 "a profile that is there" "$phasor" calibrate -o old.json
 has err "old.json; --overwrite measures it anew" "a profile that is there"
 expect 1 "too little memory" "$phasor" calibrate --devices cpu:2 -o box.json --memory 1MiB
-has err "are too little to measure 2 devices" "too little memory"
+has err "--memory: expected at least [0-9]* MiB to measure 2 devices, found 1024 KiB" "too little memory"
 [ ! -e box.json ] && [ ! -e box.json.partial ] || fail "a refused calibration left a file"
 
 # points FILE: how many it has
@@ -66,7 +66,7 @@ wait $pid
 [ $? = 143 ] || fail "on a terminal: exit code"
 
 # ---- another box
-"$phasor" calibrate --devices cpu:3 -o box.json --memory 512MiB >out 2>err </dev/null &
+"$phasor" calibrate --devices cpu:3 -o box.json --memory 640MiB >out 2>err </dev/null &
 pid=$!
 until_ready $pid grep -q "not gone on with" err
 kill -TERM $pid

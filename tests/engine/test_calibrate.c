@@ -1,6 +1,7 @@
 /* A calibration of a small grid: what comes of it, and what is left of one that was stopped. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -317,6 +318,29 @@ Test(calibrate, predicts_what_it_measured)
     profile_file_deinit(&file);
 }
 
+/* What is named is enough, and nothing was measured before it was said. */
+Test(calibrate, memory_that_is_too_little_is_told_with_what_is_enough)
+{
+    struct stopper stopper = {.stop_at = 1};
+    struct calibrate_report report;
+    struct error err;
+    const char *path = tools_path(tools_folder(), "box.json");
+    struct calibrate_params params = params_of(path, &stopper);
+    params.plan = NULL;
+    params.devices.rank_count = 2;
+    params.memory_bytes = (uint64_t)64 << 20;
+    cr_assert_eq(calibrate_run(&report, &params, &err), STATUS_NO_MEMORY, "%s", err.message);
+    unsigned long long mebibytes = 0;
+    cr_assert_eq(sscanf(err.message, "--memory: expected at least %llu MiB", &mebibytes), 1, "%s",
+                 err.message);
+    cr_expect_eq(stopper.calls, 0);
+    cr_expect_not(exists(tools_path(tools_folder(), "box.json.partial")));
+    params.memory_bytes = (mebibytes - 1) << 20;
+    cr_expect_eq(calibrate_run(&report, &params, &err), STATUS_NO_MEMORY, "%s", err.message);
+    params.memory_bytes = mebibytes << 20;
+    cr_expect_eq(calibrate_run(&report, &params, &err), STATUS_CANCELLED, "%s", err.message);
+}
+
 /* ---- One that was stopped -------------------------------------------------------------------- */
 
 static void stopped(const char *path, uint64_t at)
@@ -523,5 +547,5 @@ Test(calibrate, replaces_nothing_but_profiles)
     is_refused(&params, STATUS_FORMAT, "remove the file to begin anew");
     params.output_path = tools_path(tools_folder(), "little.json");
     params.memory_bytes = 1 << 20;
-    is_refused(&params, STATUS_NO_MEMORY, "too little to measure 4 devices");
+    is_refused(&params, STATUS_NO_MEMORY, "to measure 4 devices, found");
 }
