@@ -247,9 +247,7 @@ int64_t backup_granule_bytes(const struct backup *backup, int64_t number)
 
 int64_t backup_granule_bytes_max(const struct backup *backup)
 {
-    int64_t content = backup->form.content_bytes;
-    return backup_granule_span(
-        backup->index == NULL ? content : (int64_t)ZSTD_COMPRESSBOUND((uint64_t)content));
+    return backup_granule_span_max(&backup->form);
 }
 
 static struct backup_trailer trailer_of(const struct backup_source *source, int64_t number,

@@ -2,6 +2,7 @@
 
 #include <string.h>
 #include <xxhash.h>
+#include <zstd.h>
 
 #include "base/random.h"
 #include "layout/packing.h"
@@ -286,6 +287,13 @@ void backup_granule_dequantize(uint16_t *out, const struct backup_form *form, co
 int64_t backup_granule_span(int64_t stored_bytes)
 {
     return round_up(stored_bytes + (int64_t)sizeof(struct backup_trailer), BACKUP_PAGE);
+}
+
+int64_t backup_granule_span_max(const struct backup_form *form)
+{
+    int64_t content = form->content_bytes;
+    return backup_granule_span(
+        form->settings.has_zstd ? (int64_t)ZSTD_COMPRESSBOUND((uint64_t)content) : content);
 }
 
 uint64_t backup_granule_checksum(const struct backup_form *form, int64_t number, const void *stored,

@@ -162,8 +162,9 @@ struct matrix backup_granule_matrix(const struct backup_form *form, const void *
 void backup_granule_dequantize(uint16_t *out, const struct backup_form *form, const void *content,
                                enum backup_matrix matrix);
 
-/* Bytes that a granule takes in the file, with so many stored. */
+/* Bytes that a granule takes in the file, with so many stored; and the most that any takes. */
 int64_t backup_granule_span(int64_t stored_bytes);
+int64_t backup_granule_span_max(const struct backup_form *form);
 
 /* The checksum of a granule whose `stored` bytes, with the trailer's moments behind them, are at
  * `stored`. */

@@ -59,22 +59,22 @@ struct granule_readers {
 
 /* ---- Sizes ----------------------------------------------------------------------------------- */
 
-static uint64_t buffer_bytes_of(const struct backup *backup)
+static uint64_t buffer_bytes_of(const struct backup_form *form)
 {
-    return (uint64_t)backup_granule_bytes_max(backup);
+    return (uint64_t)backup_granule_span_max(form);
 }
 
-static int buffer_count_of(const struct backup *backup, int hold_count)
+static int buffer_count_of(const struct backup_form *form, int hold_count)
 {
-    uint64_t bytes = buffer_bytes_of(backup), flying = (FLYING_BYTES + bytes - 1) / bytes;
+    uint64_t bytes = buffer_bytes_of(form), flying = (FLYING_BYTES + bytes - 1) / bytes;
     return hold_count + (int)(flying < FLYING_MIN   ? FLYING_MIN
                               : flying > FLYING_MAX ? FLYING_MAX
                                                     : flying);
 }
 
-uint64_t granule_reader_bytes(const struct backup *backup, int hold_count)
+uint64_t granule_reader_bytes(const struct backup_form *form, int hold_count)
 {
-    return (uint64_t)buffer_count_of(backup, hold_count) * buffer_bytes_of(backup) + READ_ALIGNMENT;
+    return (uint64_t)buffer_count_of(form, hold_count) * buffer_bytes_of(form) + READ_ALIGNMENT;
 }
 
 /* ---- Where the bytes come from --------------------------------------------------------------- */
@@ -212,7 +212,7 @@ static enum status queue_open(struct granule_readers *readers, int rank, enum re
         .fd = backup_fd(params->backup),
         .path = backup_path(params->backup),
         .buffer_count = reader->buffer_count,
-        .buffer_bytes = buffer_bytes_of(params->backup),
+        .buffer_bytes = buffer_bytes_of(backup_form(params->backup)),
         .avoids_cache = readers->tier == TIER_DISK,
         .thread_count = reader->buffer_count < THREADS_MAX ? reader->buffer_count : THREADS_MAX,
         .patience_seconds = PATIENCE_SECONDS,
@@ -222,7 +222,8 @@ static enum status queue_open(struct granule_readers *readers, int rank, enum re
     if (backend != READ_LOCKED) {
         TRY(reader->device->ops->host_memory_get(
             reader->device, &reader->memory,
-            granule_reader_bytes(params->backup, params->hold_count), "reading the backup", err));
+            granule_reader_bytes(backup_form(params->backup), params->hold_count),
+            "reading the backup", err));
         uintptr_t start = (uintptr_t)reader->memory + READ_ALIGNMENT - 1;
         queue.buffers = (void *)(start - start % READ_ALIGNMENT);
     }
@@ -265,7 +266,7 @@ static enum status reader_init(struct granule_reader *reader, struct device *dev
     const char *what = "reading the backup";
     reader->backup = params->backup;
     reader->device = device;
-    reader->buffer_count = buffer_count_of(params->backup, params->hold_count);
+    reader->buffer_count = buffer_count_of(backup_form(params->backup), params->hold_count);
     TRY(memory_get((void **)&reader->free_buffers, (size_t)reader->buffer_count,
                    sizeof *reader->free_buffers, what, err));
     TRY(memory_get((void **)&reader->there, (size_t)reader->buffer_count, sizeof *reader->there,
@@ -305,11 +306,11 @@ static void tell(const struct granule_readers *readers)
 static enum status readers_fill(struct granule_readers *readers, struct error *err)
 {
     const struct granule_reader_params *params = &readers->params;
-    if (buffer_bytes_of(params->backup) > READ_BUFFER_BYTES_MAX)
+    if (buffer_bytes_of(backup_form(params->backup)) > READ_BUFFER_BYTES_MAX)
         return error_set(err, STATUS_UNSUPPORTED,
                          "upload: a granule of %s takes %llu bytes, and a read at most %zu",
                          backup_path(params->backup),
-                         (unsigned long long)buffer_bytes_of(params->backup),
+                         (unsigned long long)buffer_bytes_of(backup_form(params->backup)),
                          READ_BUFFER_BYTES_MAX);
     TRY(memory_get((void **)&readers->ranks, (size_t)readers->rank_count, sizeof *readers->ranks,
                    "reading the backup", err));

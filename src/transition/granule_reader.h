@@ -38,7 +38,7 @@ enum status granule_readers_open(struct granule_readers **out,
 void granule_readers_close(struct granule_readers *readers); /* NULL is allowed */
 
 /* Host memory that a rank's reader takes, the locked tier aside. */
-uint64_t granule_reader_bytes(const struct backup *backup, int hold_count);
+uint64_t granule_reader_bytes(const struct backup_form *form, int hold_count);
 
 /* How the ranks read (what is said is true of all; the note is of one), and what they have read
  * together. No rank reads. */

@@ -136,6 +136,11 @@ struct upload_bytes {
 struct upload_bytes transition_upload_bytes(const struct backup *backup,
                                             const struct device *device, bool is_packed);
 
+/* The same of a backup of that form, which need not be there, and a device with so many workers of
+ * the host (device_ops.host_workers) that is a GPU or not. */
+struct upload_bytes transition_upload_bytes_of(const struct backup_form *form, int worker_count,
+                                               bool is_gpu, bool is_packed);
+
 /* Memory of the host that a rank with such slots takes on the device by a way, there and back,
  * beside upload_bytes; lists of moves aside, which are small. */
 uint64_t transition_way_bytes(enum way way, const struct expert_slots_params *slots,

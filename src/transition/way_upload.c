@@ -94,11 +94,16 @@ static enum status check_slice(const struct transition_rank *rank, struct error 
     return STATUS_OK;
 }
 
-/* Two where the work of a stream runs behind its thread, so that the host can be at one meanwhile.
- */
-static int half_count_of(const struct device *device)
+static bool is_behind(const struct device *device)
 {
-    return device->ops->peers != NULL ? 2 : 1;
+    return device->ops->peers != NULL;
+}
+
+/* Two where the work of a stream runs behind its thread, as a GPU's does, so that the host can be
+ * at one meanwhile. */
+static int half_count_of(bool is_gpu)
+{
+    return is_gpu ? 2 : 1;
 }
 
 static enum status half_open(struct upload_half *half, const struct transition_rank *rank,
@@ -124,31 +129,37 @@ static enum status staging_get(struct transition_rank *rank, struct error *err)
     return STATUS_OK;
 }
 
-static int batch_max_of(const struct backup *backup, int worker_count)
+static int batch_max_of(const struct backup_form *form, int worker_count)
 {
-    int64_t small = BATCH_BYTES / backup_form(backup)->content_bytes;
+    int64_t small = BATCH_BYTES / form->content_bytes;
     int64_t count = small > worker_count ? small : worker_count;
     return count < BATCH_MAX ? (int)count : BATCH_MAX;
 }
 
 /* One batch is worked at while the next is gathered: of two halves each is one, and of one half the
  * next is not in it yet. */
-static int hold_count_of(const struct backup *backup, int worker_count)
+static int hold_count_of(const struct backup_form *form, int worker_count)
 {
-    return 2 * batch_max_of(backup, worker_count);
+    return 2 * batch_max_of(form, worker_count);
+}
+
+struct upload_bytes transition_upload_bytes_of(const struct backup_form *form, int worker_count,
+                                               bool is_gpu, bool is_packed)
+{
+    uint64_t buffers = (uint64_t)batch_max_of(form, worker_count) * (uint64_t)form->content_bytes;
+    uint64_t halves = (uint64_t)half_count_of(is_gpu);
+    return (struct upload_bytes){
+        .device = is_packed ? 0 : buffers,
+        .host = granule_reader_bytes(form, hold_count_of(form, worker_count)) +
+                (form->settings.has_zstd ? halves * buffers : 0),
+    };
 }
 
 struct upload_bytes transition_upload_bytes(const struct backup *backup,
                                             const struct device *device, bool is_packed)
 {
-    const struct backup_form *form = backup_form(backup);
-    int worker_count = device->ops->host_workers(device);
-    uint64_t buffers = (uint64_t)batch_max_of(backup, worker_count) * (uint64_t)form->content_bytes;
-    return (struct upload_bytes){
-        .device = is_packed ? 0 : buffers,
-        .host = granule_reader_bytes(backup, hold_count_of(backup, worker_count)) +
-                (form->settings.has_zstd ? (uint64_t)half_count_of(device) * buffers : 0),
-    };
+    return transition_upload_bytes_of(backup_form(backup), device->ops->host_workers(device),
+                                      is_behind(device), is_packed);
 }
 
 /* Of all ranks, by the first; it has as many workers as any. */
@@ -158,19 +169,20 @@ static enum status readers_get(struct transition *transition, int worker_count, 
     bool is_choice = params->is_auto && !params->layouts->decode_is_packed;
     if (transition->granules != NULL)
         return STATUS_OK;
-    return granule_readers_open(&transition->granules,
-                                &(struct granule_reader_params){
-                                    .box = params->box,
-                                    .backup = params->backup,
-                                    .hold_count = hold_count_of(params->backup, worker_count),
-                                    .memory_available = params->memory_available,
-                                    .memory_lockable = params->memory_lockable,
-                                    .is_sure = (transition->has_chosen || !is_choice) &&
-                                               !transition->ranks[0].slots->keeps_both,
-                                    .uring = params->uring,
-                                    .log = params->log,
-                                },
-                                err);
+    return granule_readers_open(
+        &transition->granules,
+        &(struct granule_reader_params){
+            .box = params->box,
+            .backup = params->backup,
+            .hold_count = hold_count_of(backup_form(params->backup), worker_count),
+            .memory_available = params->memory_available,
+            .memory_lockable = params->memory_lockable,
+            .is_sure =
+                (transition->has_chosen || !is_choice) && !transition->ranks[0].slots->keeps_both,
+            .uring = params->uring,
+            .log = params->log,
+        },
+        err);
 }
 
 /* Where a piece lies in the expert. */
@@ -218,8 +230,8 @@ static enum status upload_open(struct transition_rank *rank, struct error *err)
         backup_form(rank->transition->params.backup)->granule_width / PACK_BLOCK;
     upload->parts = rank->slots->forms[PHASE_DECODE].slice.blocks.count / upload->granule_blocks;
     TRY(numbers_get(rank, err));
-    upload->batch_max = batch_max_of(rank->transition->params.backup, worker_count);
-    upload->half_count = half_count_of(rank->device);
+    upload->batch_max = batch_max_of(backup_form(rank->transition->params.backup), worker_count);
+    upload->half_count = half_count_of(is_behind(rank->device));
     TRY(staging_get(rank, err));
     for (int h = 0; h < upload->half_count; h++)
         TRY(half_open(&upload->halves[h], rank, err));

@@ -234,7 +234,8 @@ Test(cuda_transition, upload_takes_as_much_of_the_host_as_it_says)
         }
         cr_assert_eq(rig_start(&rig, &params, &err), STATUS_OK, "%s", err.message);
         for (int r = 0; r < params.rank_count; r++) {
-            said += rig_host_memory_said(&rig, r) - granule_reader_bytes(rig.backup, 2 * HALF);
+            said += rig_host_memory_said(&rig, r) -
+                    granule_reader_bytes(backup_form(rig.backup), 2 * HALF);
             box_device(rig.runner.box, r)->ops = own[r];
         }
         count_no_more(rig.transition);

@@ -155,7 +155,7 @@ Test(granule_reader, keeps_enough_in_flight_in_the_memory_that_was_said)
     struct rig rig;
     rig_load(&rig, &base);
     const struct granule_reader_params params = params_of(&rig, &fake_uring);
-    uint64_t said = granule_reader_bytes(rig.backup, HOLD);
+    uint64_t said = granule_reader_bytes(backup_form(rig.backup), HOLD);
     uint64_t before = memory_counters_get().live_bytes;
     struct granule_readers *readers = readers_of(&params);
     uint64_t taken = memory_counters_get().live_bytes - before;
