@@ -169,13 +169,16 @@ static void put_times(FILE *file, const struct shown *shown)
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
+#define MEMORY_PARTS 5
+
 static void put_memory_row(FILE *file, const struct shown *shown, int i, double scale)
 {
-    static const char *const keys[] = {"weights", "experts", "kv_cache", "activations"};
+    static const char *const keys[MEMORY_PARTS] = {"weights", "experts", "kv_cache", "activations",
+                                                   "buffers"};
     const json_t *memory = json_object_get(shown->rows[i], "memory");
     double x = BAR_LEFT;
     char title[96], bytes[48];
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < MEMORY_PARTS; k++) {
         double own = real_of(memory, keys[k]);
         table_format_bytes(bytes, sizeof bytes, own);
         snprintf(title, sizeof title, "%s: %s", keys[k], bytes);
@@ -189,12 +192,13 @@ static void put_memory_row(FILE *file, const struct shown *shown, int i, double 
 
 static void put_memory(FILE *file, const json_t *root, const struct shown *shown)
 {
-    static const char *const names[] = {"weights but for routed experts", "routed experts",
-                                        "KV cache", "activations"};
+    static const char *const names[MEMORY_PARTS] = {"weights but for routed experts",
+                                                    "routed experts", "KV cache", "activations",
+                                                    "buffers of upload"};
     double most = real_of(json_object_get(root, "box"), "memory_of_device");
     double x = BAR_LEFT + BAR_WIDTH;
     fputs("<h2>What a device holds</h2>\n<p>The line is its memory.</p>\n", file);
-    page_legend(file, names, 4);
+    page_legend(file, names, MEMORY_PARTS);
     fprintf(file, "<div class=\"picture\"><svg viewBox=\"0 -5 940 %d\">\n",
             shown->count * ROW_HEIGHT + 10);
     for (int i = 0; i < shown->count && most > 0; i++)

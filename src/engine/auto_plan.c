@@ -11,6 +11,7 @@
 #include "base/size_text.h"
 #include "base/system.h"
 #include "device/device.h"
+#include "device/thread_team.h"
 #include "engine/auto_past.h"
 #include "engine/auto_pick.h"
 #include "engine/auto_profile.h"
@@ -282,7 +283,7 @@ static enum status memory_there(uint64_t *out, const struct engine_devices *devi
 }
 
 /* Less what a run takes beside weights, cache and passes: tables, which the host has, and what is
- * priced nowhere, such as streams and what a way works with. */
+ * priced nowhere, such as streams and what reload reads through. */
 static enum status memory_of_rank(uint64_t *out, const struct engine_params *params,
                                   const struct engine_devices *devices, uint64_t table_bytes,
                                   struct error *err)
@@ -305,6 +306,14 @@ static enum status routing_find(struct routing *out, const struct auto_plan *pla
                ? STATUS_OK
                : routing_counts_read(out, plan->routing_path, checkpoint_config(basis->checkpoint),
                                      err);
+}
+
+/* Threads of the first rank, which has as many as any. */
+static int workers_of(const struct engine_basis *basis)
+{
+    int threads = basis->params->thread_count, ranks = basis->devices->rank_count;
+    threads = threads > 0 ? threads : thread_team_cpu_count();
+    return (int)ceil_div(threads, ranks);
 }
 
 /* `routing` is borrowed by `out`. */
@@ -337,6 +346,8 @@ static enum status subject_make(struct plan_subject_params *out, const struct au
         .allows_int4 = !params->is_exact,
         .max_num_batched_tokens = pass,
         .wave_max = wave,
+        .worker_count = workers_of(basis),
+        .is_gpu = basis->devices->cuda,
         .routing = routing,
     };
     return STATUS_OK;

@@ -225,6 +225,8 @@ static struct plan_subject_params subject_of(const struct plan_params *params,
         .allows_int4 = params->allows_int4,
         .max_num_seqs = params->max_num_seqs,
         .max_num_batched_tokens = params->max_num_batched_tokens,
+        .worker_count = source->worker_count,
+        .is_gpu = source->is_gpu,
         .routing = &inputs->routing,
     };
 }

@@ -9,13 +9,18 @@
 #include "engine/generator.h"
 #include "engine/run_limits.h"
 #include "exec/exec.h"
+#include "model/fingerprint.h"
 #include "quant/int4.h"
+#include "transition/transition.h"
 
 _Static_assert(PLAN_TAIL_TOKENS == GENERATOR_TAIL, "weights go back when a run lets them");
 
 /* Waves and passes are chosen among powers of two of these. */
 #define WAVE_MOST  256
 #define PASS_LEAST 1024
+
+/* Of a rank whose threads nobody knows: with more, no way takes more. */
+#define WORKERS_MOST 64
 
 _Static_assert(SEQUENCES_MAX == 1 << (PLAN_WAVES_MAX - 1), "all powers of two have a place");
 _Static_assert(PLAN_PASS_MOST == PASS_LEAST << (PLAN_PASSES_MAX - 1), "and all passes");
@@ -234,6 +239,23 @@ enum status plan_load_check(const struct plan_subject_params *params, struct err
     return STATUS_OK;
 }
 
+/* What upload works with on a rank, of a backup that need not be there. Of sizes that none can have
+ * nothing is decoded on one. */
+static uint64_t upload_bytes(const struct plan_subject_params *params, bool is_packed)
+{
+    static const struct fingerprint none;
+    const struct backup_settings *settings =
+        params->backup != NULL ? params->backup : &engine_backup_settings;
+    int workers = params->worker_count > 0 ? params->worker_count : WORKERS_MOST;
+    struct backup_form form;
+    struct error ignored;
+    if (backup_form_make(&form, settings, params->config, &none, &ignored) != STATUS_OK)
+        return 0;
+    struct upload_bytes bytes =
+        transition_upload_bytes_of(&form, workers, params->is_gpu, is_packed);
+    return bytes.device + (params->is_gpu ? 0 : bytes.host);
+}
+
 enum status plan_subject_init(struct plan_subject *out, const struct plan_subject_params *params,
                               struct error *err)
 {
@@ -278,6 +300,10 @@ enum status plan_subject_init(struct plan_subject *out, const struct plan_subjec
                                out->shape.hidden_dim);
     else
         out->problem.allows_int4 = out->problem.can_have_backup = false;
+    if (out->problem.can_have_backup) {
+        out->problem.upload_bytes = upload_bytes(params, false);
+        out->problem.upload_packed_bytes = upload_bytes(params, true);
+    }
     if (out->problem.allows_int4 && out->shape.moe_layer_count > 0)
         out->problem.int4_memory = int4_memory_of;
     sizes_find(out, params);

@@ -70,6 +70,8 @@ struct plan_subject_params {
     int64_t max_num_seqs, max_num_batched_tokens; /* 0: the planner chooses */
     int64_t wave_max; /* where it does: at most so many sequences at a time, for which passes are
                        * opened; 0: 256, and for those that run */
+    int worker_count; /* threads of each rank; 0: not known, and as many as any way uses */
+    bool is_gpu;      /* ranks are GPUs, whose memory is not the host's */
     const struct routing *routing; /* copied; NULL: all experts are liked alike */
 };
 

@@ -55,6 +55,8 @@ static void put_memory(struct description *to, json_t *row, const struct plan_me
     description_put_int(to, object, "experts", memory->experts);
     description_put_int(to, object, "kv_cache", memory->cache);
     description_put_int(to, object, "activations", memory->activations);
+    if (memory->buffers > 0)
+        description_put_int(to, object, "buffers", memory->buffers);
     description_put_int(to, object, "total", plan_memory_total(memory));
     if (memory->spare > 0)
         description_put_int(to, object, "spare", memory->spare);

@@ -23,6 +23,7 @@ static enum status box_take(struct plan_source *out, const struct box_model *mod
     TRY(plan_box_init(&out->box, model, err));
     out->profile = &out->box.profile;
     out->rank_count = model->rank_count;
+    out->is_gpu = model->memory_count == 0;
     out->memory_bytes = (uint64_t)((double)model->device.memory_bytes * PLAN_USABLE_SHARE);
     snprintf(out->name, sizeof out->name, "%s", model->name);
     snprintf(out->title, sizeof out->title, "%s", model->title);
@@ -88,6 +89,8 @@ static enum status profile_read(struct plan_source *out, const char *path, struc
     out->is_measured = true;
     out->profile = &out->file.profile;
     out->rank_count = identity->devices.rank_count;
+    out->worker_count = (int)ceil_div(identity->threads, out->rank_count);
+    out->is_gpu = identity->devices.cuda;
     out->memory_bytes = memory_of(identity);
     snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1,
              slash == NULL ? path : slash + 1);

@@ -14,6 +14,8 @@
 struct plan_source {
     const struct profile *profile;
     int rank_count;
+    int worker_count;      /* threads of the rank that has most; 0: a box file does not say */
+    bool is_gpu;           /* ranks have memory of their own, not the host's */
     uint64_t memory_bytes; /* of each device: what of it can be used; of a profile of CPU devices,
                             * which does not say, this machine's over the ranks */
     char name[256], title[PLAN_TITLE_BYTES];

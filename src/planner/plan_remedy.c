@@ -1,5 +1,7 @@
 #include "planner/plan_remedy.h"
 
+#include "planner/plan_table.h"
+
 /* The least that may be chosen. */
 struct least {
     int64_t sequences, pass_tokens;
@@ -24,9 +26,7 @@ static struct least least_sizes(const struct plan_problem *problem)
 static bool fits(const struct plan_problem *problem, const struct plan_candidate *candidate,
                  int64_t pass_tokens, int64_t sequences)
 {
-    struct plan_memory memory =
-        problem->memory(problem->memory_context, &candidate->layouts, plan_way_room(candidate->way),
-                        pass_tokens, sequences);
+    struct plan_memory memory = plan_candidate_memory(problem, candidate, pass_tokens, sequences);
     return plan_memory_total(&memory) <= problem->memory_bytes;
 }
 

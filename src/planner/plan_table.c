@@ -87,6 +87,19 @@ void plan_table_choose(struct plan_table *table)
     table->best = plan_table_pick(table, NULL, NULL);
 }
 
+struct plan_memory plan_candidate_memory(const struct plan_problem *problem,
+                                         const struct plan_candidate *candidate,
+                                         int64_t pass_tokens, int64_t sequences)
+{
+    struct plan_memory memory =
+        problem->memory(problem->memory_context, &candidate->layouts, plan_way_room(candidate->way),
+                        pass_tokens, sequences);
+    if (candidate->way == PLAN_UPLOAD)
+        memory.buffers = candidate->layouts.decode_is_packed ? problem->upload_packed_bytes
+                                                             : problem->upload_bytes;
+    return memory;
+}
+
 void plan_table_find_statics(struct plan_table *table, const struct plan_problem *problem)
 {
     struct layout layout;
@@ -130,6 +143,7 @@ static void memory_join(struct plan_candidate *to, const struct plan_candidate *
         .experts = larger(one.experts, other.experts),
         .cache = larger(one.cache, other.cache),
         .activations = larger(one.activations, other.activations),
+        .buffers = larger(one.buffers, other.buffers),
         .spare = larger(one.spare, other.spare),
     };
 }

@@ -10,6 +10,11 @@ extern const struct plan_table plan_table_none;
 /* Whether ranks share heads and a dense layer alike. */
 bool plan_is_same_attention(const struct layout *a, const struct layout *b);
 
+/* What a candidate takes on the fullest rank, with one spare where it has any. */
+struct plan_memory plan_candidate_memory(const struct plan_problem *problem,
+                                         const struct plan_candidate *candidate,
+                                         int64_t pass_tokens, int64_t sequences);
+
 /* Sets static_tp and static_ep: where they are possible. */
 void plan_table_find_statics(struct plan_table *table, const struct plan_problem *problem);
 

@@ -323,8 +323,7 @@ static bool fits(struct plan_candidate *candidate, const struct search *search, 
 {
     const struct plan_problem *problem = search->problem;
     int64_t wave = wave_of(problem, w);
-    candidate->memory = problem->memory(problem->memory_context, &candidate->layouts,
-                                        plan_way_room(candidate->way), problem->passes[p], wave);
+    candidate->memory = plan_candidate_memory(problem, candidate, problem->passes[p], wave);
     candidate->pass_tokens = problem->passes[p];
     candidate->wave = wave;
     spares_take(candidate, problem);

@@ -62,7 +62,8 @@ struct plan_memory {
     uint64_t weights; /* but for the routed experts */
     uint64_t experts; /* with spare slots */
     uint64_t cache, activations;
-    uint64_t spare; /* of one more slot of experts; not in the total */
+    uint64_t buffers; /* that a change of layout works with, beside the slots */
+    uint64_t spare;   /* of one more slot of experts; not in the total */
 };
 
 /* Tokens that a wave's last sequence still has to generate when weights begin to go back. */
@@ -70,7 +71,8 @@ struct plan_memory {
 
 static inline uint64_t plan_memory_total(const struct plan_memory *memory)
 {
-    return memory->weights + memory->experts + memory->cache + memory->activations;
+    return memory->weights + memory->experts + memory->cache + memory->activations +
+           memory->buffers;
 }
 
 struct plan_problem {
@@ -97,6 +99,8 @@ struct plan_problem {
                          * err by more; 0: none is */
     int64_t pass_least; /* a remedy names none that is shorter; 0: than it has sequences */
     uint64_t memory_bytes; /* of each rank */
+    uint64_t upload_bytes; /* of each rank: buffers of PLAN_UPLOAD for decode on native weights, */
+    uint64_t upload_packed_bytes; /* and on packed ones. Other ways have next to none */
     /* A pure function: what the fullest rank takes with so many tokens a pass and sequences at a
      * time, each of prompt and output tokens. */
     struct plan_memory (*memory)(void *context, const struct plan_layouts *layouts,

@@ -221,6 +221,10 @@ Test(plan, memory_is_what_inspect_tells)
         const json_t *list = json_object_get(json_object_get(told, "plans"), "list");
         const json_t *ranks = json_object_get(json_array_get(list, 0), "ranks");
         json_int_t most = 0, own = int_of(memory, "total") - int_of(memory, "kv_cache");
+        bool dequantizes = strcmp(way, "upload") == 0 &&
+                           strstr(json_string_value(json_object_get(row, "plan")), ":int4") == NULL;
+        cr_assert_eq(int_of(memory, "buffers") > 0, dequantizes); /* of a GPU's memory */
+        own -= int_of(memory, "buffers");
         json_int_t spares = int_of(row, "spares"); /* of which inspect tells one */
         own -= spares > 1 ? (spares - 1) * int_of(memory, "spare") : 0;
         for (size_t r = 0; r < json_array_size(ranks); r++) {

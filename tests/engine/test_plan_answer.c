@@ -9,11 +9,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/engine_backup.h"
 #include "engine/plan_answer.h"
 #include "engine/profile_file.h"
 #include "engine_tools.h"
 #include "example_profile.h"
 #include "model/config.h"
+#include "transition/transition.h"
 
 TestSuite(plan_answer, .timeout = 60);
 
@@ -291,6 +293,34 @@ Test(plan_answer, a_cache_that_is_named_is_counted_whole, .init = open_subject,
     cr_expect_eq(cache_of("tp2|tp2", 8), needed + 4096);
     subject.kv_bytes = 2 * (needed - 1);
     cr_expect_eq(cache_of("tp2|tp2", 8), PLAN_CACHE_BYTES_MOST);
+}
+
+/* As the way itself takes them: granules that are read ahead and, for native weights, those that
+ * are dequantized, for each thread; of a GPU's memory these alone. */
+Test(plan_answer, upload_has_its_buffers, .init = open_subject, .fini = close_subject)
+{
+    static const struct fingerprint none;
+    struct plan_subject made;
+    struct backup_form form;
+    struct error err;
+    subject.load = (struct plan_load)PLAN_LOAD(8, 32, 32);
+    config.hidden_dim = 4096;
+    config.expert_dim = 14336;
+    cr_assert_eq(backup_form_make(&form, &engine_backup_settings, &config, &none, &err), STATUS_OK);
+    for (int workers = 1; workers <= 8; workers *= 8) {
+        subject.worker_count = workers;
+        subject.is_gpu = false;
+        cr_assert_eq(plan_subject_init(&made, &subject, &err), STATUS_OK);
+        struct upload_bytes bytes = transition_upload_bytes_of(&form, workers, false, false);
+        cr_expect_eq(made.problem.upload_bytes, bytes.device + bytes.host);
+        cr_expect_eq(made.problem.upload_packed_bytes, bytes.host);
+        cr_expect_geq(bytes.host, 2 * (uint64_t)(workers * form.content_bytes));
+        subject.is_gpu = true;
+        cr_assert_eq(plan_subject_init(&made, &subject, &err), STATUS_OK);
+        cr_expect_eq(made.problem.upload_bytes, (uint64_t)(workers * form.content_bytes));
+        cr_expect_eq(made.problem.upload_packed_bytes, 0);
+    }
+    cr_expect_gt(transition_upload_bytes_of(&form, 8, false, false).host, (uint64_t)170 << 20);
 }
 
 /* Every power of two that is less than the most. */

@@ -512,6 +512,40 @@ Test(planner, layers_are_written_ahead_where_there_is_room)
     }
 }
 
+/* Of upload alone, and more of it where decode is on native weights; memory has to hold them. */
+Test(planner, upload_takes_its_buffers)
+{
+    static const struct {
+        const char *layouts;
+        uint64_t bytes;
+    } cases[] = {{"tp4|ep4>tp4", 7000}, {"tp4|ep4>tp4:int4", 300}};
+    struct test_problem test;
+    for (size_t i = 0; i < 2; i++) {
+        struct plan_table table;
+        problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                       &(struct simple_box){4, 1e14, 1e12, 1e10, 1e-5});
+        test.expert_bytes = 32000;
+        table_find(&table, &test);
+        uint64_t without =
+            plan_memory_total(&candidate_of(&table, cases[i].layouts, PLAN_UPLOAD)->memory);
+        plan_table_deinit(&table);
+        test.problem.upload_bytes = 7000;
+        test.problem.upload_packed_bytes = 300;
+        table_find(&table, &test);
+        const struct plan_candidate *upload = candidate_of(&table, cases[i].layouts, PLAN_UPLOAD);
+        cr_expect_eq(upload->memory.buffers, cases[i].bytes);
+        cr_expect_eq(plan_memory_total(&upload->memory), without + cases[i].bytes);
+        cr_expect_eq(candidate_of(&table, "tp4|ep4>tp4", PLAN_RELOAD)->memory.buffers, 0);
+        plan_table_deinit(&table);
+        test.problem.memory_bytes = 32000 + 1000 + 20000; /* of one spare, and what is beside */
+        test.problem.upload_bytes = test.problem.upload_packed_bytes = 20000;
+        table_find(&table, &test);
+        cr_expect_eq(candidate_of(&table, cases[i].layouts, PLAN_UPLOAD)->verdict, PLAN_TOO_LARGE);
+        cr_expect_eq(candidate_of(&table, "tp4|ep4>tp4", PLAN_RELOAD)->verdict, PLAN_POSSIBLE);
+        plan_table_deinit(&table);
+    }
+}
+
 /* A reload of all bytes, the way back, in 32 layers; the spares take theirs while the last 32
  * tokens are generated, or as many as there are. */
 Test(planner, the_last_tokens_hide_the_way_back_as_far_as_there_are_spares)
