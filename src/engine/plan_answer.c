@@ -169,6 +169,7 @@ static enum status classes_try(struct plan_answer *answer, const struct plan_que
     struct plan_subject_params subject = *question->subject;
     struct plan_question of_classes = *question;
     subject.max_num_batched_tokens = pass_tokens;
+    subject.moves_only = true;
     of_classes.subject = &subject;
     for (int count = 2; count <= question->mix->bin_count; count++) {
         struct plan_answer tried = {.chosen = -1};

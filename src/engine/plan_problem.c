@@ -283,6 +283,7 @@ enum status plan_subject_init(struct plan_subject *out, const struct plan_subjec
         .mix = params->mix,
         .mix_count = params->mix_count,
         .may_stay = params->may_stay,
+        .moves_only = params->moves_only,
         .is_queue = params->is_queue,
         .allows_int4 = params->allows_int4 && !params->has_int4_experts,
         .can_have_backup = !params->has_int4_experts,

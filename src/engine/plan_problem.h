@@ -66,7 +66,7 @@ struct plan_subject_params {
     int64_t longest_tokens;
     const struct plan_load *mix; /* as of plan_problem; borrowed */
     int mix_count;
-    bool may_stay, is_queue, allows_int4;
+    bool may_stay, moves_only, is_queue, allows_int4;
     int64_t max_num_seqs, max_num_batched_tokens; /* 0: the planner chooses */
     int64_t wave_max; /* where it does: at most so many sequences at a time, for which passes are
                        * opened; 0: 256, and for those that run */

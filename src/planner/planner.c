@@ -395,6 +395,10 @@ static void pair_add(struct search *search, int prefill, int decode, bool is_pac
                                              .verdict = is_legal ? PLAN_NOT_ALLOWED : PLAN_ILLEGAL};
         if (!is_legal || (takes_int4 && !search->problem->can_have_backup))
             continue;
+        if (search->problem->moves_only && !plan_way_moves(candidate->way)) {
+            candidate->verdict = PLAN_UNKNOWN;
+            continue;
+        }
         candidate_price(candidate, search, prefill, decode);
         candidate->has_times = candidate->verdict == PLAN_POSSIBLE;
         if (takes_int4 && !search->problem->allows_int4)
@@ -585,7 +589,8 @@ static enum status phases_price(struct search *search, struct error *err)
     TRY(memory_get((void **)&phases->refilled_total, fourth, sizeof(double), what, err));
     prefill_price(search, layouts);
     decode_price(search, layouts);
-    refilled_price(search, layouts);
+    if (!problem->moves_only)
+        refilled_price(search, layouts);
     return STATUS_OK;
 }
 

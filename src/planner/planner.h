@@ -89,8 +89,10 @@ struct plan_problem {
     int mix_count;
     bool may_stay; /* waves may decode as prefill has the experts, where a change costs more than it
                     * saves: of a part of a batch, the rest of which changes */
-    bool is_queue; /* another batch follows: the last way back is paid, too */
-    bool allows_int4;      /* policy int4-decode, and there is a backup or it can be made */
+    bool moves_only;  /* plans that move no weights are not priced, and unknown: who asks knows what
+                       * they take */
+    bool is_queue;    /* another batch follows: the last way back is paid, too */
+    bool allows_int4; /* policy int4-decode, and there is a backup or it can be made */
     bool can_have_backup;  /* or would be allowed: what decodes on one is priced all the same */
     const int64_t *passes; /* [pass_count]: tokens of a pass that may be chosen */
     const int64_t *waves;  /* [wave_count]: sequences together that may be chosen */

@@ -512,6 +512,32 @@ Test(planner, layers_are_written_ahead_where_there_is_room)
     }
 }
 
+/* Who knows what the others take is told of those that move as ever. */
+Test(planner, plans_that_move_may_be_asked_for_alone)
+{
+    struct test_problem test;
+    struct plan_table all, some;
+    int moved = 0;
+    problem_simple(&test, &model_shapes[MIXTRAL_8X7B].shape,
+                   &(struct simple_box){4, 1e14, 1e12, 1e10, 1e-5});
+    table_find(&all, &test);
+    test.problem.moves_only = true;
+    table_find(&some, &test);
+    cr_assert_eq(some.count, all.count);
+    for (int i = 0; i < all.count; i++) {
+        const struct plan_candidate *one = &all.candidates[i], *other = &some.candidates[i];
+        bool moves = plan_way_moves(one->way);
+        if (one->verdict != PLAN_POSSIBLE)
+            continue;
+        cr_expect_eq(other->verdict, moves ? PLAN_POSSIBLE : PLAN_UNKNOWN);
+        cr_expect(!moves || plan_candidate_total(one) == plan_candidate_total(other));
+        moved += moves;
+    }
+    cr_expect_gt(moved, 0);
+    plan_table_deinit(&all);
+    plan_table_deinit(&some);
+}
+
 /* Of upload alone, and more of it where decode is on native weights; memory has to hold them. */
 Test(planner, upload_takes_its_buffers)
 {
