@@ -247,6 +247,10 @@ static void runnable_take(struct answered *answered, struct plan_answer *own)
     answered->runnable = own->chosen;
     if (plan_candidate_total(candidate) < best) {
         struct plan_answer slower = *answer;
+        for (int i = 0; i < own->table.count; i++) {
+            if (auto_takes_int4(&own->table.candidates[i])) /* not priced there */
+                own->table.candidates[i] = answer->table.candidates[i];
+        }
         *answer = *own;
         *own = slower;
     } else {
@@ -261,13 +265,16 @@ static enum status runnable_find(struct answered *answered, const struct plan_qu
 {
     struct plan_answer own;
     struct plan_question of_run = *question;
+    struct plan_subject_params subject = *question->subject;
     answered->runnable = answered->answer.chosen;
-    if (has_backup || !question->subject->allows_int4 || answered->runnable < 0)
+    if (has_backup || !subject.allows_int4 || subject.has_int4_experts || answered->runnable < 0)
         return STATUS_OK;
     if (!plan_question_has_classes(question)) {
         answered->runnable = plan_table_pick(&answered->answer.table, needs_no_backup, NULL);
         return STATUS_OK;
     }
+    subject.leaves_out_backups = true;
+    of_run.subject = &subject;
     of_run.may = needs_no_backup;
     TRY(plan_answer_find(&own, &of_run, err));
     /* With a backup there was room for the longest sequence. */

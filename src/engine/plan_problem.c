@@ -285,8 +285,9 @@ enum status plan_subject_init(struct plan_subject *out, const struct plan_subjec
         .may_stay = params->may_stay,
         .moves_only = params->moves_only,
         .is_queue = params->is_queue,
-        .allows_int4 = params->allows_int4 && !params->has_int4_experts,
-        .can_have_backup = !params->has_int4_experts,
+        .allows_int4 =
+            params->allows_int4 && !params->has_int4_experts && !params->leaves_out_backups,
+        .can_have_backup = !params->has_int4_experts && !params->leaves_out_backups,
         .passes = out->passes,
         .waves = out->waves,
         .memory_bytes = params->memory_bytes,

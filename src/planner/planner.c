@@ -509,6 +509,8 @@ static void decode_price(struct search *search, size_t layouts)
         const struct layout *layout = &search->layouts[i / sizes / 2];
         int64_t size = phases->sizes[i % sizes];
         bool is_packed = i / sizes % 2 == 1;
+        if (is_packed && !problem->can_have_backup)
+            continue;
         struct pass_cost mean = plan_decode_cost(problem, layout, is_packed, size);
         phases->step[i] = steps > 0 ? pass_cost_total(&mean) / steps : 0;
         phases->decode[i] = problem->mix_count <= 1
