@@ -9,13 +9,13 @@
  *   `struct phasor_error` with one sentence that says what was wrong, where, and what cures it. A
  *   failed call changes nothing except what its own comment says. The library prints nothing,
  *   installs no signal handler and never exits: notices go to the log callback. In a build with
- * CUDA the first call that looks for GPUs (a model on them, phasor_calibrate, phasor_profile_path,
- * a plan by a profile of GPUs) sets CUDA_DEVICE_MAX_CONNECTIONS in the environment where it is not
- *   set, which is not safe beside threads of the caller that read the environment just then.
- * Structs of parameters begin with `size`; take them from the *_default function, so that a later
- * library can add fields at the end. Texts that are passed in are read during the call only.
- * Callbacks come from the thread of the call, unless their comment says otherwise, and must not
- * call phasor with the same model.
+ *   CUDA the first call that looks for GPUs (a model on them, phasor_calibrate, a path or a plan of
+ *   a profile of GPUs) sets CUDA_DEVICE_MAX_CONNECTIONS in the environment where it is not set,
+ *   which is not safe beside threads of the caller that read the environment just then. Structs of
+ *   parameters begin with `size`; take them from the *_default function, so that a later library
+ *   can add fields at the end. Texts that are passed in are read during the call only. Callbacks
+ *   come from the thread of the call, unless their comment says otherwise, and must not call phasor
+ *   with the same model.
  *
  * What a caller must not know
  *   How weights are packed, which threads or devices compute, how requests are batched. None of it

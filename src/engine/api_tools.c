@@ -10,10 +10,14 @@
 #include "engine/engine.h"
 #include "engine/quantize.h"
 #include "engine/replay.h"
+#include "model/checkpoint.h"
+#include "model/fingerprint.h"
+#include "model/hub.h"
 #include "model/synth.h"
 
 #define MIRRORS(public, internal)                                                                  \
     _Static_assert((int)(public) == (int)(internal), #public " mirrors " #internal)
+MIRRORS(PHASOR_FINGERPRINT_BYTES, FINGERPRINT_DIGITS + 1);
 MIRRORS(PHASOR_QUANT_GROUP, BACKUP_PER_GROUP);
 MIRRORS(PHASOR_QUANT_CHANNEL, BACKUP_PER_CHANNEL);
 MIRRORS(PHASOR_QUANT_TENSOR, BACKUP_PER_TENSOR);
@@ -99,15 +103,30 @@ enum phasor_status phasor_backup_path(char **out_path, const struct phasor_quant
     return api_tell(err, status, &reason);
 }
 
+/* ---- Fingerprints -------------------------------------------------------------------------- */
+
+static enum status fingerprint_of(struct fingerprint *out, const char *model, const char *revision,
+                                  struct error *err)
+{
+    char *dir;
+    struct checkpoint *checkpoint;
+    TRY(api_check_model(model, PHASOR_DTYPE_AUTO, err));
+    TRY(hub_resolve(&dir, model, revision, err));
+    enum status status = checkpoint_open(&checkpoint, dir, err);
+    memory_free(dir);
+    if (status != STATUS_OK)
+        return status;
+    status = fingerprint_weights(out, checkpoint, err);
+    checkpoint_close(checkpoint);
+    return status;
+}
+
 enum phasor_status phasor_fingerprint(char out[PHASOR_FINGERPRINT_BYTES], const char *model,
                                       const char *revision, struct phasor_error *err)
 {
     struct error reason;
     struct fingerprint fingerprint;
-    const struct quantize_params params = {.model = model, .revision = revision};
-    enum status status = api_check_model(model, PHASOR_DTYPE_AUTO, &reason);
-    if (status == STATUS_OK)
-        status = quantize_fingerprint(&fingerprint, &params, &reason);
+    enum status status = fingerprint_of(&fingerprint, model, revision, &reason);
     if (status == STATUS_OK)
         fingerprint_format(out, &fingerprint);
     return api_tell(err, status, &reason);

@@ -48,16 +48,6 @@ enum status quantize_run(struct backup_report *out, const struct quantize_params
     return status;
 }
 
-enum status quantize_fingerprint(struct fingerprint *out, const struct quantize_params *params,
-                                 struct error *err)
-{
-    struct checkpoint *checkpoint;
-    TRY(open_model(&checkpoint, params, err));
-    enum status status = fingerprint_weights(out, checkpoint, err);
-    checkpoint_close(checkpoint);
-    return status;
-}
-
 enum status quantize_path(char **out, const struct quantize_params *params, struct error *err)
 {
     struct checkpoint *checkpoint;

@@ -2,7 +2,6 @@
 #ifndef PHASOR_ENGINE_QUANTIZE_H
 #define PHASOR_ENGINE_QUANTIZE_H
 
-#include "model/fingerprint.h"
 #include "quant/backup_write.h"
 
 #define QUANTIZE_THREADS_MAX 4096
@@ -15,10 +14,6 @@ struct quantize_params {
 
 enum status quantize_run(struct backup_report *out, const struct quantize_params *params,
                          struct error *err) MUST_CHECK;
-
-/* Of the model's weights. */
-enum status quantize_fingerprint(struct fingerprint *out, const struct quantize_params *params,
-                                 struct error *err) MUST_CHECK;
 
 /* The path in the cache, whatever params->write.path is; freed by memory_free. */
 enum status quantize_path(char **out, const struct quantize_params *params,
