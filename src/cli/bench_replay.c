@@ -213,18 +213,13 @@ static enum phasor_status static_tp_get(const char **out, struct bench_replayer 
 {
     const struct bench_question *question = &replayer->results->question;
     struct phasor_inspect_params params = phasor_inspect_params_default();
-    char *text;
     json_t *root;
     *out = replayer->static_tp[model];
     if (**out != 0)
         return PHASOR_OK;
     params.model = question->models[model];
     params.devices = question->devices;
-    enum phasor_status status = phasor_inspect(&text, &params, err);
-    if (status != PHASOR_OK)
-        return status;
-    status = answer_read(&root, text, err);
-    phasor_text_free(text);
+    enum phasor_status status = answer_inspect(&root, &params, err);
     if (status != PHASOR_OK)
         return status;
     const json_t *list = json_object_get(json_object_get(root, "plans"), "list");

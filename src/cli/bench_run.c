@@ -42,14 +42,9 @@ static uint64_t random_next(uint64_t *state)
 static enum phasor_status vocab_of(int64_t *out, const char *model, struct phasor_error *err)
 {
     struct phasor_inspect_params params = phasor_inspect_params_default();
-    char *text;
     json_t *root;
     params.model = model;
-    enum phasor_status status = phasor_inspect(&text, &params, err);
-    if (status != PHASOR_OK)
-        return status;
-    status = answer_read(&root, text, err);
-    phasor_text_free(text);
+    enum phasor_status status = answer_inspect(&root, &params, err);
     if (status != PHASOR_OK)
         return status;
     *out = table_int(root, "vocab_count");

@@ -151,20 +151,10 @@ static enum phasor_status inspect(char **text, const char *model, struct phasor_
     return phasor_inspect(text, &params, err);
 }
 
-static int show(const char *text)
+static void print(const json_t *root)
 {
-    json_t *root;
-    struct phasor_error err;
-    if (values.json) {
-        printf("%s\n", text);
-        return EXIT_DONE;
-    }
-    if (answer_read(&root, text, &err) != PHASOR_OK)
-        return fail(&err);
     print_table(root);
     plan_table_print(root, values.plan != NULL && strcmp(values.plan, "list") == 0);
-    json_decref(root);
-    return EXIT_DONE;
 }
 
 static int run(const struct cli_command *command, char **operands, int operand_count)
@@ -177,7 +167,7 @@ static int run(const struct cli_command *command, char **operands, int operand_c
         return options_mistake(command, "%s", err.message);
     if (status != PHASOR_OK)
         return fail(&err);
-    int code = show(text);
+    int code = answer_show(text, values.json, print);
     phasor_text_free(text);
     return code;
 }

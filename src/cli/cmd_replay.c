@@ -37,21 +37,6 @@ static const struct cli_option options[] = {
     {.name = NULL},
 };
 
-static int show(const char *text)
-{
-    json_t *root;
-    struct phasor_error err;
-    if (values.json) {
-        printf("%s\n", text);
-        return EXIT_DONE;
-    }
-    if (answer_read(&root, text, &err) != PHASOR_OK)
-        return fail(&err);
-    replay_table_print(root);
-    json_decref(root);
-    return EXIT_DONE;
-}
-
 static int run(const struct cli_command *command, char **operands, int operand_count)
 {
     (void)operand_count;
@@ -69,7 +54,7 @@ static int run(const struct cli_command *command, char **operands, int operand_c
         return options_mistake(command, "%s", err.message);
     if (status != PHASOR_OK)
         return fail(&err);
-    int code = show(text);
+    int code = answer_show(text, values.json, replay_table_print);
     phasor_text_free(text);
     return code;
 }
