@@ -1,13 +1,10 @@
 #include "layout/packing.h"
 
-#include <string.h>
-
-/* Of any type a row gives its panels 32 bits at a time: a pair of 16-bit values or one of f32. So a
- * tile of 16 x 16 is a transposition of such units, whatever they hold. */
-typedef uint32_t units __attribute__((vector_size(16)));
+#include "layout/packing_tile.h"
 
 /* A matrix on its way from rows to panels. */
 struct pack_job {
+    tile_pack_fn *tile_pack;
     char *out;
     enum packing packing;
     enum dtype dtype;
@@ -62,44 +59,6 @@ static void rows_pack(const struct pack_job *job, int64_t row, int64_t end, int6
 
 /* ---- Tiles ----------------------------------------------------------------------------------- */
 
-static units units_load(const char *at)
-{
-    units out;
-    memcpy(&out, at, sizeof out);
-    return out;
-}
-
-/* Four units of each of four rows: out[unit][row], where a unit's 16 rows are a line of 64 bytes.
- */
-static void square_pack(char *out, const char *in, int64_t row_bytes)
-{
-    const int64_t line = PACK_BLOCK * (int64_t)sizeof(uint32_t);
-    units a = units_load(in), b = units_load(in + row_bytes);
-    units c = units_load(in + 2 * row_bytes), d = units_load(in + 3 * row_bytes);
-    units ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
-    units ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-    units cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
-    units cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-    a = __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5);
-    b = __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7);
-    c = __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5);
-    d = __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7);
-    memcpy(out, &a, sizeof a);
-    memcpy(out + line, &b, sizeof b);
-    memcpy(out + 2 * line, &c, sizeof c);
-    memcpy(out + 3 * line, &d, sizeof d);
-}
-
-/* Rows from four to four outside: each is read once, and `out` is small enough for the L1 cache. */
-static void tile_pack(char *out, const char *in, int64_t row_bytes, int64_t unit_count)
-{
-    for (int64_t row = 0; row < PACK_BLOCK; row += 4) {
-        for (int64_t unit = 0; unit < unit_count; unit += 4)
-            square_pack(out + (unit * PACK_BLOCK + row) * 4, in + row * row_bytes + unit * 4,
-                        row_bytes);
-    }
-}
-
 /* All tiles of rows [first_row, end) and of columns up to column_end. */
 static void tiles_pack(const struct pack_job *job, int64_t first_row, int64_t end,
                        int64_t column_end)
@@ -108,7 +67,8 @@ static void tiles_pack(const struct pack_job *job, int64_t first_row, int64_t en
     int64_t unit_count = PACK_BLOCK * job->value_bytes / 4;
     for (int64_t column = 0; column < column_end; column += PACK_BLOCK) {
         for (int64_t row = first_row; row < end; row += PACK_BLOCK)
-            tile_pack(out_at(job, row, column), in_at(job, row, column), row_bytes, unit_count);
+            job->tile_pack(out_at(job, row, column), in_at(job, row, column), row_bytes,
+                           unit_count);
     }
 }
 
@@ -124,7 +84,8 @@ static void tiles_pack_in_order(const struct pack_job *job, int64_t row, int64_t
 void matrix_pack_rows(void *out, enum packing packing, enum dtype dtype, int64_t rows,
                       int64_t columns, const void *in, int64_t first_row, int64_t row_count)
 {
-    const struct pack_job job = {.out = out,
+    const struct pack_job job = {.tile_pack = tile_pack_best(),
+                                 .out = out,
                                  .packing = packing,
                                  .dtype = dtype,
                                  .value_bytes = dtype_bytes(dtype),

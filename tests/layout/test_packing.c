@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "layout/packing.h"
+#include "layout/packing_tile.h"
 
 #define SIDE_MAX 50
 
@@ -105,6 +106,39 @@ Test(packing, every_small_shape_lies_as_the_prose_says)
                 for (int64_t columns = 1; columns <= SIDE_MAX; columns++)
                     check_shape(packings[p], dtypes[d], rows, columns);
             }
+        }
+    }
+}
+
+/* Whatever the processor has, beside what any has: out[unit][row] of in[row][unit], rows apart by
+ * anything, and nothing else is written. */
+static void check_tile(tile_pack_fn *tile_pack, int64_t unit_count, int64_t row_bytes)
+{
+    enum { LINE = 16, ROW_MAX = 128 };
+    static char in[16 * ROW_MAX + 1];
+    uint32_t out[18 * LINE];
+    for (size_t i = 0; i < sizeof in; i++)
+        in[i] = (char)(i * 7 + i / 251);
+    memset(out, 0xA5, sizeof out);
+    tile_pack((char *)(out + LINE), in + 1, row_bytes, unit_count);
+    for (int64_t line = -1; line <= unit_count; line++) {
+        for (int64_t row = 0; row < 16; row++) {
+            uint32_t expected = 0xA5A5A5A5;
+            if (line >= 0 && line < unit_count)
+                memcpy(&expected, in + 1 + row * row_bytes + line * 4, sizeof expected);
+            cr_assert_eq(out[(line + 1) * LINE + row], expected, "%lld units, rows %lld apart",
+                         (long long)unit_count, (long long)row_bytes);
+        }
+    }
+}
+
+Test(packing, a_tile_is_transposed_by_every_processor)
+{
+    tile_pack_fn *const packers[] = {tile_pack_plain, tile_pack_best()};
+    for (int p = 0; p < 2; p++) {
+        for (int64_t row_bytes = 64; row_bytes <= 128; row_bytes += 2) {
+            check_tile(packers[p], 8, row_bytes);
+            check_tile(packers[p], 16, row_bytes);
         }
     }
 }
