@@ -17,10 +17,27 @@
 #define AHEAD_BYTES   ((uint64_t)64 << 20)
 #define REQUEST_BYTES ((int64_t)512 << 10)
 
+/* What a worker takes at a time, of a slice that can be taken in parts: so none has a head alone
+ * while the others have nothing left to do. */
+#define PART_BYTES ((int64_t)4 << 20)
+
 /* One slice on its way from the checkpoint to its place. */
 struct load_task {
     struct weight_slice slice;
     uint64_t offset; /* in the slab; not of experts, which have slots */
+};
+
+/* Some rows of a slice, for one worker. */
+struct load_part {
+    size_t task;
+    int64_t row, row_count;
+};
+
+/* Up to where workers have taken parts. */
+struct taken {
+    pthread_mutex_t lock;
+    size_t task;
+    int64_t row; /* of the task's slice */
 };
 
 /* Up to where the disk was asked. */
@@ -40,7 +57,7 @@ struct loader {
     struct packed_room room; /* of each worker */
     const struct weights_progress *progress;
     atomic_uint_fast64_t bytes_done;
-    atomic_size_t next_task;
+    struct taken taken;
     struct ahead ahead;
     atomic_int failed;
     struct load_worker *workers;
@@ -333,12 +350,49 @@ static void place_set(struct packed_block *block, const struct loader *loader,
     block->scales = (uint16_t *)matrix.scales;
 }
 
-static enum status task_run(struct loader *loader, const struct load_task *task, int worker,
+/* Rows of a slice that one worker takes: some where they are one range of its place, else all. */
+static int64_t rows_per_part(const struct weight_slice *slice)
+{
+    const struct block *block = &slice->block;
+    if (slice->is_vector || slice->packing != PACK_OUTPUT || slice->dtype == DTYPE_INT4)
+        return block->row_count;
+    int64_t rows = PART_BYTES / packed_bytes(PACK_BLOCK, block->column_count, slice->dtype);
+    rows = rows < 1 ? PACK_BLOCK : rows * PACK_BLOCK;
+    return rows < block->row_count ? rows : block->row_count;
+}
+
+/* False when there is none left. */
+static bool part_take(struct load_part *out, struct loader *loader)
+{
+    struct taken *taken = &loader->taken;
+    pthread_mutex_lock(&taken->lock);
+    bool is_left = taken->task < loader->task_count;
+    if (is_left) {
+        const struct weight_slice *slice = &loader->tasks[taken->task].slice;
+        int64_t left = slice->block.row_count - taken->row, rows = rows_per_part(slice);
+        *out = (struct load_part){taken->task, taken->row, rows < left ? rows : left};
+        taken->row += out->row_count;
+        if (out->row_count == left) {
+            taken->task++;
+            taken->row = 0;
+        }
+    }
+    pthread_mutex_unlock(&taken->lock);
+    return is_left;
+}
+
+static enum status part_run(struct loader *loader, const struct load_part *part, int worker,
                             struct error *err)
 {
+    const struct load_task *task = &loader->tasks[part->task];
     struct packed_block block = block_of(&task->slice);
     const struct packed_read_progress progress = {.report = report_progress, .context = loader};
     place_set(&block, loader, task);
+    if (part->row > 0)
+        block.place =
+            (char *)block.place + packed_bytes(part->row, block.block.column_count, block.dtype);
+    block.block.row += part->row;
+    block.block.row_count = part->row_count;
     return packed_read(loader->checkpoint, &block, &loader->workers[worker].staging, &progress,
                        err);
 }
@@ -347,10 +401,9 @@ static void load_work(void *context, int index)
 {
     struct loader *loader = context;
     struct load_worker *worker = &loader->workers[index];
-    size_t i;
-    while (!atomic_load(&loader->failed) &&
-           (i = atomic_fetch_add(&loader->next_task, 1)) < loader->task_count) {
-        worker->status = task_run(loader, &loader->tasks[i], index, &worker->error);
+    struct load_part part;
+    while (!atomic_load(&loader->failed) && part_take(&part, loader)) {
+        worker->status = part_run(loader, &part, index, &worker->error);
         if (worker->status != STATUS_OK)
             atomic_store(&loader->failed, 1);
     }
@@ -385,6 +438,7 @@ static void loader_deinit(struct loader *loader)
     memory_free(loader->workers);
     memory_free(loader->tasks);
     pthread_mutex_destroy(&loader->ahead.lock);
+    pthread_mutex_destroy(&loader->taken.lock);
 }
 
 enum status weights_load(struct weights *out, struct device *device,
@@ -402,6 +456,7 @@ enum status weights_load(struct weights *out, struct device *device,
         .checkpoint = checkpoint,
         .config = config,
         .progress = progress,
+        .taken = {.lock = PTHREAD_MUTEX_INITIALIZER},
         .ahead = {.lock = PTHREAD_MUTEX_INITIALIZER},
     };
     enum status status;

@@ -18,7 +18,7 @@ struct scenario {
 extern const struct scenario scenarios[];
 extern const int64_t scenario_count;
 
-/* tests/data/configs, one for each architecture. */
+/* Of tests/data/configs, one for each architecture. */
 extern const char *const scenario_models[];
 extern const int64_t scenario_model_count;
 

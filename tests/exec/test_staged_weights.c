@@ -14,19 +14,18 @@
 TestSuite(staged_weights, .timeout = 100);
 
 /* Pieces are half a MiB of f32: some matrices have several, the last of which fill no block of 16
- * where the width is odd; int4 needs whole blocks. */
+ * where the width is odd; int4 needs whole blocks. Head and embedding are of several parts of 4
+ * MiB.
+ */
 static const struct staged_case {
     int64_t expert_dim;
     const char *plan; /* a rank's slice begins within the matrices */
     struct weight_types types;
     int64_t spare_count;
 } cases[] = {
-    {200, "tp1|tp1", {DTYPE_F32, DTYPE_F32}, 0},
-    {200, "tp1|tp1", {DTYPE_BF16, DTYPE_BF16}, 0},
-    {416, "tp2|tp2", {DTYPE_F32, DTYPE_F32}, 0},
-    {416, "tp2|tp2", {DTYPE_BF16, DTYPE_BF16}, 0},
-    {416, "dp2|ep2", {DTYPE_BF16, DTYPE_INT4}, 0},
-    {416, "tp2|tp2>ep2", {DTYPE_F32, DTYPE_INT4}, 1},
+    {200, "tp1|tp1", {DTYPE_F32, DTYPE_F32}, 0},   {200, "tp1|tp1", {DTYPE_BF16, DTYPE_BF16}, 0},
+    {416, "tp2|tp2", {DTYPE_F32, DTYPE_F32}, 0},   {416, "tp2|tp2", {DTYPE_BF16, DTYPE_BF16}, 0},
+    {416, "dp2|ep2", {DTYPE_BF16, DTYPE_INT4}, 0}, {416, "tp2|tp2>ep2", {DTYPE_F32, DTYPE_INT4}, 1},
 };
 #define CASE_COUNT (sizeof cases / sizeof *cases)
 
@@ -37,7 +36,7 @@ static const char config_text[] =
     " \"num_attention_heads\": 4, \"num_experts_per_tok\": 2, \"num_hidden_layers\": 1,"
     " \"num_key_value_heads\": 2, \"num_local_experts\": 2, \"rms_norm_eps\": 1e-05,"
     " \"rope_theta\": 1000000.0, \"sliding_window\": null, \"tie_word_embeddings\": false,"
-    " \"torch_dtype\": \"bfloat16\", \"vocab_size\": 1000}\n";
+    " \"torch_dtype\": \"bfloat16\", \"vocab_size\": 2500}\n";
 
 static struct checkpoint *checkpoint_make(char *dir, int64_t expert_dim)
 {

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "model_runner.h"
+#include "scenarios.h"
 
 static const char *const models[] = {"mixtral",  "mixtral-tied",     "mixtral-fused",
                                      "qwen2moe", "qwen2moe-mlponly", "qwen3moe-bias"};
@@ -131,13 +132,15 @@ static void check_layer(const struct disk *disk, const struct weights *weights)
         check_ffn(disk, &experts[expert], WEIGHT_EXPERT_GATE, expert);
 }
 
-static void check_model(const char *name, enum dtype dtype)
+/* `of` says which and of what type. */
+static void check_model(const struct runner_params *of)
 {
     struct model_runner runner;
-    model_runner_open(
-        &runner,
-        &(struct runner_params){
-            .name = name, .dtype = dtype, .thread_count = 2, .token_max = 8, .page_count = 1});
+    struct runner_params params = *of;
+    params.thread_count = 2;
+    params.token_max = 8;
+    params.page_count = 1;
+    model_runner_open(&runner, &params);
     const struct model_config *config = runner.config;
     const struct weights *weights = &runner.weights[0];
     struct disk disk = {runner.checkpoint, 0};
@@ -155,9 +158,18 @@ static void check_model(const char *name, enum dtype dtype)
 Test(weights, are_those_on_disk)
 {
     for (size_t i = 0; i < MODEL_COUNT; i++) {
-        check_model(models[i], DTYPE_F32);
-        check_model(models[i], DTYPE_BF16);
+        check_model(&(struct runner_params){.name = models[i], .dtype = DTYPE_F32});
+        check_model(&(struct runner_params){.name = models[i], .dtype = DTYPE_BF16});
     }
+}
+
+/* A head and an embedding of which a worker takes some 2,000 or 4,000 rows at a time; the last rows
+ * fill no block. */
+Test(weights, that_are_taken_in_parts, .fini = scenario_checkpoints_remove)
+{
+    const char *dir = scenario_checkpoint("mixtral-parts", DTYPE_BF16);
+    check_model(&(struct runner_params){.dir = dir, .dtype = DTYPE_F32});
+    check_model(&(struct runner_params){.dir = dir, .dtype = DTYPE_BF16});
 }
 
 /* ---- One rank ----------------------------------------------------------------------------------
