@@ -407,6 +407,11 @@ bool engine_moves_weights(const struct engine *engine)
     return engine->transition != NULL && !engine->keeps_both;
 }
 
+int64_t engine_entry_tokens(const struct engine *engine)
+{
+    return generator_entry_tokens(engine_config(engine), engine->devices.cuda);
+}
+
 static void experts_done(void *context, int rank, int64_t layer)
 {
     transition_release(context, rank, layer);

@@ -130,6 +130,9 @@ bool engine_records(const struct engine *engine);
 /* Whether a change of phase moves weights, so that phases had better be long. */
 bool engine_moves_weights(const struct engine *engine);
 
+/* generator_entry_tokens of its model and devices. */
+int64_t engine_entry_tokens(const struct engine *engine);
+
 /* What may be done for want of memory beside what a sentence names already; "" where nothing. */
 const char *engine_room_advice(const struct engine *engine);
 

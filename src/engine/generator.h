@@ -6,9 +6,9 @@
  *
  * Order: sequences are admitted as they were submitted, each with all the KV pages that it can ever
  * need, so that none is ever put off; one that finds no room waits, and those behind it wait with
- * it, so that a large one is not passed by small ones for ever. Newcomers enter at any step, and
- * their prompts go before the next tokens of those that decode; in waves they enter only until the
- * first of them decodes.
+ * it, so that a large one is not passed by small ones for ever. Newcomers enter at any step where
+ * there is room, a few together where there was none, and their prompts go before the next tokens
+ * of those that decode; in waves they enter only until the first of them decodes.
  *
  * Prefixes: with shares_prefixes, full pages of prompt tokens are computed by the first sequence
  * that has them; one that shares them waits until they are there, then goes on behind them. They
@@ -100,6 +100,19 @@ struct routing_counts;
 
 #define GENERATOR_TAIL 32
 
+/* Who found no room enters when so large a share of those who ran then has ended, or of the pages
+ * that were short, when prompts that could enter in their places have about
+ * generator_params.entry_tokens to compute, or fill a pass, when nobody else waits, and at the
+ * latest so many passes behind the first who ended: a pass of one short prompt would read nearly
+ * all weights for it. Half that share of the places are free meanwhile, on the mean. Who needs more
+ * than that share then waits for nobody else. */
+#define GENERATOR_ENTRY_SHARE  16
+#define GENERATOR_ENTRY_PASSES 64
+
+/* Tokens of a pass that takes about as long to compute as to read the experts for it. */
+struct model_config;
+int64_t generator_entry_tokens(const struct model_config *config, bool is_gpu);
+
 /* A pass to come. */
 struct generator_pass {
     enum phase phase;
@@ -118,6 +131,8 @@ struct generator_params {
     int64_t kv_bytes_max;       /* budget of the KV cache */
     int64_t tokens_expected;    /* of prompts, about; 0: not known. The keys and values of so many
                                  * are written ahead, at most of one pass (exec/kv_cache.h) */
+    int64_t entry_tokens;       /* who found no room waits for others, until prompts have so many;
+                                 * 0: for nobody */
     bool shares_prefixes;       /* prompts that begin alike compute their full pages once */
     /* A change of phase is dear: who comes while others decode waits until all of them have ended,
      * and those that wait then enter together, as many as there is room for: a wave. */

@@ -2,6 +2,7 @@
 #include "base/memory.h"
 #include "base/system.h"
 #include "engine/generator_state.h"
+#include "model/config.h"
 
 static struct page_request pages_wanted(const struct generator *generator,
                                         const struct sequence *sequence)
@@ -66,6 +67,8 @@ static void group_leave(struct generator *generator, struct sequence *sequence)
     load->sequence_count--;
     load->token_count -= sequence->load;
     generator->is_full = false;
+    generator->left++;
+    generator->left_pages += sequence->page_count;
 }
 
 bool generator_is_of_other_wave(const struct generator *generator, const struct sequence *sequence)
@@ -74,10 +77,88 @@ bool generator_is_of_other_wave(const struct generator *generator, const struct 
            generator->running[0]->request.stays != sequence->request.stays;
 }
 
+/* Tokens of the prompt that no page has yet. */
+static int64_t tokens_to_compute(const struct generator *generator, const struct sequence *sequence)
+{
+    struct page_request request = pages_wanted(generator, sequence);
+    int64_t shared = 0;
+    for (int g = 0; g < generator->group_count; g++) {
+        struct page_fit fit = page_pool_fit(&generator->pools[g], &request);
+        shared = fit.fits && fit.shared_count > shared ? fit.shared_count : shared;
+    }
+    return sequence->request.prompt_count - shared * KV_PAGE_TOKENS;
+}
+
+/* Rows of an expert. GPUs have some 140 (V100) to 300 flops (H100) for a byte, and a weight of two
+ * bytes takes two for each row; of a CPU the kernels for a few rows are bound by arithmetic. */
+#define GPU_ROWS         256
+#define CPU_ROWS         4
+#define ENTRY_TOKENS_MAX 2048
+
+int64_t generator_entry_tokens(const struct model_config *config, bool is_gpu)
+{
+    int64_t tokens = is_gpu ? GPU_ROWS : CPU_ROWS;
+    if (config->expert_top_k > 0)
+        tokens = tokens * config->expert_count / config->expert_top_k;
+    return tokens < ENTRY_TOKENS_MAX ? tokens : ENTRY_TOKENS_MAX;
+}
+
+/* As many of the waiting as have left have prompts that make a pass. Each is looked at once. */
+static bool is_worth_a_pass(struct generator *generator)
+{
+    int64_t at = 0, most = generator->params.batch_token_max;
+    int64_t enough = generator->params.entry_tokens;
+    const struct sequence *sequence = generator->first_waiting;
+    for (; sequence != NULL && at < generator->left; sequence = sequence->next, at++) {
+        if (at < generator->entry_seen)
+            continue;
+        generator->entry_found += tokens_to_compute(generator, sequence);
+        generator->entry_seen = at + 1;
+    }
+    return generator->entry_found >= (most < enough ? most : enough);
+}
+
+/* Whether those who could enter are to wait for others. */
+static bool is_too_early(struct generator *generator)
+{
+    if (generator->counters.running == 0 || generator->left >= generator->entry_most ||
+        generator->left >= generator->counters.waiting ||
+        generator->left_pages >= generator->entry_pages)
+        return false;
+    if (generator->left == 0)
+        return true;
+    return generator->entry_steps++ < GENERATOR_ENTRY_PASSES && !is_worth_a_pass(generator);
+}
+
+static int64_t pages_of_running(const struct generator *generator)
+{
+    int64_t pages = 0;
+    for (int64_t i = 0; i < generator->counters.running; i++)
+        pages += generator->running[i]->page_count;
+    return pages;
+}
+
+/* Behind a try to enter. Who found no room though others have left, for it needs more, waits for
+ * nobody else. */
+static void entry_plan(struct generator *generator, bool has_entered)
+{
+    bool has_room =
+        generator->counters.running < generator->params.sequence_count_max && !generator->is_full;
+    bool waits =
+        has_entered && generator->first_waiting != NULL && !has_room && !generator->params.in_waves;
+    generator->entry_most = waits ? generator->counters.running / GENERATOR_ENTRY_SHARE : 0;
+    generator->entry_pages = waits && generator->is_full
+                                 ? pages_of_running(generator) / GENERATOR_ENTRY_SHARE
+                                 : INT64_MAX;
+    generator->left = generator->left_pages = generator->entry_steps = 0;
+    generator->entry_seen = generator->entry_found = 0;
+}
+
 void generator_admit(struct generator *generator)
 {
+    int64_t number = generator->last_number;
     generator->wave_is_closed &= generator->counters.running > 0;
-    if (generator->wave_is_closed)
+    if (generator->wave_is_closed || is_too_early(generator))
         return;
     while (generator->first_waiting != NULL && !generator->is_closed && !generator->is_full &&
            generator->counters.running < generator->params.sequence_count_max) {
@@ -87,13 +168,14 @@ void generator_admit(struct generator *generator)
         int group = group_choose(generator, sequence);
         generator->is_full = group < 0;
         if (group < 0)
-            return;
+            break;
         generator->first_waiting = sequence->next;
         generator->counters.waiting--;
         group_enter(generator, sequence, group);
         sequence->started = system_seconds();
         generator->running[generator->counters.running++] = sequence;
     }
+    entry_plan(generator, generator->last_number > number);
 }
 
 void generator_stop_admitting(struct generator *generator)

@@ -49,9 +49,13 @@ struct generator {
     struct group_load *loads;   /* [group_count] */
     struct sequence **running;  /* [sequence_count_max] in order of admission */
     struct sequence *first_waiting, *last_waiting;
-    bool is_full;        /* the first of the waiting found no room, and nobody has left since */
-    bool is_closed;      /* nobody is admitted any more */
-    bool wave_is_closed; /* in waves: as long as anybody runs */
+    bool is_full; /* the first of the waiting found no room, and nobody has left since */
+    /* Of those who ran when it found none, so many leave at most before it enters, or so many
+     * pages; since then so many have left, and the first of them so many steps ago. Of the waiting
+     * so many have been looked at, whose prompts have entry_found tokens to compute. */
+    int64_t entry_most, entry_pages, left, left_pages, entry_steps, entry_seen, entry_found;
+    bool is_closed;                     /* nobody is admitted any more */
+    bool wave_is_closed;                /* in waves: as long as anybody runs */
     struct generator_pass pass;         /* the last */
     int64_t last_number;                /* given to a sequence */
     struct exec_segment *segments;      /* [sequence_count_max] */

@@ -14,6 +14,9 @@
 #include "transition/transition.h"
 
 _Static_assert(PLAN_TAIL_TOKENS == GENERATOR_TAIL, "weights go back when a run lets them");
+_Static_assert(PLAN_ENTRY_SHARE == GENERATOR_ENTRY_SHARE &&
+                   PLAN_ENTRY_PASSES == GENERATOR_ENTRY_PASSES,
+               "and rows enter as they do there");
 
 /* Waves and passes are chosen among powers of two of these. */
 #define WAVE_MOST  256
@@ -284,6 +287,7 @@ enum status plan_subject_init(struct plan_subject *out, const struct plan_subjec
         .mix_count = params->mix_count,
         .may_stay = params->may_stay,
         .moves_only = params->moves_only,
+        .entry_tokens = generator_entry_tokens(params->config, params->is_gpu),
         .is_queue = params->is_queue,
         .allows_int4 =
             params->allows_int4 && !params->has_int4_experts && !params->leaves_out_backups,

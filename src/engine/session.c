@@ -142,6 +142,7 @@ static enum status generator_open(struct session *session, const struct session_
         .batch_token_max = params->max_num_batched_tokens,
         .context_max = session->context_max,
         .tokens_expected = params->tokens_expected,
+        .entry_tokens = engine_entry_tokens(engine),
         .shares_prefixes = params->shares_prefixes,
         .in_waves = engine_moves_weights(engine),
         .enter = enter,

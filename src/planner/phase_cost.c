@@ -169,11 +169,12 @@ struct pass_cost plan_refilled_prefill_cost(const struct plan_problem *problem,
 {
     int count;
     const struct plan_load *loads = loads_of(problem, &count);
-    double come = fmax(round(turns_together(loads, count, wave)), 1);
+    int64_t enough = problem->entry_tokens < pass_tokens ? problem->entry_tokens : pass_tokens;
+    int64_t come = turns_entry(loads, count, wave, enough).together;
     struct prefill_cost cost = plan_prefill_cost(problem, layout, pass_tokens, wave);
     int64_t all = problem->load.sequences, left = all > wave ? all - wave : 0;
     struct pass_cost sum = cost.cost;
-    int64_t at_once = come < (double)wave ? (int64_t)come : wave;
+    int64_t at_once = come < wave ? come : wave;
     if (left / at_once > 0) {
         cost = prefill_cost_of(problem, layout, pass_tokens, wave, at_once);
         pass_cost_add(&sum, &cost.cost, (double)(left / at_once));
@@ -271,8 +272,8 @@ struct pass_cost plan_wave_decode_cost(const struct plan_problem *problem,
     return sum;
 }
 
-/* As many as there are places decode steps of sequences of the mean length, while there is somebody
- * to come; then each stretch with one less kind of them. */
+/* Steps of sequences of the mean length, while there is somebody to come: more of them where not
+ * all places are taken. Then each stretch with one less kind of them. */
 struct pass_cost plan_refilled_decode_cost(const struct plan_problem *problem,
                                            const struct layout *layout, bool is_packed,
                                            int64_t wave)
@@ -287,8 +288,10 @@ struct pass_cost plan_refilled_decode_cost(const struct plan_problem *problem,
         struct plan_problem full = *problem;
         if (full.load.output_tokens < 2)
             full.load.output_tokens = 2;
-        struct pass_cost all = plan_decode_cost(&full, layout, is_packed, wave);
-        pass_cost_add(&sum, &all, (double)turns.full_steps / (double)(full.load.output_tokens - 1));
+        int64_t running = turns_entry(loads, count, wave, problem->entry_tokens).running;
+        struct pass_cost all = plan_decode_cost(&full, layout, is_packed, running);
+        double steps = (double)turns.full_steps * (double)wave / (double)running;
+        pass_cost_add(&sum, &all, steps / (double)(full.load.output_tokens - 1));
     }
     for (int i = 0; i < turns.tail_count; i++) {
         const struct stretch *stretch = &turns.tail[i];

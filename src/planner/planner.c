@@ -545,7 +545,7 @@ static struct pass_cost refilled_decode_of(const struct search *search, int layo
 {
     const struct plan_problem *problem = search->problem;
     struct plan_candidate waves;
-    if (problem->mix_count > 1)
+    if (problem->mix_count > 1 || !come_as_waves(problem, w))
         return plan_refilled_decode_cost(problem, &search->layouts[layout], is_packed,
                                          wave_of(problem, w));
     waves_take(&waves, search, layout, is_packed, w);

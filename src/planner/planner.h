@@ -69,6 +69,11 @@ struct plan_memory {
 /* Tokens that a wave's last sequence still has to generate when weights begin to go back. */
 #define PLAN_TAIL_TOKENS 32
 
+/* Who waits enters with others: with as many as make this share of all places, or have
+ * plan_problem.entry_tokens, or end within so many passes. */
+#define PLAN_ENTRY_SHARE  16
+#define PLAN_ENTRY_PASSES 64
+
 static inline uint64_t plan_memory_total(const struct plan_memory *memory)
 {
     return memory->weights + memory->experts + memory->cache + memory->activations +
@@ -89,10 +94,12 @@ struct plan_problem {
     int mix_count;
     bool may_stay; /* waves may decode as prefill has the experts, where a change costs more than it
                     * saves: of a part of a batch, the rest of which changes */
-    bool moves_only;  /* plans that move no weights are not priced, and unknown: who asks knows what
-                       * they take */
-    bool is_queue;    /* another batch follows: the last way back is paid, too */
-    bool allows_int4; /* policy int4-decode, and there is a backup or it can be made */
+    bool moves_only; /* plans that move no weights are not priced, and unknown: who asks knows what
+                      * they take */
+    int64_t entry_tokens;  /* of a pass of prefill for which sequences wait for one another, where
+                            * they wait for a place; 0: they do not */
+    bool is_queue;         /* another batch follows: the last way back is paid, too */
+    bool allows_int4;      /* policy int4-decode, and there is a backup or it can be made */
     bool can_have_backup;  /* or would be allowed: what decodes on one is priced all the same */
     const int64_t *passes; /* [pass_count]: tokens of a pass that may be chosen */
     const int64_t *waves;  /* [wave_count]: sequences together that may be chosen */
@@ -204,13 +211,14 @@ struct pass_cost plan_decode_cost(const struct plan_problem *problem, const stru
 struct pass_cost plan_wave_decode_cost(const struct plan_problem *problem,
                                        const struct layout *layout, bool is_packed, int64_t wave);
 
-/* Prefill of the whole batch where another comes for each that has ended, with `wave` at a time:
- * after the first of them prompts come as answers end, few at a time where these differ. */
+/* Prefill of the whole batch where others come for those that have ended, with `wave` at a time:
+ * after the first of them prompts come as answers end, few at a time where these differ (`struct
+ * entry` of planner/turns.h). */
 struct pass_cost plan_refilled_prefill_cost(const struct plan_problem *problem,
                                             const struct layout *layout, int64_t pass_tokens,
                                             int64_t wave);
 
-/* Decode of the whole batch where another comes for each that has ended, up to `wave` at a time,
+/* Decode of the whole batch where others come for those that have ended, up to `wave` at a time,
  * those with the longest answers first; in the end fewer and fewer of them (planner/turns.h). */
 struct pass_cost plan_refilled_decode_cost(const struct plan_problem *problem,
                                            const struct layout *layout, bool is_packed,

@@ -145,3 +145,34 @@ double turns_together(const struct plan_load *loads, int count, int64_t places)
     }
     return waiting > 0 ? waiting / times : 0;
 }
+
+/* As many as make a pass, or a share of all places, or end within some steps, or wait. */
+static int64_t entry_least(const struct plan_load *loads, int count, int64_t places,
+                           int64_t pass_tokens)
+{
+    double sequences = 0, tokens = 0, steps = 0;
+    for (int i = 0; i < count; i++) {
+        double here = (double)loads[i].sequences;
+        sequences += here;
+        tokens += here * ((double)loads[i].prompt_tokens - loads[i].shared.tokens);
+        steps += here * (double)loads[i].output_tokens;
+    }
+    double least = floor((double)places / PLAN_ENTRY_SHARE);
+    least = fmin(least, ceil((double)pass_tokens * sequences / tokens));
+    least = fmin(least, PLAN_ENTRY_PASSES * (double)places * sequences / steps);
+    return (int64_t)fmin(least, sequences - (double)places);
+}
+
+struct entry turns_entry(const struct plan_load *loads, int count, int64_t places,
+                         int64_t pass_tokens)
+{
+    double come = turns_together(loads, count, places);
+    int64_t least = come > 0 ? entry_least(loads, count, places, pass_tokens) : 0;
+    struct entry entry = {.together = (int64_t)fmax(round(come), 1), .running = places};
+    if (least > entry.together) {
+        /* From none that is free, but for who ends with others, to `least`, in even steps. */
+        entry.running -= (int64_t)round(((double)least - come) / 2);
+        entry.together = least;
+    }
+    return entry;
+}

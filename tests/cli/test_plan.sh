@@ -103,11 +103,11 @@ of_rows=("$phasor" plan "$model" --box rows.json --max-num-seqs 8)
 expect 0 "rows" "${of_rows[@]}" -i rows
 has out "^load *32 sequences of 4 prompt and 75 output tokens on the mean, in rows$" "rows"
 # Without a backup rows run together as is best for what is left then, which is not what is best with one.
-awk 'BEGIN { for (i = 0; i < 256; i++) { # prompts of 256 to 2,048 ids, answers of 4 to 512 tokens, each of either
+awk 'BEGIN { for (i = 0; i < 256; i++) { # prompts of 1,024 to 2,048 ids, answers of 4 to 1,024 tokens, each of either
     printf "{\"custom_id\":\"r%d\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":[%d", i, i
-    for (t = 1; t < int(256 * 8 ^ (i % 16 / 16)); t++) printf ",%d", (i + t * t) % 999
-    printf "],\"max_tokens\":%d}}\n", 4 * 128 ^ (int(i / 16) / 16) } }' >uneven
-uneven=("$phasor" plan "$(dirname "$boxes")/bench/hap/mixtral-8x7b/config.json" --box a6000x4 -i uneven --memory 30GiB)
+    for (t = 1; t < int(1024 * 2 ^ (i % 16 / 16)); t++) printf ",%d", (i + t * t) % 999
+    printf "],\"max_tokens\":%d}}\n", 4 * 256 ^ (int(i / 16) / 16) } }' >uneven
+uneven=("$phasor" plan "$(dirname "$boxes")/bench/hap/mixtral-8x7b/config.json" --box a6000x4 -i uneven --memory 34GiB)
 "${uneven[@]}" --json >uneven.all
 "${uneven[@]}" --json --policy exact >uneven.exact
 jq -e --slurpfile e uneven.exact '.plans[.best_runnable] as $r | $e[0].plans[$e[0].best] as $own | .best != .best_runnable and

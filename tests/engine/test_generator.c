@@ -46,23 +46,39 @@ static void ids_read(struct setup *setup, const char *key)
         setup->prompt[i] = (int32_t)json_integer_value(json_array_get(list, (size_t)i));
 }
 
-/* `pages` is the budget of the KV cache, in pages. */
-static void setup_open(struct setup *setup, int64_t sequences, int64_t batch_tokens, int64_t pages)
+struct room {
+    int64_t sequences, token_max, batch_tokens, context_max;
+    int64_t pages; /* the budget of the KV cache */
+    int64_t entry_tokens;
+    bool shares_prefixes;
+};
+
+static void setup_open_in(struct setup *setup, const struct room *room)
 {
     struct error err = {0};
     struct engine_params params = {.model = MODEL, .dtype = DTYPE_F32, .thread_count = 2};
     memset(setup, 0, sizeof *setup);
     check(engine_open(&setup->engine, &params, &err), &err);
-    check(engine_exec_create(&setup->exec, setup->engine, TOKEN_MAX, sequences, &err), &err);
+    check(engine_exec_create(&setup->exec, setup->engine, room->token_max, room->sequences, &err),
+          &err);
     uint64_t page_bytes =
         kv_page_bytes(engine_config(setup->engine), engine_layout(setup->engine), DTYPE_F32);
-    struct generator_params limits = {.sequence_count_max = sequences,
-                                      .batch_token_max = batch_tokens,
-                                      .context_max = 256,
-                                      .kv_bytes_max = pages * (int64_t)page_bytes};
+    struct generator_params limits = {.sequence_count_max = room->sequences,
+                                      .batch_token_max = room->batch_tokens,
+                                      .context_max = room->context_max,
+                                      .kv_bytes_max = room->pages * (int64_t)page_bytes,
+                                      .entry_tokens = room->entry_tokens,
+                                      .shares_prefixes = room->shares_prefixes};
     check(generator_create(&setup->generator, setup->exec, &limits, &err), &err);
     check(json_load_object(&setup->golden, MODEL "/goldens.json", 1 << 20, &err), &err);
     ids_read(setup, "prompt");
+}
+
+/* `pages` is the budget of the KV cache, in pages. */
+static void setup_open(struct setup *setup, int64_t sequences, int64_t batch_tokens, int64_t pages)
+{
+    setup_open_in(setup,
+                  &(struct room){sequences, TOKEN_MAX, batch_tokens, 256, pages, 100, false});
 }
 
 static void setup_close(struct setup *setup)
@@ -163,6 +179,151 @@ Test(generator, more_sequences_than_fit_all_finish)
         check_golden(&setup, &traces[i]);
     }
     cr_assert_eq(generator_counters_get(setup.generator).kv_pages_used, 0);
+    setup_close(&setup);
+}
+
+/* How many enter together, behind those who enter first: the least, but for who is last. Those wait
+ * for nobody else, where `room` is for so many. */
+static int64_t entered_together(struct setup *setup, int64_t room)
+{
+    int64_t least = INT64_MAX;
+    struct error err;
+    check(generator_step(setup->generator, &err), &err);
+    while (!generator_is_idle(setup->generator)) {
+        struct generator_counters before = generator_counters_get(setup->generator);
+        check(generator_step(setup->generator, &err), &err);
+        int64_t waiting = generator_counters_get(setup->generator).waiting;
+        if (waiting < before.waiting && waiting > 0 && before.waiting - waiting < least)
+            least = before.waiting - waiting;
+        if (before.waiting <= room - before.running)
+            cr_assert_eq(waiting, 0, "%lld wait", (long long)waiting);
+    }
+    return least;
+}
+
+static void submit_quiet(struct setup *setup, struct heard *all, int64_t count, int64_t token_count)
+{
+    struct error err;
+    struct sequence_request request = request_of(setup, all, token_count);
+    request.callbacks.token = NULL;
+    for (int64_t i = 0; i < count; i++)
+        check(generator_submit(setup->generator, &request, &err), &err);
+}
+
+/* Two end with each step, and half as many again wait as there are places. A sixteenth of who runs
+ * has ended, or prompts that could enter have entry_tokens, or those of a pass, which no page has.
+ * In one case 50 find pages. */
+Test(generator, who_found_no_room_enters_with_others)
+{
+    static const struct {
+        struct room room;
+        int64_t prompt_tokens, expected;
+    } cases[] = {
+        {{32, 2048, 2048, 512, 400, 2000, false}, 8, 2},
+        {{64, 2048, 2048, 512, 400, 2000, false}, 8, 4},
+        {{64, 2048, 100, 512, 400, 2000, false}, 60, 2},
+        {{208, 2048, 2048, 512, 1600, 2400, false}, 250, 10},
+        {{208, 2048, 2048, 512, 1600, 2000, true}, 250, 14},
+        {{60, 2048, 2048, 512, 50, 2000, false}, 8, 4},
+        {{208, 2048, 2048, 512, 1600, 1200, false}, 250, 6},
+        {{64, 2048, 2048, 512, 400, 0, false}, 8, 2},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        struct setup setup;
+        struct heard all = {0};
+        const struct room *room = &cases[c].room;
+        int64_t count = room->sequences * 3 / 2;
+        setup_open_in(&setup, room);
+        setup.prompt_count = cases[c].prompt_tokens;
+        for (int64_t i = 0; i < setup.prompt_count; i++)
+            setup.prompt[i] = (int32_t)(3 + i % 7);
+        for (int64_t i = 0; i < count; i += 2)
+            submit_quiet(&setup, &all, 2, 5 + i / 2);
+        int64_t together =
+            entered_together(&setup, room->sequences < room->pages ? room->sequences : room->pages);
+        cr_expect_eq(together, cases[c].expected, "case %d: %lld", (int)c, (long long)together);
+        cr_assert_eq(all.finished, count);
+        setup_close(&setup);
+    }
+}
+
+/* Three of 64 end early, and the others go on for long: nobody waits longer for a fourth. */
+Test(generator, who_found_no_room_enters_in_the_end)
+{
+    struct setup setup;
+    struct error err;
+    struct heard all = {0};
+    int64_t step = 0, entered[3] = {0};
+    setup_open(&setup, 64, TOKEN_MAX, 256);
+    setup.prompt_count = 1;
+    submit_quiet(&setup, &all, 3, 5);
+    submit_quiet(&setup, &all, 61, 180);
+    submit_quiet(&setup, &all, 7, 5);
+    while (!generator_is_idle(setup.generator)) {
+        int64_t before = generator_counters_get(setup.generator).waiting;
+        check(generator_step(setup.generator, &err), &err);
+        step++;
+        if (generator_counters_get(setup.generator).waiting < before && step > 1)
+            entered[before == 7 ? 0 : before == 4 ? 1 : 2] = step;
+    }
+    /* A step of prefill and four of decode; so many more, and they enter with the next. */
+    cr_expect_eq(entered[0], 5 + GENERATOR_ENTRY_PASSES + 1, "%lld", (long long)entered[0]);
+    cr_expect_eq(entered[1], 2 * entered[0] - 1, "%lld", (long long)entered[1]);
+    cr_expect_eq(entered[2], entered[1] + 5, "one has nobody to wait for: %lld",
+                 (long long)entered[2]);
+    cr_assert_eq(all.finished, 71);
+    setup_close(&setup);
+}
+
+/* The step in which the first of the waiting enters. */
+static int64_t step_of_entry(struct setup *setup)
+{
+    struct error err;
+    int64_t before = 0, step = 0;
+    do {
+        check(generator_step(setup->generator, &err), &err);
+        int64_t waiting = generator_counters_get(setup->generator).waiting;
+        if (step++ > 0 && waiting < before)
+            return step;
+        before = waiting;
+    } while (!generator_is_idle(setup->generator));
+    return -1;
+}
+
+/* One of 41 has 8 of 88 pages, and ends early: that is as much as a share of all. */
+Test(generator, who_found_no_pages_enters_with_others)
+{
+    struct setup setup;
+    struct heard early = {.stop_after = 10}, all = {0};
+    setup_open_in(&setup, &(struct room){100, 256, 256, 512, 88, 2000, false});
+    setup.prompt_count = 1;
+    submit(&setup, &early, 8 * 64 - 1);
+    submit_quiet(&setup, &all, 40, 127);
+    submit_quiet(&setup, &all, 3, 10);
+    int64_t step = step_of_entry(&setup);
+    cr_expect_eq(step, 11, "step %lld", (long long)step);
+    cr_assert_eq(generator_counters_get(setup.generator).waiting, 0);
+    run(&setup);
+    cr_assert_eq(all.finished, 43);
+    setup_close(&setup);
+}
+
+/* One of the 50 ends with each step from the tenth on, and a page is free: who needs six of them
+ * waits for no seventh. */
+Test(generator, who_needs_many_pages_waits_for_no_others)
+{
+    struct setup setup;
+    struct heard all = {0};
+    setup_open_in(&setup, &(struct room){100, 256, 256, 512, 50, 2000, false});
+    setup.prompt_count = 1;
+    for (int64_t i = 0; i < 50; i++)
+        submit_quiet(&setup, &all, 1, 10 + i);
+    submit_quiet(&setup, &all, 1, 6 * 64 - 1);
+    submit_quiet(&setup, &all, 20, 10);
+    int64_t step = step_of_entry(&setup);
+    cr_expect_eq(step, 16, "step %lld", (long long)step);
+    run(&setup);
+    cr_assert_eq(all.finished, 71);
     setup_close(&setup);
 }
 

@@ -333,8 +333,8 @@ Test(plan_mix, a_mean_answer_without_a_step)
     }
 }
 
-/* Prompts come by themselves where answers differ, and read all weights each time; those that come
- * with the first wave do not. */
+/* Prompts come by themselves where answers differ, and read all weights each time, or as many
+ * together as have entry_tokens; those that come with the first wave do not. */
 Test(plan_mix, prompts_come_as_answers_end)
 {
     struct test_problem test;
@@ -347,10 +347,15 @@ Test(plan_mix, prompts_come_as_answers_end)
     struct pass_cost even = plan_refilled_prefill_cost(&test.problem, &layout, 4096, 64);
     cr_assert_float_eq(pass_cost_total(&even) / (8 * wave), 1, 1e-9);
     test.problem.load.output_deviation = 50;
-    cost = plan_prefill_cost(&test.problem, &layout, 4096, 1);
-    double alone = pass_cost_total(&cost.cost);
-    struct pass_cost apart = plan_refilled_prefill_cost(&test.problem, &layout, 4096, 64);
-    cr_assert_float_eq(pass_cost_total(&apart) / (wave + 7 * 64 * alone), 1, 1e-9);
+    struct pass_cost apart;
+    for (int64_t together = 1; together <= 4; together *= 2) {
+        test.problem.entry_tokens = 16 * together;
+        cost = plan_prefill_cost(&test.problem, &layout, 4096, together);
+        double few = pass_cost_total(&cost.cost);
+        apart = plan_refilled_prefill_cost(&test.problem, &layout, 4096, 64);
+        cr_assert_float_eq(pass_cost_total(&apart) / (wave + (double)(7 * 64 / together) * few), 1,
+                           1e-9);
+    }
     /* Plans that move weights have waves, whatever their answers. */
     struct plan_table table;
     struct error err;

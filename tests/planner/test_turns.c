@@ -165,3 +165,36 @@ Test(turns, of_many_are_quick)
     cr_assert_gt(turns.full_steps, 600000000);
     cr_assert_leq(turns.tail_count, 4);
 }
+
+/* Who would come alone waits for a sixteenth of the places, for prompts of 2,048 tokens or of a
+ * pass, or for as many as end within 64 steps; half of those places are free meanwhile. Who comes
+ * with as many does not wait, nor for more than there are. */
+Test(turns, who_comes_alone_waits_for_others)
+{
+    static const struct {
+        int64_t sequences, prompt, output, places, pass, together, running;
+        double shared;
+    } cases[] = {
+        {6000, 10, 800, 8, 2048, 1, 8, 0},           {6000, 10, 800, 31, 2048, 1, 31, 0},
+        {6000, 10, 800, 64, 2048, 4, 63, 0},         {6000, 10, 800, 256, 2048, 16, 249, 0},
+        {6000, 100, 800, 256, 2048, 16, 249, 0},     {6000, 200, 800, 256, 2048, 11, 251, 0},
+        {6000, 1024, 800, 256, 2048, 2, 256, 0},     {6000, 2048, 800, 256, 2048, 1, 256, 0},
+        {6000, 2048, 800, 256, 2048, 16, 249, 1948}, {6000, 200, 800, 256, 1024, 6, 254, 0},
+        {6000, 10, 4000, 256, 2048, 4, 255, 0},      {262, 10, 800, 256, 2048, 6, 254, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct plan_load load = PLAN_LOAD(cases[i].sequences, cases[i].prompt, cases[i].output);
+        load.output_deviation = 0.3 * (double)cases[i].output;
+        load.shared.tokens = cases[i].shared;
+        struct entry entry = turns_entry(&load, 1, cases[i].places, cases[i].pass);
+        cr_expect_eq(entry.together, cases[i].together, "case %d: %lld", (int)i,
+                     (long long)entry.together);
+        cr_expect_eq(entry.running, cases[i].running, "case %d: %lld run", (int)i,
+                     (long long)entry.running);
+    }
+    const struct plan_load even = PLAN_LOAD(1000, 10, 20), few = PLAN_LOAD(50, 10, 20);
+    struct entry entry = turns_entry(&even, 1, 256, 2048);
+    cr_expect(entry.together == 256 && entry.running == 256);
+    entry = turns_entry(&few, 1, 64, 2048);
+    cr_expect(entry.together == 1 && entry.running == 64, "nobody waits");
+}
