@@ -449,9 +449,11 @@ static enum status plan_for(struct auto_plan *plan, struct engine_choice *out,
         .engine = basis->params,
         .has_backup = engine_backup_is_at_hand(&backup, basis->params, basis->checkpoint),
     };
+    struct plan_prices prices = {.of = NULL};
     const struct plan_question question = {
         .subject = &subject,
         .mix = &lengths->mix,
+        .prices = &prices,
         .context_max = context_of(plan, basis),
         .is_one_class = lengths->is_sample,
         /* Which rows stay follows from all rows and a profile. */
@@ -465,15 +467,16 @@ static enum status plan_for(struct auto_plan *plan, struct engine_choice *out,
     subject.backup = &backup;
     subject.longest_tokens = lengths->longest_tokens;
     tell_question(&subject, &basis->params->log);
-    TRY(plan_answer_find(&answer, &question, err));
+    status = plan_answer_find(&answer, &question, err);
     subject.longest_tokens = answer.longest_tokens;
-    if (answer.chosen < 0)
+    if (status == STATUS_OK && answer.chosen < 0)
         status = tell_none(&subject, &answer.table, &basis->params->log, err);
-    else
+    else if (status == STATUS_OK)
         status = answer_use(plan, out, &answer, lengths, basis, err);
     if (status == STATUS_OK && answer.chosen >= 0)
         status = tell_backup(&answer, &question, &limits, err);
     plan_answer_deinit(&answer);
+    plan_prices_deinit(&prices);
     return status;
 }
 

@@ -238,7 +238,8 @@ static bool needs_no_backup(const void *context, const struct plan_candidate *ca
 }
 
 /* A run without a backup has classes, and passes, of its own: its plan's candidate becomes what
- * that run would have. Where that is the fastest after all it is the answer. */
+ * that run would have. Where that is the fastest after all it is the answer, but for what takes a
+ * backup: of that no run has those classes. */
 static void runnable_take(struct answered *answered, struct plan_answer *own)
 {
     struct plan_answer *answer = &answered->answer;
@@ -248,7 +249,7 @@ static void runnable_take(struct answered *answered, struct plan_answer *own)
     if (plan_candidate_total(candidate) < best) {
         struct plan_answer slower = *answer;
         for (int i = 0; i < own->table.count; i++) {
-            if (auto_takes_int4(&own->table.candidates[i])) /* not priced there */
+            if (auto_takes_int4(&own->table.candidates[i]))
                 own->table.candidates[i] = answer->table.candidates[i];
         }
         *answer = *own;
@@ -265,16 +266,14 @@ static enum status runnable_find(struct answered *answered, const struct plan_qu
 {
     struct plan_answer own;
     struct plan_question of_run = *question;
-    struct plan_subject_params subject = *question->subject;
+    const struct plan_subject_params *subject = question->subject;
     answered->runnable = answered->answer.chosen;
-    if (has_backup || !subject.allows_int4 || subject.has_int4_experts || answered->runnable < 0)
+    if (has_backup || !subject->allows_int4 || subject->has_int4_experts || answered->runnable < 0)
         return STATUS_OK;
     if (!plan_question_has_classes(question)) {
         answered->runnable = plan_table_pick(&answered->answer.table, needs_no_backup, NULL);
         return STATUS_OK;
     }
-    subject.leaves_out_backups = true;
-    of_run.subject = &subject;
     of_run.may = needs_no_backup;
     TRY(plan_answer_find(&own, &of_run, err));
     /* With a backup there was room for the longest sequence. */
@@ -308,22 +307,26 @@ static enum status answer(char **out, const struct plan_params *params,
                           const struct plan_inputs *inputs, struct error *err)
 {
     struct plan_subject_params of_all = subject_of(params, inputs);
+    struct plan_prices prices = {.of = NULL};
     const struct plan_question question = {
         .subject = &of_all,
         .mix = &inputs->rows.mix,
+        .prices = &prices,
         .context_max = inputs->config.position_count_max,
         .is_one_class = inputs->rows.is_sample,
         .may_stay = true,
     };
-    struct answered answered;
-    TRY(plan_answer_find(&answered.answer, &question, err));
+    struct answered answered = {.runnable = -1};
+    enum status status = plan_answer_find(&answered.answer, &question, err);
     of_all.longest_tokens = answered.answer.longest_tokens;
-    enum status status = runnable_find(&answered, &question, inputs->has_backup, err);
+    if (status == STATUS_OK)
+        status = runnable_find(&answered, &question, inputs->has_backup, err);
     if (status == STATUS_OK)
         status = plan_answer_alone(answered.alone, &answered.answer, &question, err);
     if (status == STATUS_OK)
         status = answer_put(out, params, inputs, &of_all, &answered, err);
     plan_answer_deinit(&answered.answer);
+    plan_prices_deinit(&prices);
     return status;
 }
 

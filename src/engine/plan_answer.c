@@ -26,19 +26,21 @@ static struct plan_load class_load(const struct plan_question *question,
                               : question->subject->load;
 }
 
+/* The table is the prices'. */
 static enum status class_price(struct plan_table *table, const struct plan_question *question,
                                const struct plan_classes *classes, int class_index, bool is_queue,
                                struct error *err)
 {
     struct plan_load bins[PLAN_BINS_MAX];
-    struct plan_subject subject;
     struct plan_subject_params params = *question->subject;
+    unsigned members = 0;
+    for (int i = 0; i < question->mix->bin_count; i++)
+        members |= (unsigned)(classes->of_bin[i] == class_index) << i;
     params.mix = bins;
     params.mix_count = plan_class_bins(bins, question->mix, classes, class_index);
     params.is_queue = is_queue;
     params.load = class_load(question, classes, class_index);
-    TRY(plan_subject_init(&subject, &params, err));
-    return plan_find(table, &subject.problem, err);
+    return plan_prices_find(table, question->prices, members, &params, err);
 }
 
 /* One class after another under the same plan. */
@@ -49,17 +51,15 @@ static enum status classes_price(struct plan_table *out, const struct plan_quest
         struct plan_table table;
         bool is_queue = question->subject->is_queue || class + 1 < classes->count;
         enum status status = class_price(&table, question, classes, class, is_queue, err);
+        if (status == STATUS_OK && class == 0)
+            status = plan_table_copy(out, &table, err);
         if (status != STATUS_OK) {
             if (class > 0)
                 plan_table_deinit(out);
             return status;
         }
-        if (class == 0) {
-            *out = table;
-            continue;
-        }
-        plan_table_add(out, &table, class, question->subject->memory_bytes);
-        plan_table_deinit(&table);
+        if (class > 0)
+            plan_table_add(out, &table, class, question->subject->memory_bytes);
     }
     return STATUS_OK;
 }
@@ -225,7 +225,6 @@ enum status plan_answer_alone(struct plan_class out[PLAN_BINS_MAX],
         out[class] = (struct plan_class){.load = class_load(question, &answer->classes, class),
                                          .best = best,
                                          .seconds = seconds_of(&table, best)};
-        plan_table_deinit(&table);
     }
     return STATUS_OK;
 }

@@ -4,12 +4,13 @@
 #define PHASOR_ENGINE_PLAN_ANSWER_H
 
 #include "engine/batch_lengths.h"
-#include "engine/plan_problem.h"
+#include "engine/plan_prices.h"
 
 /* Borrowed, all of it. */
 struct plan_question {
     const struct plan_subject_params *subject; /* of all sequences, with their means */
     const struct plan_mix *mix;                /* of no bins: all are of one length */
+    struct plan_prices *prices;                /* of this subject and mix; finding adds to them */
     int64_t context_max;
     bool is_one_class;
     bool may_stay; /* some classes may decode as prefill has the experts, but not all */

@@ -289,9 +289,8 @@ enum status plan_subject_init(struct plan_subject *out, const struct plan_subjec
         .moves_only = params->moves_only,
         .entry_tokens = generator_entry_tokens(params->config, params->is_gpu),
         .is_queue = params->is_queue,
-        .allows_int4 =
-            params->allows_int4 && !params->has_int4_experts && !params->leaves_out_backups,
-        .can_have_backup = !params->has_int4_experts && !params->leaves_out_backups,
+        .allows_int4 = params->allows_int4 && !params->has_int4_experts,
+        .can_have_backup = !params->has_int4_experts,
         .passes = out->passes,
         .waves = out->waves,
         .memory_bytes = params->memory_bytes,

@@ -67,7 +67,6 @@ struct plan_subject_params {
     const struct plan_load *mix; /* as of plan_problem; borrowed */
     int mix_count;
     bool may_stay, moves_only, is_queue, allows_int4;
-    bool leaves_out_backups;                      /* what takes an INT4 backup is not priced */
     int64_t max_num_seqs, max_num_batched_tokens; /* 0: the planner chooses */
     int64_t wave_max; /* where it does: at most so many sequences at a time, for which passes are
                        * opened; 0: 256, and for those that run */

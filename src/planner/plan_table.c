@@ -2,6 +2,7 @@
 #include "planner/plan_table.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/memory.h"
 
@@ -109,6 +110,18 @@ void plan_table_find_statics(struct plan_table *table, const struct plan_problem
         table->static_tp = find_static(table, &layout);
     if (layout_static_ep(&layout, problem->shape, problem->rank_count, &ignored) == STATUS_OK)
         table->static_ep = find_static(table, &layout);
+}
+
+enum status plan_table_copy(struct plan_table *out, const struct plan_table *table,
+                            struct error *err)
+{
+    size_t count = (size_t)table->count;
+    struct plan_candidate *candidates;
+    TRY(memory_get_raw((void **)&candidates, count, sizeof *candidates, "the plans", err));
+    memcpy(candidates, table->candidates, count * sizeof *candidates);
+    *out = *table;
+    out->candidates = candidates;
+    return STATUS_OK;
 }
 
 void plan_table_deinit(struct plan_table *table)

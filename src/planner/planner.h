@@ -161,6 +161,10 @@ enum status plan_find(struct plan_table *out, const struct plan_problem *problem
                       struct error *err) MUST_CHECK;
 void plan_table_deinit(struct plan_table *table); /* a zero one is allowed */
 
+/* `out` has candidates of its own. */
+enum status plan_table_copy(struct plan_table *out, const struct plan_table *table,
+                            struct error *err) MUST_CHECK;
+
 /* Adds the table of part `part` of a batch, 1 to 31; `table` has that of part 0. Parts run one
  * after another, of the same model, box and policy: seconds are added; pass and wave are the larger
  * ones; memory has of each thing what the part takes that needs most of it, with no more spares

@@ -4,6 +4,7 @@
  *   apart     waves of like answers are sooner done than those that wait for a few long ones
  *   stay      a class of answers too short for a change decodes without one, if it may
  *   one       without bins, or with one, the answer is plan_find's
+ *   again     what was priced for one question is what another would have priced
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -23,6 +24,7 @@ static struct model_config config;
 static struct profile_file file;
 static struct plan_subject_params subject;
 static struct plan_mix mix;
+static struct plan_prices prices;
 static struct plan_question question; /* that was asked last */
 static bool may_stay;
 static bool (*may)(const void *context, const struct plan_candidate *candidate);
@@ -90,10 +92,12 @@ static struct plan_answer ask(const struct plan_load *loads, int count)
     plan_mix_make(&mix, &cells, sequences, config.position_count_max);
     cr_assert_eq(mix.bin_count, count);
     subject.load = plan_loads_mean(loads, count, config.position_count_max);
+    plan_prices_deinit(&prices); /* of what was asked before */
     question = (struct plan_question){
         .may_stay = may_stay,
         .subject = &subject,
         .mix = &mix,
+        .prices = &prices,
         .context_max = config.position_count_max,
         .may = may,
     };
@@ -104,6 +108,7 @@ static struct plan_answer ask(const struct plan_load *loads, int count)
 
 static void close_subject(void)
 {
+    plan_prices_deinit(&prices);
     profile_file_deinit(&file);
 }
 
@@ -369,6 +374,77 @@ Test(plan_answer, plans_that_move_nothing_have_no_classes, .init = open_subject,
     cr_assert_eq(answer.table.static_tp, one.static_tp);
     plan_table_deinit(&one);
     plan_answer_deinit(&answer);
+}
+
+static void check_same(const struct plan_answer *one, const struct plan_answer *other)
+{
+    cr_assert_eq(one->chosen, other->chosen);
+    cr_assert_eq(one->classes.count, other->classes.count);
+    cr_assert_eq(one->in_file_order, other->in_file_order);
+    cr_assert_eq(one->table.count, other->table.count);
+    for (int i = 0; i < one->table.count; i++) {
+        const struct plan_candidate *a = &one->table.candidates[i],
+                                    *b = &other->table.candidates[i];
+        cr_assert_eq(a->verdict, b->verdict);
+        cr_assert_eq(a->stays, b->stays);
+        cr_assert_eq(plan_candidate_total(a), plan_candidate_total(b));
+        cr_assert_eq(plan_memory_total(&a->memory), plan_memory_total(&b->memory));
+    }
+}
+
+Test(plan_answer, prices_serve_more_than_one_question, .init = open_subject, .fini = close_subject)
+{
+    const struct plan_load loads[] = {PLAN_LOAD(24, 8, 4), PLAN_LOAD(24, 8, 60),
+                                      PLAN_LOAD(8, 8, 240)};
+    struct plan_answer again;
+    struct error err;
+    may_stay = true;
+    subject.max_num_batched_tokens = 0;
+    may = NULL;
+    struct plan_answer before = ask(loads, 3);
+    size_t priced = prices.count;
+    cr_assert_eq(plan_answer_find(&again, &question, &err), STATUS_OK);
+    cr_assert_eq(prices.count, priced);
+    check_same(&again, &before);
+    plan_answer_deinit(&again);
+    question.may = is_by_way;
+    cr_assert_eq(plan_answer_find(&again, &question, &err), STATUS_OK);
+    may = is_by_way;
+    struct plan_answer fresh = ask(loads, 3);
+    cr_assert_gt(fresh.classes.count, 1);
+    check_same(&again, &fresh);
+    plan_answer_deinit(&fresh);
+    plan_answer_deinit(&again);
+    plan_answer_deinit(&before);
+}
+
+/* Each of these is another question, of the same rows. */
+static void ask_price(int64_t expected)
+{
+    struct plan_table table;
+    struct error err;
+    cr_assert_eq(plan_prices_find(&table, &prices, 1, &subject, &err), STATUS_OK);
+    cr_assert_gt(table.count, 0);
+    cr_assert_eq(prices.count, (size_t)expected);
+}
+
+Test(plan_answer, a_price_is_of_all_that_it_depends_on, .init = open_subject, .fini = close_subject)
+{
+    subject.load = (struct plan_load)PLAN_LOAD(20, 8, 20);
+    ask_price(1);
+    ask_price(1);
+    subject.may_stay = !subject.may_stay;
+    ask_price(2);
+    subject.moves_only = !subject.moves_only;
+    ask_price(3);
+    subject.is_queue = !subject.is_queue;
+    ask_price(4);
+    subject.max_num_batched_tokens = subject.max_num_batched_tokens == 0 ? 2048 : 0;
+    ask_price(5);
+    subject.longest_tokens++;
+    ask_price(6);
+    subject.may_stay = !subject.may_stay;
+    ask_price(7);
 }
 
 Test(plan_answer, of_one_length_is_plan_find, .init = open_subject, .fini = close_subject)
