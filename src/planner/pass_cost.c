@@ -103,11 +103,22 @@ static double attention_seconds(const struct stages *stages, double pairs, doubl
                                      layout_kv_heads(layout, shape, 0).count, shape->head_dim}});
 }
 
+static void scores(struct stages *stages)
+{
+    const struct model_shape *shape = stages->shape;
+    double layers = (double)shape->layer_count, sliding = (double)shape->sliding_layer_count;
+    add(stages, COST_ATTENTION, layers - sliding,
+        attention_seconds(stages, stages->pass->pairs, stages->pass->seen));
+    if (sliding > 0)
+        add(stages, COST_ATTENTION, sliding,
+            attention_seconds(stages, stages->pass->sliding_pairs, stages->pass->sliding_seen));
+}
+
 static void attention(struct stages *stages)
 {
     const struct model_shape *shape = stages->shape;
     const struct layout *layout = stages->layout;
-    double layers = (double)shape->layer_count, sliding = (double)shape->sliding_layer_count;
+    double layers = (double)shape->layer_count;
     int tp = layout->attention.tp;
     int64_t heads = layout_heads(layout, shape, 0).count;
     int64_t kv_heads = layout_kv_heads(layout, shape, 0).count;
@@ -118,11 +129,7 @@ static void attention(struct stages *stages)
     add(stages, COST_PROJECTION, layers,
         matmul_seconds(stages, rows, (heads + 2 * kv_heads) * shape->head_dim, shape->hidden_dim) +
             matmul_seconds(stages, rows, shape->hidden_dim, heads * shape->head_dim));
-    add(stages, COST_ATTENTION, layers - sliding,
-        attention_seconds(stages, stages->pass->pairs, stages->pass->seen));
-    if (sliding > 0)
-        add(stages, COST_ATTENTION, sliding,
-            attention_seconds(stages, stages->pass->sliding_pairs, stages->pass->sliding_seen));
+    scores(stages);
     double bytes = rows * stages->row_bytes * (tp - 1) / tp;
     if (stages->pass->form == FORM_REPLICATED) {
         exchange(stages, TRAFFIC_ATTENTION_REDUCE, layers, GROUP_ALL_REDUCE, tp, false, 2 * bytes);
@@ -312,12 +319,13 @@ static void ends(struct stages *stages)
     add(stages, COST_HOST, 1, stages->profile->host_step + copy_seconds(stages));
 }
 
-struct pass_cost pass_cost(const struct profile *profile, const struct model_shape *shape,
-                           const struct layout *layout, const struct cost_types *types,
-                           const struct routing *routing, const struct pass_shape *pass)
+static struct stages stages_of(const struct profile *profile, const struct model_shape *shape,
+                               const struct layout *layout, const struct cost_types *types,
+                               const struct routing *routing, const struct pass_shape *pass)
 {
     double fullest = fmax(pass->fullest, 1);
-    struct stages stages = {
+    ASSERT(pass->form != FORM_REPLICATED || layout->attention.dp == 1);
+    return (struct stages){
         .profile = profile,
         .shape = shape,
         .layout = layout,
@@ -331,11 +339,26 @@ struct pass_cost pass_cost(const struct profile *profile, const struct model_sha
         .even = pass->rows / layout->rank_count,
         .row_bytes = ACTIVATION_BYTES * (double)round_up(shape->hidden_dim, PACK_BLOCK),
     };
-    ASSERT(pass->form != FORM_REPLICATED || layout->attention.dp == 1);
+}
+
+struct pass_cost pass_cost(const struct profile *profile, const struct model_shape *shape,
+                           const struct layout *layout, const struct cost_types *types,
+                           const struct routing *routing, const struct pass_shape *pass)
+{
+    struct stages stages = stages_of(profile, shape, layout, types, routing, pass);
     attention(&stages);
     experts(&stages);
     ffn(&stages, (double)shape->moe_layer_count, shape->shared_expert_dim, true);
     ffn(&stages, (double)(shape->layer_count - shape->moe_layer_count), shape->dense_dim, false);
     ends(&stages);
     return stages.cost;
+}
+
+double pass_attention_seconds(const struct profile *profile, const struct model_shape *shape,
+                              const struct layout *layout, const struct cost_types *types,
+                              const struct pass_shape *pass)
+{
+    struct stages stages = stages_of(profile, shape, layout, types, NULL, pass);
+    scores(&stages);
+    return stages.cost.seconds[COST_ATTENTION];
 }

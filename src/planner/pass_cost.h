@@ -61,4 +61,9 @@ struct pass_cost pass_cost(const struct profile *profile, const struct model_sha
                            const struct layout *layout, const struct cost_types *types,
                            const struct routing *routing, const struct pass_shape *pass);
 
+/* Its COST_ATTENTION alone: nothing else is another with other pairs and tokens of the cache. */
+double pass_attention_seconds(const struct profile *profile, const struct model_shape *shape,
+                              const struct layout *layout, const struct cost_types *types,
+                              const struct pass_shape *pass);
+
 #endif

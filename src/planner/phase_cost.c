@@ -207,15 +207,18 @@ static struct pass_shape decode_pass(const struct plan_problem *problem,
 }
 
 /* Of the steps with `first` to `last` tokens in the cache, by Simpson's rule over them: exact where
- * times are cubic in the context. */
+ * times are cubic in the context, on which attention alone depends. */
 static void decode_add(struct pass_cost *to, const struct plan_problem *problem,
                        const struct layout *layout, bool is_packed, int64_t wave, double first,
                        double last)
 {
     static const double weights[3] = {1.0 / 6, 4.0 / 6, 1.0 / 6};
+    struct pass_shape pass = decode_pass(problem, layout, wave, first);
+    struct pass_cost cost = cost_of(problem, layout, &pass, is_packed);
     for (int i = 0; i < 3; i++) {
-        struct pass_shape pass = decode_pass(problem, layout, wave, first + (last - first) * i / 2);
-        struct pass_cost cost = cost_of(problem, layout, &pass, is_packed);
+        pass = decode_pass(problem, layout, wave, first + (last - first) * i / 2);
+        cost.seconds[COST_ATTENTION] = pass_attention_seconds(problem->profile, problem->shape,
+                                                              layout, &problem->types, &pass);
         pass_cost_add(to, &cost, (last - first + 1) * weights[i]);
     }
 }
