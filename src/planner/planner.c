@@ -418,6 +418,17 @@ static void candidates_add(struct search *search)
     }
 }
 
+/* With every way and both formats. */
+static int candidates_most(const struct search *search)
+{
+    int pairs = 0;
+    for (int prefill = 0; prefill < search->layout_count; prefill++) {
+        for (int decode = 0; decode < search->layout_count; decode++)
+            pairs += plan_is_same_attention(&search->layouts[prefill], &search->layouts[decode]);
+    }
+    return pairs * 2 * PLAN_WAY_COUNT + search->refused_count;
+}
+
 /* Behind the others: one for each layout, so that who asks why it is not among them is told. */
 static void refused_add(struct search *search)
 {
@@ -617,10 +628,9 @@ static enum status search_run(struct search *search, struct error *err)
     layouts_list(search);
     classes_find(search);
     TRY(phases_price(search, err));
-    search->capacity =
-        search->layout_count * search->layout_count * 2 * PLAN_WAY_COUNT + search->refused_count;
-    TRY(memory_get((void **)&search->table->candidates, (size_t)search->capacity,
-                   sizeof *search->table->candidates, "the plans", err));
+    search->capacity = candidates_most(search);
+    TRY(memory_get_raw((void **)&search->table->candidates, (size_t)search->capacity,
+                       sizeof *search->table->candidates, "the plans", err));
     candidates_add(search);
     refused_add(search);
     plan_table_find_statics(search->table, search->problem);
