@@ -87,13 +87,14 @@ bool profile_has_work(const struct profile *profile, enum work_kind kind, enum d
 double profile_work_seconds(const struct profile *profile, const struct work_shape *work)
 {
     const struct work_table *table = work_table_of(profile, work->kind, work->dtype);
-    double bytes = work_shape_bytes(work);
+    struct work least = work_of(work);
+    double bytes = (double)work_bytes(&least);
     if (bytes == 0)
         return 0;
     if (table == NULL)
         return INFINITY;
     double roofline =
-        table->fixed + fmax(profile_rate_seconds(work_shape_flops(work), table->flops_per_second),
+        table->fixed + fmax(profile_rate_seconds((double)least.flops, table->flops_per_second),
                             profile_rate_seconds(bytes, table->bytes_per_second));
     return known_or_infinite(roofline * exp(log_ratio_of(table, work)));
 }
