@@ -96,6 +96,7 @@ struct sequence_request {
 struct exec;
 struct exec_hooks;
 struct generator;
+struct model_config;
 struct routing_counts;
 
 #define GENERATOR_TAIL 32
@@ -110,7 +111,6 @@ struct routing_counts;
 #define GENERATOR_ENTRY_PASSES 64
 
 /* Tokens of a pass that takes about as long to compute as to read the experts for it. */
-struct model_config;
 int64_t generator_entry_tokens(const struct model_config *config, bool is_gpu);
 
 /* A pass to come. */

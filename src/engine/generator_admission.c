@@ -127,7 +127,7 @@ static bool is_too_early(struct generator *generator)
         return false;
     if (generator->left == 0)
         return true;
-    return generator->entry_steps++ < GENERATOR_ENTRY_PASSES && !is_worth_a_pass(generator);
+    return generator->entry_steps < GENERATOR_ENTRY_PASSES && !is_worth_a_pass(generator);
 }
 
 static int64_t pages_of_running(const struct generator *generator)
@@ -158,8 +158,12 @@ void generator_admit(struct generator *generator)
 {
     int64_t number = generator->last_number;
     generator->wave_is_closed &= generator->counters.running > 0;
-    if (generator->wave_is_closed || is_too_early(generator))
+    if (generator->wave_is_closed)
         return;
+    if (is_too_early(generator)) {
+        generator->entry_steps += generator->left > 0;
+        return;
+    }
     while (generator->first_waiting != NULL && !generator->is_closed && !generator->is_full &&
            generator->counters.running < generator->params.sequence_count_max) {
         struct sequence *sequence = generator->first_waiting;
