@@ -21,16 +21,18 @@
 #define WAYS 3
 
 /* All take a quarter of an hour: the quick tier takes two, by the seed, and with a sanitizer one.
- * Most of the time of emulated GPUs is that of rows that run alone: the quick tier has them of each
- * fourth combination, by the seed, and with a sanitizer of each twelfth. Real ones have all. */
+ * Most of the time of emulated GPUs is that of rows that run alone: the quick tier has them in one
+ * case of some, by the seed, another one for each combination. Real ones have all. */
 #if defined(__SANITIZE_ADDRESS__)
 #define QUICK_WAYS 1
-#define ALONE_STEP 12
 #elif defined(SIMT_HOST)
 #define QUICK_WAYS 2
-#define ALONE_STEP 4
 #else
 #define QUICK_WAYS WAYS
+#endif
+#if defined(SIMT_HOST)
+#define ALONE_STEP 12
+#else
 #define ALONE_STEP 1
 #endif
 
@@ -71,14 +73,6 @@ ParameterizedTestParameters(cuda_operations, hold_their_contracts)
     return cr_make_param_array(struct combination, all, count + FURTHER_COUNT);
 }
 
-static int alone_count(const struct combination *of)
-{
-    uint64_t step = sweep_step(ALONE_STEP);
-    if (getenv("PHASOR_TEST_ONCE") != NULL)
-        return 0;
-    return ((uint64_t)of->op + (uint64_t)of->capability / 5) % step == sweep_first(step) - 1;
-}
-
 static bool is_wanted(const struct combination *of)
 {
     const char *only = getenv("PHASOR_TEST_ONLY");
@@ -96,14 +90,19 @@ ParameterizedTest(struct combination *of, cuda_operations, hold_their_contracts)
     if (capability == 0)
         cr_skip_test("the GPU is of another kind");
     struct device *device = device_open(1);
-    struct contract_ways ways = {.name = "cuda",
-                                 .takes_pairs = capability >= CUDA_BF16_CAPABILITY,
-                                 .takes_halves = capability < CUDA_BF16_CAPABILITY,
-                                 .widens_int4 = capability >= CUDA_BF16_CAPABILITY,
-                                 .head_dim_pairs = capability >= CUDA_BF16_CAPABILITY ? 128 : 0,
-                                 .count = way_count(),
-                                 .alone_count = alone_count(of),
-                                 .prepare = prepare};
+    uint64_t step = sweep_step(ALONE_STEP);
+    struct contract_ways ways = {
+        .name = "cuda",
+        .takes_pairs = capability >= CUDA_BF16_CAPABILITY,
+        .takes_halves = capability < CUDA_BF16_CAPABILITY,
+        .widens_int4 = capability >= CUDA_BF16_CAPABILITY,
+        .head_dim_pairs = capability >= CUDA_BF16_CAPABILITY ? 128 : 0,
+        .count = way_count(),
+        .alone_count = getenv("PHASOR_TEST_ONCE") == NULL,
+        .alone_first =
+            (int)((sweep_first(step) + (uint64_t)of->op + (uint64_t)of->capability / 5) % step),
+        .alone_step = (int)step,
+        .prepare = prepare};
     for (int way = 0; way < WAYS; way++)
         ways.devices[way] = device;
     contracts_check(&ways, of->op);

@@ -64,7 +64,7 @@ Test(cuda_nccl_transition, each_call_of_a_reshard_may_fail)
                                       .spare_count = 1,
                                       .patience_seconds = 100,
                                       .uring = &rig_no_uring};
-    uint64_t step = sweep_step(3);
+    uint64_t step = sweep_step(1);
     struct cold cold;
     int looked = 0; /* where no device was ended by the fault: few, and most beside passes */
     cold_open(&cold, &params);

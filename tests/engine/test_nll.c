@@ -135,13 +135,8 @@ Test(nll, float32_equals_transformers)
     check_model(DTYPE_F32, "cpu", "tp1|tp1", 1e-5);
 }
 
-/* A layout takes seconds, and many more with a sanitizer: the quick tier takes some of them, by the
- * seed. */
-#if defined(__SANITIZE_ADDRESS__)
-#define QUICK_STEP 4
-#else
+/* A layout takes seconds: the quick tier takes some of them, by the seed. */
 #define QUICK_STEP 2
-#endif
 
 /* The layouts that static TP, static EP and mixtures have on 2, 4 and 8 ranks. */
 Test(nll, every_kind_of_layout_equals_transformers, .timeout = 600)

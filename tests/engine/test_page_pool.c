@@ -456,7 +456,7 @@ static void walk_run(struct walk *walk, uint64_t seed, int64_t page_count, bool 
 Test(page_pool, any_calls_agree_with_a_plain_book, .timeout = 1800)
 {
     static struct walk walk;
-    uint64_t step = sweep_step(40);
+    uint64_t step = sweep_step(20);
     int64_t shared = 0, evicted = 0, refused = 0;
     for (uint64_t seed = sweep_first(step); seed <= 800; seed += step) {
         int64_t page_count = 8 + (int64_t)(seed % 57);

@@ -61,7 +61,8 @@ static void prepare(const struct contract_ways *ways, struct workload *w, int wa
         ways->prepare(way);
 }
 
-static void check_bits(const struct contract_ways *ways, struct workload *w, const char *name)
+static void check_bits(const struct contract_ways *ways, struct workload *w, int alone_count,
+                       const char *name)
 {
     prepare(ways, w, 0);
     workload_launch(w, ways->devices[0]);
@@ -71,7 +72,7 @@ static void check_bits(const struct contract_ways *ways, struct workload *w, con
         workload_launch(w, ways->devices[way]);
         bits_check(&bits, w, name, "another way to run it", way);
     }
-    for (int way = 0; w->row_count > 0 && way < ways->alone_count; way++) {
+    for (int way = 0; w->row_count > 0 && way < alone_count; way++) {
         prepare(ways, w, way);
         for (int64_t row = w->row_count - 1; row >= 0; row--)
             workload_launch_row(w, ways->devices[way], row);
@@ -84,7 +85,7 @@ static void check_bits(const struct contract_ways *ways, struct workload *w, con
 /* ---- Every case ---------------------------------------------------------------------------- */
 
 static void check_case(const struct contract_ways *ways, enum kernel_op op,
-                       const struct kernel_case *c, const char *name)
+                       const struct kernel_case *c, int alone_count, const char *name)
 {
     struct workload workload;
     workload_create(&workload, op, c);
@@ -95,14 +96,30 @@ static void check_case(const struct contract_ways *ways, enum kernel_op op,
     if (ways->prepare != NULL)
         ways->prepare(0);
     checks[op](&workload, ways->devices[0], name);
-    if (ways->count > 1 || ways->alone_count > 0)
-        check_bits(ways, &workload, name);
+    if (ways->count > 1 || alone_count > 0)
+        check_bits(ways, &workload, alone_count, name);
     workload_destroy(&workload);
+}
+
+/* At least one of an operation's is. */
+static bool is_alone(const struct contract_ways *ways, int number, int count)
+{
+    int first = ways->alone_first % count;
+    return number >= first && (number - first) % ways->alone_step == 0;
+}
+
+static int count_for_test(const struct case_list *list)
+{
+    int count = 0;
+    for (size_t i = 0; i < list->count; i++)
+        count += list->cases[i].use == FOR_TEST;
+    return count;
 }
 
 void contracts_check(const struct contract_ways *ways, enum kernel_op op)
 {
-    int count = 0;
+    int number = 0, count = count_for_test(case_lists[op]);
+    cr_assert_gt(count, 0);
     for (size_t i = 0; i < case_lists[op]->count; i++) {
         const struct kernel_case *c = &case_lists[op]->cases[i];
         char name[256];
@@ -110,8 +127,6 @@ void contracts_check(const struct contract_ways *ways, enum kernel_op op)
         if (c->use != FOR_TEST)
             continue;
         case_describe(name + used, sizeof name - (size_t)used, op, c);
-        check_case(ways, op, c, name);
-        count++;
+        check_case(ways, op, c, is_alone(ways, number++, count) ? ways->alone_count : 0, name);
     }
-    cr_assert_gt(count, 0);
 }

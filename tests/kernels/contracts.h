@@ -18,7 +18,8 @@ struct contract_ways {
     bool widens_int4;
     int head_dim_pairs;
     int count;
-    int alone_count; /* the first of them run each row alone, too */
+    int alone_count;             /* the first of them run each row alone, too ... */
+    int alone_first, alone_step; /* ... in this case, and from it in each so many-th */
     struct device *devices[CONTRACT_WAYS_MAX];
     void (*prepare)(int way); /* called before a launch; NULL: nothing is to be done */
 };
