@@ -51,18 +51,21 @@ struct room {
     int64_t pages; /* the budget of the KV cache */
     int64_t entry_tokens;
     bool shares_prefixes;
+    const char *plan; /* NULL: of one rank */
 };
 
 static void setup_open_in(struct setup *setup, const struct room *room)
 {
     struct error err = {0};
-    struct engine_params params = {.model = MODEL, .dtype = DTYPE_F32, .thread_count = 2};
+    struct engine_params params = {
+        .model = MODEL, .dtype = DTYPE_F32, .thread_count = 2, .plan = room->plan};
     memset(setup, 0, sizeof *setup);
     check(engine_open(&setup->engine, &params, &err), &err);
     check(engine_exec_create(&setup->exec, setup->engine, room->token_max, room->sequences, &err),
           &err);
-    uint64_t page_bytes =
-        kv_page_bytes(engine_config(setup->engine), engine_layout(setup->engine), DTYPE_F32);
+    const struct layout *layout = engine_layout(setup->engine);
+    uint64_t page_bytes = kv_page_bytes(engine_config(setup->engine), layout, DTYPE_F32) *
+                          (uint64_t)layout->rank_count;
     struct generator_params limits = {.sequence_count_max = room->sequences,
                                       .batch_token_max = room->batch_tokens,
                                       .context_max = room->context_max,
@@ -78,7 +81,7 @@ static void setup_open_in(struct setup *setup, const struct room *room)
 static void setup_open(struct setup *setup, int64_t sequences, int64_t batch_tokens, int64_t pages)
 {
     setup_open_in(setup,
-                  &(struct room){sequences, TOKEN_MAX, batch_tokens, 256, pages, 100, false});
+                  &(struct room){sequences, TOKEN_MAX, batch_tokens, 256, pages, 100, false, NULL});
 }
 
 static void setup_close(struct setup *setup)
@@ -212,21 +215,22 @@ static void submit_quiet(struct setup *setup, struct heard *all, int64_t count, 
 
 /* Two end with each step, and half as many again wait as there are places. A sixteenth of who runs
  * has ended, or prompts that could enter have entry_tokens, or those of a pass, which no page has.
- * In one case 50 find pages. */
+ * In one case 50 find pages; the last has two groups of 32 places, in each of which one ends. */
 Test(generator, who_found_no_room_enters_with_others)
 {
     static const struct {
         struct room room;
         int64_t prompt_tokens, expected;
     } cases[] = {
-        {{32, 2048, 2048, 512, 400, 2000, false}, 8, 2},
-        {{64, 2048, 2048, 512, 400, 2000, false}, 8, 4},
-        {{64, 2048, 100, 512, 400, 2000, false}, 60, 2},
-        {{208, 2048, 2048, 512, 1600, 2400, false}, 250, 10},
-        {{208, 2048, 2048, 512, 1600, 2000, true}, 250, 14},
-        {{60, 2048, 2048, 512, 50, 2000, false}, 8, 4},
-        {{208, 2048, 2048, 512, 1600, 1200, false}, 250, 6},
-        {{64, 2048, 2048, 512, 400, 0, false}, 8, 2},
+        {{32, 2048, 2048, 512, 400, 2000, false, NULL}, 8, 2},
+        {{64, 2048, 2048, 512, 400, 2000, false, NULL}, 8, 4},
+        {{64, 2048, 100, 512, 400, 2000, false, NULL}, 60, 2},
+        {{208, 2048, 2048, 512, 1600, 2400, false, NULL}, 250, 10},
+        {{208, 2048, 2048, 512, 1600, 2000, true, NULL}, 250, 14},
+        {{60, 2048, 2048, 512, 50, 2000, false, NULL}, 8, 4},
+        {{208, 2048, 2048, 512, 1600, 1200, false, NULL}, 250, 6},
+        {{64, 2048, 2048, 512, 400, 0, false, NULL}, 8, 2},
+        {{64, 2048, 2048, 512, 400, 2000, false, "dp2|ep2"}, 8, 4},
     };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         struct setup setup;
@@ -295,7 +299,7 @@ Test(generator, who_found_no_pages_enters_with_others)
 {
     struct setup setup;
     struct heard early = {.stop_after = 10}, all = {0};
-    setup_open_in(&setup, &(struct room){100, 256, 256, 512, 88, 2000, false});
+    setup_open_in(&setup, &(struct room){100, 256, 256, 512, 88, 2000, false, NULL});
     setup.prompt_count = 1;
     submit(&setup, &early, 8 * 64 - 1);
     submit_quiet(&setup, &all, 40, 127);
@@ -314,7 +318,7 @@ Test(generator, who_needs_many_pages_waits_for_no_others)
 {
     struct setup setup;
     struct heard all = {0};
-    setup_open_in(&setup, &(struct room){100, 256, 256, 512, 50, 2000, false});
+    setup_open_in(&setup, &(struct room){100, 256, 256, 512, 50, 2000, false, NULL});
     setup.prompt_count = 1;
     for (int64_t i = 0; i < 50; i++)
         submit_quiet(&setup, &all, 1, 10 + i);
