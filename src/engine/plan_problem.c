@@ -198,8 +198,11 @@ static void sizes_find(struct plan_subject *subject, const struct plan_subject_p
     if (params->max_num_seqs == 0)
         problem->wave_count = sizes_between(
             subject->waves, 1, sequences < wave_max ? sequences : wave_max, PLAN_WAVES_MAX);
-    if (params->max_num_batched_tokens > 0)
+    if (pass > 0) {
+        /* Whoever runs has no longer passes: nobody waits for more tokens than that. */
+        problem->entry_tokens = pass < problem->entry_tokens ? pass : problem->entry_tokens;
         return;
+    }
     /* The usual one is there also where nobody fills it:
      * what is chosen for these rows is then no less than what is taken where nothing is chosen. */
     int64_t together = params->max_num_seqs > 0 ? params->max_num_seqs : params->wave_max;

@@ -249,6 +249,22 @@ Test(plan_answer, pages_that_are_shared_are_kept_once, .init = open_subject, .fi
     }
 }
 
+/* As who runs waits for others: until there is a pass, or as much as reads each expert for some. */
+Test(plan_answer, who_waits_does_so_for_no_more_than_a_pass, .init = open_subject,
+     .fini = close_subject)
+{
+    struct plan_subject made;
+    struct error err;
+    int64_t enough = generator_entry_tokens(subject.config, subject.is_gpu);
+    const int64_t passes[] = {0, enough - 1, enough + 1}, expected[] = {enough, enough - 1, enough};
+    cr_assert_gt(enough, 1);
+    for (int i = 0; i < 3; i++) {
+        subject.max_num_batched_tokens = passes[i];
+        cr_assert_eq(plan_subject_init(&made, &subject, &err), STATUS_OK, "%s", err.message);
+        cr_expect_eq(made.problem.entry_tokens, expected[i]);
+    }
+}
+
 static uint64_t cache_of(const char *text, int64_t sequences)
 {
     struct plan_subject made;
