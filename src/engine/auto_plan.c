@@ -380,7 +380,6 @@ static enum status order_take(struct auto_plan *plan, const struct batch_lengths
     TRY(memory_get((void **)&plan->class_of, (size_t)lengths->row_count, sizeof *plan->class_of,
                    "the order of the rows", err));
     plan->class_count = classes->count;
-    plan->row_count = lengths->row_count;
     for (int64_t row = 0; row < lengths->row_count; row++) {
         int cell = lengths->cell_of[row];
         int bin = cell == BATCH_LENGTHS_NO_CELL ? -1 : lengths->mix.bin_of[cell];
@@ -594,7 +593,6 @@ bool auto_plan_has_order(const struct auto_plan *plan, const struct fingerprint 
 struct batch_order auto_plan_order(const struct auto_plan *plan, struct watch watch)
 {
     return (struct batch_order){.class_of = plan->class_of,
-                                .row_count = plan->row_count,
                                 .class_count = plan->class_count,
                                 .stays = plan->staying.stays,
                                 .watch = watch};

@@ -32,7 +32,6 @@ struct auto_plan {
     struct plan_forecast forecast;
     struct fingerprint input;
     uint8_t *class_of; /* of each row of it: see batch_order; NULL: the file's order is as good */
-    int64_t row_count;
     int class_count;
     struct batch_staying staying; /* of no bins where all classes change their layouts */
     int input_fd;                 /* of what cannot be read twice, or its copy; -1: none */

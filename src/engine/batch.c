@@ -288,8 +288,7 @@ static enum status run_all(struct batch *batch, struct error *err)
 /* Rough, and too much where rows were done before. */
 static int64_t tokens_expected(const struct batch *batch)
 {
-    int64_t bytes = batch_reader_bytes(batch->reader);
-    return bytes < 0 ? 0 : bytes / INPUT_TOKEN_BYTES;
+    return batch_reader_bytes(batch->reader) / INPUT_TOKEN_BYTES;
 }
 
 static enum status open_session(struct batch *batch, struct error *err)

@@ -229,8 +229,7 @@ static enum status look_at(uint16_t *out, struct look *look, struct batch_row *r
 
 static bool is_large(const struct batch_reader *reader)
 {
-    int64_t bytes = batch_reader_bytes(reader);
-    return bytes < 0 || bytes > BATCH_LENGTHS_FILE_BYTES_MAX;
+    return batch_reader_bytes(reader) > BATCH_LENGTHS_FILE_BYTES_MAX;
 }
 
 static enum status look_at_all(struct look *look, uint16_t *cell_of, int64_t row_count,
@@ -243,7 +242,7 @@ static enum status look_at_all(struct look *look, uint16_t *cell_of, int64_t row
         struct batch_row row;
         bool found;
         TRY(batch_reader_skim(params->reader, &row, &found, err));
-        if (!found || row.index >= row_count) /* a file may grow */
+        if (!found)
             return STATUS_OK;
         look->encodes = row.index % stride == 0;
         if (!look->encodes && look->is_of_some) {

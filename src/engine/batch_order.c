@@ -7,10 +7,7 @@
 
 static bool is_of_now(const struct batch_order *order, int64_t row)
 {
-    if (order->class_count <= 1)
-        return true;
-    int class = row < order->row_count ? order->class_of[row] : order->class_count - 1;
-    return class == order->now;
+    return order->class_count <= 1 || order->class_of[row] == order->now;
 }
 
 enum status batch_order_skim(struct batch_order *order, struct batch_reader *reader,

@@ -9,9 +9,7 @@
 
 /* A zero one is the order of the file. */
 struct batch_order {
-    const uint8_t *class_of; /* [row_count], borrowed: each below class_count. Rows behind them, of
-                              * a file that has grown, are of the last class */
-    int64_t row_count;
+    const uint8_t *class_of; /* of each row of the file, borrowed: below class_count */
     int class_count;
     unsigned stays;     /* of each class a bit: see sequence_request.stays */
     struct watch watch; /* asked now and then while rows of other classes are passed over */

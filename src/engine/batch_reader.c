@@ -28,8 +28,11 @@ struct batch_reader {
     struct watch watch;      /* of the opening */
     struct row_names *names; /* NULL: nobody wants them */
     struct line_reader lines;
-    struct id_table ids; /* these three are complete after the first pass */
+    XXH3_state_t *hash; /* of what was read since the first row was next */
+    bool is_counted;    /* the first pass is over, and these are complete */
+    struct id_table ids;
     int64_t row_count;
+    uint64_t byte_count;
     struct fingerprint fingerprint;
     struct text custom_id;
     int64_t given_count; /* rows since the first one was next */
@@ -175,20 +178,23 @@ static enum status count_rows(struct batch_reader *reader, struct error *err)
     }
 }
 
+static struct fingerprint fingerprint_of(const struct batch_reader *reader)
+{
+    XXH128_hash_t digest = XXH3_128bits_digest(reader->hash);
+    return (struct fingerprint){.high = digest.high64, .low = digest.low64};
+}
+
 static enum status first_pass(struct batch_reader *reader, struct error *err)
 {
-    XXH3_state_t *hash = XXH3_createState();
-    if (hash == NULL || XXH3_128bits_reset(hash) != XXH_OK) {
-        XXH3_freeState(hash);
+    reader->hash = XXH3_createState();
+    if (reader->hash == NULL)
         return error_set(err, STATUS_NO_MEMORY, "out of memory");
-    }
-    reader->lines.hash = hash;
-    enum status status = count_rows(reader, err);
-    XXH128_hash_t digest = XXH3_128bits_digest(hash);
-    reader->fingerprint = (struct fingerprint){.high = digest.high64, .low = digest.low64};
-    reader->lines.hash = NULL;
-    XXH3_freeState(hash);
-    return status == STATUS_OK ? batch_reader_rewind(reader, err) : status;
+    TRY(batch_reader_rewind(reader, err));
+    TRY(count_rows(reader, err));
+    reader->fingerprint = fingerprint_of(reader);
+    reader->byte_count = UINT64_MAX - reader->lines.left;
+    reader->is_counted = true;
+    return batch_reader_rewind(reader, err);
 }
 
 enum status batch_reader_open(struct batch_reader **out, const char *path, size_t line_bytes_max,
@@ -211,8 +217,6 @@ enum status batch_reader_open_fd(struct batch_reader **out, int fd, const char *
         reader->watch = *watch;
     enum status status = open_input(reader, fd, path, err);
     if (status == STATUS_OK)
-        status = batch_reader_rewind(reader, err);
-    if (status == STATUS_OK)
         status = first_pass(reader, err);
     if (status == STATUS_OK) {
         *out = reader;
@@ -229,6 +233,7 @@ void batch_reader_close(struct batch_reader *reader)
     if (reader == NULL)
         return;
     line_reader_deinit(&reader->lines);
+    XXH3_freeState(reader->hash);
     id_table_deinit(&reader->ids);
     text_deinit(&reader->custom_id);
     if (reader->fd >= 0)
@@ -253,10 +258,7 @@ int batch_reader_fd(const struct batch_reader *reader)
 
 int64_t batch_reader_bytes(const struct batch_reader *reader)
 {
-    struct stat about;
-    if (fstat(reader->fd, &about) != 0)
-        return -1;
-    return about.st_size > reader->start ? about.st_size - reader->start : 0;
+    return (int64_t)reader->byte_count;
 }
 
 enum status batch_reader_rewind(struct batch_reader *reader, struct error *err)
@@ -265,6 +267,11 @@ enum status batch_reader_rewind(struct batch_reader *reader, struct error *err)
         return error_set_errno(err, errno, "cannot read %s from its start", reader->name);
     line_reader_deinit(&reader->lines);
     line_reader_init(&reader->lines, reader->fd, reader->name, reader->line_bytes_max);
+    if (XXH3_128bits_reset(reader->hash) != XXH_OK)
+        return error_set(err, STATUS_NO_MEMORY, "out of memory");
+    reader->lines.hash = reader->hash;
+    if (reader->is_counted)
+        reader->lines.left = reader->byte_count;
     reader->given_count = 0;
     return STATUS_OK;
 }
@@ -296,11 +303,28 @@ void batch_reader_check(const struct batch_reader *reader, struct batch_row *row
     row->is_wrong = !check_row(reader, row, &row->error);
 }
 
+/* Where the first pass ended, the rows and their bytes are what they were. */
+static enum status check_same(const struct batch_reader *reader, bool is_end, struct error *err)
+{
+    bool is_same = is_end || reader->given_count < reader->row_count;
+    if (is_end) {
+        struct fingerprint now = fingerprint_of(reader);
+        is_same = now.high == reader->fingerprint.high && now.low == reader->fingerprint.low;
+    }
+    if (is_same)
+        return STATUS_OK;
+    return error_set(err, STATUS_IO,
+                     "%s changed while it was read, and what was read meanwhile may be of either: "
+                     "begin anew, with --overwrite where there is an output file",
+                     reader->name);
+}
+
 enum status batch_reader_skim(struct batch_reader *reader, struct batch_row *out, bool *found,
                               struct error *err)
 {
     struct line line;
     TRY(next_line(reader, &line, found, err));
+    TRY(check_same(reader, !*found, err));
     if (!*found)
         return STATUS_OK;
     bool has_id = reader->custom_id.length > 0;

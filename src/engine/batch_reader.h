@@ -3,8 +3,10 @@
  * Opening reads the whole file once: it counts the rows and learns the custom_ids, so that the
  * second of two equal ones can be refused whatever is run in between, and notes the rows' names for
  * who wants them. What cannot be read twice (a pipe, a terminal) is copied to an unlinked temporary
- * file first. Memory is bounded by the longest line, at most line_bytes_max, and 24 to 64
- * bytes for each row; names take 16 to 32 more. */
+ * file first. Of a file that grows no more is read than at first; one that is otherwise not what it
+ * was fails (STATUS_IO) where that shows, at the latest where its end was. Memory is bounded by the
+ * longest line, at most line_bytes_max, and 24 to 64 bytes for each row; names take 16 to 32 more.
+ */
 #ifndef PHASOR_ENGINE_BATCH_READER_H
 #define PHASOR_ENGINE_BATCH_READER_H
 
@@ -57,7 +59,7 @@ struct fingerprint batch_reader_fingerprint(const struct batch_reader *reader);
 /* Of the file that is read; a copy where it could not be read twice. */
 int batch_reader_fd(const struct batch_reader *reader);
 
-/* From its first line to its end, as of now; -1: that is not known. */
+/* From its first line to its end. */
 int64_t batch_reader_bytes(const struct batch_reader *reader);
 
 /* Gives the next row, or *found = false at the end. Lines of white space alone are no rows. */

@@ -11,7 +11,8 @@
 
 void line_reader_init(struct line_reader *reader, int fd, const char *path, size_t line_bytes_max)
 {
-    *reader = (struct line_reader){.fd = fd, .path = path, .line_bytes_max = line_bytes_max};
+    *reader = (struct line_reader){
+        .fd = fd, .path = path, .line_bytes_max = line_bytes_max, .left = UINT64_MAX};
 }
 
 void line_reader_deinit(struct line_reader *reader)
@@ -49,15 +50,18 @@ static enum status make_room(struct line_reader *reader, struct error *err)
 static enum status read_more(struct line_reader *reader, struct error *err)
 {
     TRY(make_room(reader, err));
+    size_t room = reader->capacity - reader->end;
+    size_t wanted = room < reader->left ? room : (size_t)reader->left;
     ssize_t got;
     do
-        got = read(reader->fd, reader->buffer + reader->end, reader->capacity - reader->end);
+        got = read(reader->fd, reader->buffer + reader->end, wanted);
     while (got < 0 && errno == EINTR);
     if (got < 0)
         return error_set_errno(err, errno, "cannot read %s", reader->path);
     if (reader->hash != NULL)
         XXH3_128bits_update(reader->hash, reader->buffer + reader->end, (size_t)got);
     reader->is_at_end = got == 0;
+    reader->left -= (size_t)got;
     reader->end += (size_t)got;
     return STATUS_OK;
 }

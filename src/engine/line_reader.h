@@ -19,6 +19,7 @@ struct line_reader {
     int64_t line_number;       /* of the line given last */
     bool skipping;             /* the rest of a line that was too long comes first */
     bool is_at_end;            /* the file has no more bytes */
+    uint64_t left; /* bytes that may still be read; behind them is the end. UINT64_MAX at first */
     struct XXH3_state_s *hash; /* borrowed: takes in all bytes read; NULL after line_reader_init */
 };
 

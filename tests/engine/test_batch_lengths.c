@@ -362,12 +362,11 @@ Test(batch_lengths, a_file_may_grow)
 
 /* ---- Their order ----------------------------------------------------------------------------- */
 
-static void expect_order(const uint8_t *class_of, int64_t known_count, int class_count,
-                         const int64_t *rows, size_t row_count)
+static void expect_order(const uint8_t *class_of, int class_count, const int64_t *rows,
+                         size_t row_count)
 {
     struct batch_reader *reader = reader_of("0\n1\n\n2\n3\n4\n");
-    struct batch_order order = {
-        .class_of = class_of, .row_count = known_count, .class_count = class_count};
+    struct batch_order order = {.class_of = class_of, .class_count = class_count};
     struct error err;
     bool found = true;
     for (size_t i = 0; found; i++) {
@@ -382,17 +381,10 @@ static void expect_order(const uint8_t *class_of, int64_t known_count, int class
 
 Test(batch_order, rows_come_class_by_class)
 {
-    expect_order(NULL, 0, 0, (const int64_t[]){0, 1, 2, 3, 4}, 5);
-    expect_order((const uint8_t[]){0, 0, 0, 0, 0}, 5, 1, (const int64_t[]){0, 1, 2, 3, 4}, 5);
-    expect_order((const uint8_t[]){1, 0, 1, 0, 1}, 5, 2, (const int64_t[]){1, 3, 0, 2, 4}, 5);
-    expect_order((const uint8_t[]){2, 2, 0, 3, 0}, 5, 4, (const int64_t[]){2, 4, 0, 1, 3}, 5);
-}
-
-/* A file that has grown since it was read ahead: rows of which nothing is known are the last. */
-Test(batch_order, new_rows_come_last)
-{
-    expect_order((const uint8_t[]){1, 0}, 2, 2, (const int64_t[]){1, 0, 2, 3, 4}, 5);
-    expect_order((const uint8_t[]){0, 1, 0}, 3, 2, (const int64_t[]){0, 2, 1, 3, 4}, 5);
+    expect_order(NULL, 0, (const int64_t[]){0, 1, 2, 3, 4}, 5);
+    expect_order((const uint8_t[]){0, 0, 0, 0, 0}, 1, (const int64_t[]){0, 1, 2, 3, 4}, 5);
+    expect_order((const uint8_t[]){1, 0, 1, 0, 1}, 2, (const int64_t[]){1, 3, 0, 2, 4}, 5);
+    expect_order((const uint8_t[]){2, 2, 0, 3, 0}, 4, (const int64_t[]){2, 4, 0, 1, 3}, 5);
 }
 
 static enum status refuse(void *context, struct error *err)
@@ -410,8 +402,7 @@ Test(batch_order, somebody_is_asked_while_rows_are_passed_over)
         text_append_string(&lines, "0\n");
     }
     struct batch_reader *reader = reader_of(lines.bytes);
-    struct batch_order order = {
-        .class_of = class_of, .row_count = 5000, .class_count = 2, .watch = {refuse, &asked}};
+    struct batch_order order = {.class_of = class_of, .class_count = 2, .watch = {refuse, &asked}};
     struct batch_row row;
     struct error err;
     bool found;

@@ -201,6 +201,45 @@ Test(batch_reader, standard_input_is_read_from_where_it_stands)
     close(file);
 }
 
+/* Between the first pass and the second: more is not seen, all else is told, where it shows first.
+ */
+Test(batch_reader, a_file_that_changes_is_told)
+{
+    static const struct {
+        const char *name, *now;
+        int64_t rows; /* that are given before it is told; -1: it is not */
+    } cases[] = {
+        {"grows", "{\"a\":1}\n{\"b\":2}\n{\"c\":3}\n", -1},
+        {"goes on in its last line", "{\"a\":1}\n{\"b\":2}\nx", -1},
+        {"shrinks", "{\"a\":1}\n", 1},
+        {"is empty", "", 0},
+        {"has other bytes", "{\"a\":1}\n{\"b\":3}\n", 2},
+        {"has more lines in as many bytes", "{}\n{}\n{}\n{\"b\":2}\n", 2},
+    };
+    const char *path = tools_path(tools_folder(), "in.jsonl");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct batch_reader *reader;
+        struct error err;
+        tools_write_file(path, "{\"a\":1}\n{\"b\":2}\n", 16);
+        cr_assert_eq(batch_reader_open(&reader, path, 100, NULL, NULL, &err), STATUS_OK);
+        tools_write_file(path, cases[i].now, strlen(cases[i].now));
+        cr_expect_eq(batch_reader_bytes(reader), 16);
+        for (int pass = 0; pass < 2; pass++) {
+            struct batch_row row;
+            bool found;
+            for (int64_t r = 0; r < (cases[i].rows < 0 ? 2 : cases[i].rows); r++)
+                next(reader);
+            enum status status = batch_reader_next(reader, &row, &found, &err);
+            cr_expect_eq(status, cases[i].rows < 0 ? STATUS_OK : STATUS_IO, "a file that %s",
+                         cases[i].name);
+            cr_expect(status == STATUS_OK ? !found
+                                          : strstr(err.message, "in.jsonl changed while") != NULL);
+            cr_assert_eq(batch_reader_rewind(reader, &err), STATUS_OK);
+        }
+        batch_reader_close(reader);
+    }
+}
+
 Test(batch_reader, what_cannot_be_read_is_refused)
 {
     struct error err;

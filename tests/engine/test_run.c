@@ -4,9 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/disk.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "engine_tools.h"
 #include "phasor.h"
 #include "sweep.h"
@@ -355,6 +358,96 @@ Test(run, a_cancelled_run_keeps_what_was_finished)
     cr_assert_eq(phasor_batch_run(model, &params, &result, &err), PHASOR_OK);
     phasor_model_close(model);
     free(lines);
+}
+
+/* An input of more than is read at once, which changes when something is first written. */
+#define CHANGING_ROWS 1200
+
+struct changing {
+    const char *path;
+    void (*change)(const char *path);
+};
+
+static int change_once(void *context, enum disk_op op, size_t *length)
+{
+    struct changing *changing = context;
+    (void)length;
+    if (op == DISK_WRITE && changing->change != NULL) {
+        changing->change(changing->path);
+        changing->change = NULL;
+    }
+    return 0;
+}
+
+static void change_nothing(void *context, enum disk_op op)
+{
+    (void)context;
+    (void)op;
+}
+
+static void rows_append(const char *path)
+{
+    FILE *file = fopen(path, "a");
+    fputs(ROW("new", "\"prompt\":[1],\"max_tokens\":1"), file);
+    fputs(ROW("new", "\"prompt\":[1],\"max_tokens\":1"), file);
+    fclose(file);
+}
+
+static void rows_cut(const char *path)
+{
+    struct stat about;
+    cr_assert_eq(stat(path, &about), 0);
+    cr_assert_eq(truncate(path, about.st_size / CHANGING_ROWS * 900), 0);
+}
+
+/* The last row's answer is to have another length. */
+static void row_change(const char *path)
+{
+    FILE *file = fopen(path, "r+");
+    cr_assert_eq(fseek(file, -(long)strlen("1}}\n"), SEEK_END), 0);
+    fputc('2', file);
+    fclose(file);
+}
+
+static enum phasor_status run_changing(struct phasor_batch_result *result, struct phasor_error *err,
+                                       void (*change)(const char *path))
+{
+    const char *input = tools_path(folder, "in"), *output = tools_path(folder, "out");
+    struct phasor_batch_params params = small_params(input, output);
+    struct changing changing = {input, change};
+    struct text lines = {0};
+    for (int i = 0; i < CHANGING_ROWS; i++)
+        text_append_format(
+            &lines,
+            "{\"custom_id\":\"%06d\",\"method\":\"POST\",\"url\":\"/v1/completions\","
+            "\"body\":{\"prompt\":[1],\"max_tokens\":1}}\n",
+            i);
+    tools_write_file(input, lines.bytes, lines.length);
+    text_deinit(&lines);
+    params.overwrite = true;
+    params.max_num_seqs = 4;
+    const struct disk_hooks hooks = {change_once, change_nothing, &changing};
+    struct phasor_model *model = open_model(TINY);
+    disk_hooks_set(&hooks);
+    enum phasor_status status = phasor_batch_run(model, &params, result, err);
+    disk_hooks_set(NULL);
+    phasor_model_close(model);
+    cr_assert_null(changing.change);
+    json_decref(tools_read_rows(output)); /* all whole */
+    return status;
+}
+
+Test(run, an_input_that_changes_meanwhile)
+{
+    struct phasor_batch_result result;
+    struct phasor_error err = {0};
+    cr_assert_eq(run_changing(&result, &err, rows_append), PHASOR_OK, "%s", err.message);
+    cr_expect_eq(result.completed, CHANGING_ROWS);
+    cr_assert_eq(run_changing(&result, &err, rows_cut), PHASOR_IO);
+    cr_expect_not_null(strstr(err.message, "changed while it was read"), "%s", err.message);
+    cr_expect_leq(result.completed, 900);
+    cr_assert_eq(run_changing(&result, &err, row_change), PHASOR_IO);
+    cr_expect_not_null(strstr(err.message, "changed while it was read"), "%s", err.message);
 }
 
 static void expect_refused(struct phasor_model *model, const struct phasor_batch_params *params,
