@@ -22,6 +22,7 @@
 #define IN_FLIGHT_FACTOR   2
 #define FIRST_IN_FLIGHT    64
 #define STRICT_NOTICES_MAX 20
+#define STRICT_WATCH_ROWS  4096 /* that are checked before somebody is asked whether to go on */
 
 /* Rows are read ahead only while those in flight keep less than this, or less than a part of
  * --memory: a prompt may be as long as the context, far more than session.c counts for a row. */
@@ -189,7 +190,7 @@ static enum status check_all_rows(struct batch *batch, struct error *err)
 {
     int64_t wrong_count = 0;
     struct row_error first;
-    for (;;) {
+    for (int64_t count = 1;; count++) {
         struct batch_row row;
         struct request request;
         struct row_error error;
@@ -197,6 +198,8 @@ static enum status check_all_rows(struct batch *batch, struct error *err)
         TRY(batch_reader_next(batch->reader, &row, &found, err));
         if (!found)
             break;
+        if (count % STRICT_WATCH_ROWS == 0)
+            TRY(batch_progress_reading(&batch->progress, err));
         if (parse_row(batch, &row, &request, &error)) {
             request_deinit(&request);
             continue;
