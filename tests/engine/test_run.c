@@ -10,6 +10,7 @@
 #include "base/disk.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "clock.h"
 #include "engine_tools.h"
 #include "phasor.h"
 #include "sweep.h"
@@ -409,21 +410,22 @@ static void row_change(const char *path)
     fclose(file);
 }
 
+static void rows_write(const char *path, int count)
+{
+    struct text lines = {0};
+    for (int i = 0; i < count; i++)
+        text_append_format(&lines, ROW("%06d", "\"prompt\":[1],\"max_tokens\":1"), i);
+    tools_write_file(path, lines.bytes, lines.length);
+    text_deinit(&lines);
+}
+
 static enum phasor_status run_changing(struct phasor_batch_result *result, struct phasor_error *err,
                                        void (*change)(const char *path))
 {
     const char *input = tools_path(folder, "in"), *output = tools_path(folder, "out");
     struct phasor_batch_params params = small_params(input, output);
     struct changing changing = {input, change};
-    struct text lines = {0};
-    for (int i = 0; i < CHANGING_ROWS; i++)
-        text_append_format(
-            &lines,
-            "{\"custom_id\":\"%06d\",\"method\":\"POST\",\"url\":\"/v1/completions\","
-            "\"body\":{\"prompt\":[1],\"max_tokens\":1}}\n",
-            i);
-    tools_write_file(input, lines.bytes, lines.length);
-    text_deinit(&lines);
+    rows_write(input, CHANGING_ROWS);
     params.overwrite = true;
     params.max_num_seqs = 4;
     const struct disk_hooks hooks = {change_once, change_nothing, &changing};
@@ -448,6 +450,29 @@ Test(run, an_input_that_changes_meanwhile)
     cr_expect_leq(result.completed, 900);
     cr_assert_eq(run_changing(&result, &err, row_change), PHASOR_IO);
     cr_expect_not_null(strstr(err.message, "changed while it was read"), "%s", err.message);
+}
+
+/* Rows are known by then, and none has begun. */
+static int drain_when_counted(void *context, const struct phasor_batch_progress *progress)
+{
+    (void)context;
+    return progress->requests_total > 0 ? PHASOR_DRAIN : PHASOR_GO_ON;
+}
+
+Test(run, a_stop_is_heard_while_strict_looks_at_all_rows)
+{
+    const char *input = tools_path(folder, "in"), *output = tools_path(folder, "out");
+    struct phasor_batch_params params = small_params(input, output);
+    struct phasor_batch_result result;
+    struct phasor_error err = {0};
+    rows_write(input, 5000);
+    params.strict = true;
+    params.progress = drain_when_counted;
+    struct phasor_model *model = open_model(TINY);
+    clock_hurry(1);
+    cr_assert_eq(phasor_batch_run(model, &params, &result, &err), PHASOR_CANCELLED);
+    cr_expect_not_null(strstr(err.message, "before it began"), "%s", err.message);
+    phasor_model_close(model);
 }
 
 static void expect_refused(struct phasor_model *model, const struct phasor_batch_params *params,
