@@ -60,6 +60,7 @@ static enum status choose_types(struct weight_types *out, const struct engine_pa
     if (params->has_int4_experts && config->expert_count == 0)
         return error_set(err, STATUS_INVALID_ARGUMENT,
                          "--expert-dtype int4: this model has no routed experts");
+    TRY(engine_exact_check(params->is_exact, params->has_int4_experts, err));
     out->matrices = choose_dtype(params, config);
     out->experts = params->has_int4_experts ? DTYPE_INT4 : out->matrices;
     return STATUS_OK;
@@ -130,10 +131,13 @@ static enum status plan_choose(struct engine *engine, struct engine_params *chos
         chosen->transition_is_auto = false;
         chosen->transition = choice.way;
     }
+    /* What cannot matter to the plan that was found is not spoken of. */
     if (!takes_int4 && !is_open) {
         chosen->backup_path = NULL;
         chosen->is_exact = false;
     }
+    if (!plan_layouts_differ(&choice.layouts) && !choice.layouts.decode_is_packed)
+        chosen->transition_is_auto = true;
     return STATUS_OK;
 }
 

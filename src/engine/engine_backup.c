@@ -192,17 +192,37 @@ enum status engine_backup_check(struct backup_settings *settings, const char *pa
     return STATUS_OK;
 }
 
+enum status engine_exact_check(bool is_exact, bool has_int4_experts, struct error *err)
+{
+    if (!is_exact || !has_int4_experts)
+        return STATUS_OK;
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "--policy exact allows no INT4 weights, and --expert-dtype int4 rounds all "
+                     "experts to them; leave one of the two out");
+}
+
 void engine_backup_pass_over(const struct engine_params *params, bool has_experts)
 {
-    bool has_path = params->backup_path != NULL;
-    if (!has_path && !params->is_exact)
+    char way[32];
+    const char *names[3];
+    int count = 0;
+    snprintf(way, sizeof way, "--transition %s", way_names[params->transition]);
+    if (params->backup_path != NULL)
+        names[count++] = "--backup";
+    if (!params->transition_is_auto)
+        names[count++] = way;
+    if (params->is_exact)
+        names[count++] = "--policy exact";
+    if (count == 0)
         return;
-    log_write(&params->log, LOG_WARNING, "%s without effect: %s",
-              has_path && params->is_exact ? "--backup and --policy exact are"
-              : has_path                   ? "--backup is"
-                                           : "--policy exact is",
+    log_write(&params->log, LOG_WARNING, "%s%s%s%s%s %s without effect: %s", names[0],
+              count == 3   ? ", "
+              : count == 2 ? " and "
+                           : "",
+              count > 1 ? names[1] : "", count > 2 ? " and " : "", count > 2 ? names[2] : "",
+              count > 1 ? "are" : "is",
               has_experts
-                  ? "the plan has one layout for prefill and decode, so all weights are the "
-                    "checkpoint's; two, as in dp2|ep2>tp2, or :int4 make use of a backup"
+                  ? "the plan has one layout for prefill and decode, so no weights move, and "
+                    "none are a backup's; a plan with two is dp2|ep2>tp2, say"
                   : "the model has no routed experts");
 }

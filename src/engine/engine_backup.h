@@ -28,8 +28,11 @@ bool engine_backup_is_at_hand(struct backup_settings *settings, const struct eng
 enum status engine_backup_check(struct backup_settings *settings, const char *path,
                                 const struct checkpoint *checkpoint, struct error *err) MUST_CHECK;
 
-/* Where experts never change their layout: one warning, if what `params` says of a backup is
- * without effect. */
+/* Of --policy exact and --expert-dtype int4 there can be one. */
+enum status engine_exact_check(bool is_exact, bool has_int4_experts, struct error *err) MUST_CHECK;
+
+/* Where experts never change their layout: one warning, if what `params` says of a way between two,
+ * or of a backup, is without effect. */
 void engine_backup_pass_over(const struct engine_params *params, bool has_experts);
 
 #endif

@@ -410,7 +410,7 @@ static enum status check_params(const struct plan_params *params, struct error *
                          "--backup has INT4 weights for decode, and %s wants no plan with them; "
                          "leave one of the two out",
                          params->allows_int4 ? "--expert-dtype int4" : "--policy exact");
-    return STATUS_OK;
+    return engine_exact_check(!params->allows_int4, params->has_int4_experts, err);
 }
 
 /* Before the box is read and priced, which takes most of the time. */

@@ -65,11 +65,11 @@ answers auto | cmp -s - answers || fail "in the cache: other answers"
 read -r sequences output < <(sed -n 's/^note: planned for \([0-9]*\) sequences of [0-9]* prompt and \([0-9]*\) output.*/\1 \2/p' err)
 [ "$sequences" = 12 ] && [ "$output" = 17 ] || fail "the load: $sequences sequences, $output output tokens"
 for with in gathers exchanges gathers:int4 exchanges:int4; do
-    profile=${with%:*} flags=()
-    [ $with = $profile ] || flags=(--expert-dtype int4)
+    profile=${with%:*} flags=() native=(--policy exact)
+    [ $with = $profile ] || flags=(--expert-dtype int4) native=()
     expect 0 "$with" "${run[@]}" -o $with --profile $profile.json --summary-file $profile.s "${flags[@]}"
-    expect 0 "$with, phasor plan" "$phasor" plan "$model" --box $profile.json --json --policy exact \
-        -i in --memory 256MiB "${flags[@]}"
+    expect 0 "$with, phasor plan" "$phasor" plan "$model" --box $profile.json --json \
+        -i in --memory 256MiB "${flags[@]}" "${native[@]}"
     jq -e --slurpfile s $profile.s '.plans[.best] as $b | $s[0] |
            .plan == $b.plan and (.transition // "none") == $b.way and
            (.predicted_prefill_s / $b.prefill_s - 1 | fabs) < 1e-9 and

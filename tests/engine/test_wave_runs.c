@@ -310,6 +310,11 @@ Test(wave_runs, backups_that_cannot_be_used_are_refused)
     params = upload;
     params.expert_dtype = PHASOR_DTYPE_INT4;
     check_refused(&params, "--expert-dtype int4");
+    params.transition = PHASOR_TRANSITION_AUTO;
+    params.policy = PHASOR_POLICY_EXACT;
+    check_refused(&params, "--policy exact allows no INT4 weights, and --expert-dtype int4");
+    params.plan = "tp2|tp2";
+    check_refused(&params, "--policy exact allows no INT4 weights, and --expert-dtype int4");
     params = upload;
     params.backup_path = tools_path(tools_folder(), "gone");
     check_refused(&params, "gone");
@@ -322,19 +327,28 @@ Test(wave_runs, backups_that_cannot_be_used_are_refused)
     cr_assert_neq(access(getenv("PHASOR_CACHE"), F_OK), 0);
 }
 
-/* Nothing is read from a backup that nobody needs; who named one is told. */
+/* Nothing is read from a backup that nobody needs, and nothing moves; who named one or a way is
+ * told. */
 Test(wave_runs, a_backup_is_for_plans_that_change_the_layout)
 {
     static const struct {
         bool has_path, is_exact;
+        enum phasor_transition way;
         const char *words;
-    } cases[] = {{true, false, "--backup is without effect: the plan has one layout"},
-                 {false, true, "--policy exact is without effect"},
-                 {true, true, "--backup and --policy exact are without effect"},
-                 {false, false, ""}};
+    } cases[] = {
+        {true, false, PHASOR_TRANSITION_AUTO,
+         "--backup is without effect: the plan has one layout"},
+        {false, true, PHASOR_TRANSITION_AUTO, "--policy exact is without effect"},
+        {true, true, PHASOR_TRANSITION_AUTO, "--backup and --policy exact are without effect"},
+        {false, false, PHASOR_TRANSITION_UPLOAD, "--transition upload is without effect"},
+        {true, false, PHASOR_TRANSITION_RELOAD,
+         "--backup and --transition reload are without effect"},
+        {true, true, PHASOR_TRANSITION_KEEP,
+         "--backup, --transition keep and --policy exact are without effect"},
+        {false, false, PHASOR_TRANSITION_AUTO, ""},
+    };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct phasor_model_params params =
-            wave_model(WAVE_MODEL, "tp2|tp2", PHASOR_TRANSITION_AUTO);
+        struct phasor_model_params params = wave_model(WAVE_MODEL, "tp2|tp2", cases[i].way);
         struct notes notes = {0, 0, 0, ""};
         struct phasor_model *model;
         struct phasor_error err;
