@@ -54,7 +54,7 @@ static refusal set_seed(uint64_t *target, const char *text)
 {
     char *end;
     errno = 0;
-    *target = strtoull(text, &end, 0);
+    *target = strtoull(text, &end, text[0] == '0' && (text[1] | 0x20) == 'x' ? 16 : 10);
     bool is_number = *text >= '0' && *text <= '9' && *end == 0 && errno == 0;
     return is_number ? NULL : "is no number from 0 to 2^64 - 1";
 }
