@@ -57,8 +57,11 @@ static void print_zsh_option(const struct cli_option *option)
     printf("        '--%s%s[", option->name, option->kind == OPTION_FLAG ? "" : "=");
     print_zsh_text(option->help);
     printf("]");
-    if (option->kind != OPTION_FLAG)
-        printf(":%s:%s", option->value, option->kind == OPTION_FILE ? "_files" : "");
+    if (option->kind != OPTION_FLAG) {
+        putchar(':');
+        print_zsh_text(option->value);
+        printf(":%s", option->kind == OPTION_FILE ? "_files" : "");
+    }
     printf("' \\\n");
 }
 

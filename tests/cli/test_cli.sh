@@ -99,6 +99,7 @@ for shell in bash zsh fish; do
     expect 0 "completion $shell" "$phasor" completion $shell
     has out "max-num-seqs" "completion $shell"
 done
+! "$phasor" completion zsh | grep -q ']:[^:]*cpu:N' || fail "zsh takes the N of cpu:N for a command"
 "$phasor" completion bash | bash -n || fail "the bash completion is no bash"
 expect 2 "completion of what" "$phasor" completion tcsh
 
@@ -244,6 +245,10 @@ has err "--devices cpu:N" "inspect plans of what"
 expect 0 "synth --list" "$phasor" synth --list
 has out "tiny-mixtral" "synth --list"
 expect 0 "synth" "$phasor" synth tiny-mixtral -o made --seed 3
+"$phasor" synth tiny-mixtral -o octal --seed 010 && "$phasor" synth tiny-mixtral -o ten --seed 10 &&
+    "$phasor" synth tiny-mixtral -o hex --seed 0xA || fail "seeds with zeros in front"
+cmp octal/model.safetensors ten/model.safetensors && cmp hex/model.safetensors ten/model.safetensors ||
+    fail "010 is no ten"
 expect 1 "a text without a tokenizer" "$phasor" run made -p In
 has err "made has no tokenizer.json, .* a batch file can hold token ids" "a text without a tokenizer"
 expect 1 "synth into a full folder" "$phasor" synth tiny-mixtral -o made
