@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -357,6 +358,17 @@ static bool file_begin(struct bench_results *out)
     return out->is_new;
 }
 
+/* Two that write would each write over the other's lines. The lock goes with the process. */
+static bool file_lock(const struct bench_results *out)
+{
+    if (flock(fileno(out->file), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+        return true;
+    fprintf(stderr,
+            "phasor: another bench is writing %s; wait until it ends, or give another file\n",
+            out->path);
+    return false;
+}
+
 bool bench_results_begin(struct bench_results *out, struct bench_question *question,
                          const char *path)
 {
@@ -365,7 +377,9 @@ bool bench_results_begin(struct bench_results *out, struct bench_question *quest
     if (path == NULL)
         return true;
     out->file = fopen(path, "wx");
-    return out->file == NULL ? cannot(out, "made") : file_begin(out);
+    if (out->file == NULL)
+        return cannot(out, "made");
+    return file_lock(out) && file_begin(out);
 }
 
 static bool is_same(const struct bench_question *a, const struct bench_question *b)
@@ -395,6 +409,8 @@ bool bench_results_resume(struct bench_results *out, struct bench_question *ques
     out->file = fopen(path, "r+");
     if (out->file == NULL)
         return cannot(out, "opened");
+    if (!file_lock(out))
+        return false;
     if (fstat(fileno(out->file), &about) == 0 && S_ISREG(about.st_mode) && about.st_size == 0)
         return question_take(out, question) && file_begin(out);
     if (!lines_read(out, out->file, &end))

@@ -146,6 +146,8 @@ has err "resume goes on with it" "results that are there"
 
 # ---- going on
 cp runs.jsonl whole.jsonl
+expect 1 "results that another bench writes" flock runs.jsonl "${small[@]}" --results runs.jsonl --resume
+has err "another bench is writing runs.jsonl" "results that another bench writes"
 expect 0 "nothing to do" "${small[@]}" --results runs.jsonl --resume
 cmp -s runs.jsonl whole.jsonl || fail "nothing to do: the file is another"
 has out "^| kjv-moe | 24/8 x 4 | static-tp | tp2\\\\|tp2 | .* | 1, the same plan | [0-9.]* ([^|]*) |$" "nothing to do"
