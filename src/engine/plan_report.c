@@ -340,7 +340,7 @@ static void put_why(struct description *to, const struct plan_problem *problem,
     if (table->best >= 0 && runnable != table->best)
         tell_runnable(&why, table, runnable);
     to->has_failed |= why.failed;
-    description_put(to, to->root, "why", description_text(why.bytes));
+    description_put(to, to->root, "why", description_text(why.failed ? "" : why.bytes));
     text_deinit(&why);
     put_would_fit(to, &would);
 }

@@ -6,10 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "engine/plan_box.h"
 #include "engine/plan_problem.h"
 #include "engine_tools.h"
 #include "phasor.h"
+#include "sweep.h"
 
 #define MODEL MODELS_DIR "/kjv-moe"
 
@@ -262,6 +264,36 @@ Test(plan, params_are_checked)
     params.routing_deviation = 0;
     params.max_num_seqs = INT64_MAX;
     cr_assert_eq(phasor_plan(&text, &params, &err), PHASOR_INVALID_ARGUMENT);
+}
+
+/* Also of what only the report takes: it has an answer, or says that memory was short. */
+Test(plan, each_allocation_may_fail)
+{
+    char *text;
+    struct phasor_error err;
+    struct phasor_plan_params params = phasor_plan_params_default();
+    params.model = MODEL;
+    params.box = BOXES_DIR "/h200x4.json";
+    uint64_t live = memory_counters_get().live_count, count = memory_counters_get().alloc_count;
+    cr_assert_eq(phasor_plan(&text, &params, &err), PHASOR_OK, "%s", err.message);
+    phasor_text_free(text);
+    count = memory_counters_get().alloc_count - count;
+    cr_assert_eq(memory_counters_get().live_count, live);
+    cr_assert_gt(count, 20);
+    uint64_t step = sweep_step(1 + count / 200), refused = 0;
+    for (uint64_t n = sweep_first(step); n <= count; n += step) {
+        memory_fail_at(n, n % 4 >= 2);
+        enum phasor_status status = phasor_plan(&text, &params, &err);
+        memory_fail_at(0, 0);
+        cr_assert(status == PHASOR_OK || status == PHASOR_NO_MEMORY, "allocation %d: %s", (int)n,
+                  err.message);
+        refused += status != PHASOR_OK;
+        if (status == PHASOR_OK)
+            phasor_text_free(text);
+        cr_assert_eq(memory_counters_get().live_count, live, "allocation %d leaks", (int)n);
+    }
+    printf("of %d allocations one in %d, %d refused\n", (int)count, (int)step, (int)refused);
+    cr_assert_gt(refused, 0);
 }
 
 /* A pass has a token of each sequence that decodes. */
