@@ -167,11 +167,12 @@ static void loading_tell(struct loading *loading)
         atomic_store(&loading->is_stopped, true);
 }
 
+/* Who goes on loads nothing for a rank that has failed: of a large checkpoint that takes minutes. */
 static enum status loading_check(struct loading *loading, struct error *err)
 {
-    return atomic_load(&loading->is_stopped)
-               ? error_set(err, STATUS_CANCELLED, "loading the weights was stopped")
-               : STATUS_OK;
+    if (atomic_load(&loading->is_stopped))
+        return error_set(err, STATUS_CANCELLED, "loading the weights was stopped");
+    return comm_domain_failure(box_domain(loading->engine->box), err);
 }
 
 static enum status loading_report(void *context, uint64_t bytes_done, struct error *err)

@@ -95,6 +95,60 @@ Test(wave_stops, a_model_that_is_opened_may_be_stopped)
     phasor_text_free(path);
 }
 
+/* Of the first expert that a file has. */
+static void weight_spoil(const char *path)
+{
+    size_t length;
+    char *bytes = tools_read_file(path, &length);
+    const char *expert = strstr(bytes + 8, ".experts.0.");
+    const char *range = expert == NULL ? NULL : strstr(expert, "\"data_offsets\":[");
+    cr_assert_not_null(range);
+    uint64_t header;
+    memcpy(&header, bytes, sizeof header);
+    size_t at = 8 + header + strtoull(range + strlen("\"data_offsets\":["), NULL, 10);
+    memcpy(bytes + at, "\xc0\x7f", 2); /* in bf16 no number */
+    tools_write_file(path, bytes, length);
+    free(bytes);
+}
+
+struct slow_load {
+    uint64_t done, total;
+};
+
+/* Every report takes a while, so that the ranks stay together. */
+static int load_slowly(void *context, uint64_t bytes_done, uint64_t bytes_total)
+{
+    struct slow_load *load = context;
+    *load = (struct slow_load){bytes_done, bytes_total};
+    nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+    return 0;
+}
+
+/* The second rank has half of the experts to read when the first finds one that is no number. */
+Test(wave_stops, a_rank_that_cannot_load_ends_the_others)
+{
+    char dir[256];
+    struct phasor_synth_params synth = phasor_synth_params_default();
+    struct slow_load load = {0, 0};
+    struct phasor_model *model;
+    struct phasor_error err;
+    snprintf(dir, sizeof dir, "%s", tools_path(tools_folder(), "half-bad"));
+    synth.preset = "qwen1.5-moe-a2.7b";
+    synth.layer_count = 8;
+    synth.scale_divisor = 16;
+    synth.output_dir = dir;
+    cr_assert_eq(phasor_synth(&synth, &err), PHASOR_OK, "%s", err.message);
+    weight_spoil(tools_path(dir, "model.safetensors"));
+    struct phasor_model_params params = wave_model(dir, "dp2|ep2", PHASOR_TRANSITION_AUTO);
+    params.dtype = PHASOR_DTYPE_BFLOAT16;
+    params.expert_dtype = PHASOR_DTYPE_INT4;
+    params.load_progress = load_slowly;
+    params.load_context = &load;
+    cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_FORMAT, "%s", err.message);
+    cr_expect_not_null(strstr(err.message, "rank 0: "), "%s", err.message);
+    cr_expect_lt(load.done, load.total / 2, "%d of %d bytes", (int)load.done, (int)load.total);
+}
+
 /* ---- A file that is gone --------------------------------------------------------------------- */
 
 static void copy(const char *name, const char *to)
@@ -191,8 +245,8 @@ ssize_t pread(int fd, void *out, size_t bytes, off_t offset)
     return syscall(SYS_pread64, fd, out, bytes, offset);
 }
 
-/* The clock stands, however long a disk takes, but for what the driver needs to be asked again while
- * it waits for the layer. */
+/* The clock stands, however long a disk takes, but for what the driver needs to be asked again
+ * while it waits for the layer. */
 static void note_wait(void)
 {
     has_waited = atomic_load(&is_read);
