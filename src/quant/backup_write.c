@@ -217,6 +217,69 @@ static enum status check_magic(bool *is_there, const char *path, struct error *e
                      "%s is there and is no backup of phasor's: it is not replaced", path);
 }
 
+/* ---- What is there already ----------------------------------------------------------------- */
+
+static enum status refuse_other(const char *path, struct error *err)
+{
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "%s is there and is another backup, or a damaged one; --overwrite makes it "
+                     "anew",
+                     path);
+}
+
+/* The sums of a backup that is there, without reading the rest of it. */
+static enum status trailers_read(struct backup_report *out, const struct backup *backup,
+                                 struct error *err)
+{
+    const struct backup_form *form = backup_form(backup);
+    struct moments *moments;
+    enum status status;
+    TRY(memory_get((void **)&moments, (size_t)form->granule_count, sizeof *moments,
+                   "the sums of all granules", err));
+    for (int64_t i = 0; i < form->granule_count; i++) {
+        int64_t stored = backup_granule_stored(backup, i);
+        struct backup_trailer trailer;
+        TRY_GOTO(file_read_at(backup_fd(backup), backup_path(backup),
+                              backup_granule_offset(backup, i) + (uint64_t)stored, &trailer,
+                              sizeof trailer, err),
+                 done);
+        moments_set(moments, i, &trailer);
+    }
+    report_make(out, form, moments, backup_file_bytes(backup));
+    out->bytes_found = out->file_bytes;
+    status = STATUS_OK;
+done:
+    memory_free(moments);
+    return status;
+}
+
+/* `*is_done` when the backup that is there is the one that is wanted. */
+static enum status look_there(bool *is_done, struct backup_report *out,
+                              const struct backup_write_params *params,
+                              const struct backup_form *form, struct error *err)
+{
+    struct backup *backup;
+    struct error found;
+    bool is_there;
+    *is_done = false;
+    TRY(check_magic(&is_there, params->path, err));
+    if (!is_there || params->overwrites)
+        return STATUS_OK;
+    enum status status = backup_open(&backup, params->path, &found);
+    if (status == STATUS_FORMAT)
+        return refuse_other(params->path, err);
+    if (status != STATUS_OK) {
+        if (err != NULL)
+            *err = found;
+        return status;
+    }
+    status = backup_form_is_same(backup_form(backup), form) ? trailers_read(out, backup, err)
+                                                            : refuse_other(params->path, err);
+    backup_close(backup);
+    *is_done = status == STATUS_OK;
+    return status;
+}
+
 /* ---- Writing ------------------------------------------------------------------------------- */
 
 /* The layer that is the n-th with experts. */
@@ -334,8 +397,8 @@ static enum status job_write(struct job *job, const struct checkpoint *checkpoin
         TRY(backup_encoder_create(&job->workers[w].encoder, form, checkpoint, err));
     TRY(report_progress(job, err));
     TRY(run_threads(job, err));
-    bool is_there; /* what has come since the beginning is not replaced, either */
-    TRY(check_magic(&is_there, job->params->path, err));
+    bool is_same; /* what has come since the beginning is not replaced, either, but by its like */
+    TRY(look_there(&is_same, out, job->params, form, err));
     TRY(backup_part_finish(job->part, err));
     uint64_t end = job->part->index != NULL
                        ? job->part->end
@@ -346,68 +409,7 @@ static enum status job_write(struct job *job, const struct checkpoint *checkpoin
     return STATUS_OK;
 }
 
-/* ---- What is there already ----------------------------------------------------------------- */
-
-static enum status refuse_other(const char *path, struct error *err)
-{
-    return error_set(err, STATUS_INVALID_ARGUMENT,
-                     "%s is there and is another backup, or a damaged one; --overwrite makes it "
-                     "anew",
-                     path);
-}
-
-/* The sums of a backup that is there, without reading the rest of it. */
-static enum status trailers_read(struct backup_report *out, const struct backup *backup,
-                                 struct error *err)
-{
-    const struct backup_form *form = backup_form(backup);
-    struct moments *moments;
-    enum status status;
-    TRY(memory_get((void **)&moments, (size_t)form->granule_count, sizeof *moments,
-                   "the sums of all granules", err));
-    for (int64_t i = 0; i < form->granule_count; i++) {
-        int64_t stored = backup_granule_stored(backup, i);
-        struct backup_trailer trailer;
-        TRY_GOTO(file_read_at(backup_fd(backup), backup_path(backup),
-                              backup_granule_offset(backup, i) + (uint64_t)stored, &trailer,
-                              sizeof trailer, err),
-                 done);
-        moments_set(moments, i, &trailer);
-    }
-    report_make(out, form, moments, backup_file_bytes(backup));
-    out->bytes_found = out->file_bytes;
-    status = STATUS_OK;
-done:
-    memory_free(moments);
-    return status;
-}
-
-/* `*is_done` when the backup that is there is the one that is wanted. */
-static enum status look_there(bool *is_done, struct backup_report *out,
-                              const struct backup_write_params *params,
-                              const struct backup_form *form, struct error *err)
-{
-    struct backup *backup;
-    struct error found;
-    bool is_there;
-    *is_done = false;
-    TRY(check_magic(&is_there, params->path, err));
-    if (!is_there || params->overwrites)
-        return STATUS_OK;
-    enum status status = backup_open(&backup, params->path, &found);
-    if (status == STATUS_FORMAT)
-        return refuse_other(params->path, err);
-    if (status != STATUS_OK) {
-        if (err != NULL)
-            *err = found;
-        return status;
-    }
-    status = backup_form_is_same(backup_form(backup), form) ? trailers_read(out, backup, err)
-                                                            : refuse_other(params->path, err);
-    backup_close(backup);
-    *is_done = status == STATUS_OK;
-    return status;
-}
+/* ---- The whole ------------------------------------------------------------------------------ */
 
 /* A link stays: the file behind it is made, and what is unfinished lies beside that. */
 static enum status resolve(char out[PATH_MAX], const char *path, struct error *err)

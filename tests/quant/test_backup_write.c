@@ -325,6 +325,42 @@ static enum status put_letter(void *context, uint64_t bytes_done, uint64_t bytes
     return STATUS_OK;
 }
 
+/* Renames what lies beside it to the backup's name. */
+static enum status put_other(void *context, uint64_t bytes_done, uint64_t bytes_total)
+{
+    (void)bytes_total;
+    const struct bench *bench = context;
+    if (bytes_done == 0)
+        rename(path_of(bench->folder, "other"), bench->path);
+    return STATUS_OK;
+}
+
+/* One of other settings is not, one of the same is. */
+Test(backup_write, another_backup_that_comes_meanwhile_is_not_replaced)
+{
+    struct error err;
+    struct bench bench;
+    bench_init(&bench, "tiny-mixtral", 1, false);
+    for (int is_same = 0; is_same < 2; is_same++) {
+        struct backup_write_params params = bench_params(&bench);
+        params.settings.group = is_same ? 64 : 32;
+        bench_write(&bench, &params);
+        cr_assert_eq(rename(bench.path, path_of(bench.folder, "other")), 0);
+        off_t bytes = file_size(path_of(bench.folder, "other"));
+        params.settings.group = 64;
+        params.progress = put_other;
+        params.progress_context = &bench;
+        enum status status = bench_try(&bench, &params, &err);
+        if (is_same)
+            cr_assert_eq(status, STATUS_OK, "%s", err.message);
+        else
+            expect_failure("meanwhile", status, &err, STATUS_INVALID_ARGUMENT, "another backup");
+        cr_assert_eq(file_size(bench.path), bytes);
+        unlink(bench.path);
+    }
+    bench_deinit(&bench);
+}
+
 Test(backup_write, what_comes_meanwhile_is_not_replaced)
 {
     struct error err;
