@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -18,7 +19,8 @@ struct locked_file {
     int fd;
     const char *path;
     uint64_t offset, bytes;
-    char *memory; /* [bytes] */
+    char *memory;           /* [bytes] */
+    atomic_bool has_failed; /* a share of it */
 };
 
 static enum status not_locked(int failure, uint64_t bytes, struct error *err)
@@ -41,7 +43,8 @@ enum status locked_file_create(struct locked_file **out, const struct locked_fil
     uint64_t bytes = params->bytes;
     ASSERT(bytes >= 1);
     TRY(memory_get((void **)&locked, 1, sizeof *locked, "a file in memory", err));
-    *locked = (struct locked_file){params->fd, params->path, params->offset, bytes, NULL};
+    *locked = (struct locked_file){
+        .fd = params->fd, .path = params->path, .offset = params->offset, .bytes = bytes};
     TRY_GOTO(memory_pages_get((void **)&locked->memory, (size_t)bytes, "a file in memory", err),
              free_locked);
     numa_interleave(locked->memory, memory_pages_bytes((size_t)bytes), &params->nodes);
@@ -77,8 +80,14 @@ enum status locked_file_load(struct locked_file *locked, int share, int share_co
     ASSERT(share >= 0 && share < share_count);
     for (uint64_t at = first * PIECE_BYTES; at < end * PIECE_BYTES; at += PIECE_BYTES) {
         uint64_t left = locked->bytes - at, bytes = left < PIECE_BYTES ? left : PIECE_BYTES;
-        TRY(file_read_at(locked->fd, locked->path, locked->offset + at, locked->memory + at,
-                         (size_t)bytes, err));
+        if (atomic_load(&locked->has_failed))
+            return STATUS_OK;
+        enum status status = file_read_at(locked->fd, locked->path, locked->offset + at,
+                                          locked->memory + at, (size_t)bytes, err);
+        if (status != STATUS_OK) {
+            atomic_store(&locked->has_failed, true);
+            return status;
+        }
         posix_fadvise(locked->fd, (off_t)(locked->offset + at), (off_t)bytes, POSIX_FADV_DONTNEED);
     }
     return STATUS_OK;

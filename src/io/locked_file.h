@@ -27,7 +27,8 @@ void locked_file_destroy(struct locked_file *locked); /* NULL is allowed */
 
 /* Reads the share of one of `share_count` loaders (0 <= share < share_count): all shares together
  * are all that is held. Each by a thread of its own, at the same time. What was read is dropped
- * from the page cache. Fails as file_read_at does. */
+ * from the page cache. Fails as file_read_at does; the other shares then end early, with STATUS_OK,
+ * as all of it is of no use. */
 enum status locked_file_load(struct locked_file *locked, int share, int share_count,
                              struct error *err) MUST_CHECK;
 

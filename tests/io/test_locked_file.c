@@ -162,6 +162,17 @@ Test(locked_file, loaded_by_several_threads)
     locked_file_destroy(locked);
 }
 
+/* The third share lies behind the end of the file, too, and would say so. */
+Test(locked_file, a_share_that_fails_ends_the_others)
+{
+    struct error err;
+    cr_assert_eq(ftruncate(file_fd, 5 * 1024 * 1024), 0);
+    struct locked_file *locked = lock(0, 17 * 1024 * 1024, 0);
+    cr_expect_eq(locked_file_load(locked, 1, 3, &err), STATUS_FORMAT);
+    cr_expect_eq(locked_file_load(locked, 2, 3, &err), STATUS_OK);
+    locked_file_destroy(locked);
+}
+
 Test(locked_file, what_fails)
 {
     struct locked_file *locked = NULL;
