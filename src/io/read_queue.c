@@ -163,9 +163,11 @@ static void note_cached(struct read_queue *queue, int failure)
     char *note = queue->target.note;
     size_t length = strlen(note);
     snprintf(note + length, sizeof queue->target.note - length,
-             "%sthe file is read through the page cache, because its file system refuses O_DIRECT "
-             "(%s)",
-             length > 0 ? "; " : "", strerror(failure));
+             "%sthe file is read through the page cache, because %s O_DIRECT (%s)",
+             length > 0 ? "; " : "",
+             failure == EINVAL || failure == EOPNOTSUPP ? "its file system refuses"
+                                                        : "it could not be opened anew with",
+             strerror(failure));
 }
 
 /* A request has given `count` bytes or -errno: the read is complete, failed, or goes on. */

@@ -138,3 +138,22 @@ Test(read_machine, A22_the_file_system_refuses_to_avoid_the_cache)
     }
     close(fd);
 }
+
+/* No descriptor is left for it: the file system was not asked. */
+Test(read_machine, a_file_that_cannot_be_opened_anew)
+{
+    struct read_queue_params params = reads_params(READ_THREADS, true);
+    int fd = open("/proc/self/auxv", O_RDONLY | O_CLOEXEC);
+    struct rlimit usual, none;
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &usual), 0);
+    none = (struct rlimit){(rlim_t)fd + 2, usual.rlim_max}; /* the queue has one of its own */
+    params.fd = fd;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    struct read_queue *queue = reads_queue(&params);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &usual), 0);
+    struct read_queue_use use = read_queue_use_get(queue);
+    cr_assert_not_null(strstr(use.note, "could not be opened anew with O_DIRECT (Too many open"),
+                       "%s", use.note);
+    cr_assert(read_queue_destroy(queue));
+    close(fd);
+}
