@@ -58,13 +58,17 @@ static int level_distance(const char *level)
     return strtol(level, NULL, 10) > 4 ? PCI_SYSTEM : NEVER;
 }
 
-/* Of type enum pci_distance: copies go directly so far; or NEVER. */
-static int farthest_direct(void)
+/* Of type enum pci_distance: who joins these GPUs goes directly so far; or NEVER. Where nobody
+ * says, copies go as far as the driver lets them, and NCCL through switches alone, but between two
+ * GPUs, where it looks at the processor. */
+static int farthest_direct(const struct comm_domain *domain)
 {
     const char *disable = getenv("NCCL_P2P_DISABLE"), *level = getenv("NCCL_P2P_LEVEL");
     if (disable != NULL && strtol(disable, NULL, 10) != 0)
         return NEVER;
-    return level == NULL || *level == 0 ? PCI_SYSTEM : level_distance(level);
+    if (level != NULL && *level != 0)
+        return level_distance(level);
+    return domain->nccl != NULL && domain->rank_count > 2 ? PCI_SWITCHES : PCI_SYSTEM;
 }
 
 /* Calls that wait for other ranks would do so within locks of ours. */
@@ -132,16 +136,16 @@ enum status gpus_join(struct comm_domain *domain, const struct log_sink *log, st
 {
     if (domain->devices[0]->ops->peers == NULL || !are_several(domain))
         return STATUS_OK;
+    if (has_each_its_own(domain) && domain->speed.bytes_per_second == 0)
+        TRY(nccl_open(domain, log, err));
     struct ways ways;
-    TRY(reach_each_other(&ways, domain, farthest_direct(), err));
-    if (ways.by_host > 0)
+    TRY(reach_each_other(&ways, domain, farthest_direct(domain), err));
+    if (ways.by_host > 0 && domain->nccl == NULL)
         log_write(log, LOG_INFO,
                   "copies between %sGPUs go through the host: NCCL_P2P_DISABLE or NCCL_P2P_LEVEL "
                   "says so",
                   ways.direct > 0 ? "some " : "");
-    return has_each_its_own(domain) && domain->speed.bytes_per_second == 0
-               ? nccl_open(domain, log, err)
-               : STATUS_OK;
+    return STATUS_OK;
 }
 
 void gpus_part(struct comm_domain *domain)

@@ -75,8 +75,7 @@ static void check_bytes(uint64_t expected, const char *sentence)
         cr_assert_eq(simt_direct_bytes() - direct, expected);
         cr_assert_eq(strstr(gather.text, "go through the host") != NULL, sentence != NULL, "%s",
                      gather.text);
-        cr_assert(sentence == NULL || strncmp(gather.text, sentence, strlen(sentence)) == 0, "%s",
-                  gather.text);
+        cr_assert(sentence == NULL || strstr(gather.text, sentence) != NULL, "%s", gather.text);
         test_comms_destroy(gather.comms, 3);
         box_close(gather.box);
     }

@@ -2,8 +2,10 @@
  * never end, GPUs that do not come, and two communicators in flight. The suites that they hold with
  * others are those of tests/comm and of tests/cuda_comm, over the same stub. */
 #include <criterion/criterion.h>
+#include <criterion/parameterized.h>
 #include <limits.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -13,6 +15,7 @@
 #include "device_bytes.h"
 #include "gpu.h"
 #include "nccl_tools.h"
+#include "numa_fake.h"
 #include "simt_control.h"
 
 TestSuite(cuda_nccl, .timeout = 250);
@@ -162,6 +165,48 @@ Test(cuda_nccl, joins_ranks_that_have_a_gpu_each)
         cr_assert_eq(launches_of(box, (int[]){1}, 1), 0);
         box_close(box);
     }
+}
+
+/* Where GPUs are, how many there are, and how far NCCL is to go (""; as it likes); what comes wrong
+ * is tried where it would go. */
+struct placed {
+    char first[64], second[64], third[64], level[8];
+    int gpu_count;
+    enum status expected;
+};
+
+#define ROOT     "pci0000:16/0000:17:00.0"
+#define SWITCHED ROOT "/0000:18:00.0", ROOT "/0000:18:01.0"
+
+ParameterizedTestParameters(cuda_nccl, tries_what_it_would_take)
+{
+    static struct placed cases[] = {
+        {ROOT, "pci0000:80/0000:81:00.0", "pci0000:c0/0000:c1:00.0", "", 3, STATUS_OK},
+        {ROOT, "pci0000:80/0000:81:00.0", "pci0000:c0/0000:c1:00.0", "SYS", 3, STATUS_IO},
+        {ROOT, "pci0000:80/0000:81:00.0", "pci0000:c0/0000:c1:00.0", "", 2, STATUS_IO},
+        {ROOT, "pci0000:16/0000:19:00.0", "pci0000:80/0000:81:00.0", "", 3, STATUS_OK},
+        {SWITCHED, "pci0000:80/0000:81:00.0", "", 3, STATUS_IO},
+        {SWITCHED, "pci0000:80/0000:81:00.0", "LOC", 3, STATUS_OK},
+    };
+    return cr_make_param_array(struct placed, cases, sizeof cases / sizeof *cases);
+}
+
+ParameterizedTest(struct placed *placed, cuda_nccl, tries_what_it_would_take)
+{
+    struct box *box;
+    struct error err = {.message = ""};
+    numa_fake_use();
+    numa_fake_device_in(placed->first, "0000:1a:00.0", "0");
+    numa_fake_device_in(placed->second, "0000:1b:00.0", "0");
+    numa_fake_device_in(placed->third, "0000:1c:00.0", "1");
+    setenv("NCCL_P2P_LEVEL", placed->level, 1);
+    simt_peer_copies_set(SIMT_PEER_WRONG);
+    enum status status = nccl_box_open(&box, placed->gpu_count, 10, NULL, &err);
+    cr_assert_eq(status, placed->expected, "%s, %s: %s", placed->second, placed->level,
+                 err.message);
+    if (status == STATUS_OK)
+        box_close(box);
+    numa_fake_remove();
 }
 
 /* ---- Calls that fail ------------------------------------------------------------------------- */
