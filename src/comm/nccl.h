@@ -102,7 +102,9 @@ void nccl_aborts_await(struct nccl_abort *told);
 
 /* ---- nccl_moves.c ---------------------------------------------------------------------------- */
 
-/* Bytes of scratch memory that a call needs. */
+#define NCCL_SCRATCH_MAX ((size_t)16 << 20)
+
+/* Bytes of scratch memory that a call needs: less than NCCL_SCRATCH_MAX. */
 size_t nccl_scratch_bytes(const struct collective *call);
 
 /* Puts the whole of a call on its stream. */

@@ -9,8 +9,10 @@
 #include "comm/nccl.h"
 #include "device/peers.h"
 
-/* Of each peer's values that are summed, brought at a time: 4 MiB have a link's whole rate, and are
- * 28 MiB of scratch memory for eight ranks. */
+/* Of each peer's values that are summed, brought at a time: 4 MiB have a link's whole rate. Those
+ * of all peers are less than NCCL_SCRATCH_MAX: streams keep as much when they need more
+ * (cuda_stream.c), where to free it could wait for a launch of another rank that waits for this
+ * one. */
 #define PIECE_VALUES ((int64_t)1 << 20)
 
 /* Peers' values in scratch memory begin at a multiple of so many. */
@@ -217,11 +219,19 @@ static enum status gather(const struct collective *call, const struct parts *par
 
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
-/* What a peer's piece takes of scratch memory. */
-static int64_t piece_stride(const struct parts *parts, int self)
+/* The same for all members. */
+static int64_t piece_most(int size)
 {
-    int64_t own = parts->count[self] < PIECE_VALUES ? parts->count[self] : PIECE_VALUES;
-    return round_up(own, ALIGN_VALUES);
+    int64_t most = ((int64_t)NCCL_SCRATCH_MAX / (int64_t)sizeof(float) - 1) / (size - 1);
+    most -= most % ALIGN_VALUES;
+    return most < PIECE_VALUES ? most : PIECE_VALUES;
+}
+
+/* What a peer's piece takes of scratch memory. */
+static int64_t piece_stride(const struct parts *parts, const struct comm *comm)
+{
+    int64_t own = parts->count[comm->member], most = piece_most(comm->group->size);
+    return round_up(own < most ? own : most, ALIGN_VALUES);
 }
 
 static struct parts parts_summed(const struct collective *call)
@@ -237,15 +247,15 @@ size_t nccl_scratch_bytes(const struct collective *call)
     if (call->kind != COLLECTIVE_ALL_REDUCE && call->kind != COLLECTIVE_REDUCE_SCATTER)
         return 0;
     struct parts parts = parts_summed(call);
-    int64_t stride = piece_stride(&parts, call->comm->member);
+    int64_t stride = piece_stride(&parts, call->comm);
     return (size_t)((call->comm->group->size - 1) * stride) * sizeof(float);
 }
 
 /* Of each member's part the values from `start` on, a piece of them. */
-static int64_t piece_count(const struct parts *parts, int member, int64_t start)
+static int64_t piece_count(const struct parts *parts, int member, int64_t start, int64_t most)
 {
     int64_t left = parts->count[member] > start ? parts->count[member] - start : 0;
-    return left < PIECE_VALUES ? left : PIECE_VALUES;
+    return left < most ? left : most;
 }
 
 /* The own piece of every member, brought to places in scratch memory in their order. */
@@ -253,14 +263,15 @@ static enum status pieces_bring(struct batch *batch, const struct parts *parts, 
                                 const float *in, float *scratch, struct error *err)
 {
     int size = batch->call->comm->group->size, self = batch->call->comm->member;
-    int64_t width = (int64_t)sizeof *in, own = piece_count(parts, self, start);
+    int64_t most = piece_most(size);
+    int64_t width = (int64_t)sizeof *in, own = piece_count(parts, self, start, most);
     for (int m = 0; m < size; m++) {
         if (m == self)
             continue;
-        TRY(batch_send(batch, m, in + parts->first[m] + start, piece_count(parts, m, start) * width,
-                       err));
+        TRY(batch_send(batch, m, in + parts->first[m] + start,
+                       piece_count(parts, m, start, most) * width, err));
         TRY(batch_receive(batch, m, scratch, own * width, err));
-        scratch += piece_stride(parts, self);
+        scratch += piece_stride(parts, batch->call->comm);
     }
     return STATUS_OK;
 }
@@ -271,14 +282,15 @@ static enum status piece_sum(const struct collective *call, const struct parts *
 {
     const struct comm *comm = call->comm;
     const struct device *device = group_device(comm);
-    struct peer_sum sum = {.out = out + start,
-                           .in_count = comm->group->size,
-                           .count = piece_count(parts, comm->member, start)};
+    struct peer_sum sum = {
+        .out = out + start,
+        .in_count = comm->group->size,
+        .count = piece_count(parts, comm->member, start, piece_most(comm->group->size))};
     for (int m = 0; m < comm->group->size; m++) {
         bool is_own = m == comm->member;
         sum.in[m] = is_own ? in + parts->first[m] + start : scratch;
         sum.devices[m] = device;
-        scratch += is_own ? 0 : piece_stride(parts, comm->member);
+        scratch += is_own ? 0 : piece_stride(parts, comm);
     }
     return device->ops->peers->sum(call->stream, &sum, err);
 }
@@ -291,7 +303,8 @@ static enum status sum_parts(const struct collective *call, const struct parts *
     const struct peer_ops *peers = group_device(call->comm)->ops->peers;
     void *scratch;
     TRY(peers->scratch(call->stream, nccl_scratch_bytes(call), &scratch, err));
-    for (int64_t start = 0; start < parts->count_max; start += PIECE_VALUES) {
+    int64_t most = piece_most(call->comm->group->size);
+    for (int64_t start = 0; start < parts->count_max; start += most) {
         struct batch batch = batch_of(call);
         enum status named = pieces_bring(&batch, parts, start, in, scratch, err);
         TRY(batch_close(&batch, named, err));

@@ -10,6 +10,7 @@
 
 #include "base/memory.h"
 #include "base/system.h"
+#include "comm/nccl.h"
 #include "comm_tools.h"
 #include "device/peers.h"
 #include "device_bytes.h"
@@ -683,4 +684,23 @@ Test(cuda_nccl, sums_more_than_is_brought_at_a_time)
     cr_assert_eq(stub()->launch_count() - before, 6);
     test_comms_destroy(many.comms, 2);
     box_close(many.box);
+}
+
+/* Whatever there is to sum, and of whatever parts. */
+Test(cuda_nccl, sums_need_little_scratch_memory)
+{
+    static const int64_t counts[] = {1, 1000, 599168, 599169, 1 << 20, 1 << 28};
+    for (int size = 2; size <= COMM_RANKS_MAX; size++) {
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+            struct comm_group group = {.size = size};
+            struct comm comm = {.group = &group};
+            const struct collective call = {.kind = COLLECTIVE_ALL_REDUCE,
+                                            .comm = &comm,
+                                            .all_reduce = {.count = size * counts[i]}};
+            size_t bytes = nccl_scratch_bytes(&call);
+            cr_expect_lt(bytes, NCCL_SCRATCH_MAX, "%d members, %d", size, (int)counts[i]);
+            int64_t least = counts[i] < 60000 ? counts[i] : 60000;
+            cr_expect_geq(bytes, (size_t)((size - 1) * least) * sizeof(float));
+        }
+    }
 }

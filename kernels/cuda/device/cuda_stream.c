@@ -9,7 +9,7 @@
 
 /* Each larger scratch memory waits for the GPU, and is another to the graphs: that of a context
  * that grows in decode is got twice as large, up to where that would be much; from there on a
- * quarter larger. */
+ * quarter larger. What NCCL's collectives need is less (NCCL_SCRATCH_MAX of comm/nccl.h). */
 #define SCRATCH_DOUBLED_MAX ((size_t)16 << 20)
 
 #define SPIN_CPUS 8
