@@ -115,6 +115,7 @@ void meter_destroy(struct meter *meter)
 {
     if (meter == NULL)
         return;
+    meter_groups_destroy(meter);
     for (int r = 0; meter->ranks != NULL && r < meter->rank_count; r++) {
         struct meter_rank *rank = &meter->ranks[r];
         if (rank->device == NULL)

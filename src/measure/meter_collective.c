@@ -67,10 +67,22 @@ static enum status counts_get(struct meter_rank *rank, const struct meter_job *j
     return STATUS_OK;
 }
 
+void meter_groups_destroy(struct meter *meter)
+{
+    for (int r = 0; meter->ranks != NULL && r < meter->rank_count; r++) {
+        comm_destroy(meter->ranks[r].group);
+        meter->ranks[r].group = NULL;
+    }
+    meter->group_size = 0;
+}
+
 /* Group g: its neighbours, or those that stand as far apart as there are groups. */
-static enum status groups_create(struct meter *meter, int size, bool is_strided, struct error *err)
+static enum status groups_get(struct meter *meter, int size, bool is_strided, struct error *err)
 {
     int group_count = meter->rank_count / size;
+    if (meter->group_size == size && meter->groups_are_strided == is_strided)
+        return STATUS_OK;
+    meter_groups_destroy(meter);
     for (int g = 0; g < group_count; g++) {
         struct comm *ends[COMM_RANKS_MAX];
         int ranks[COMM_RANKS_MAX];
@@ -80,13 +92,15 @@ static enum status groups_create(struct meter *meter, int size, bool is_strided,
         for (int m = 0; m < size; m++)
             meter->ranks[ranks[m]].group = ends[m];
     }
+    meter->group_size = size;
+    meter->groups_are_strided = is_strided;
     return STATUS_OK;
 }
 
 static enum status point_begin(struct meter *meter, const struct meter_job *job, bool is_strided,
                                struct error *err)
 {
-    TRY(groups_create(meter, job->size, is_strided, err));
+    TRY(groups_get(meter, job->size, is_strided, err));
     for (int r = 0; r < meter->rank_count; r++)
         TRY(counts_get(&meter->ranks[r], job, err));
     return STATUS_OK;
@@ -96,10 +110,8 @@ static void point_end(struct meter *meter)
 {
     for (int r = 0; r < meter->rank_count; r++) {
         struct meter_rank *rank = &meter->ranks[r];
-        comm_destroy(rank->group);
         memory_free(rank->counts);
         memory_free(rank->places);
-        rank->group = NULL;
         rank->counts = rank->places = NULL;
     }
 }

@@ -24,7 +24,7 @@ struct meter_rank {
     int32_t *offsets, *token_of;
     struct segment *segments; /* host, and their pages */
     int32_t *pages;
-    struct comm *group;
+    struct comm *group; /* meter.group_size */
     int64_t *counts, *places; /* of a collective, host */
     int64_t variant_count;    /* places of the weights that launches take in turn */
     int64_t variant_bytes;    /* from one to the next */
@@ -52,8 +52,15 @@ struct meter {
     int64_t activation_bytes; /* of `in` and of `out`, each */
     struct meter_rank *ranks;
     int64_t together[COMM_RANKS_MAX]; /* bytes of the collective before a sample */
+    /* The groups of the last collective, which the next has again for the most part: to join GPUs
+     * takes longer than a point. 0: there are none. */
+    int group_size;
+    bool groups_are_strided;
     struct meter_job job;
 };
+
+/* meter_collective.c */
+void meter_groups_destroy(struct meter *meter);
 
 /* Where the weights of the next launch lie; counts it. */
 static inline char *meter_next_weights(struct meter_rank *rank)
