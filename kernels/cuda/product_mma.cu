@@ -543,7 +543,7 @@ static size_t flat_bytes(const struct product *p, enum product_kind kind)
 template <enum mma MMA, enum product_kind KIND, int TILES>
 static cudaError_t product_mma_launch(const struct cuda_launch *launch, const struct product *p)
 {
-    size_t flat = p->flat_rows > 0 ? flat_bytes(p, KIND) : 0;
+    size_t flat = MMA != MMA_BF16 && p->flat_rows > 0 ? flat_bytes(p, KIND) : 0;
     size_t tall = tall_bytes(MMA, TILES); /* 0 of what is not there */
     int blocks = launch->multiprocessors * (TILES == 0 ? 2 : 1);
     cudaError_t failure = product_allow(launch, (const void *)product_mma_kernel<MMA, KIND, TILES>);
