@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 #include "base/numa.h"
 #include "comm/nccl.h"
@@ -110,6 +111,31 @@ static enum status reach_each_other(struct ways *out, const struct comm_domain *
     return STATUS_OK;
 }
 
+/* What NCCL 2.27 takes for what goes from one GPU to another through the host: a file for each of
+ * two channels, of the buffers of its three protocols at their usual sizes (src/transport/shm.cc).
+ */
+#define SHM_FOLDER     "/dev/shm"
+#define SHM_PAIR_BYTES ((uint64_t)20 << 20)
+
+/* It makes the files when a group first has something to send, in the midst of a run, and a
+ * container has 64 MB there unless it is given more. */
+static void shm_check(int pair_count, const struct log_sink *log)
+{
+    const char *disable = getenv("NCCL_SHM_DISABLE");
+    struct statvfs about;
+    uint64_t wanted = (uint64_t)pair_count * SHM_PAIR_BYTES;
+    if ((disable != NULL && strtol(disable, NULL, 10) != 0) || statvfs(SHM_FOLDER, &about) != 0)
+        return;
+    uint64_t there = (uint64_t)about.f_bavail * about.f_frsize;
+    if (there < wanted)
+        log_write(
+            log, LOG_WARNING,
+            "NCCL may take %llu MiB of " SHM_FOLDER " for each group of GPUs that it joins "
+            "through the host, where %llu MiB are free: give a container more (--shm-size, or "
+            "--ipc=host), or PHASOR_NCCL=off goes by copies",
+            (unsigned long long)wanted >> 20, (unsigned long long)there >> 20);
+}
+
 /* What only joins several ranks on one GPU needs no NCCL, which takes some time to open. */
 static enum status nccl_open(struct comm_domain *domain, const struct log_sink *log,
                              struct error *err)
@@ -140,7 +166,9 @@ enum status gpus_join(struct comm_domain *domain, const struct log_sink *log, st
         TRY(nccl_open(domain, log, err));
     struct ways ways;
     TRY(reach_each_other(&ways, domain, farthest_direct(domain), err));
-    if (ways.by_host > 0 && domain->nccl == NULL)
+    if (ways.by_host > 0 && domain->nccl != NULL)
+        shm_check(ways.by_host, log);
+    else if (ways.by_host > 0)
         log_write(log, LOG_INFO,
                   "copies between %sGPUs go through the host: NCCL_P2P_DISABLE or NCCL_P2P_LEVEL "
                   "says so",

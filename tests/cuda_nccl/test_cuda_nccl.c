@@ -5,8 +5,10 @@
 #include <criterion/parameterized.h>
 #include <limits.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 #include "base/memory.h"
 #include "base/system.h"
@@ -208,6 +210,51 @@ ParameterizedTest(struct placed *placed, cuda_nccl, tries_what_it_would_take)
     if (status == STATUS_OK)
         box_close(box);
     numa_fake_remove();
+}
+
+/* In place of the C library's (-Wl,--wrap), for what is free in /dev/shm. */
+static uint64_t shm_free = UINT64_MAX;
+int __wrap_statvfs(const char *path, struct statvfs *out);
+int __wrap_statvfs(const char *path, struct statvfs *out)
+{
+    cr_assert_str_eq(path, "/dev/shm");
+    *out = (struct statvfs){.f_frsize = 1, .f_bavail = shm_free};
+    return 0;
+}
+
+static void keep_warning(void *context, enum log_level level, const char *message)
+{
+    if (level == LOG_WARNING)
+        snprintf(context, 512, "%s", message);
+}
+
+/* Of three GPUs that do not reach each other there are six ways. */
+Test(cuda_nccl, too_little_shared_memory_is_told)
+{
+    static const struct {
+        uint64_t free;
+        const char *name, *value, *words;
+    } cases[] = {
+        {64 << 20, "NONE", "", "NCCL may take 120 MiB of /dev/shm for each group"},
+        {(120 << 20) - 1, "NONE", "", "where 119 MiB are free"},
+        {120 << 20, "NONE", "", ""},
+        {64 << 20, "NCCL_SHM_DISABLE", "1", ""},
+        {64 << 20, "NCCL_P2P_LEVEL", "SYS", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct box *box;
+        struct error err;
+        char warning[512] = "";
+        struct log_sink log = {.write = keep_warning, .context = warning};
+        shm_free = cases[i].free;
+        setenv(cases[i].name, cases[i].value, 1);
+        cr_assert_eq(nccl_box_open(&box, 3, 10, &log, &err), STATUS_OK, "%s", err.message);
+        box_close(box);
+        unsetenv(cases[i].name);
+        cr_expect(cases[i].words[0] == 0 ? warning[0] == 0
+                                         : strstr(warning, cases[i].words) != NULL,
+                  "case %d: %s", (int)i, warning);
+    }
 }
 
 /* ---- Calls that fail ------------------------------------------------------------------------- */
