@@ -373,6 +373,21 @@ static enum status gather_facts(struct batch_facts *out, const struct batch *bat
     return fingerprint_checkpoint(&out->model, engine_checkpoint(batch->engine), err);
 }
 
+/* What was too long when the run began is now, too. */
+static void limit_as_then(struct batch *batch, int64_t longest)
+{
+    struct session *session = &batch->session;
+    int64_t there = session->kv_token_max, context = session->context_max;
+    generator_limit_sequences(session->generator, longest);
+    session->kv_token_max = generator_counters_get(session->generator).kv_token_max;
+    batch->world.kv_token_max = session->kv_token_max;
+    if (session->kv_token_max < there && session->kv_token_max < context)
+        log_write(batch->log, LOG_WARNING,
+                  "sequences have at most %lld tokens, as when the run began, though the KV cache "
+                  "holds %lld now; --overwrite begins anew with these",
+                  (long long)session->kv_token_max, (long long)(there < context ? there : context));
+}
+
 static enum status open_files(struct batch *batch, struct error *err)
 {
     const struct phasor_batch_params *params = batch->params;
@@ -395,6 +410,8 @@ static enum status open_files(struct batch *batch, struct error *err)
         files.facts.staying = staying;
     }
     TRY(batch_files_open(&batch->files, &files, err));
+    if (params->resume && batch->files.record != NULL)
+        limit_as_then(batch, batch_record_longest(batch->files.record));
     row_names_deinit(&batch->names);
     batch->result->completed_before = batch->files.past.completed_count;
     batch->result->failed_before = batch->files.past.failed_count;

@@ -54,6 +54,10 @@ enum status batch_record_load(json_t **out, const char *path, struct error *err)
 enum status batch_record_compare(const json_t *then, const json_t *now, const char *path,
                                  const struct log_sink *log, struct error *err) MUST_CHECK;
 
+/* Tokens of the longest sequence that the run may have, whatever cache it goes on with: with
+ * --deterministic as many as when it began; else INT64_MAX. Of a record that was compared. */
+int64_t batch_record_longest(const json_t *record);
+
 /* When the run began, and the name under which it knows its model; borrowed. The name stays as it
  * is where the record has but its hash. */
 enum status batch_record_begun(int64_t *begun_at, const char **model_name, const json_t *record,

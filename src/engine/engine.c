@@ -167,7 +167,8 @@ static void loading_tell(struct loading *loading)
         atomic_store(&loading->is_stopped, true);
 }
 
-/* Who goes on loads nothing for a rank that has failed: of a large checkpoint that takes minutes. */
+/* Who goes on loads nothing for a rank that has failed: of a large checkpoint that takes minutes.
+ */
 static enum status loading_check(struct loading *loading, struct error *err)
 {
     if (atomic_load(&loading->is_stopped))

@@ -193,6 +193,12 @@ uint64_t generator_bytes_per_page(void)
     return page_pool_bytes_per_page() + sizeof(int32_t); /* and its place in a sequence */
 }
 
+void generator_limit_sequences(struct generator *generator, int64_t token_max)
+{
+    if (token_max < generator->counters.kv_token_max)
+        generator->counters.kv_token_max = kv_pages_for(token_max) * KV_PAGE_TOKENS;
+}
+
 /* ---- Submitting ---------------------------------------------------------------------------- */
 
 static enum status check_request(const struct generator *generator,
@@ -213,11 +219,12 @@ static enum status check_request(const struct generator *generator,
                          (long long)request->prompt_count, (long long)request->token_count_max,
                          (long long)context);
     int64_t pages = kv_pages_for(request->prompt_count + request->token_count_max);
-    if (pages > generator->cache.page_count)
+    int64_t page_max = generator->counters.kv_token_max / KV_PAGE_TOKENS;
+    if (pages > page_max)
         return error_set(err, STATUS_LIMIT,
                          "prompt and max_tokens need %lld pages of KV cache and there are %lld; "
                          "raise --memory or --kv-memory",
-                         (long long)pages, (long long)generator->cache.page_count);
+                         (long long)pages, (long long)page_max);
     for (int64_t i = 0; i < request->prompt_count; i++) {
         if (request->prompt[i] < 0 || request->prompt[i] >= vocab)
             return error_set(err, STATUS_INVALID_ARGUMENT,

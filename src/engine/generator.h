@@ -166,6 +166,10 @@ enum status generator_submit(struct generator *generator, const struct sequence_
  */
 enum status generator_step(struct generator *generator, struct error *err) MUST_CHECK;
 
+/* A sequence has at most so many tokens (>= 1, rounded up to whole pages) from now on, also where
+ * the cache has room for a longer one: as counters.kv_token_max, which is lowered to it. */
+void generator_limit_sequences(struct generator *generator, int64_t token_max);
+
 /* From now on nobody enters: those that run go on to their ends, those that wait stay waiting, as
  * does who is submitted later, for generator_cancel_all or generator_destroy. For a run that is to
  * end soon; there is no way back. */

@@ -102,6 +102,32 @@ Test(resume, limits_of_the_batch_may_change)
     job_check(&job, "other limits");
 }
 
+/* What did not fit then does not now; with less than then it is another run. */
+Test(resume, a_larger_cache_goes_on_as_the_one_of_then)
+{
+    static const char rows[] = ROW("a", "\"prompt\":[1],\"max_tokens\":5")
+        ROW("b", "\"prompt\":[2],\"max_tokens\":5") ROW("c", "\"prompt\":[3],\"max_tokens\":5")
+            ROW("long", "\"prompt\":[4],\"max_tokens\":300,\"ignore_eos\":true");
+    struct phasor_batch_params params = job_params(&job), again = resuming();
+    struct phasor_batch_result result;
+    tools_write_file(job.input, rows, strlen(rows));
+    params.kv_bytes = 64 << 10;
+    result = expect_ok(&params);
+    cr_assert(result.completed == 3 && result.failed == 1);
+    char *expected = job_lines(&job);
+    cut_output(500);
+    tools_write_file(job.errors, "", 0);
+    again.kv_bytes = 33 << 10;
+    expect_refused(&again, PHASOR_INVALID_ARGUMENT, "--kv-memory");
+    again.kv_bytes = 4 << 20;
+    result = expect_ok(&again);
+    cr_expect(result.completed > 0 && result.failed == 1);
+    char *lines = job_lines(&job);
+    cr_expect_str_eq(lines, expected);
+    free(lines);
+    free(expected);
+}
+
 Test(resume, rows_of_lines_that_were_taken_out_are_run_again)
 {
     struct phasor_batch_params params = job_params(&job), again = resuming();
