@@ -59,17 +59,26 @@ static int level_distance(const char *level)
     return strtol(level, NULL, 10) > 4 ? PCI_SYSTEM : NEVER;
 }
 
-/* Of type enum pci_distance: who joins these GPUs goes directly so far; or NEVER. Where nobody
- * says, copies go as far as the driver lets them, and NCCL through switches alone, but between two
- * GPUs, where it looks at the processor. */
-static int farthest_direct(const struct comm_domain *domain)
+static bool is_amd(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_is("amd") != 0;
+#else
+    return false;
+#endif
+}
+
+/* Of type enum pci_distance: who joins so many GPUs goes directly so far; or NEVER. Where nobody
+ * says, copies go as far as the driver lets them, and NCCL through switches, or anywhere between
+ * two on a processor of AMD (2.27, src/graph/paths.cc). */
+static int farthest_direct(const struct comm_domain *domain, int member_count)
 {
     const char *disable = getenv("NCCL_P2P_DISABLE"), *level = getenv("NCCL_P2P_LEVEL");
     if (disable != NULL && strtol(disable, NULL, 10) != 0)
         return NEVER;
     if (level != NULL && *level != 0)
         return level_distance(level);
-    return domain->nccl != NULL && domain->rank_count > 2 ? PCI_SWITCHES : PCI_SYSTEM;
+    return domain->nccl == NULL || (member_count == 2 && is_amd()) ? PCI_SYSTEM : PCI_SWITCHES;
 }
 
 /* Calls that wait for other ranks would do so within locks of ours. */
@@ -89,7 +98,8 @@ static bool is_within(int farthest, const struct device *device, const struct de
 
 /* Of pairs of ranks on two GPUs, each way. */
 struct ways {
-    int direct, by_host; /* because somebody wants it so */
+    int direct, by_host; /* because somebody wants it so, or they cannot */
+    bool are_limited;    /* somebody wants it so */
 };
 
 static enum status reach_each_other(struct ways *out, const struct comm_domain *domain,
@@ -101,12 +111,28 @@ static enum status reach_each_other(struct ways *out, const struct comm_domain *
         for (int other = 0; other < domain->rank_count; other++) {
             if (gpu_of(domain, r) == gpu_of(domain, other))
                 continue;
-            bool is_direct = is_within(farthest, device, domain->devices[other]);
-            out->direct += is_direct;
-            out->by_host += !is_direct;
-            if (is_direct)
-                TRY(device->ops->peers->reach(device, domain->devices[other], COPY_SECONDS, err));
+            bool is_near = is_within(farthest, device, domain->devices[other]), can = false;
+            if (is_near)
+                TRY(device->ops->peers->reach(&can, device, domain->devices[other], COPY_SECONDS,
+                                              err));
+            out->direct += can;
+            out->by_host += !can;
+            out->are_limited |= !is_near;
         }
+    }
+    return STATUS_OK;
+}
+
+enum status gpus_reach_group(const struct comm_domain *domain, const int *ranks, int count,
+                             struct error *err)
+{
+    if (count != 2 || farthest_direct(domain, count) == farthest_direct(domain, domain->rank_count))
+        return STATUS_OK; /* they were tried */
+    for (int m = 0; m < count; m++) {
+        const struct device *device = domain->devices[ranks[m]];
+        bool can;
+        TRY(device->ops->peers->reach(&can, device, domain->devices[ranks[1 - m]], COPY_SECONDS,
+                                      err));
     }
     return STATUS_OK;
 }
@@ -128,12 +154,12 @@ static void shm_check(int pair_count, const struct log_sink *log)
         return;
     uint64_t there = (uint64_t)about.f_bavail * about.f_frsize;
     if (there < wanted)
-        log_write(
-            log, LOG_WARNING,
-            "NCCL may take %llu MiB of " SHM_FOLDER " for each group of GPUs that it joins "
-            "through the host, where %llu MiB are free: give a container more (--shm-size, or "
-            "--ipc=host), or PHASOR_NCCL=off goes by copies",
-            (unsigned long long)wanted >> 20, (unsigned long long)there >> 20);
+        log_write(log, LOG_WARNING,
+                  "NCCL may take %llu MiB of " SHM_FOLDER
+                  ", where %llu MiB are free, for each group of "
+                  "these GPUs, unless NVLink joins them: give a container more (--shm-size, or "
+                  "--ipc=host), or PHASOR_NCCL=off goes by copies",
+                  (unsigned long long)wanted >> 20, (unsigned long long)there >> 20);
 }
 
 /* What only joins several ranks on one GPU needs no NCCL, which takes some time to open. */
@@ -165,10 +191,10 @@ enum status gpus_join(struct comm_domain *domain, const struct log_sink *log, st
     if (has_each_its_own(domain) && domain->speed.bytes_per_second == 0)
         TRY(nccl_open(domain, log, err));
     struct ways ways;
-    TRY(reach_each_other(&ways, domain, farthest_direct(domain), err));
+    TRY(reach_each_other(&ways, domain, farthest_direct(domain, domain->rank_count), err));
     if (ways.by_host > 0 && domain->nccl != NULL)
         shm_check(ways.by_host, log);
-    else if (ways.by_host > 0)
+    else if (ways.are_limited)
         log_write(log, LOG_INFO,
                   "copies between %sGPUs go through the host: NCCL_P2P_DISABLE or NCCL_P2P_LEVEL "
                   "says so",

@@ -22,6 +22,7 @@
 
 #include "base/memory.h"
 #include "base/system.h"
+#include "comm/gpus.h"
 #include "device/peers.h"
 
 /* The first communicator of a process finds out how its GPUs are joined, which may take seconds. */
@@ -188,6 +189,7 @@ static enum status init(struct comm_group *group, struct error *err)
     }
     for (int m = 0; m < group->size; m++)
         TRY(nccl_abort_create(&ends[m].abort, &group->ends[m], err));
+    TRY(gpus_reach_group(group->domain, group->ranks, group->size, err));
     /* When the run has ended there is nothing to join for, and that is told to who calls. */
     enum status status = ends_join(group, err);
     if (comm_domain_failure(group->domain, NULL) != STATUS_OK)

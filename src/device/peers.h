@@ -85,8 +85,8 @@ struct peer_ops {
      * where the two can reach each other; else through the host, as before. One is tried:
      * STATUS_IO, with the cure, where it brings other bytes, or nothing for `patience_seconds`. In
      * the latter case devices give nothing back when they are destroyed, and none is opened any
-     * more: to free memory would wait for that copy, too. */
-    enum status (*reach)(const struct device *device, const struct device *other,
+     * more: to free memory would wait for that copy, too. `*can`: they say that they can. */
+    enum status (*reach)(bool *can, const struct device *device, const struct device *other,
                          double patience_seconds, struct error *err) MUST_CHECK;
 
     /* Something on a GPU of this process does not end: likewise devices give nothing back from here

@@ -147,17 +147,19 @@ static bool is_no_failure(cudaError_t error)
     return error == cudaErrorPeerAccessAlreadyEnabled || error == cudaErrorTooManyPeers;
 }
 
-static enum status reach(const struct device *device, const struct device *other,
+static enum status reach(bool *can, const struct device *device, const struct device *other,
                          double patience_seconds, struct error *err)
 {
-    int can = 0;
+    int says = 0;
     TRY(use(device, err));
-    CUDA_TRY(ordinal(device), cudaDeviceCanAccessPeer(&can, ordinal(device), ordinal(other)), err);
-    cudaError_t error = can ? cudaDeviceEnablePeerAccess(ordinal(other), 0) : cudaSuccess;
+    CUDA_TRY(ordinal(device), cudaDeviceCanAccessPeer(&says, ordinal(device), ordinal(other)), err);
+    *can = says != 0;
+    cudaError_t error = *can ? cudaDeviceEnablePeerAccess(ordinal(other), 0) : cudaSuccess;
     if (error != cudaSuccess && !is_no_failure(error))
         return cuda_error_set(err, ordinal(device), "cudaDeviceEnablePeerAccess", error);
     (void)cudaGetLastError();
-    return can ? cuda_reach_try(ordinal(device), ordinal(other), patience_seconds, err) : STATUS_OK;
+    return *can ? cuda_reach_try(ordinal(device), ordinal(other), patience_seconds, err)
+                : STATUS_OK;
 }
 
 const struct peer_ops cuda_peers = {
