@@ -14,11 +14,11 @@ struct line_reader {
     size_t line_bytes_max;
     char *buffer;
     size_t capacity;
-    size_t begin, end;         /* bytes read and not yet given */
-    size_t scanned;            /* of these, known to hold no newline */
-    int64_t line_number;       /* of the line given last */
-    bool skipping;             /* the rest of a line that was too long comes first */
-    bool is_at_end;            /* the file has no more bytes */
+    size_t begin, end;   /* bytes read and not yet given */
+    size_t scanned;      /* of these, known to hold no newline */
+    int64_t line_number; /* of the line given last */
+    bool skipping;       /* the rest of a line that was too long comes first */
+    bool is_at_end;      /* the file has no more bytes */
     uint64_t left; /* bytes that may still be read; behind them is the end. UINT64_MAX at first */
     struct XXH3_state_s *hash; /* borrowed: takes in all bytes read; NULL after line_reader_init */
 };

@@ -24,7 +24,7 @@ struct meter_rank {
     int32_t *offsets, *token_of;
     struct segment *segments; /* host, and their pages */
     int32_t *pages;
-    struct comm *group; /* meter.group_size */
+    struct comm *group;       /* meter.group_size */
     int64_t *counts, *places; /* of a collective, host */
     int64_t variant_count;    /* places of the weights that launches take in turn */
     int64_t variant_bytes;    /* from one to the next */

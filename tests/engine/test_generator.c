@@ -230,7 +230,7 @@ Test(generator, who_found_no_room_enters_with_others)
         {{60, 2048, 2048, 512, 50, 2000, false, NULL}, 8, 4},
         {{208, 2048, 2048, 512, 1600, 1200, false, NULL}, 250, 6},
         {{64, 2048, 2048, 512, 400, 0, false, NULL}, 8, 2},
-/* Ranks that hand over to each other take minutes, beside others with a sanitizer. */
+/* Ranks that hand over to each other take a minute more, beside others with a sanitizer. */
 #if !defined(__SANITIZE_ADDRESS__)
         {{64, 2048, 2048, 512, 400, 2000, false, "dp2|ep2"}, 8, 4},
 #endif
