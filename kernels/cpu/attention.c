@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "kernels/cpu/attention_product.h"
 
-#define BLOCK_ROWS    96
+#define BLOCK_ROWS    (KERNEL_AMX ? 128 : 96) /* AMX is so fast that making a page ready counts */
 #define HEAD_DIM_MAX  512
 #define SCORE_VECTORS (KV_PAGE_TOKENS / LANES)
 
@@ -70,13 +70,22 @@ static void query_take(struct block *block, int row, const float *from)
         memcpy(wide, from, (size_t)dim * sizeof(float));
         return;
     }
-    for (int64_t first = 0; first < block->query_stride; first += LANES) {
+    int64_t first = 0;
+    for (; first + LANES <= dim; first += LANES)
+        vec_store_pairs(halves + first, vec_load(from + first));
+    for (; first < block->query_stride; first += LANES) {
         float lanes[LANES] = {0};
-        int64_t count = dim - first < LANES ? dim - first : LANES;
-        if (count > 0)
-            memcpy(lanes, from + first, (size_t)count * sizeof(float));
+        if (first < dim)
+            memcpy(lanes, from + first, (size_t)(dim - first) * sizeof(float));
         vec_store_pairs(halves + first, vec_load(lanes));
     }
+}
+
+static void query_fetch(const float *from, int64_t dim)
+{
+    const int64_t line = LINE_BYTES / (int64_t)sizeof *from;
+    for (int64_t d = 0; d < dim; d += line)
+        __builtin_prefetch(from + d);
 }
 
 static void block_start(struct block *block)
@@ -86,6 +95,9 @@ static void block_start(struct block *block)
     block->dim_stride = round_up(qkv->head_dim, PACK_BLOCK);
     block->query_stride = KERNEL_AMX ? round_up(qkv->head_dim, CHUNK_COLUMNS) : block->dim_stride;
     block->factor = 1.44269504f / sqrtf((float)qkv->head_dim);
+    for (int r = 0; r < block->row_count;
+         r++) /* tokens lie too far apart for the processor to do it */
+        query_fetch(head_of_row(block, qkv->values, qkv->stride, r), qkv->head_dim);
     for (int r = 0; r < block->row_count; r++) {
         query_take(block, r, head_of_row(block, qkv->values, qkv->stride, r));
         block->most[r] = -INFINITY;
@@ -140,12 +152,10 @@ static void row_rescale(struct block *block, int row, float scale)
         vec_store(out + d, vec_load(out + d) * scale);
 }
 
-/* Turns scores of one page into weights; rescales the row's output where its maximum rose.
- * Of a whole page the number of vectors is a constant for the compiler. */
-INLINE void row_softmax(struct block *block, int row, const struct page *page, const int vectors)
+/* Finds a row's largest score, with this page's; rescales its output where that rose. */
+INLINE void row_most(struct block *block, int row, const struct page *page, const int vectors)
 {
-    const int64_t at = (int64_t)row * KV_PAGE_TOKENS;
-    float *scores = block->scores + at, *sum = block->sum + row * LANES;
+    float *scores = block->scores + (int64_t)row * KV_PAGE_TOKENS;
     int64_t position = block->position[row], window = block->op->window;
     row_mask(scores, window > 0 ? position - window + 1 - page->first : 0,
              position + 1 - page->first, vectors * LANES);
@@ -154,28 +164,42 @@ INLINE void row_softmax(struct block *block, int row, const struct page *page, c
         most = vec_max(most, vec_load(scores + i * LANES));
     float old_most = block->most[row], new_most = vec_max_lane(most);
     if (new_most <= old_most) /* not where it is NaN, which has to be seen in the result */
-        new_most = old_most;
-    weights_fill(block, at, vectors);
-    if (new_most == -INFINITY) { /* nothing of this page is seen */
-        for (int i = 0; i < vectors; i++)
-            weight_store(block, at + i * LANES, (vec){0});
         return;
-    }
+    row_rescale(block, row, exp2f((old_most - new_most) * block->factor));
+    block->most[row] = new_most;
+}
+
+/* Turns a row's scores of one page into weights. */
+INLINE void row_weights(struct block *block, int row, const int vectors)
+{
+    const int64_t at = (int64_t)row * KV_PAGE_TOKENS;
+    float *scores = block->scores + at, *sum = block->sum + row * LANES;
+    /* Of a row that has seen nothing yet all scores are -infinity: their weights are 0. */
+    const float most = block->most[row] == -INFINITY ? 0 : block->most[row];
     vec added = {0};
 #pragma GCC unroll 4
     for (int panel = 0; panel < vectors; panel += PANEL_VECTORS) {
 #pragma GCC unroll 4
         for (int i = panel; i < panel + PANEL_VECTORS; i++) {
-            vec score = vec_load(scores + i * LANES) - new_most;
+            vec score = vec_load(scores + i * LANES) - most;
             vec weight = vec_exp2_falling(score * block->factor);
             weight_store(block, at + i * LANES, weight);
             added += weight;
         }
     }
-    if (old_most != new_most)
-        row_rescale(block, row, exp2f((old_most - new_most) * block->factor));
+    weights_fill(block, at, vectors);
     vec_store(sum, vec_load(sum) + added);
-    block->most[row] = new_most;
+}
+
+/* Of a whole page the number of vectors is a constant for the compiler. All rows are looked at
+ * before the first is weighed: what one waits for, the branch and its maximum, the next does not.
+ */
+INLINE void rows_softmax(struct block *block, const struct page *page, const int vectors)
+{
+    for (int r = 0; r < block->row_count; r++)
+        row_most(block, r, page, vectors);
+    for (int r = 0; r < block->row_count; r++)
+        row_weights(block, r, vectors);
 }
 
 /* From TALL_ROWS on it pays to make a page ready, which a tile of as many rows needs. */
@@ -256,12 +280,10 @@ static void block_page(struct block *block, int64_t page_index, bool is_last)
     };
     page.vectors = (int)ceil_div(page.seen, PACK_BLOCK) * PANEL_VECTORS;
     page_scores(block, &page);
-    for (int r = 0; r < block->row_count; r++) {
-        if (page.vectors == SCORE_VECTORS)
-            row_softmax(block, r, &page, SCORE_VECTORS);
-        else
-            row_softmax(block, r, &page, page.vectors);
-    }
+    if (page.vectors == SCORE_VECTORS)
+        rows_softmax(block, &page, SCORE_VECTORS);
+    else
+        rows_softmax(block, &page, page.vectors);
     page_values(block, &page);
 }
 

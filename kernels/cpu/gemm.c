@@ -304,9 +304,19 @@ static void piece_run(struct scratch *scratch, const struct piece *piece, const 
 
 /* ---- The plain product --------------------------------------------------------------------- */
 
-/* Gives a strip's sums of one matrix to `out`, with the bias of its panels, or NULL. */
-static void strip_store(float *out, int64_t out_stride, const float *sums,
-                        const struct piece *piece, int rows, const float *bias)
+/* By AMX, which else waits for memory: outputs of so many bytes are more than caches hold until
+ * they are read. */
+#define FAR_BYTES (4 << 20)
+
+static bool is_far_out(int64_t rows, int64_t stride)
+{
+    return KERNEL_AMX && rows * stride * (int64_t)sizeof(float) > FAR_BYTES;
+}
+
+/* Gives a strip's sums of one matrix to `out`, with the bias of its panels, or NULL. `is_far` is a
+ * constant where this is called. */
+INLINE void strip_store(float *out, int64_t out_stride, const float *sums,
+                        const struct piece *piece, int rows, const float *bias, const bool is_far)
 {
     for (struct walk walk = walk_begin(piece, rows); walk.step > 0; walk_on(&walk)) {
         for (int r = 0; r < rows; r++) {
@@ -315,21 +325,26 @@ static void strip_store(float *out, int64_t out_stride, const float *sums,
                 vec sum = vec_load(sums);
                 if (bias != NULL)
                     sum += vec_load(bias + at);
-                vec_store(out + r * out_stride + at, sum);
+                vec_store_past(out + r * out_stride + at, sum, is_far);
             }
         }
     }
 }
 
 static void piece_store(struct scratch *scratch, const struct piece *piece, float *out,
-                        int64_t out_stride, const float *bias)
+                        int64_t out_stride, const float *bias, bool is_far)
 {
     out += piece->first_row * out_stride + piece->first_panel * PACK_BLOCK;
     if (bias != NULL)
         bias += piece->first_panel * PACK_BLOCK;
-    for (int64_t row = 0; row < piece->row_count; row += piece->strip_rows)
-        strip_store(out + row * out_stride, out_stride, strip_sums(scratch, piece, row), piece,
-                    strip_height(piece, row), bias);
+    for (int64_t row = 0; row < piece->row_count; row += piece->strip_rows) {
+        const float *sums = strip_sums(scratch, piece, row);
+        int rows = strip_height(piece, row);
+        if (is_far)
+            strip_store(out + row * out_stride, out_stride, sums, piece, rows, bias, true);
+        else
+            strip_store(out + row * out_stride, out_stride, sums, piece, rows, bias, false);
+    }
 }
 
 void KERNEL(matmul)(const struct op_matmul *op, struct share *share)
@@ -343,8 +358,10 @@ void KERNEL(matmul)(const struct op_matmul *op, struct share *share)
         bool has_rows = piece_place(&piece, &cut, index, 0, op->row_count);
         ASSERT(has_rows);
         piece_run(&scratch, &piece, &rows);
-        piece_store(&scratch, &piece, op->out, op->out_stride, op->bias);
+        piece_store(&scratch, &piece, op->out, op->out_stride, op->bias,
+                    is_far_out(op->row_count, op->out_stride));
     }
+    stores_past_end();
 }
 
 /* ---- Groups of rows: feed-forward networks ------------------------------------------------- */
@@ -395,9 +412,11 @@ void KERNEL(ffn_down)(const struct op_ffn_down *op, struct share *share)
     struct group_queue queue;
     struct piece piece;
     struct rows rows = {op->in, NULL, op->in_stride, op->groups[0].down.columns};
+    const bool is_far = is_far_out(op->offsets[op->group_count], op->out_stride);
     group_queue_begin(&queue, op->groups, op->offsets, op->group_count, 1, share);
     while (group_queue_take(&piece, &queue)) {
         piece_run(&scratch, &piece, &rows);
-        piece_store(&scratch, &piece, op->out, op->out_stride, NULL);
+        piece_store(&scratch, &piece, op->out, op->out_stride, NULL, is_far);
     }
+    stores_past_end();
 }

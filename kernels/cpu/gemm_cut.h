@@ -10,14 +10,16 @@
 #define PANELS_MAX      32              /* of a piece, gate's and up's together; more of few rows */
 #define SUMS_MAX        ((KERNEL_AMX ? AMX_ROWS_MAX : ROWS_MAX) * PANELS_MAX) /* of 16 each */
 #define DEPTH_BYTES     (256 * 1024) /* weights of a piece and depth */
-#define PIECES_EACH     4            /* wanted for each worker, so that they end together */
-#define PANELS_WANTED   8            /* of a piece, even where it makes fewer pieces */
-#define SLICE_BLOCKS    8            /* of columns at a time, of one strip packed by input, */
-#define SLICE_BYTES     4096         /* or all, where a panel has no more bytes than these */
-#define SLICE_PANELS    64           /* wanted of each piece then, where that is fair; */
-#define SLICE_RUN       8192 /* bytes of a block, for which pieces may be cut smaller to be many */
-#define PIECES_AHEAD    16   /* for each worker, where each may hold one more than it works on */
-#define AHEAD_BYTES     (768 * 1024) /* of such a piece: it waits in the L2 cache */
+#define LYING_BYTES     (512 * 1024) /* by AMX, where they are not put in order but read as they lie \
+                                      */
+#define PIECES_EACH   4              /* wanted for each worker, so that they end together */
+#define PANELS_WANTED 8              /* of a piece, even where it makes fewer pieces */
+#define SLICE_BLOCKS  8              /* of columns at a time, of one strip packed by input, */
+#define SLICE_BYTES   4096           /* or all, where a panel has no more bytes than these */
+#define SLICE_PANELS  64             /* wanted of each piece then, where that is fair; */
+#define SLICE_RUN     8192 /* bytes of a block, for which pieces may be cut smaller to be many */
+#define PIECES_AHEAD  16   /* for each worker, where each may hold one more than it works on */
+#define AHEAD_BYTES   (768 * 1024) /* of such a piece: it waits in the L2 cache */
 
 #define AMX_COLUMNS 32 /* that its instruction multiplies: half as many take as much room */
 
@@ -184,6 +186,13 @@ static int64_t panels_wanted(const struct tiles *tiles, int matrix_count, int64_
     return wanted < each ? wanted : each;
 }
 
+/* Of each piece of a group, in multiples of `step` but for the last. */
+static int64_t piece_rows_of(int64_t row_count, int64_t most, int64_t step)
+{
+    int64_t pieces = ceil_div(row_count, most);
+    return pieces == 0 ? step : round_up(ceil_div(row_count, pieces), step);
+}
+
 static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t group_count,
                          int64_t rows_most, int worker_count)
 {
@@ -195,6 +204,12 @@ static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t gr
     int64_t panel_bytes = held * PACK_BLOCK * dtype_bits(tiles->matrix->dtype) / 8;
     int64_t rows = takes_slices(tiles, rows_most) ? strip_rows : piece_rows;
     int64_t fitting = DEPTH_BYTES / (panel_bytes * matrix_count);
+    if (takes_amx(tiles->kind) && rows_most > AMX_ROWS) {
+        /* The more panels, the fewer times inputs are read: as many as there is room for. */
+        rows = piece_rows = piece_rows_of(rows_most, piece_rows, AMX_ROWS);
+        if (tiles->matrix->packing == PACK_OUTPUT)
+            fitting = LYING_BYTES / (panel_bytes * matrix_count);
+    }
     if (takes_amx(tiles->kind)) /* whole tiles, below, of two panels */
         fitting = fitting / 2 * 2;
     const bool by_panels = goes_by_panels(tiles, rows_most);
@@ -202,7 +217,7 @@ static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t gr
         rows = rows_most < piece_rows ? rows_most : piece_rows;
         fitting = PANELS_MAX_FEW / matrix_count;
     }
-    int64_t most = piece_rows * PANELS_MAX / (rows * matrix_count);
+    int64_t most = piece_rows_most(tiles->kind) * PANELS_MAX / (rows * matrix_count);
     struct cut cut = {.panel_count = tiles->panel_count,
                       .row_pieces = ceil_div(rows_most, piece_rows),
                       .strip_rows = strip_rows,
@@ -245,7 +260,7 @@ static bool piece_place(struct piece *piece, const struct cut *cut, int64_t inde
     int64_t chunk = index % cut->row_pieces;
     if (chunk >= chunks)
         return false;
-    int64_t chunk_rows = round_up(ceil_div(row_count, chunks), cut->rows_step);
+    int64_t chunk_rows = piece_rows_of(row_count, cut->rows_most, cut->rows_step);
     int64_t row = chunk * chunk_rows, panel = index / cut->row_pieces * cut->panels;
     piece->first_row = first_row + row;
     piece->row_count = row_count - row < chunk_rows ? row_count - row : chunk_rows;

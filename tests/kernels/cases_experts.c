@@ -339,6 +339,14 @@ static const struct kernel_case ffn_cases[] = {
      .columns = 2720,
      .expert_count = 4,
      .top_k = 4},
+    {.dtype = DTYPE_BF16, /* by AMX an expert with two pieces of rows beside others with one, and
+                           * outputs past the caches */
+     .token_count = 470,
+     .rows = 48,
+     .columns = 1104,
+     .expert_count = 4,
+     .top_k = 3,
+     .spread = SPREAD_LAST},
     {FOR_BENCH, .dtype = DTYPE_BF16, .token_count = 1, .rows = 768, .columns = 2048,
      .expert_count = 32, .top_k = 8},
     {FOR_BENCH, .dtype = DTYPE_BF16, .token_count = 16, .rows = 768, .columns = 2048,

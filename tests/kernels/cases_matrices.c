@@ -110,6 +110,10 @@ static const struct kernel_case matmul_cases[] = {
      .columns = 400,
      .group = 112,
      .option = true},
+    {.dtype = DTYPE_BF16, /* outputs that by AMX go past the caches */
+     .token_count = 1100,
+     .rows = 1000,
+     .columns = 40},
     {FOR_BENCH, DTYPE_BF16, .token_count = 1, .rows = 1024, .columns = 1024},
     {FOR_BENCH, DTYPE_BF16, .token_count = 1, .rows = 1536, .columns = 1024},
     {FOR_BENCH, DTYPE_BF16, .token_count = 1, .rows = 32000, .columns = 1024},
