@@ -77,10 +77,13 @@ struct work_shape grid_work(const struct grid *grid, const double values[PROFILE
 
 /* ---- The grids ------------------------------------------------------------------------------- */
 
+/* Vectors have their rate at 128 rows, AMX at some hundred: there memory is no longer waited for.
+ */
+
 #define MATMUL(dtype_)                                                                             \
     {                                                                                              \
-        .kind = WORK_MATMUL, .dtype = (dtype_), .axis_count = 3, .points_max = 120,                \
-        .axes = {{0, -1, 1, 3, {1, 8, 128}},                                                       \
+        .kind = WORK_MATMUL, .dtype = (dtype_), .axis_count = 3, .points_max = 144,                \
+        .axes = {{0, -1, 1, 4, {1, 8, 128, 512}},                                                  \
                  {1, -1, 16, 3, {64, 1024, 16384}},                                                \
                  {2, -1, 16, 2, {512, 4096}}},                                                     \
         .most_flops = {WORK_MATMUL, (dtype_), {128, 2048, 2048}},                                  \
@@ -92,7 +95,7 @@ struct work_shape grid_work(const struct grid *grid, const double values[PROFILE
 #define FFN(kind_, dtype_)                                                                         \
     {                                                                                              \
         .kind = (kind_), .dtype = (dtype_), .axis_count = 4, .points_max = 288,                    \
-        .axes = {{0, 1, 1, 5, {1, 2, 8, 32, 128}},                                                 \
+        .axes = {{0, 1, 1, 6, {1, 2, 8, 32, 128, 512}},                                            \
                  {1, -1, 1, 2, {1, 16}},                                                           \
                  {2, -1, 16, 4, {48, 192, 768, 14336}},                                            \
                  {3, -1, 16, 2, {1024, 4096}}},                                                    \
