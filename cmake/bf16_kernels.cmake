@@ -14,7 +14,7 @@ check_c_source_compiles("
     int main(void) { return __builtin_cpu_supports(\"avx512bf16\"); }
 " PHASOR_BF16_KERNELS_WORK)
 
-set(CMAKE_REQUIRED_FLAGS "-mavx512f -mamx-tile -mamx-bf16")
+set(CMAKE_REQUIRED_FLAGS "-mavx512f -mamx-tile -mamx-bf16 -mamx-int8")
 check_c_source_compiles("
     #include <immintrin.h>
     #include <sys/syscall.h>
@@ -25,6 +25,7 @@ check_c_source_compiles("
     {
         _tile_loadd(1, (void *)0, 64);
         _tile_dpbf16ps(0, 1, 2);
+        _tile_dpbsud(0, 1, 2);
         return SYS_arch_prctl;
     }
 " PHASOR_AMX_KERNELS_WORK)

@@ -1,5 +1,5 @@
-/* Products of tiles of bf16: up to 32 rows of inputs by two panels of 16 outputs, a chunk of 32
- * columns at a time.
+/* Products of tiles: of bf16, up to 32 rows of inputs by two panels of 16 outputs, a chunk of 32
+ * columns at a time; and of bytes, for INT4 weights (amx_multiply_bytes).
  *
  * By AMX's instruction (tdpbf16ps), or, for tests on processors without it, in vectors. Both add in
  * the order of Intel's manual: within a chunk the products of even columns and those of odd ones by
@@ -24,6 +24,10 @@
 #define AMX_TILE_ROWS 16
 #define AMX_ROWS      32 /* of a product, at most */
 #define AMX_FEW_ROWS  4  /* that are multiplied in vectors */
+
+/* Of products of bytes. */
+#define AMX_BYTES_COLUMNS 64
+#define AMX_BYTES_CHUNK   (AMX_BYTES_COLUMNS * PACK_BLOCK) /* bytes of the weights of a panel */
 
 /* What a thread's registers are shaped for, between amx_begin and amx_end: AMX's belong to the
  * thread, and cost it room in each change of context while they are in use. */
@@ -65,24 +69,45 @@ struct amx_product {
     int fetch_lines;
 };
 
+INLINE vec vec_all_bits(uint32_t bits)
+{
+    return (vec)((vecu){0} + bits);
+}
+
+/* sums[panel][half][row] = in[row][chunks, half] x weights[panel][chunks]: inputs of two bytes with
+ * a sign, by bytes without, in chunks of 64 columns. Exact. */
+struct amx_bytes_product {
+    _Alignas(64) int32_t sums[2][2][AMX_TILE_ROWS][PACK_BLOCK]; /* of high bytes, of low ones */
+    const void *in;         /* [row][chunk][high, low][AMX_BYTES_COLUMNS] */
+    int64_t in_step;        /* bytes from a row to the next */
+    const char *weights[2]; /* [chunk][fours of columns][16 outputs] words of four bytes */
+    int64_t chunk_count;    /* at least 1 */
+    int rows, panels;       /* at most AMX_TILE_ROWS and 2 */
+};
+
 #if defined(__AMX_BF16__)
 
-/* Registers 0 and 1: sums of the first 16 rows, of each panel; 2 and 3 of the others; 4 and 5:
- * inputs of these; 6 and 7: weights. */
-static void amx_set(struct amx_shape *shape, int rows)
+/* Shapes the registers: of the first six so many rows, of 6 and 7 all. */
+static void amx_config(const int rows_of[6])
 {
     struct __attribute__((packed)) {
         uint8_t palette, start_row, reserved[14];
         uint16_t row_bytes[16];
         uint8_t rows[16];
     } config = {.palette = 1};
-    int first = rows < AMX_TILE_ROWS ? rows : AMX_TILE_ROWS, others = rows - first;
-    const int rows_of[8] = {first, first, others, others, first, others, CHUNK_PAIRS, CHUNK_PAIRS};
     for (int i = 0; i < 8; i++) {
-        config.rows[i] = (uint8_t)rows_of[i];
-        config.row_bytes[i] = rows_of[i] > 0 ? 64 : 0;
+        config.rows[i] = (uint8_t)(i < 6 ? rows_of[i] : CHUNK_PAIRS);
+        config.row_bytes[i] = config.rows[i] > 0 ? 64 : 0;
     }
     _tile_loadconfig(&config);
+}
+
+/* Registers 0 and 1: sums of the first 16 rows, of each panel; 2 and 3 of the others; 4 and 5:
+ * inputs of these; 6 and 7: weights. */
+static void amx_set(struct amx_shape *shape, int rows)
+{
+    int first = rows < AMX_TILE_ROWS ? rows : AMX_TILE_ROWS, others = rows - first;
+    amx_config((const int[]){first, first, others, others, first, others});
     shape->rows = rows;
 }
 
@@ -178,12 +203,43 @@ static void amx_multiply(struct amx_shape *shape, const struct amx_product *p)
     amx_fence();
 }
 
-#else
-
-INLINE vec vec_all_bits(uint32_t bits)
+/* Registers 0 to 3: sums, of high bytes and low ones of each panel; 4 and 5: inputs; 6 and 7:
+ * weights. A thread has no other products between amx_begin and amx_end. */
+static inline void amx_multiply_bytes(struct amx_shape *shape, struct amx_bytes_product *p)
 {
-    return (vec)((vecu){0} + bits);
+    const char *in = p->in;
+    const bool has_second = p->panels == 2;
+    if (shape->rows != p->rows) {
+        amx_config((const int[]){p->rows, p->rows, p->rows, p->rows, p->rows, p->rows});
+        shape->rows = p->rows;
+    }
+    amx_fence();
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t chunk = 0; chunk < p->chunk_count; chunk++, in += 2 * AMX_BYTES_COLUMNS) {
+        _tile_loadd(4, in, p->in_step);
+        _tile_loadd(6, p->weights[0] + chunk * AMX_BYTES_CHUNK, 64);
+        _tile_dpbsud(0, 4, 6);
+        _tile_loadd(5, in + AMX_BYTES_COLUMNS, p->in_step);
+        _tile_dpbsud(1, 5, 6);
+        if (has_second) {
+            _tile_loadd(7, p->weights[1] + chunk * AMX_BYTES_CHUNK, 64);
+            _tile_dpbsud(2, 4, 7);
+            _tile_dpbsud(3, 5, 7);
+        }
+    }
+    _tile_stored(0, p->sums[0][0], 64);
+    _tile_stored(1, p->sums[0][1], 64);
+    if (has_second) {
+        _tile_stored(2, p->sums[1][0], 64);
+        _tile_stored(3, p->sums[1][1], 64);
+    }
+    amx_fence();
 }
+
+#else
 
 /* What one chunk adds, of one row. */
 INLINE vec amx_chunk(const uint32_t *in, const char *weights, int64_t pair_step)
@@ -218,6 +274,34 @@ static void amx_multiply(struct amx_shape *shape, const struct amx_product *p)
             float *sums = p->sums + r * p->sums_step + panel * PACK_BLOCK;
             for (int v = 0; v < PACK_BLOCK; v += LANES)
                 amx_add(sums + v, in, p->weights[panel] + v * 4, p);
+        }
+    }
+}
+
+/* One row's sums of one panel and half. */
+INLINE void amx_bytes_add(int32_t *sums, const char *in, const char *weights, int64_t chunk_count)
+{
+    veci sum[PANEL_VECTORS] = {{0}};
+    for (int64_t c = 0; c < chunk_count; c++) {
+        uint32_t words[CHUNK_PAIRS];
+        memcpy(words, in + c * 2 * AMX_BYTES_COLUMNS, sizeof words);
+        for (int k = 0; k < CHUNK_PAIRS; k++, weights += PACK_BLOCK * 4) {
+            for (int v = 0; v < PANEL_VECTORS; v++)
+                sum[v] = bytes_dot(sum[v], *(const vecu *)(weights + v * LANES * 4), words + k);
+        }
+    }
+    memcpy(sums, sum, sizeof sum);
+}
+
+static inline void amx_multiply_bytes(struct amx_shape *shape, struct amx_bytes_product *p)
+{
+    (void)shape;
+    for (int r = 0; r < p->rows; r++) {
+        const char *in = (const char *)p->in + r * p->in_step;
+        for (int panel = 0; panel < p->panels; panel++) {
+            amx_bytes_add(p->sums[panel][0][r], in, p->weights[panel], p->chunk_count);
+            amx_bytes_add(p->sums[panel][1][r], in + AMX_BYTES_COLUMNS, p->weights[panel],
+                          p->chunk_count);
         }
     }
 }

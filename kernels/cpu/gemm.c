@@ -10,11 +10,12 @@
  * change parts (kernels/cpu/gemm_panels.h). A few rows (decode) are one strip, each weight is read
  * once, and memory decides: what is packed by input then goes through some blocks of columns at a
  * time, whose panels lie one behind another; one row, of bf16 pairs some, in the order of memory
- * (kernels/cpu/gemm_row.h). How work is cut: kernels/cpu/gemm_cut.h; bf16 by AMX:
- * kernels/cpu/gemm_amx.h. */
+ * (kernels/cpu/gemm_row.h). How work is cut: kernels/cpu/gemm_cut.h; by AMX:
+ * kernels/cpu/gemm_amx.h and gemm_amx_int4.h. */
 #include <string.h>
 
 #include "kernels/cpu/gemm_amx.h"
+#include "kernels/cpu/gemm_amx_int4.h"
 #include "kernels/cpu/gemm_cut.h"
 #include "kernels/cpu/gemm_panels.h"
 #include "kernels/cpu/gemm_row.h"
@@ -277,6 +278,12 @@ static void piece_run(struct scratch *scratch, const struct piece *piece, const 
     memset(scratch->sums, 0,
            (size_t)(piece->row_count * piece->panels * piece->matrix_count * PACK_BLOCK) *
                sizeof(float));
+#if KERNEL_AMX
+    if (piece->by_bytes) {
+        piece_run_amx_int4(scratch->sums, &scratch->amx, &scratch->fixed, piece, rows);
+        return;
+    }
+#endif
 #if KERNEL_PAIRS && !KERNEL_AMX
     if (piece->by_panels) {
         piece_run_panels(scratch->sums, scratch->pairs, piece, rows);

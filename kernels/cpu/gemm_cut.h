@@ -10,16 +10,20 @@
 #define PANELS_MAX      32              /* of a piece, gate's and up's together; more of few rows */
 #define SUMS_MAX        ((KERNEL_AMX ? AMX_ROWS_MAX : ROWS_MAX) * PANELS_MAX) /* of 16 each */
 #define DEPTH_BYTES     (256 * 1024) /* weights of a piece and depth */
-#define LYING_BYTES     (512 * 1024) /* by AMX, where they are not put in order but read as they lie \
-                                      */
-#define PIECES_EACH   4              /* wanted for each worker, so that they end together */
-#define PANELS_WANTED 8              /* of a piece, even where it makes fewer pieces */
-#define SLICE_BLOCKS  8              /* of columns at a time, of one strip packed by input, */
-#define SLICE_BYTES   4096           /* or all, where a panel has no more bytes than these */
-#define SLICE_PANELS  64             /* wanted of each piece then, where that is fair; */
+#define LYING_BYTES                                                                                \
+    (512 * 1024)           /* by AMX, where they are not put in order but read as they lie         \
+                            */
+#define PIECES_EACH   4    /* wanted for each worker, so that they end together */
+#define PANELS_WANTED 8    /* of a piece, even where it makes fewer pieces */
+#define SLICE_BLOCKS  8    /* of columns at a time, of one strip packed by input, */
+#define SLICE_BYTES   4096 /* or all, where a panel has no more bytes than these */
+#define SLICE_PANELS  64   /* wanted of each piece then, where that is fair; */
 #define SLICE_RUN     8192 /* bytes of a block, for which pieces may be cut smaller to be many */
 #define PIECES_AHEAD  16   /* for each worker, where each may hold one more than it works on */
 #define AHEAD_BYTES   (768 * 1024) /* of such a piece: it waits in the L2 cache */
+
+#define BYTES_CHUNK_BLOCKS 4   /* of a chunk of AMX's products of bytes */
+#define BYTES_DEPTH        384 /* columns at a time then: what DEPTH_BYTES hold, a byte for each */
 
 #define AMX_COLUMNS 32 /* that its instruction multiplies: half as many take as much room */
 
@@ -43,6 +47,7 @@ struct piece {
     int strip_rows;              /* of each strip but the last */
     bool in_order;               /* few rows, in the order of memory: kernels/cpu/gemm_row.h */
     bool by_panels;              /* many rows of pairs: kernels/cpu/gemm_panels.h */
+    bool by_bytes;               /* many rows of int4 by AMX: kernels/cpu/gemm_amx_int4.h */
     const struct piece *ahead;   /* that the worker runs next, or NULL: not known */
 };
 
@@ -51,6 +56,14 @@ struct piece {
 static bool goes_by_amx(const struct tiles *tiles, int64_t row_count)
 {
     return takes_amx(tiles->kind) && row_count > AMX_FEW_ROWS;
+}
+
+/* Whether a piece of so many rows has its INT4 weights multiplied by AMX's instruction for bytes,
+ * to the same numbers; units of inputs are whole chunks of it, so groups have to be whole units. */
+static bool goes_by_bytes(const struct tiles *tiles, int64_t row_count)
+{
+    return KERNEL_AMX && is_int4(tiles->kind) && row_count > strip_rows_most(tiles->kind) &&
+           (tiles->kind == TILE_INT4_INPUT || tiles->group_blocks % FIXED_BLOCKS == 0);
 }
 
 static int64_t piece_rows_most(enum tile_kind kind)
@@ -118,7 +131,8 @@ static int64_t piece_depth(const struct piece *piece)
 {
     const struct tiles *tiles = &piece->tiles[0];
     int64_t columns = tiles->block_count * PACK_BLOCK;
-    int64_t most = piece->in_order
+    int64_t most = piece->by_bytes ? BYTES_DEPTH
+                   : piece->in_order
                        ? strip_stride((int)piece->row_count) * word_columns(tiles, piece->row_count)
                        : columns_most(tiles, piece->row_count, piece->strip_rows);
     return round_up(ceil_div(columns, ceil_div(columns, most)),
@@ -143,7 +157,8 @@ struct cut {
     int64_t rows_most;    /* of a piece; */
     int64_t rows_step;    /* all but a group's last have multiples of these */
     int64_t order_rows;   /* pieces of so many rows at most are in the order of memory */
-    bool by_panels;       /* those of more rows than a strip has */
+    bool by_panels;       /* those of more rows than a strip has; */
+    bool by_bytes;        /* likewise */
 };
 
 /* Whether pieces of so many panels keep the workers busy alike: the last to end has at most an
@@ -223,7 +238,8 @@ static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t gr
                       .strip_rows = strip_rows,
                       .rows_most = piece_rows,
                       .rows_step = takes_amx(tiles->kind) ? AMX_ROWS : STRIP_ROWS,
-                      .by_panels = by_panels};
+                      .by_panels = by_panels,
+                      .by_bytes = goes_by_bytes(tiles, rows_most)};
     const bool in_order = goes_in_order(tiles, rows_most);
     cut.order_rows = in_order;
     if (takes_pairs(tiles->kind) && takes_slices(tiles, rows_most))
@@ -265,8 +281,11 @@ static bool piece_place(struct piece *piece, const struct cut *cut, int64_t inde
     piece->first_row = first_row + row;
     piece->row_count = row_count - row < chunk_rows ? row_count - row : chunk_rows;
     piece->by_panels = cut->by_panels && piece->row_count > cut->strip_rows;
-    piece->strip_rows =
-        strip_rows_of(piece->row_count, piece->by_panels ? PAIR_ROWS : cut->strip_rows);
+    piece->by_bytes = cut->by_bytes && piece->row_count > cut->strip_rows;
+    int strip_rows = piece->by_panels  ? PAIR_ROWS
+                     : piece->by_bytes ? AMX_TILE_ROWS
+                                       : cut->strip_rows;
+    piece->strip_rows = strip_rows_of(piece->row_count, strip_rows);
     piece->in_order = piece->row_count <= cut->order_rows;
     piece->first_panel = panel;
     piece->panels = cut->panel_count - panel < cut->panels ? cut->panel_count - panel : cut->panels;

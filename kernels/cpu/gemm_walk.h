@@ -58,7 +58,10 @@ static void walk_step(struct walk *walk)
     int64_t left = walk->piece->panels - walk->panel;
     if (tiles->kind == TILE_INT4_INPUT && walk->group_left < left)
         left = walk->group_left;
-    walk->step = left > 0 ? tile_panels(tiles, walk->rows, left) : 0;
+    if (walk->piece->by_bytes)
+        walk->step = left >= 2 ? 2 : (int)left;
+    else
+        walk->step = left > 0 ? tile_panels(tiles, walk->rows, left) : 0;
 }
 
 static struct walk walk_begin(const struct piece *piece, int rows)

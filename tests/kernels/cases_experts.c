@@ -339,6 +339,15 @@ static const struct kernel_case ffn_cases[] = {
      .columns = 2720,
      .expert_count = 4,
      .top_k = 4},
+    {.dtype = DTYPE_INT4, /* by AMX's products of bytes, beside an expert with a few rows */
+     .token_count = 40,
+     .rows = 272,
+     .columns = 528,
+     .group = 128,
+     .expert_count = 10,
+     .top_k = 3,
+     .spread = SPREAD_LAST,
+     .option = true},
     {.dtype = DTYPE_BF16, /* by AMX an expert with two pieces of rows beside others with one, and
                            * outputs past the caches */
      .token_count = 470,

@@ -68,6 +68,23 @@ static const struct kernel_case matmul_cases[] = {
      * than one piece of them, of an odd number of steps. */
     {.dtype = DTYPE_INT4, .token_count = 200, .rows = 288, .columns = 176, .option = true},
     {.dtype = DTYPE_INT4, .packing = PACK_INPUT, .token_count = 200, .rows = 288, .columns = 48},
+    /* By AMX's products of bytes: one strip and several, an odd number of panels, depths whose last
+     * is no whole chunk; groups of a unit, of two, and of outputs. */
+    {.dtype = DTYPE_INT4, .token_count = 13, .rows = 48, .columns = 16, .group = 128},
+    {.dtype = DTYPE_INT4,
+     .token_count = 50,
+     .rows = 304,
+     .columns = 1104,
+     .group = 128,
+     .option = true},
+    {.dtype = DTYPE_INT4, .token_count = 210, .rows = 80, .columns = 944, .group = 256},
+    {.dtype = DTYPE_INT4,
+     .packing = PACK_INPUT,
+     .token_count = 17,
+     .rows = 656,
+     .columns = 848,
+     .group = 128,
+     .option = true},
     /* One row in the order of memory: narrow pieces (16 panels, 32), wide ones (from 48 on), what
      * is left of both; one depth and several. */
     {.dtype = DTYPE_BF16, .packing = PACK_INPUT, .token_count = 1, .rows = 16, .columns = 16},

@@ -11,12 +11,12 @@
 #define ARCH_REQ_XCOMP_PERM 0x1023 /* of asm/prctl.h, Linux 5.16 */
 #define XFEATURE_XTILEDATA  18
 
-/* Whether processor and kernel let this process use AMX for bf16. */
+/* Whether processor and kernel let this process use AMX for bf16 and for bytes. */
 static bool amx_is_there(void)
 {
     unsigned a, b, c, d;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & bit_AMX_TILE) == 0 ||
-        (d & bit_AMX_BF16) == 0)
+        (d & bit_AMX_BF16) == 0 || (d & bit_AMX_INT8) == 0)
         return false;
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
