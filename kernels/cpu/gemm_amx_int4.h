@@ -102,8 +102,10 @@ INLINE void amx_tile_int4(struct amx_shape *shape, struct amx_scratch *scratch,
     const bool has_minima = tiles->matrix->minima != NULL;
     const int64_t panel = piece->first_panel + walk->panel, step = strip_blocks(walk->rows);
     struct tile_scales scales;
-    struct amx_bytes_product product = {
-        .in_step = depth->chunk_count * CHUNK_WORDS * 4, .rows = walk->rows, .panels = walk->step};
+    struct amx_bytes_product product; /* its sums are written before they are read */
+    product.in_step = depth->chunk_count * CHUNK_WORDS * 4;
+    product.rows = walk->rows;
+    product.panels = walk->step;
     for (int64_t block = 0, end; block < depth->block_count; block = end) {
         const int64_t chunk = block / BYTES_CHUNK_BLOCKS;
         end = fixed->ends[block];

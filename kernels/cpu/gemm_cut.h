@@ -237,7 +237,9 @@ static struct cut cut_of(const struct tiles *tiles, int matrix_count, int64_t gr
                       .row_pieces = ceil_div(rows_most, piece_rows),
                       .strip_rows = strip_rows,
                       .rows_most = piece_rows,
-                      .rows_step = takes_amx(tiles->kind) ? AMX_ROWS : STRIP_ROWS,
+                      .rows_step = takes_amx(tiles->kind)            ? AMX_ROWS
+                                   : goes_by_bytes(tiles, rows_most) ? AMX_TILE_ROWS
+                                                                     : STRIP_ROWS,
                       .by_panels = by_panels,
                       .by_bytes = goes_by_bytes(tiles, rows_most)};
     const bool in_order = goes_in_order(tiles, rows_most);

@@ -159,7 +159,9 @@ static struct ahead look_ahead(const struct piece *piece, const struct rows *row
     for (int r = 0; r < ahead.row_count; r++)
         ahead.rows[r] = row_at(rows, piece->first_row + next_row + r) + column;
     ahead.line_count = ceil_div(left < depth ? left : depth, LINE_VALUES);
-    int step = tile_panels(&piece->tiles[0], strip_height(piece, row), piece->panels);
+    int step = piece->by_bytes
+                   ? 2
+                   : tile_panels(&piece->tiles[0], strip_height(piece, row), piece->panels);
     ahead.lines_each =
         ceil_div(ahead.line_count, ceil_div(piece->panels, step) * piece->matrix_count);
     return ahead;
