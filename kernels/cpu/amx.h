@@ -69,11 +69,6 @@ struct amx_product {
     int fetch_lines;
 };
 
-INLINE vec vec_all_bits(uint32_t bits)
-{
-    return (vec)((vecu){0} + bits);
-}
-
 /* sums[panel][half][row] = in[row][chunks, half] x weights[panel][chunks]: inputs of two bytes with
  * a sign, by bytes without, in chunks of 64 columns. Exact. */
 struct amx_bytes_product {
@@ -240,6 +235,11 @@ static inline void amx_multiply_bytes(struct amx_shape *shape, struct amx_bytes_
 }
 
 #else
+
+INLINE vec vec_all_bits(uint32_t bits)
+{
+    return (vec)((vecu){0} + bits);
+}
 
 /* What one chunk adds, of one row. */
 INLINE vec amx_chunk(const uint32_t *in, const char *weights, int64_t pair_step)

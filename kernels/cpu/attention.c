@@ -95,8 +95,8 @@ static void block_start(struct block *block)
     block->dim_stride = round_up(qkv->head_dim, PACK_BLOCK);
     block->query_stride = KERNEL_AMX ? round_up(qkv->head_dim, CHUNK_COLUMNS) : block->dim_stride;
     block->factor = 1.44269504f / sqrtf((float)qkv->head_dim);
-    for (int r = 0; r < block->row_count;
-         r++) /* tokens lie too far apart for the processor to do it */
+    /* Tokens lie too far apart for the processor to fetch them by itself. */
+    for (int r = 0; r < block->row_count; r++)
         query_fetch(head_of_row(block, qkv->values, qkv->stride, r), qkv->head_dim);
     for (int r = 0; r < block->row_count; r++) {
         query_take(block, r, head_of_row(block, qkv->values, qkv->stride, r));

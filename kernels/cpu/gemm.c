@@ -311,8 +311,8 @@ static void piece_run(struct scratch *scratch, const struct piece *piece, const 
 
 /* ---- The plain product --------------------------------------------------------------------- */
 
-/* By AMX, which else waits for memory: outputs of so many bytes are more than caches hold until
- * they are read. */
+/* By AMX, which else waits for memory: outputs of more bytes than these do not stay in a cache
+ * until they are read. */
 #define FAR_BYTES (4 << 20)
 
 static bool is_far_out(int64_t rows, int64_t stride)

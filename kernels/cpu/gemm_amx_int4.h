@@ -118,7 +118,7 @@ INLINE void amx_tile_int4(struct amx_shape *shape, struct amx_scratch *scratch,
         if (by_output)
             scales_load(&scales, walk->step, tiles, panel, depth->first_block + block);
         for (int r = 0; r < walk->rows; r++) {
-            veci eights = (veci)vec_all_bits((uint32_t)fixed->eights[r * step + block]);
+            const int32_t eights = fixed->eights[r * step + block];
             for (int p = 0; p < walk->step; p++) {
                 veci high = *(const veci *)product.sums[p][0][r];
                 veci low = *(const veci *)product.sums[p][1][r];

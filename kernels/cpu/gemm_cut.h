@@ -10,17 +10,15 @@
 #define PANELS_MAX      32              /* of a piece, gate's and up's together; more of few rows */
 #define SUMS_MAX        ((KERNEL_AMX ? AMX_ROWS_MAX : ROWS_MAX) * PANELS_MAX) /* of 16 each */
 #define DEPTH_BYTES     (256 * 1024) /* weights of a piece and depth */
-#define LYING_BYTES                                                                                \
-    (512 * 1024)           /* by AMX, where they are not put in order but read as they lie         \
-                            */
-#define PIECES_EACH   4    /* wanted for each worker, so that they end together */
-#define PANELS_WANTED 8    /* of a piece, even where it makes fewer pieces */
-#define SLICE_BLOCKS  8    /* of columns at a time, of one strip packed by input, */
-#define SLICE_BYTES   4096 /* or all, where a panel has no more bytes than these */
-#define SLICE_PANELS  64   /* wanted of each piece then, where that is fair; */
-#define SLICE_RUN     8192 /* bytes of a block, for which pieces may be cut smaller to be many */
-#define PIECES_AHEAD  16   /* for each worker, where each may hold one more than it works on */
-#define AHEAD_BYTES   (768 * 1024) /* of such a piece: it waits in the L2 cache */
+#define LYING_BYTES     (512 * 1024) /* likewise by AMX, where they are not put in order */
+#define PIECES_EACH     4            /* wanted for each worker, so that they end together */
+#define PANELS_WANTED   8            /* of a piece, even where it makes fewer pieces */
+#define SLICE_BLOCKS    8            /* of columns at a time, of one strip packed by input, */
+#define SLICE_BYTES     4096         /* or all, where a panel has no more bytes than these */
+#define SLICE_PANELS    64           /* wanted of each piece then, where that is fair; */
+#define SLICE_RUN       8192 /* bytes of a block, for which pieces may be cut smaller to be many */
+#define PIECES_AHEAD    16   /* for each worker, where each may hold one more than it works on */
+#define AHEAD_BYTES     (768 * 1024) /* of such a piece: it waits in the L2 cache */
 
 #define BYTES_CHUNK_BLOCKS 4   /* of a chunk of AMX's products of bytes */
 #define BYTES_DEPTH        384 /* columns at a time then: what DEPTH_BYTES hold, a byte for each */
