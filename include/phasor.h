@@ -141,7 +141,8 @@ struct phasor_model_params {
     phasor_log_fn *log;    /* or NULL */
     void *log_context;
     /* Bytes of weights read so far, of those of all devices together; before that, where an INT4
-     * backup is made, of the weights that go into it. Or NULL. Comes from threads of the library,
+     * backup is made, of the weights that go into it, and behind it, with caches_weights, of what
+     * is written to the cache. Or NULL. Comes from threads of the library,
      * one call at a time. An answer other than 0 stops (PHASOR_CANCELLED): nothing stays of what
      * was loaded, and a backup is gone on with by who next makes it. */
     int (*load_progress)(void *context, uint64_t bytes_done, uint64_t bytes_total);
@@ -178,6 +179,10 @@ struct phasor_model_params {
                                 * what is read ahead of a change of layout leaves that much, and
                                 * runs that do not say have at least as much where there is. Goes
                                 * with max_num_seqs; 0: not known */
+    bool caches_weights; /* the weights, once they are packed, are left in the cache, as many bytes
+                          * as they are in memory, and the next time they are mapped from there:
+                          * nothing is packed, and processes share them (docs/weights-cache.md). Of
+                          * the CPU */
 };
 PHASOR_API struct phasor_model_params phasor_model_params_default(void);
 

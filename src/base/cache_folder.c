@@ -21,7 +21,8 @@ enum status cache_folder_append(struct text *path, const char *what, struct erro
     }
     return error_set(err, STATUS_NOT_FOUND,
                      "there is no place for %s: PHASOR_CACHE, XDG_CACHE_HOME and HOME are "
-                     "not set to absolute paths; give one with --output",
+                     "not set to absolute paths; set one of them, or name a file with --output "
+                     "where the command has it",
                      what);
 }
 

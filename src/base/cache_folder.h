@@ -7,7 +7,7 @@
 #include "base/text.h"
 
 /* Appends it; nothing is made. STATUS_NOT_FOUND when none of the three is set: `what` ("the
- * backup") has no place then, and --output is the cure. */
+ * backup") has no place then, and the sentence has the cure. */
 enum status cache_folder_append(struct text *path, const char *what, struct error *err) MUST_CHECK;
 
 /* Makes the folders above `path` that are missing, for the user alone. */

@@ -1,5 +1,6 @@
 #include "base/memory.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,14 +21,15 @@
 #define TAIL_BYTES                                 0
 #endif
 
-#define ALIGNMENT 64
+#define ALIGNMENT       64
+#define HUGE_PAGE_BYTES ((size_t)2 << 20)
 
 /* Stands before each block, padded to ALIGNMENT so that the block stays aligned. */
 struct block_header {
     size_t bytes;
 };
 
-static atomic_uint_fast64_t alloc_count, live_count, live_bytes, peak_bytes;
+static atomic_uint_fast64_t alloc_count, live_count, live_bytes, peak_bytes, mapped_bytes;
 static atomic_uint_fast64_t fail_countdown;
 static atomic_int fail_sticky;
 
@@ -159,18 +161,70 @@ size_t memory_pages_bytes(size_t bytes)
     return total < page ? page : total / page * page;
 }
 
+/* From a multiple of a huge page on where there is room for one: else the first and the last part
+ * of the memory are small pages. */
+static void *pages_map(size_t total)
+{
+    size_t more = total >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : 0, mapped;
+    if (__builtin_add_overflow(total, more, &mapped))
+        return NULL;
+    char *memory = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return NULL;
+    if (more == 0)
+        return memory;
+    size_t before = (HUGE_PAGE_BYTES - (uintptr_t)memory % HUGE_PAGE_BYTES) % HUGE_PAGE_BYTES;
+    if (before > 0 && munmap(memory, before) != 0)
+        goto no_maps_left;
+    if (munmap(memory + before + total, more - before) == 0)
+        return memory + before;
+
+no_maps_left: /* unmapping all takes none */
+    munmap(memory, mapped);
+    return NULL;
+}
+
 enum status memory_pages_get(void **out, size_t bytes, const char *what, struct error *err)
 {
     size_t total = memory_pages_bytes(bytes);
     if (should_fail())
         return no_memory(bytes, 1, what, err);
-    void *memory = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
+    void *memory = pages_map(total);
+    if (memory == NULL)
         return no_memory(bytes, 1, what, err);
     ASAN_POISON_MEMORY_REGION((char *)memory + bytes, total - bytes);
     account(bytes);
     *out = memory;
     return STATUS_OK;
+}
+
+enum status memory_pages_map(void *memory, size_t bytes, int fd, uint64_t offset, struct error *err)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
+    int kind = MAP_PRIVATE | MAP_FIXED | (fd < 0 ? MAP_ANONYMOUS : 0);
+    if (mmap(memory, whole, PROT_READ | PROT_WRITE, kind, fd, (off_t)offset) == MAP_FAILED)
+        return error_set_errno(err, errno, "cannot map %zu MiB of a file", bytes >> 20);
+    return STATUS_OK;
+}
+
+void memory_count_mapped(int64_t bytes)
+{
+    atomic_fetch_add(&mapped_bytes, (uint64_t)bytes);
+}
+
+bool memory_pages_fetch(void *memory, size_t bytes)
+{
+#ifdef MADV_POPULATE_READ
+    int failure;
+    do
+        failure = madvise(memory, bytes, MADV_POPULATE_READ);
+    while (failure != 0 && errno == EINTR);
+    return failure == 0 || errno == EINVAL || errno == ENOSYS;
+#else
+    (void)memory;
+    (void)bytes;
+    return true;
+#endif
 }
 
 void memory_pages_free(void *memory, size_t bytes)
@@ -212,6 +266,7 @@ struct memory_counters memory_counters_get(void)
         .live_count = atomic_load(&live_count),
         .live_bytes = atomic_load(&live_bytes),
         .peak_bytes = atomic_load(&peak_bytes),
+        .mapped_bytes = atomic_load(&mapped_bytes),
     };
 }
 

@@ -4,6 +4,7 @@
 #ifndef PHASOR_BASE_MEMORY_H
 #define PHASOR_BASE_MEMORY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -39,6 +40,21 @@ enum status memory_pages_get(void **out, size_t bytes, const char *what,
                              struct error *err) MUST_CHECK;
 void memory_pages_free(void *memory, size_t bytes); /* NULL is allowed */
 
+/* From the beginning of such memory on, pages for `bytes` become those of the file from `offset`
+ * on, a multiple of the page: one that is written is the process's own from then on. The file has
+ * whole pages for all of them, and is not cut while they are mapped. fd -1: pages of zeros. They
+ * may be read and written, whatever mprotect said. On failure what was there may be gone. */
+enum status memory_pages_map(void *memory, size_t bytes, int fd, uint64_t offset,
+                             struct error *err) MUST_CHECK;
+
+/* So many bytes more are, or are no longer, pages of a file: memory_counters.mapped_bytes. */
+void memory_count_mapped(int64_t bytes);
+
+/* Brings pages that are mapped to memory, where the system knows how (Linux 5.14): elsewhere they
+ * come as they are touched. False, with errno: some cannot be read, and who touches them ends the
+ * process. */
+bool memory_pages_fetch(void *memory, size_t bytes) MUST_CHECK;
+
 /* The bytes that memory_pages_get maps for `bytes`: a multiple of the page. */
 size_t memory_pages_bytes(size_t bytes);
 
@@ -47,6 +63,7 @@ struct memory_counters {
     uint64_t live_count;  /* allocations not yet freed */
     uint64_t live_bytes;
     uint64_t peak_bytes;
+    uint64_t mapped_bytes; /* of live_bytes: pages of files, which the system counts as free */
 };
 struct memory_counters memory_counters_get(void);
 

@@ -26,7 +26,7 @@ struct run_values {
     uint64_t memory, kv_memory;
     int64_t max_tokens, top_k;
     double temperature, top_p;
-    bool no_prefix_sharing;
+    bool no_prefix_sharing, weights_cache;
     bool chat, ignore_eos, prompt_logprobs, strict, overwrite, resume, deterministic, quiet,
         verbose;
 };
@@ -154,6 +154,11 @@ static const struct cli_option options[] = {
     {"kv-memory", 0, OPTION_BYTES, AT(kv_memory), "SIZE",
      "memory for the KV cache, e.g. 4GiB (0: what --memory leaves, or half of what is free)", 0,
      COUNT_TOP, NULL},
+    {"weights-cache", 0, OPTION_FLAG, AT(weights_cache), NULL,
+     "leave the packed weights in $PHASOR_CACHE or ~/.cache/phasor, as many bytes as they are in "
+     "memory, and map them from there the next time: nothing is packed then, and processes share "
+     "them; of the CPU",
+     0, 0, NULL},
     {"no-prefix-sharing", 0, OPTION_FLAG, AT(no_prefix_sharing), NULL,
      "compute every prompt whole, also what others begin with", 0, 0, NULL},
     {"ignore-eos", 0, OPTION_FLAG, AT(ignore_eos), NULL,
@@ -407,6 +412,7 @@ static enum phasor_status open_model(struct phasor_model **out, struct progress 
     params.memory_bytes = values.memory;
     params.kv_bytes = values.kv_memory;
     params.records = values.record != NULL;
+    params.caches_weights = values.weights_cache;
     if (values.prompt == NULL) {
         params.max_num_seqs = values.max_num_seqs;
         params.max_num_batched_tokens = values.max_num_batched_tokens;

@@ -130,6 +130,12 @@ struct device_ops {
     void (*memory_free)(struct device *device, void *memory); /* NULL is allowed */
     struct device_memory (*memory_use)(const struct device *device);
 
+    /* memory_pages_map for memory from memory_get, from its beginning on: a file's pages take the
+     * place of the device's own. Nothing on a stream uses it. Behind a failure the memory is good
+     * for memory_free alone. NULL: there is no such thing. */
+    enum status (*memory_map)(struct device *device, void *memory, size_t bytes, int fd,
+                              uint64_t offset, struct error *err) MUST_CHECK;
+
     /* Bytes that memory_get may have to give, as of now: of the CPU what the machine has free, for
      * all its ranks and for others; of a GPU what is left of this rank's share. */
     uint64_t (*memory_left)(const struct device *device);

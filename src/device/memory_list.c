@@ -17,20 +17,26 @@ enum status memory_list_reserve(struct memory_list *list, struct error *err)
 void memory_list_add(struct memory_list *list, void *memory, size_t bytes)
 {
     ASSERT(list->count < list->capacity);
-    list->pieces[list->count++] = (struct memory_piece){memory, bytes};
+    list->pieces[list->count++] = (struct memory_piece){.memory = memory, .bytes = bytes};
     list->use.bytes += bytes;
     if (list->use.bytes > list->use.peak_bytes)
         list->use.peak_bytes = list->use.bytes;
 }
 
-size_t memory_list_remove(struct memory_list *list, void *memory)
+struct memory_piece *memory_list_find(const struct memory_list *list, const void *memory)
 {
     size_t i = list->count; /* what was got last is mostly freed first */
     while (i > 0 && list->pieces[i - 1].memory != memory)
         i--;
     ASSERT(i > 0);
-    size_t bytes = list->pieces[i - 1].bytes;
-    list->pieces[i - 1] = list->pieces[--list->count];
+    return &list->pieces[i - 1];
+}
+
+size_t memory_list_remove(struct memory_list *list, void *memory)
+{
+    struct memory_piece *piece = memory_list_find(list, memory);
+    size_t bytes = piece->bytes;
+    *piece = list->pieces[--list->count];
     list->use.bytes -= bytes;
     return bytes;
 }

@@ -10,6 +10,7 @@
 struct memory_piece {
     void *memory;
     size_t bytes;
+    size_t mapped; /* of them from the beginning: pages of a file */
 };
 
 /* Zero is empty. */
@@ -24,6 +25,9 @@ void memory_list_deinit(struct memory_list *list); /* everything was removed bef
 /* Makes room for one more piece, so that memory_list_add cannot fail. */
 enum status memory_list_reserve(struct memory_list *list, struct error *err) MUST_CHECK;
 void memory_list_add(struct memory_list *list, void *memory, size_t bytes);
+
+/* A piece that is there; until another is added or removed. */
+struct memory_piece *memory_list_find(const struct memory_list *list, const void *memory);
 
 /* Takes out a piece, which is there; returns its size. */
 size_t memory_list_remove(struct memory_list *list, void *memory);

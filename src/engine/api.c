@@ -160,6 +160,7 @@ static enum status open_model(struct phasor_model *model, const struct phasor_mo
         .max_num_seqs = params->max_num_seqs,
         .max_num_batched_tokens = params->max_num_batched_tokens,
         .records = params->records,
+        .caches_weights = params->caches_weights,
         .log = model->log,
         .load_progress = params->load_progress,
         .load_context = params->load_context,

@@ -11,6 +11,7 @@
 #include "comm/box.h"
 #include "device/one_at_a_time.h"
 #include "engine/engine_backup.h"
+#include "engine/engine_images.h"
 #include "engine/engine_room.h"
 #include "engine/prefill_trial.h"
 #include "exec/exec.h"
@@ -148,6 +149,7 @@ struct loading {
     struct engine *engine;
     const struct engine_params *params;
     const struct engine_room *room;
+    struct engine_images images;
     pthread_mutex_t telling;
     atomic_bool is_stopped; /* by the answer */
     uint64_t total;
@@ -191,12 +193,24 @@ static enum status loading_report(void *context, uint64_t bytes_done, struct err
     return loading_check(rank->loading, err);
 }
 
+static void image_refused(void *context, const struct error *reason)
+{
+    struct rank_loading *rank = context;
+    log_write(&rank->loading->params->log, LOG_WARNING,
+              "--weights-cache: %s; the weights are packed again", reason->message);
+}
+
 static enum status rank_load(void *context, int rank, struct error *err)
 {
     struct loading *loading = context;
     struct engine *engine = loading->engine;
-    struct weights_progress progress = {loading_report, &loading->ranks[rank]};
+    struct weights_progress progress = {
+        .report = loading_report,
+        .context = &loading->ranks[rank],
+        .image_refused = image_refused,
+    };
     struct weights_share share = engine_room_share(loading->room, rank);
+    share.image = engine_images_of(&loading->images, rank);
     return weights_load(&engine->weights[rank], box_device(engine->box, rank), engine->checkpoint,
                         &share, &progress, err);
 }
@@ -248,6 +262,22 @@ static void tell_of_spares(const struct engine_room *room)
                   (long long)room->spare_count, (long long)room->shape->moe_layer_count);
 }
 
+/* In place where the memory for both layouts turns out not to be there. */
+static enum status weights_read_all(struct engine *engine, struct engine_room *room,
+                                    struct loading *loading, struct error *err)
+{
+    const struct engine_params *params = room->params;
+    enum status status = weights_read(engine, loading, err);
+    if (status != STATUS_NO_MEMORY || !room->keeps_both || !params->transition_is_auto)
+        return status;
+    log_write(&params->log, LOG_INFO,
+              "there is no memory for both layouts of the experts: they change in place");
+    weights_drop(engine);
+    room->keeps_both = false;
+    TRY(box_get(engine, room, err));
+    return weights_read(engine, loading, err);
+}
+
 static enum status weights_get(struct engine *engine, struct engine_room *room, struct error *err)
 {
     const struct engine_params *params = room->params;
@@ -265,22 +295,19 @@ static enum status weights_get(struct engine *engine, struct engine_room *room, 
     }
     TRY(box_get(engine, room, err));
     engine_room_choose(room);
-    enum status status = weights_read(engine, &loading, err);
-    if (status == STATUS_NO_MEMORY && room->keeps_both && params->transition_is_auto) {
-        log_write(&params->log, LOG_INFO,
-                  "there is no memory for both layouts of the experts: they change in place");
-        weights_drop(engine);
-        room->keeps_both = false;
-        TRY(box_get(engine, room, err));
-        status = weights_read(engine, &loading, err);
-    }
+    TRY(engine_images_find(&loading.images, room, engine->checkpoint, err));
+    enum status status = weights_read_all(engine, room, &loading, err);
     engine->keeps_both = room->keeps_both;
     if (status == STATUS_OK) {
         loading_tell(&loading);
         tell_of_spares(room);
     }
     enum status stopped = loading_check(&loading, err); /* in whichever rank it was heard of */
-    return stopped == STATUS_OK ? status : stopped;
+    status = stopped == STATUS_OK ? status : stopped;
+    if (status == STATUS_OK)
+        status = engine_images_leave(&loading.images, engine->box, engine->weights, params, err);
+    engine_images_deinit(&loading.images);
+    return status;
 }
 
 /* ---- Transitions ----------------------------------------------------------------------------- */

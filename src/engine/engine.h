@@ -71,6 +71,7 @@ struct engine_params {
     uint64_t kv_bytes;
     int64_t max_num_seqs, max_num_batched_tokens;
     bool records;            /* runs may be recorded: the ranks work one at a time */
+    bool caches_weights;     /* packed weights are left in the cache, and mapped from there */
     struct comm_links links; /* see box_params; not for users: bench/reality.c */
     struct log_sink log;
     /* Loading: bytes read of all bytes; before that the same of weights that go into a backup,

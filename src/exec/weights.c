@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/system.h"
 #include "exec/weight_slices.h"
+#include "exec/weights_image.h"
 #include "store/packed_read.h"
 
 /* The disk is asked for so much more than has been read, in the order of the list and in requests
@@ -430,6 +431,17 @@ static enum status read_all(struct loader *loader, struct error *err)
     return STATUS_OK;
 }
 
+static enum status map_image(struct loader *loader, const struct weights_share *share,
+                             struct error *err)
+{
+    uint64_t bytes;
+    if (share->image == NULL)
+        return STATUS_OK;
+    TRY(weights_bytes_on_disk(&bytes, loader->checkpoint, &share->layouts.of[PHASE_PREFILL],
+                              share->rank, err));
+    return weights_image_map(loader->weights, share->image, bytes, loader->progress, err);
+}
+
 static void loader_deinit(struct loader *loader)
 {
     int worker_count = loader->weights->device->ops->host_workers(loader->weights->device);
@@ -464,7 +476,9 @@ enum status weights_load(struct weights *out, struct device *device,
              done);
     TRY_GOTO(memory_take(&loader, share, err), done);
     targets_set(&loader);
-    TRY_GOTO(read_all(&loader, err), done);
+    TRY_GOTO(map_image(&loader, share, err), done);
+    if (!weights.is_mapped)
+        TRY_GOTO(read_all(&loader, err), done);
     *out = weights;
 
 done:

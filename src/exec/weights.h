@@ -2,6 +2,7 @@
 #ifndef PHASOR_EXEC_WEIGHTS_H
 #define PHASOR_EXEC_WEIGHTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "device/device.h"
@@ -36,6 +37,8 @@ struct weight_types {
     enum dtype experts;  /* of routed experts: the same, or DTYPE_INT4 in groups of INT4_GROUP */
 };
 
+struct weights_image;
+
 /* What a rank is to hold. Legal for the model (plan_layouts_check). */
 struct weights_share {
     struct plan_layouts layouts; /* experts are loaded as they lie in prefill */
@@ -44,6 +47,8 @@ struct weights_share {
     int64_t spare_count;         /* else; see expert_slots */
     int rank;
     struct weight_types types;
+    const struct weights_image *image; /* exec/weights_image.h: mapped where it is there and whole,
+                                        * of a device where packed_image_is_possible; NULL: none */
 };
 
 struct weights {
@@ -58,6 +63,7 @@ struct weights {
     uint64_t resident_bytes; /* everything but routed experts */
     uint64_t expert_bytes;   /* routed experts: the slots of all layers, and the spare */
     uint64_t bytes_read;     /* from the checkpoint's files */
+    bool is_mapped;          /* nothing of it: all is the image */
 
     /* private */
     struct device *device;
@@ -89,9 +95,12 @@ enum status weights_bytes_on_disk(uint64_t *out, const struct checkpoint *checkp
 
 struct weights_progress {
     /* Bytes that have come for this rank, of those that weights_bytes_on_disk says; from threads of
-     * the device, several at a time. A failure ends the loading. Or NULL. */
+     * the device, several at a time; of an image the same part of them as has come of it. A
+     * failure ends the loading. Or NULL. */
     enum status (*report)(void *context, uint64_t bytes_done, struct error *err);
     void *context;
+    /* Why an image that is there was of no use, and the weights are read; or NULL. */
+    void (*image_refused)(void *context, const struct error *reason);
 };
 
 /* Reads and packs the rank's slices and nothing else, with all of the device's host workers,

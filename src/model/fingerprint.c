@@ -1,13 +1,15 @@
 #include "model/fingerprint.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <xxhash.h>
 
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/text.h"
-#include "model/checkpoint.h"
+#include "model/checkpoint_parts.h"
 
 /* Larger than any configuration or tokenizer that can be loaded. */
 #define FILE_BYTES_MAX (256u << 20)
@@ -94,6 +96,22 @@ static enum status add_all(XXH3_state_t *hash, const struct checkpoint *checkpoi
     return add_weights(hash, checkpoint, err);
 }
 
+static enum status add_files(XXH3_state_t *hash, const struct checkpoint *checkpoint,
+                             struct error *err)
+{
+    TRY(add_weights(hash, checkpoint, err));
+    for (int64_t i = 0; i < checkpoint->shard_count; i++) {
+        const struct shard *shard = &checkpoint->shards[i];
+        struct stat about;
+        if (fstat(shard->fd, &about) != 0)
+            return error_set_errno(err, errno, "cannot look at %s", shard->path);
+        const int64_t numbers[] = {(int64_t)about.st_ino, (int64_t)about.st_size,
+                                   (int64_t)about.st_mtim.tv_sec, (int64_t)about.st_mtim.tv_nsec};
+        XXH3_128bits_update(hash, numbers, sizeof numbers);
+    }
+    return STATUS_OK;
+}
+
 static enum status digest_of(struct fingerprint *out, const struct checkpoint *checkpoint,
                              enum status (*add)(XXH3_state_t *, const struct checkpoint *,
                                                 struct error *),
@@ -122,4 +140,10 @@ enum status fingerprint_weights(struct fingerprint *out, const struct checkpoint
                                 struct error *err)
 {
     return digest_of(out, checkpoint, add_weights, err);
+}
+
+enum status fingerprint_files(struct fingerprint *out, const struct checkpoint *checkpoint,
+                              struct error *err)
+{
+    return digest_of(out, checkpoint, add_files, err);
 }

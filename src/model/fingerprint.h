@@ -27,4 +27,9 @@ enum status fingerprint_checkpoint(struct fingerprint *out, const struct checkpo
 enum status fingerprint_weights(struct fingerprint *out, const struct checkpoint *checkpoint,
                                 struct error *err) MUST_CHECK;
 
+/* Of the tensors, and of which files they are read from: their inodes, lengths and when they were
+ * last changed. For what holds every weight: one that is written over in place is another. */
+enum status fingerprint_files(struct fingerprint *out, const struct checkpoint *checkpoint,
+                              struct error *err) MUST_CHECK;
+
 #endif

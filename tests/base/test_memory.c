@@ -1,5 +1,6 @@
 #include <criterion/criterion.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -198,6 +199,59 @@ Test(memory, pages_are_whole_and_their_own)
     cr_assert_eq(memory_counters_get().live_bytes, before.live_bytes);
     cr_assert_eq(memory_counters_get().live_count, before.live_count);
     cr_assert(memory_counters_get().peak_bytes >= before.live_bytes + 2000000);
+}
+
+/* Large ones begin where a huge page may, whatever lies around them. */
+Test(memory, large_pages_are_aligned_to_huge_ones)
+{
+    static const size_t sizes[] = {(2 << 20) - 4096, 2 << 20, (2 << 20) + 1, 5 << 20, 64 << 20};
+    enum { COUNT = sizeof sizes / sizeof *sizes };
+    void *all[4][COUNT];
+    struct error err;
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < COUNT; i++) {
+            cr_assert_eq(memory_pages_get(&all[round][i], sizes[i], "a test", &err), STATUS_OK);
+            cr_assert(sizes[i] < 2 << 20 || (uintptr_t)all[round][i] % (2 << 20) == 0);
+            memset(all[round][i], round * COUNT + i + 1, sizes[i]);
+        }
+    }
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < COUNT; i++) {
+            const char *bytes = all[round][i];
+            for (size_t at = 0; at < sizes[i]; at += 4096)
+                cr_assert_eq(bytes[at], round * COUNT + i + 1);
+            cr_assert_eq(bytes[sizes[i] - 1], round * COUNT + i + 1);
+            memory_pages_free(all[round][i], sizes[i]);
+        }
+    }
+}
+
+Test(memory, pages_become_those_of_a_file_and_again_zeros)
+{
+    static char bytes[3 * 65536];
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    void *memory;
+    struct error err;
+    FILE *file = tmpfile();
+    memset(bytes, 7, sizeof bytes);
+    cr_assert(file != NULL && fwrite(bytes, 1, sizeof bytes, file) == sizeof bytes);
+    cr_assert_eq(fflush(file), 0);
+    cr_assert_eq(memory_pages_get(&memory, 3 * page, "a test", &err), STATUS_OK);
+    memset(memory, 1, 3 * page);
+    cr_assert_eq(memory_pages_map(memory, page + 1, fileno(file), page, &err), STATUS_OK);
+    cr_assert(memory_pages_fetch(memory, page + 1));
+    cr_assert_eq(((char *)memory)[0], 7);
+    cr_assert_eq(((char *)memory)[2 * page - 1], 7);
+    cr_assert_eq(((char *)memory)[2 * page], 1); /* behind what was mapped */
+    ((char *)memory)[0] = 3;
+    cr_assert_eq(pread(fileno(file), bytes, 1, (off_t)page), 1);
+    cr_assert_eq(bytes[0], 7); /* the file stays */
+    cr_assert_eq(memory_pages_map(memory, page + 1, -1, 0, &err), STATUS_OK);
+    cr_assert_eq(((char *)memory)[0], 0);
+    cr_assert_eq(((char *)memory)[2 * page - 1], 0);
+    cr_assert_eq(memory_pages_map(memory, page, 1 << 20, 0, &err), STATUS_IO); /* no such file */
+    memory_pages_free(memory, 3 * page);
+    fclose(file);
 }
 
 Test(memory, pages_that_cannot_be_had)

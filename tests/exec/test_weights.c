@@ -217,7 +217,7 @@ Test(weights, progress_rises_to_the_end)
 {
     struct checkpoint *checkpoint = test_checkpoint_open("mixtral");
     struct progress_seen seen = {0};
-    struct weights_progress progress = {progress_see, &seen};
+    struct weights_progress progress = {.report = progress_see, .context = &seen};
     struct weights weights;
     struct error err;
     struct device *device = device_of(1);
@@ -240,7 +240,7 @@ Test(weights, loading_may_be_stopped)
     uint64_t live = memory_counters_get().live_count;
     for (uint64_t n = 1; n < 30; n += 4) {
         struct progress_seen seen = {.total = UINT64_MAX, .stop_at = n};
-        struct weights_progress progress = {progress_see, &seen};
+        struct weights_progress progress = {.report = progress_see, .context = &seen};
         struct weights weights;
         struct error err;
         cr_assert_eq(weights_load(&weights, device, checkpoint, &f32, &progress, &err),

@@ -73,6 +73,12 @@ static enum status cpu_memory_get(struct device *device, void **out, size_t byte
     return cpu_pool_get(&cpu_of(device)->pool, out, bytes, what, err);
 }
 
+static enum status cpu_memory_map(struct device *device, void *memory, size_t bytes, int fd,
+                                  uint64_t offset, struct error *err)
+{
+    return cpu_pool_map(&cpu_of(device)->pool, memory, bytes, fd, offset, err);
+}
+
 static void cpu_memory_free(struct device *device, void *memory)
 {
     cpu_pool_free(&cpu_of(device)->pool, memory);
@@ -85,8 +91,11 @@ static struct device_memory cpu_memory_use(const struct device *device)
 
 static uint64_t cpu_memory_left(const struct device *device)
 {
+    uint64_t available = system_memory_available(), mapped = memory_counters_get().mapped_bytes;
     (void)device;
-    return system_memory_available();
+    if (available == UINT64_MAX)
+        return available;
+    return available > mapped ? available - mapped : 0; /* whose pages count as available */
 }
 
 static enum status cpu_host_memory_get(struct device *device, void **out, size_t bytes,
@@ -187,6 +196,7 @@ static const struct device_ops cpu_ops = {
     .event_synchronize = command_event_synchronize,
     .on_failure = cpu_on_failure,
     .memory_get = cpu_memory_get,
+    .memory_map = cpu_memory_map,
     .memory_free = cpu_memory_free,
     .memory_use = cpu_memory_use,
     .memory_left = cpu_memory_left,

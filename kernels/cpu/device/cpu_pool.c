@@ -61,11 +61,36 @@ enum status cpu_pool_get(struct cpu_pool *pool, void **out, size_t bytes, const 
     return status;
 }
 
+static void piece_set_mapped(struct memory_piece *piece, size_t bytes)
+{
+    memory_count_mapped((int64_t)bytes - (int64_t)piece->mapped);
+    piece->mapped = bytes;
+}
+
+enum status cpu_pool_map(struct cpu_pool *pool, void *memory, size_t bytes, int fd, uint64_t offset,
+                         struct error *err)
+{
+    struct memory_piece pages = {.memory = memory, .bytes = bytes};
+    pthread_mutex_lock(&pool->lock);
+    struct memory_piece *piece = memory_list_find(&pool->list, memory);
+    ASSERT(bytes <= piece->bytes);
+    enum status status = memory_pages_map(memory, bytes, fd, offset, err);
+    if (status == STATUS_OK) {
+        piece_set_mapped(piece, fd < 0 ? 0 : bytes);
+        piece_advise(&pages);
+        if (pool->closed)
+            piece_protect(&pages, true);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return status;
+}
+
 void cpu_pool_free(struct cpu_pool *pool, void *memory)
 {
     if (memory == NULL)
         return;
     pthread_mutex_lock(&pool->lock);
+    piece_set_mapped(memory_list_find(&pool->list, memory), 0);
     size_t bytes = memory_list_remove(&pool->list, memory);
     pthread_mutex_unlock(&pool->lock);
     memory_pages_free(memory, bytes);

@@ -22,6 +22,9 @@ void cpu_pool_deinit(struct cpu_pool *pool); /* everything was freed before */
 enum status cpu_pool_get(struct cpu_pool *pool, void **out, size_t bytes, const char *what,
                          struct error *err) MUST_CHECK;
 void cpu_pool_free(struct cpu_pool *pool, void *memory); /* NULL is allowed */
+/* See memory_map of struct device_ops. */
+enum status cpu_pool_map(struct cpu_pool *pool, void *memory, size_t bytes, int fd, uint64_t offset,
+                         struct error *err) MUST_CHECK;
 struct device_memory cpu_pool_use(struct cpu_pool *pool);
 
 /* Whether it is in a piece of the pool's. */
