@@ -89,15 +89,16 @@ def vocabulary(model):
         fail(f"{model}: {error}; the models of the results have to be where they were")
 
 
-def whole(program, question, model, plan, load, output, how, folder):
-    """A batch to its end: the replay's answer."""
+def whole(program, question, model, plan, load, output, how, folder, repeat):
+    """A batch to its end: the replay's answer. Tokens are drawn: the likeliest of random weights soon go round in
+    circles, all rows alike, and then a step reads fewer experts than one of unlike rows. Each repeat draws others."""
     prompt, _, batch = load
     rows, answers, recording = (os.path.join(folder, name) for name in ("rows.jsonl", "out.jsonl", "run.bin"))
-    ids, top = random.Random(question["seed"]), vocabulary(model)
+    ids, top = random.Random(question["seed"] + repeat), vocabulary(model)
     with open(rows, "w", encoding="utf-8") as file:
         for row in range(batch):
             body = {"prompt": [ids.randrange(top) for _ in range(prompt)], "max_tokens": output,
-                    "ignore_eos": True, "temperature": 0}
+                    "ignore_eos": True, "temperature": 1, "seed": 1000 * repeat + row}
             file.write(json.dumps({"custom_id": str(row), "method": "POST", "url": "/v1/completions",
                                    "body": body}) + "\n")
     call([program, "run", model, "-i", rows, "-o", answers, "--devices", question["devices"], "--plan",
@@ -106,13 +107,13 @@ def whole(program, question, model, plan, load, output, how, folder):
     return json.loads(call([program, "replay", recording, "--box", question["box"], *how, "--json"]))
 
 
-def seconds_of(program, question, model, plan, load, phase, host_step):
+def seconds_of(program, question, model, plan, load, phase, host_step, repeat):
     """The host of decode's steps as the bench counts it."""
     with tempfile.TemporaryDirectory() as folder:
         if phase == "prefill":
-            answer = whole(program, question, model, plan, load, 1, ["--scale"], folder)
+            answer = whole(program, question, model, plan, load, 1, ["--scale"], folder, repeat)
             return answer["phases"]["prefill"]["wall_seconds"] * answer["link_scale"]
-        answer = whole(program, question, model, plan, load, load[1], ["--modelled", "--without-host"], folder)
+        answer = whole(program, question, model, plan, load, load[1], ["--modelled", "--without-host"], folder, repeat)
         return answer["phases"]["decode"]["wall_seconds"] + (load[1] - 1) * host_step
 
 
@@ -137,8 +138,8 @@ def main():
     for model in question["models"]:
         host_step, plan, composed = composed_of(lines, model, load)
         for phase, seconds in composed.items():
-            all_of = [seconds_of(args.phasor, question, model, plan, load, phase, host_step)
-                      for _ in range(max(args.repeats, 1))]
+            all_of = [seconds_of(args.phasor, question, model, plan, load, phase, host_step, repeat)
+                      for repeat in range(max(args.repeats, 1))]
             middle = statistics.median(all_of)
             spread, off = (max(all_of) - min(all_of)) / middle, seconds / middle - 1
             verdicts.append(verdict_of(off, spread))
