@@ -23,9 +23,10 @@ enum status engine_images_find(struct engine_images *out, const struct engine_ro
     if (!room->params->caches_weights)
         return STATUS_OK;
     if (!are_possible(room->box)) {
-        log_write(log, LOG_WARNING,
-                  "--weights-cache: a GPU's memory cannot be a file's; its weights are read anew "
-                  "each time");
+        log_write(
+            log, LOG_WARNING,
+            "--weights-cache: a GPU's memory cannot be a file's, so its weights are read anew "
+            "each time; leave the option out");
         return STATUS_OK;
     }
     TRY(fingerprint_files(&fingerprint, checkpoint, err));

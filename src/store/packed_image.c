@@ -264,8 +264,10 @@ static enum status map_and_check(struct mapping *mapping, struct device *device,
     else
         status = check_all(mapping, device, err);
     if (status != STATUS_OK && parts_map(image, device, -1, NULL) != STATUS_OK)
-        return error_set(err, STATUS_NO_MEMORY,
-                         "%s: the system has no maps left to put its memory back", image->path);
+        return error_set(
+            err, STATUS_NO_MEMORY,
+            "%s: the system has no maps left to put its memory back (vm.max_map_count)",
+            image->path);
     return status;
 }
 
@@ -358,9 +360,11 @@ enum status packed_image_room(const char *path, uint64_t bytes, struct error *er
     uint64_t left = (uint64_t)disk.f_bavail * disk.f_frsize;
     if (left >= ROOM_LEFT && bytes <= left - ROOM_LEFT)
         return STATUS_OK;
-    return error_set(err, STATUS_IO,
-                     "the disk of %s has %llu MiB left, and the packed weights would take %llu MiB",
-                     folder, (unsigned long long)(left >> 20), (unsigned long long)(bytes >> 20));
+    return error_set(
+        err, STATUS_IO,
+        "the disk of %s has %llu MiB left, and the packed weights would take %llu MiB; "
+        "delete what is not used there, or set PHASOR_CACHE to a folder elsewhere",
+        folder, (unsigned long long)(left >> 20), (unsigned long long)(bytes >> 20));
 }
 
 /* A file that has no name, so that nothing of it stays when the process is killed; where the

@@ -378,6 +378,17 @@ Test(packed_image, that_cannot_be_written_leaves_nothing)
     device_destroy(device);
 }
 
+/* The folder is made, and no disk has room for all bytes that there can be. */
+Test(packed_image, wants_room_on_the_disk)
+{
+    struct error err;
+    cr_assert_eq(packed_image_room(path, 1, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(packed_image_room(path, UINT64_MAX, &err), STATUS_IO);
+    cr_assert_not_null(strstr(err.message, dir), "%s", err.message);
+    cr_assert_not_null(strstr(err.message, "PHASOR_CACHE"), "%s", err.message);
+    cr_assert_eq(packed_image_room("/dev/null/deep/a.weights", 1, &err), STATUS_IO);
+}
+
 /* Another answer of the device: mapping itself fails. */
 static enum status map_nothing(struct device *device, void *memory, size_t bytes, int fd,
                                uint64_t offset, struct error *err)
