@@ -2,6 +2,7 @@
 #include "device/command_stream.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -148,10 +149,20 @@ void command_stream_cut(struct stream *stream, const struct command_part *part)
     trace_stage(here.stage, here.layer);
 }
 
+/* For who looks at threads, by `top -H`, perf or a debugger. */
+static void thread_take_name(const struct stream *stream)
+{
+    char name[16]; /* what the system keeps */
+    snprintf(name, sizeof name, stream->priority == STREAM_LOW ? "rank %d beside" : "rank %d",
+             stream->owner->rank);
+    (void)pthread_setname_np(pthread_self(), name);
+}
+
 static void *stream_main(void *context)
 {
     struct stream *stream = context;
     const struct stream_kind *kind = stream->kind;
+    thread_take_name(stream);
     if (stream->priority == STREAM_LOW && kind->settle == NULL)
         thread_make_low();
     trace_lane_use(stream->lane);

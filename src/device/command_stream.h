@@ -95,8 +95,9 @@ struct stream {
     struct command ring[STREAM_RING_COMMANDS];
 };
 
-/* Starts the thread of a stream that is zero but for kind, owner, priority and `spin`. `cpu` is that
- * of the thread, see thread_pin; -1: it is not pinned, and does not spin unless `spin` is set. */
+/* Starts the thread of a stream that is zero but for kind, owner, priority and `spin`. `cpu` is
+ * that of the thread, see thread_pin; -1: it is not pinned, and does not spin unless `spin` is set.
+ * The system shows the thread as "rank 0", or "rank 0 beside" where the priority is low. */
 enum status command_stream_init(struct stream *stream, int cpu, struct error *err) MUST_CHECK;
 
 /* Runs what is on it, and ends the thread. */

@@ -1,6 +1,8 @@
 /* Runs that end in the midst of a change of layout, because a file is gone or they are stopped:
  * what is done stays, and they are resumed. */
+#define _GNU_SOURCE
 #include <criterion/criterion.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,12 +117,16 @@ struct slow_load {
     uint64_t done, total;
 };
 
-/* Every report takes a while, so that the ranks stay together. */
+/* Who tells waits, and the other rank goes on meanwhile: so only the second waits. */
 static int load_slowly(void *context, uint64_t bytes_done, uint64_t bytes_total)
 {
     struct slow_load *load = context;
-    *load = (struct slow_load){bytes_done, bytes_total};
-    nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+    char thread[16] = "";
+    cr_assert_eq(pthread_getname_np(pthread_self(), thread, sizeof thread), 0);
+    if (strcmp(thread, "rank 1") == 0) {
+        *load = (struct slow_load){bytes_done, bytes_total};
+        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+    }
     return 0;
 }
 
@@ -142,11 +148,12 @@ Test(wave_stops, a_rank_that_cannot_load_ends_the_others)
     struct phasor_model_params params = wave_model(dir, "dp2|ep2", PHASOR_TRANSITION_AUTO);
     params.dtype = PHASOR_DTYPE_BFLOAT16;
     params.expert_dtype = PHASOR_DTYPE_INT4;
+    params.thread_count = 2;
     params.load_progress = load_slowly;
     params.load_context = &load;
     cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_FORMAT, "%s", err.message);
     cr_expect_not_null(strstr(err.message, "rank 0: "), "%s", err.message);
-    cr_expect_lt(load.done, load.total / 2, "%d of %d bytes", (int)load.done, (int)load.total);
+    cr_expect_leq(load.done, load.total / 2, "%d of %d bytes", (int)load.done, (int)load.total);
 }
 
 /* ---- A file that is gone --------------------------------------------------------------------- */
