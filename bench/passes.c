@@ -47,7 +47,7 @@ static void path_of(char out[PATH_BYTES], const struct passes *passes, const str
     for (char *at = text; *at != 0; at++)
         *at = *at == '|' ? '_' : *at == ':' ? '-' : *at;
     if (of->phase == PHASE_DECODE)
-        snprintf(what, sizeof what, "decode%s-%lldx%lld", of->is_packed ? "-int4" : "",
+        snprintf(what, sizeof what, "step%s-%lldx%lld", of->is_packed ? "-int4" : "",
                  (long long)of->sequences, (long long)of->context);
     else
         snprintf(what, sizeof what, "prefill-%lld-of-%lld-%lld", (long long)of->tokens,
@@ -117,16 +117,19 @@ int passes_record(const struct passes *passes, const struct layout *layout,
         struct error err;
         struct engine *engine = NULL;
         struct pass_recorder *recorder = NULL;
+        struct pass_contexts contexts = {0};
         for (int i = 0; i < count; i++) {
             if (cases[i].is_packed != is_packed || is_there(passes, layout, &cases[i], round))
                 continue;
             if (engine == NULL) {
                 engine_get(&engine, passes, layout, is_packed);
-                check(pass_recorder_create(&recorder, engine, cases, count, true, &err), &err);
+                check(pass_recorder_create(&recorder, engine, &contexts, cases, count, true, &err),
+                      &err);
             }
             done += case_record(recorder, passes, layout, &cases[i], round);
         }
         pass_recorder_destroy(recorder);
+        pass_contexts_deinit(&contexts);
         engine_close(engine);
     }
     return done;

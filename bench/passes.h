@@ -21,8 +21,7 @@ struct passes {
     struct pool pool; /* of all recordings that passes_time replays */
 };
 
-/* Records those of the layout's cases that the round has not yet. Memory for the keys and values of
- * the largest is filled before; nobody has computed them. Returns how many were recorded. */
+/* Records those of the layout's cases that the round has not yet. Returns how many were recorded. */
 int passes_record(const struct passes *passes, const struct layout *layout,
                   const struct pass_case *cases, int count, int round);
 

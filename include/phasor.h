@@ -544,7 +544,8 @@ PHASOR_API enum phasor_status phasor_replay(char **out_json,
 enum phasor_phase { PHASOR_PHASE_PREFILL, PHASOR_PHASE_DECODE };
 
 /* A single pass of sequences that are alike, evenly over the data-parallel groups of the plan. What
- * stands before it is not computed: keys and values are there as if it had been. */
+ * stands before it is not run: before a step of decode are keys and values that the model computed of
+ * random tokens, before a piece of a prompt numbers that nobody did. */
 struct phasor_pass_params {
     size_t size;
     enum phasor_phase phase;
@@ -555,15 +556,16 @@ struct phasor_pass_params {
                           * a part of one into which it divides evenly */
     int64_t pass_index;  /* of prefill: passes that went before through the same prompts; fewer than
                           * phasor_pass_count */
-    bool is_modelled;    /* for replay with durations of a box alone: memory of keys and values is
-                          * not touched, and the pass may take less time than one of a run */
+    bool is_modelled;    /* for replay with durations of a box alone: sequences of decode share
+                          * keys and values, and the pass may take less time than one of a run */
     const char *recording_path; /* as of phasor_batch_params */
 };
 PHASOR_API struct phasor_pass_params phasor_pass_params_default(void);
 
 /* Runs and records one pass of a model that was opened with `records`, whose plan has one layout
  * (of decode, perhaps packed, with PHASOR_TRANSITION_KEEP). The recording is whole or not at all.
- */
+ * Before a step of decode keys and values of 2,048 tokens are computed, which the model keeps for
+ * those behind it, until its next run. */
 PHASOR_API enum phasor_status phasor_pass_record(struct phasor_model *model,
                                                  const struct phasor_pass_params *params,
                                                  struct phasor_error *err) PHASOR_MUST_CHECK;

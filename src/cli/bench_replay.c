@@ -11,7 +11,7 @@
 #include "table.h"
 
 #define PATH_BYTES      1024
-#define CONTEXTS        8 /* of decode, from the first step to the last */
+#define CONTEXTS        16 /* of decode, from the first step to the last, of other tokens each */
 #define INT4_SUFFIX     ":int4"
 #define ALL_MEMORY      (UINT64_MAX / 2) /* one model at a time */
 #define ROUND_OF_DECODE 0                /* of which durations do not matter: one for all rounds */
@@ -77,7 +77,7 @@ static bool path_format(char out[PATH_BYTES], const struct bench_replayer *repla
     for (char *at = text; *at != 0; at++)
         *at = *at == '|' ? '_' : *at == ':' ? '-' : *at == '>' ? '+' : *at;
     if (pass->phase == PHASOR_PHASE_DECODE)
-        snprintf(what, sizeof what, "decode-%" PRId64 "x%" PRId64, pass->sequences,
+        snprintf(what, sizeof what, "step-%" PRId64 "x%" PRId64, pass->sequences,
                  pass->context_tokens);
     else
         snprintf(what, sizeof what, "prefill-%" PRId64 "-of-%" PRId64 "-%" PRId64,

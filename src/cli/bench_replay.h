@@ -21,7 +21,7 @@ struct bench_replayer {
 /* As bench_runner_run: prefill of the round's own recordings, each rank's computation as long as it
  * was, with links as much slower as this machine's ranks computed slower in static TP's, which is
  * recorded for that where it is not among the modes; decode of durations that the box's figures
- * say, with eight lengths of the context; changes of layout as the planner has them. What was
+ * say, with sixteen lengths of the context; changes of layout as the planner has them. What was
  * recorded before is not recorded again. */
 enum phasor_status bench_replayer_run(struct bench_replayer *replayer, struct bench_run *out,
                                       struct phasor_error *err);

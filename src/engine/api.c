@@ -208,6 +208,7 @@ void phasor_model_close(struct phasor_model *model)
 {
     if (model == NULL)
         return;
+    pass_contexts_deinit(&model->contexts);
     engine_close(model->engine);
     auto_plan_deinit(&model->plan);
     memory_free(model);
@@ -255,6 +256,7 @@ enum phasor_status phasor_batch_run(struct phasor_model *model,
     struct phasor_batch_result ignored;
     if (result != NULL)
         *result = (struct phasor_batch_result){0};
+    pass_contexts_deinit(&model->contexts); /* the run's memory has no place for them */
     enum status status = api_complete(&whole, sizeof whole, params, &reason);
     if (status == STATUS_OK)
         status = batch_run_planned(model->engine, &whole, &model->plan, &model->log,
@@ -278,6 +280,7 @@ enum phasor_status phasor_generate(struct phasor_model *model,
     struct error reason;
     struct phasor_generate_params whole = phasor_generate_params_default();
     struct phasor_generate_result ignored;
+    pass_contexts_deinit(&model->contexts);
     enum status status = api_complete(&whole, sizeof whole, params, &reason);
     if (status == STATUS_OK)
         status = generate_run(model->engine, &whole, &model->log,

@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "engine/auto_plan.h"
 #include "engine/engine.h"
+#include "engine/pass_contexts.h"
 #include "phasor.h"
 
 /* The status, with its sentence in `out`, which may be NULL. */
@@ -26,7 +27,8 @@ void api_log(void *bridge, enum log_level level, const char *message);
 /* What callers have a handle of. */
 struct phasor_model {
     struct engine *engine;
-    struct auto_plan plan; /* found */
+    struct pass_contexts contexts; /* of passes that are recorded by themselves */
+    struct auto_plan plan;         /* found */
     char plan_text[LAYOUT_TEXT_BYTES];
     struct log_bridge bridge;
     struct log_sink log;

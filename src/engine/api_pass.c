@@ -42,14 +42,16 @@ static enum status check_pass(const struct engine *engine, const struct phasor_p
     return side_file_check(&file, NULL, 0, err);
 }
 
-static enum status pass_record(struct engine *engine, const struct phasor_pass_params *params,
+static enum status pass_record(struct phasor_model *model, const struct phasor_pass_params *params,
                                struct error *err)
 {
+    struct engine *engine = model->engine;
     struct pass_case of = case_of(engine, params);
     struct pass_recorder *recorder;
     struct recording recording;
     TRY(check_pass(engine, params, &of, err));
-    TRY(pass_recorder_create(&recorder, engine, &of, 1, !params->is_modelled, err));
+    TRY(pass_recorder_create(&recorder, engine, &model->contexts, &of, 1, !params->is_modelled,
+                             err));
     enum status status = pass_recorder_run(recorder, &of, &recording, err);
     if (status == STATUS_OK) {
         status = recording_write(&recording, params->recording_path, err);
@@ -67,7 +69,7 @@ enum phasor_status phasor_pass_record(struct phasor_model *model,
     struct phasor_pass_params whole = phasor_pass_params_default();
     enum status status = api_complete(&whole, sizeof whole, params, &reason);
     if (status == STATUS_OK)
-        status = pass_record(model->engine, &whole, &reason);
+        status = pass_record(model, &whole, &reason);
     return api_tell(err, status, &reason);
 }
 

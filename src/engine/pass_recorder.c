@@ -9,24 +9,28 @@
 #include "base/system.h"
 #include "base/trace.h"
 #include "engine/batch_recording.h"
+#include "engine/pass_contexts.h"
 #include "exec/exec.h"
 
 #define TOKENS_MAX   ((int64_t)1 << 20) /* of a pass; positions that sequences see together: 2^32 */
 #define SEGMENTS_MAX 4096
 #define KV_BYTE      0x3c /* bf16 of it are small numbers */
 
+enum { SEED_PROMPTS = 1, SEED_STEPS };
+
 struct pass_recorder {
     struct engine *engine;
     const struct layout *layout;
     struct exec *exec;
     struct kv_cache cache;
-    int32_t *tokens, *pages; /* at random; 0, 1, 2 ... */
+    struct pass_contexts *contexts;
+    int64_t prompt;          /* of the contexts that the cache begins with; 0: it does not */
+    int32_t *tokens, *pages; /* at random; of each sequence of the pass */
     struct exec_segment segments[SEGMENTS_MAX];
     struct draw draws[EXEC_LOGIT_ROWS];
     int32_t wanted[SEGMENTS_MAX]; /* rows whose logits are */
     int64_t segment_count, wanted_count, row_count;
     bool is_timed;
-    bool is_warm[PHASE_COUNT];
 };
 
 /* ---- What a pass has ------------------------------------------------------------------------- */
@@ -99,45 +103,84 @@ static int64_t pages_of(const struct pass_case *of)
     return kv_pages_for(of->phase == PHASE_DECODE ? of->context : of->prompt);
 }
 
-static void segment_add(struct pass_recorder *recorder, const struct pass_case *of, int group,
-                        int64_t sequence, int64_t first, int64_t count, bool has_logits)
+/* Of all groups' sequences. */
+static int64_t tokens_of(const struct layout *layout, const struct pass_case *of)
 {
-    int64_t number = (int64_t)group * sequences_of(recorder->layout, of) + sequence;
+    return layout->attention.dp * sequences_of(layout, of) *
+           (of->phase == PHASE_DECODE ? 1 : of->prompt);
+}
+
+/* Those that no other sequence has. */
+static int64_t own_pages_of(const struct pass_case *of, bool is_timed)
+{
+    return of->phase == PHASE_DECODE && !is_timed ? 1 : pages_of(of);
+}
+
+/* `number` is that of the sequence among those of all groups. */
+static void segment_add(struct pass_recorder *recorder, const struct pass_case *of, int group,
+                        int64_t number, int64_t first, int64_t count, bool has_logits)
+{
     int64_t token = of->phase == PHASE_DECODE ? number : number * of->prompt + first;
     ASSERT(recorder->segment_count < SEGMENTS_MAX);
     recorder->segments[recorder->segment_count++] =
         (struct exec_segment){.tokens = recorder->tokens + token,
                               .token_count = count,
                               .first_position = first,
-                              .pages = recorder->pages + sequence * pages_of(of),
+                              .pages = recorder->pages + number * pages_of(of),
                               .group = group};
     recorder->row_count += count;
     if (has_logits)
         recorder->wanted[recorder->wanted_count++] = (int32_t)recorder->row_count - 1;
 }
 
+static void decode_add(struct pass_recorder *recorder, const struct pass_case *of, int group)
+{
+    struct range here = layout_share(of->sequences, recorder->layout->attention.dp, group);
+    int64_t own_count = own_pages_of(of, recorder->is_timed);
+    for (int64_t s = 0; s < here.count; s++) {
+        int64_t number = here.first + s;
+        pass_contexts_draw(recorder->pages + number * pages_of(of), &recorder->cache,
+                           recorder->engine, of->context, number, group,
+                           CONTEXT_POOL_PAGES + s * own_count, recorder->is_timed);
+        segment_add(recorder, of, group, number, of->context - 1, 1, true);
+    }
+}
+
 /* A group goes through its prompts one after another. */
 static void prefill_add(struct pass_recorder *recorder, const struct pass_case *of, int group)
 {
     int64_t share = of_group(recorder->layout, of->tokens), at = of->pass_index * share;
-    int64_t end = at + share;
+    int64_t end = at + share, sequences = sequences_of(recorder->layout, of);
+    int64_t before = group * sequences;
+    for (int64_t page = 0; page < sequences * pages_of(of); page++)
+        recorder->pages[before * pages_of(of) + page] = (int32_t)(CONTEXT_POOL_PAGES + page);
     while (at < end) {
         int64_t first = at % of->prompt, left = of->prompt - first;
         int64_t count = left < end - at ? left : end - at;
-        segment_add(recorder, of, group, at / of->prompt, first, count, count == left);
+        segment_add(recorder, of, group, before + at / of->prompt, first, count, count == left);
         at += count;
     }
 }
 
+/* Steps at two contexts have other tokens, so that not all have the same luck with experts. */
+static void tokens_draw(struct pass_recorder *recorder, const struct pass_case *of)
+{
+    bool is_decode = of->phase == PHASE_DECODE;
+    uint64_t vocab = (uint64_t)engine_config(recorder->engine)->vocab_count;
+    struct random random = {.seed = is_decode ? random_key(SEED_STEPS, (uint64_t)of->context)
+                                              : SEED_PROMPTS};
+    for (int64_t i = 0; i < tokens_of(recorder->layout, of); i++)
+        recorder->tokens[i] = (int32_t)random_below(&random, vocab);
+}
+
 static void segments_fill(struct pass_recorder *recorder, const struct pass_case *of)
 {
-    int groups = recorder->layout->attention.dp;
     recorder->segment_count = recorder->wanted_count = recorder->row_count = 0;
-    for (int group = 0; group < groups; group++) {
-        struct range here = layout_share(of->sequences, groups, group);
-        for (int64_t s = 0; of->phase == PHASE_DECODE && s < here.count; s++)
-            segment_add(recorder, of, group, s, of->context - 1, 1, true);
-        if (of->phase == PHASE_PREFILL)
+    tokens_draw(recorder, of);
+    for (int group = 0; group < recorder->layout->attention.dp; group++) {
+        if (of->phase == PHASE_DECODE)
+            decode_add(recorder, of, group);
+        else
             prefill_add(recorder, of, group);
     }
 }
@@ -146,8 +189,9 @@ static void segments_fill(struct pass_recorder *recorder, const struct pass_case
 
 /* Of all cases: the largest. */
 struct sizes {
-    int64_t tokens, sequences, pages;
-    int64_t drawn; /* tokens at random */
+    int64_t tokens, sequences; /* of a pass */
+    int64_t pages;             /* of a group */
+    int64_t drawn, numbers;    /* tokens, and pages of sequences */
 };
 
 static int64_t larger(int64_t a, int64_t b)
@@ -155,17 +199,19 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-static struct sizes sizes_of(const struct layout *layout, const struct pass_case *cases, int count)
+static struct sizes sizes_of(const struct layout *layout, const struct pass_case *cases, int count,
+                             bool is_timed)
 {
-    struct sizes sizes = {1, layout->attention.dp, 1, 1};
+    struct sizes sizes = {1, layout->attention.dp, 1, 1, 1};
     for (int i = 0; i < count; i++) {
         const struct pass_case *of = &cases[i];
         bool is_decode = of->phase == PHASE_DECODE;
         int64_t here = sequences_of(layout, of), all = layout->attention.dp * here;
         sizes.tokens = larger(sizes.tokens, is_decode ? of->sequences : of->tokens);
         sizes.sequences = larger(sizes.sequences, larger(all, is_decode ? of->sequences : 0));
-        sizes.pages = larger(sizes.pages, here * pages_of(of));
-        sizes.drawn = larger(sizes.drawn, all * (is_decode ? 1 : of->prompt));
+        sizes.pages = larger(sizes.pages, CONTEXT_POOL_PAGES + here * own_pages_of(of, is_timed));
+        sizes.drawn = larger(sizes.drawn, tokens_of(layout, of));
+        sizes.numbers = larger(sizes.numbers, all * pages_of(of));
     }
     sizes.tokens = larger(sizes.tokens, sizes.sequences);
     return sizes;
@@ -174,15 +220,9 @@ static struct sizes sizes_of(const struct layout *layout, const struct pass_case
 static enum status arrays_get(struct pass_recorder *recorder, const struct sizes *sizes,
                               struct error *err)
 {
-    int64_t vocab = engine_config(recorder->engine)->vocab_count;
-    struct random random = {.seed = 1};
     TRY(memory_get((void **)&recorder->tokens, (size_t)sizes->drawn, sizeof(int32_t), "ids", err));
-    TRY(memory_get((void **)&recorder->pages, (size_t)sizes->pages, sizeof(int32_t), "pages", err));
-    for (int64_t i = 0; i < sizes->drawn; i++)
-        recorder->tokens[i] = (int32_t)random_below(&random, (uint64_t)vocab);
-    for (int64_t i = 0; i < sizes->pages; i++)
-        recorder->pages[i] = (int32_t)i;
-    return STATUS_OK;
+    return memory_get((void **)&recorder->pages, (size_t)sizes->numbers, sizeof(int32_t), "pages",
+                      err);
 }
 
 /* Pages that nobody wrote to would be one page of zeros, which a processor's cache holds. */
@@ -215,15 +255,16 @@ static enum status parts_get(struct pass_recorder *recorder, const struct sizes 
 }
 
 enum status pass_recorder_create(struct pass_recorder **out, struct engine *engine,
-                                 const struct pass_case *cases, int count, bool is_timed,
-                                 struct error *err)
+                                 struct pass_contexts *contexts, const struct pass_case *cases,
+                                 int count, bool is_timed, struct error *err)
 {
     struct pass_recorder *recorder;
     const struct layout *layout = engine_layout(engine);
-    struct sizes sizes = sizes_of(layout, cases, count);
+    struct sizes sizes = sizes_of(layout, cases, count, is_timed);
     TRY(memory_get((void **)&recorder, 1, sizeof *recorder, "a recorder of passes", err));
     recorder->engine = engine;
     recorder->layout = layout;
+    recorder->contexts = contexts;
     recorder->is_timed = is_timed;
     for (int i = 0; i < EXEC_LOGIT_ROWS; i++)
         recorder->draws[i].temperature = 1;
@@ -318,27 +359,43 @@ static enum status pass_record(struct pass_recorder *recorder, const struct pass
                                err);
 }
 
-/* Threads, and weights that nobody has read. */
+static enum status contexts_get(struct pass_recorder *recorder, const struct pass_case *of,
+                                struct error *err)
+{
+    struct pass_contexts *contexts = recorder->contexts;
+    if (of->phase != PHASE_DECODE)
+        return STATUS_OK;
+    TRY(pass_contexts_get(contexts, recorder->engine, of->context, err));
+    if (contexts->prompt != recorder->prompt)
+        pass_contexts_copy(&recorder->cache, contexts, recorder->engine);
+    recorder->prompt = contexts->prompt;
+    return STATUS_OK;
+}
+
+/* Threads, weights that nobody has read, and caches that are full of contexts: as behind a step. */
 static enum status warm(struct pass_recorder *recorder, const struct pass_case *of,
                         struct error *err)
 {
     struct exec_hooks hooks = {0};
-    if (recorder->is_warm[of->phase])
-        return STATUS_OK;
-    recorder->is_warm[of->phase] = true;
     TRY(engine_enter(recorder->engine, &(struct generator_pass){.phase = of->phase}, &hooks, err));
     return of->phase == PHASE_DECODE && recorder->is_timed ? pass_run(recorder, of, err)
                                                            : STATUS_OK;
+}
+
+static enum status run(struct pass_recorder *recorder, const struct pass_case *of,
+                       struct recording *out, struct error *err)
+{
+    TRY(contexts_get(recorder, of, err));
+    segments_fill(recorder, of);
+    TRY(warm(recorder, of, err));
+    return pass_record(recorder, of, out, err);
 }
 
 enum status pass_recorder_run(struct pass_recorder *recorder, const struct pass_case *of,
                               struct recording *out, struct error *err)
 {
     struct trace_lane *before = trace_lane_use(engine_lane(recorder->engine));
-    segments_fill(recorder, of);
-    enum status status = warm(recorder, of, err);
-    if (status == STATUS_OK)
-        status = pass_record(recorder, of, out, err);
+    enum status status = run(recorder, of, out, err);
     trace_lane_use(before);
     return status;
 }

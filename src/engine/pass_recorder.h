@@ -1,11 +1,13 @@
-/* Single passes of prefill and decode, recorded for replay, without what stands before them: keys
- * and values of earlier tokens are in the cache as if somebody had computed them. What plans take
- * on a box is composed of such passes (bench/regret.c, phasor bench --replay).
+/* Single passes of prefill and decode, recorded for replay, without what stands before them: of a
+ * piece of a prompt keys and values of earlier tokens are numbers that nobody computed, of decode
+ * such as the model computes (engine/pass_contexts.h). What plans take on a box is composed of such
+ * passes (bench/regret.c, phasor bench --replay).
  */
 #ifndef PHASOR_ENGINE_PASS_RECORDER_H
 #define PHASOR_ENGINE_PASS_RECORDER_H
 
 #include "engine/engine.h"
+#include "engine/pass_contexts.h"
 #include "replay/recording.h"
 
 /* Of sequences that are alike, spread evenly over the data-parallel groups. */
@@ -30,12 +32,14 @@ enum status pass_case_check(const struct pass_case *of, const struct layout *lay
 struct pass_recorder;
 
 /* For passes of these cases, each of which holds (pass_case_check), on an engine that records. Takes
- * memory for the largest. `is_timed`: keys and values are written once, so that they are read from
- * memory as those of a run, and the first pass of decode runs once before, to warm up; else times
- * are not those of a run. */
+ * memory for the largest. What stands before steps of decode it takes from `contexts`, which are
+ * borrowed, and has it computed where it is not there: recorders that come one after another share
+ * it. `is_timed`: each sequence has keys and values of its own, which are read from memory as those
+ * of a run, and a pass of decode runs once before it is recorded; else sequences of decode
+ * share pages, and times are not those of a run. */
 enum status pass_recorder_create(struct pass_recorder **out, struct engine *engine,
-                                 const struct pass_case *cases, int count, bool is_timed,
-                                 struct error *err) MUST_CHECK;
+                                 struct pass_contexts *contexts, const struct pass_case *cases,
+                                 int count, bool is_timed, struct error *err) MUST_CHECK;
 void pass_recorder_destroy(struct pass_recorder *recorder); /* NULL is allowed */
 
 /* Runs and records one pass. `out` is the caller's to deinit. */

@@ -654,8 +654,8 @@ expect 2 "--replay alone" "$phasor" bench "$model" --devices cpu:2 --replay "$bo
 expect 2 "--replay and --box" "${replay[@]}" --box two.json
 expect 1 "other ranks" "$phasor" bench "$model" --devices cpu:4 --replay "$box" --recordings passes --scenarios 16/4
 has err "plans run with cpu:2; found cpu:4" "other ranks"
-expect 0 "modelled" "${replay[@]}" --scenarios 16/12,24/1 -r 2 --results modelled.jsonl -o json
-[ -n "$(find passes -name '*.decode-*')" ] && [ -z "$(find passes -name '*.decode-*' ! -name '*.decode-4x*.0')" ] || fail "modelled: decode is recorded once for all rounds"
+expect 0 "modelled" "${replay[@]}" --scenarios 16/20,24/1 -r 2 --results modelled.jsonl -o json
+[ -n "$(find passes -name '*.step-*')" ] && [ -z "$(find passes -name '*.step-*' ! -name '*.step-4x*.0')" ] || fail "modelled: decode is recorded once for all rounds"
 # The same again, from the recordings' own replays: prefill of each round, steps of decode one after another.
 python3 - modelled.jsonl "$phasor" "$box" <<'PY' || fail "modelled: not the sum of its passes"
 import glob, json, subprocess, sys
@@ -688,9 +688,9 @@ for run in runs:
         assert abs(run["prefill_s"] / (own["seconds"] * own["link_scale"]) - 1) < 1e-9, run
     known = {}
     for step in range(output - 1):
-        for path in glob.glob(f"passes/kjv-moe-*.{name(decode)}.t0.decode-4x{prompt + 1 + step}.0"):
+        for path in glob.glob(f"passes/kjv-moe-*.{name(decode)}.t0.step-4x{prompt + 1 + step}.0"):
             known[step] = replay(path, "--modelled", "--without-host")["seconds"] + host_step
-    assert output == 1 or (len(known) == 8 and 0 in known and output - 2 in known), known
+    assert output == 1 or (len(known) == 16 and 0 in known and output - 2 in known), known
     total, places = 0, sorted(known)
     for step in range(output - 1):
         low = max(place for place in places if place <= step)
@@ -708,24 +708,24 @@ head -n -1 modelled.jsonl >cut.jsonl
 tail -n 1 cut.jsonl | jq -e '.prompt_tokens == 24 and .round == 2' >/dev/null || fail "other passes: not of the last load"
 for folder in others empty; do
     cp cut.jsonl resumed.jsonl
-    expect 1 "passes in $folder" "${replay[@]/passes/$folder}" --scenarios 16/12,24/1 -r 2 --results resumed.jsonl --resume
+    expect 1 "passes in $folder" "${replay[@]/passes/$folder}" --scenarios 16/20,24/1 -r 2 --results resumed.jsonl --resume
     has err "last run that resumed.jsonl holds was of other passes than are in $folder" "passes in $folder"
     cmp -s cut.jsonl resumed.jsonl || fail "passes in $folder: the file is another"
-    expect 0 "passes in $folder, nothing to do" "${replay[@]/passes/$folder}" --scenarios 16/12,24/1 -r 2 \
+    expect 0 "passes in $folder, nothing to do" "${replay[@]/passes/$folder}" --scenarios 16/20,24/1 -r 2 \
         --results modelled.jsonl --resume
 done
 [ -z "$(ls empty)" ] || fail "passes in empty: something was recorded"
-expect 0 "passes of then" "${replay[@]}" --scenarios 16/12,24/1 -r 2 --results resumed.jsonl --resume
+expect 0 "passes of then" "${replay[@]}" --scenarios 16/20,24/1 -r 2 --results resumed.jsonl --resume
 cmp -s modelled.jsonl resumed.jsonl || fail "passes of then: other times"
 touch then
-expect 0 "modelled again" "${replay[@]}" --scenarios 16/12,24/1 -r 2 --results again.jsonl -o json
+expect 0 "modelled again" "${replay[@]}" --scenarios 16/20,24/1 -r 2 --results again.jsonl -o json
 [ -z "$(find passes -newer then)" ] || fail "modelled again: something was recorded"
 cmp -s <(grep '"run"' modelled.jsonl) <(grep '"run"' again.jsonl) || fail "modelled again: other times"
 jq -e 'map(.clock == "modelled" and (has("peak_bytes") | not) and .prefill_clock == "replay" and
     .decode_clock == "modelled" and .total_clock == "modelled") | all' out >/dev/null || fail "modelled again: not said"
 # The scale is that of static TP's passes, whoever is asked for: a mode has the seconds alone that it has beside it.
 for mode in static-ep static-ep-dp adaptive; do
-    expect 0 "modelled, $mode alone" "${replay[@]}" --scenarios 16/12,24/1 -r 2 --modes $mode --results $mode.jsonl
+    expect 0 "modelled, $mode alone" "${replay[@]}" --scenarios 16/20,24/1 -r 2 --modes $mode --results $mode.jsonl
     python3 - modelled.jsonl $mode.jsonl $mode <<'PY' || fail "modelled, $mode alone: other seconds than beside static TP"
 import json, sys
 beside, alone = ([json.loads(line) for line in open(path)] for path in sys.argv[1:3])
@@ -742,7 +742,7 @@ done
 expect 0 "modelled, recorded alone" "${replay[@]/passes/alone}" --scenarios 16/1 -r 1 --modes static-ep
 [ "$(find alone -name '*.prefill-*' | wc -l)" -eq 2 ] || fail "modelled, recorded alone: $(ls alone)"
 # What was composed of passes is what a batch sends, but for the last rows of a prompt's pass.
-expect 0 "sent by the clock" "${bench[@]}" --scenarios 16/12 --batch-sizes 4 -r 1 --modes static-tp -o json
+expect 0 "sent by the clock" "${bench[@]}" --scenarios 16/20 --batch-sizes 4 -r 1 --modes static-tp -o json
 jq -e --slurpfile lines modelled.jsonl '.[0] as $wall |
     [$lines[] | select(.kind == "run" and .plan == "tp2|tp2" and .prompt_tokens == 16)] |
     length == 2 and (map(([.collectives[]] | add) == .collective_bytes and .peak_bytes == 0 and
@@ -760,7 +760,7 @@ for words in "prefill (replay)" "decode (modelled)" "between the phases (predict
     has modelled.html "$words" "modelled, the page"
 done
 # Whole batches beside what was composed: the one may take longer than the other here, not ten times.
-python3 "$control" modelled.jsonl --phasor "$phasor" --load 16/12x4 --repeats 2 >out 2>err
+python3 "$control" modelled.jsonl --phasor "$phasor" --load 16/20x4 --repeats 2 >out 2>err
 code=$?
 [ $code -eq "$(grep -q ', off$' out && echo 3 || echo 0)" ] || fail "a control: exit code $code"
 lines out 4 "a control"
@@ -769,7 +769,7 @@ import json, re, statistics, sys
 runs = [line for line in map(json.loads, open(sys.argv[1])) if line["kind"] == "run" and
         line["plan"] == "tp2|tp2" and line["prompt_tokens"] == 16]
 for line, phase in zip(open(sys.argv[2]).read().splitlines()[1:], ("prefill", "decode")):
-    found = re.fullmatch(r".*/kjv-moe tp2\|tp2 16/12x4 (\w+): (\S+), (\S+), (\S+) %, ([-+]\S+) %, (within|off|undecided)", line)
+    found = re.fullmatch(r".*/kjv-moe tp2\|tp2 16/20x4 (\w+): (\S+), (\S+), (\S+) %, ([-+]\S+) %, (within|off|undecided)", line)
     assert found and found[1] == phase, line
     composed, whole, spread, off = (float(found[i]) for i in range(2, 6))
     assert abs(composed / statistics.median(run[phase + "_s"] for run in runs) - 1) < 1e-4, line
@@ -790,8 +790,8 @@ chmod +x in-full
 verdict() { # CODE VERDICT SHARE: of decode composed to so much of a second
     jq -c --argjson share "$3" --slurpfile all modelled.jsonl '
         if .kind != "run" then . else .prefill_s = 1 |
-            .decode_s = $share + 11 * ([$all[] | select(.kind == "cell").host_step_s] | first) end' modelled.jsonl >shifted.jsonl
-    expect "$1" "a control, $3" python3 "$control" shifted.jsonl --phasor ./in-full --load 16/12x4
+            .decode_s = $share + 19 * ([$all[] | select(.kind == "cell").host_step_s] | first) end' modelled.jsonl >shifted.jsonl
+    expect "$1" "a control, $3" python3 "$control" shifted.jsonl --phasor ./in-full --load 16/20x4
     has out " prefill: 1, 1, .*, +0.00 %, $([ "$2" = undecided ] && echo undecided || echo within)$" "a control, $3"
     has out " decode: .*, $2$" "a control, $3"
     has out "^# $([ "$2" = undecided ] && echo 2 || echo 0) of 2 undecided: " "a control, $3"
@@ -811,19 +811,19 @@ expect 1 "a control by the clock" python3 "$control" whole.jsonl --phasor "$phas
 has err "whole.jsonl: not of phasor bench --replay" "a control by the clock"
 expect 1 "a control of another load" python3 "$control" modelled.jsonl --phasor "$phasor"
 has err "no run of static-tp at 4096/64x8; --load chooses another" "a control of another load"
-for load in 16 16/1x4 16/12; do
+for load in 16 16/1x4 16/20; do
     expect 1 "a control of $load" python3 "$control" modelled.jsonl --load $load
     has err "is no load with steps" "a control of $load"
 done
-expect 1 "a control by no program" python3 "$control" modelled.jsonl --phasor ./nowhere --load 16/12x4
+expect 1 "a control by no program" python3 "$control" modelled.jsonl --phasor ./nowhere --load 16/20x4
 has err "--phasor names the program" "a control by no program"
 "$phasor" synth mixtral-8x7b --layers 1 --scale 64 -o kjv-moe >/dev/null 2>&1
 expect 0 "another model of this name" "$phasor" bench kjv-moe --devices cpu:2 --replay "$box" --recordings passes \
-    --batch-sizes 4 --scenarios 16/12 -r 1 --modes static-tp -o json
+    --batch-sizes 4 --scenarios 16/20 -r 1 --modes static-tp -o json
 [ "$(find passes -newer then -name 'kjv-moe-*.prefill-*' | wc -l)" -eq 1 ] ||
     fail "another model of this name: its passes were not recorded"
 for file in passes/*.prefill-*; do echo torn >"$file"; done
-expect 3 "a torn recording" "${replay[@]}" --scenarios 16/12 -r 1
+expect 3 "a torn recording" "${replay[@]}" --scenarios 16/20 -r 1
 has err "failed: passes/" "a torn recording"
 
 # ---- what a prediction is worth

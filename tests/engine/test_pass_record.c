@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "engine/pass_recorder.h"
 #include "engine_tools.h"
 #include "phasor.h"
 #include "replay/recording.h"
@@ -14,7 +15,7 @@
 #define SEQUENCES 4
 #define PROMPT    48
 
-static struct phasor_model *model_open(const char *plan, bool records)
+static struct phasor_model *model_open_as(const char *plan, bool records, enum phasor_dtype dtype)
 {
     struct phasor_model_params params = phasor_model_params_default();
     struct phasor_model *model;
@@ -22,12 +23,18 @@ static struct phasor_model *model_open(const char *plan, bool records)
     params.model = MODELS_DIR "/kjv-moe";
     params.devices = "cpu:2";
     params.plan = plan;
+    params.dtype = dtype;
     params.transition = PHASOR_TRANSITION_KEEP;
     params.records = records;
     if (strstr(plan, ":int4") != NULL)
         params.backup_path = tools_path(tools_folder(), "backup");
     cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_OK, "%s", err.message);
     return model;
+}
+
+static struct phasor_model *model_open(const char *plan, bool records)
+{
+    return model_open_as(plan, records, PHASOR_DTYPE_AUTO);
 }
 
 /* A plan with ":int4" has a backup of the test's own. */
@@ -77,9 +84,10 @@ static void run_record(struct recording *out, struct phasor_model *model)
     read_back(out, batch.record_path);
 }
 
-/* One node as text; of experts only that they were there: which rows they have, tokens decide. */
+/* One node as text; with `hides_experts` of experts only that they were there: which rows they
+ * have, tokens decide. */
 static void node_text(char out[192], const struct recording *of, const struct recording_lane *lane,
-                      const struct recording_node *node)
+                      const struct recording_node *node, bool hides_experts)
 {
     bool is_routed = node->work == WORK_FFN_UP || node->work == WORK_FFN_DOWN;
     const char *name = of->strings[node->name];
@@ -88,7 +96,8 @@ static void node_text(char out[192], const struct recording *of, const struct re
     if (node->kind == NODE_COLLECTIVE) {
         const struct recording_collective *call = &of->collectives[node->collective];
         snprintf(out + length, 192 - (size_t)length, " op %d tag %d", call->op, call->tag);
-    } else if (!is_routed && (node->work == WORK_MATMUL || node->work == WORK_ATTENTION)) {
+    } else if (is_routed ? !hides_experts
+                         : node->work == WORK_MATMUL || node->work == WORK_ATTENTION) {
         snprintf(out + length, 192 - (size_t)length, " of %d %d %d %d %d", node->dims[0],
                  node->dims[1], node->dims[2], node->dims[3], node->dims[4]);
     }
@@ -100,7 +109,8 @@ static int by_text(const void *a, const void *b)
 }
 
 /* What streams of normal priority do in the phase, sorted. */
-static size_t texts_of(char (**out)[192], const struct recording *of, enum record_phase phase)
+static size_t texts_of(char (**out)[192], const struct recording *of, enum record_phase phase,
+                       bool hides_experts)
 {
     size_t count = 0;
     *out = calloc(of->node_count + 1, sizeof **out);
@@ -109,7 +119,7 @@ static size_t texts_of(char (**out)[192], const struct recording *of, enum recor
         for (uint32_t n = lane->first; n < lane->first + lane->count; n++) {
             const struct recording_node *node = &of->nodes[n];
             if (lane->kind == LANE_STREAM && node->phase == phase && node->kind != NODE_WAIT)
-                node_text((*out)[count++], of, lane, node);
+                node_text((*out)[count++], of, lane, node, hides_experts);
         }
     }
     qsort(*out, count, sizeof **out, by_text);
@@ -117,11 +127,11 @@ static size_t texts_of(char (**out)[192], const struct recording *of, enum recor
 }
 
 static void expect_same(const struct recording *run, const struct recording *pass,
-                        enum record_phase phase, const char *what)
+                        enum record_phase phase, bool hides_experts, const char *what)
 {
     char(*expected)[192], (*found)[192];
-    size_t expected_count = texts_of(&expected, run, phase);
-    size_t count = texts_of(&found, pass, phase);
+    size_t expected_count = texts_of(&expected, run, phase, hides_experts);
+    size_t count = texts_of(&found, pass, phase, hides_experts);
     cr_assert_gt(count, 20);
     for (size_t i = 0; i < expected_count && i < count; i++)
         cr_assert_str_eq(found[i], expected[i], "%s", what);
@@ -156,7 +166,7 @@ static void check_plan(const char *plan)
             params.is_modelled = modelled;
             cr_assert_eq(phasor_pass_record(model, &params, &err), PHASOR_OK, "%s", err.message);
             read_back(&pass, params.recording_path);
-            expect_same(&run, &pass, phase == 0 ? RECORD_PREFILL : RECORD_DECODE, plan);
+            expect_same(&run, &pass, phase == 0 ? RECORD_PREFILL : RECORD_DECODE, true, plan);
             recording_deinit(&pass);
         }
     }
@@ -171,6 +181,154 @@ Test(pass_record, is_the_pass_of_a_run, .timeout = 300)
                                         "dp2|tp2", "tp2:rep|ep2", "tp2|ep2>ep2:int4"};
     for (size_t i = 0; i < sizeof plans / sizeof *plans; i++)
         check_plan(plans[i]);
+}
+
+/* ---- Beside itself --------------------------------------------------------------------------- */
+
+static void step_record(struct recording *out, struct phasor_model *model, int64_t sequences,
+                        int64_t context, bool is_modelled)
+{
+    struct phasor_pass_params params = pass_of(PHASOR_PHASE_DECODE);
+    struct phasor_error err;
+    params.sequences = sequences;
+    params.context_tokens = context;
+    params.is_modelled = is_modelled;
+    cr_assert_eq(phasor_pass_record(model, &params, &err), PHASOR_OK, "%s", err.message);
+    read_back(out, params.recording_path);
+}
+
+/* A step behind others of fewer sequences, or more, and of shorter contexts, and behind a pass of
+ * prefill, on keys and values that its sequences share or each has of its own: the experts have the
+ * rows that they have when it is the first. */
+static void check_again(const char *plan)
+{
+    static const struct {
+        int64_t sequences, context;
+        bool is_modelled;
+    } before[] = {{2, 40, true}, {2, 300, true}, {8, 300, false}, {16, 130, true}};
+    struct recording first, later, other;
+    struct phasor_error err;
+    struct phasor_model *model = model_open(plan, true);
+    step_record(&first, model, SEQUENCES, 300, true);
+    phasor_model_close(model);
+    model = model_open(plan, true);
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++) {
+        struct phasor_pass_params prefill = pass_of(PHASOR_PHASE_PREFILL);
+        step_record(&later, model, before[i].sequences, before[i].context, before[i].is_modelled);
+        recording_deinit(&later);
+        cr_assert_eq(phasor_pass_record(model, &prefill, &err), PHASOR_OK, "%s", err.message);
+        for (int modelled = 0; modelled < 2; modelled++) {
+            step_record(&later, model, SEQUENCES, 300, modelled);
+            expect_same(&first, &later, RECORD_DECODE, false, plan);
+            recording_deinit(&later);
+        }
+    }
+    /* Which says something: at another length they have other rows. */
+    step_record(&other, model, SEQUENCES, 301, true);
+    char(*a)[192], (*b)[192], of_experts[32];
+    snprintf(of_experts, sizeof of_experts, " work %d ", WORK_FFN_UP);
+    size_t count = texts_of(&a, &first, RECORD_DECODE, false);
+    cr_expect_eq(texts_of(&b, &other, RECORD_DECODE, false), count);
+    size_t differ = 0;
+    for (size_t i = 0; i < count; i++)
+        differ += strcmp(a[i], b[i]) != 0 && strstr(a[i], of_experts) != NULL;
+    cr_expect_gt(differ, 0, "%s", plan);
+    free(a);
+    free(b);
+    recording_deinit(&first);
+    recording_deinit(&other);
+    phasor_model_close(model);
+}
+
+/* What the first rank's experts do in f32, where rounding decides nothing. */
+static void experts_of_step(char out[8192], const char *plan, int64_t sequences)
+{
+    struct phasor_model *model = model_open_as(plan, true, PHASOR_DTYPE_FLOAT32);
+    struct recording step;
+    size_t length = 0;
+    step_record(&step, model, sequences, 300, true);
+    for (uint32_t l = 0; l < step.lane_count; l++) {
+        const struct recording_lane *lane = &step.lanes[l];
+        for (uint32_t n = lane->first; n < lane->first + lane->count; n++) {
+            const struct recording_node *node = &step.nodes[n];
+            if (lane->rank == 0 && node->work == WORK_FFN_UP && node->phase == RECORD_DECODE)
+                length +=
+                    (size_t)snprintf(out + length, 8192 - length, "%d: %d of %d %d\n", node->layer,
+                                     node->dims[0], node->dims[1], node->dims[2]);
+        }
+    }
+    cr_assert_gt(length, 6 * 8);
+    recording_deinit(&step);
+    phasor_model_close(model);
+}
+
+/* Sequences have the same contexts and tokens in whichever group they are, and so experts the same
+ * rows; groups are uneven. */
+Test(pass_record, of_decode_has_the_same_rows_in_every_layout, .timeout = 300)
+{
+    char expected[8192], found[8192];
+    experts_of_step(expected, "tp2|tp2", 5);
+    experts_of_step(found, "dp2|tp2", 5);
+    cr_expect_str_eq(found, expected);
+}
+
+Test(pass_record, of_decode_is_the_same_behind_others, .timeout = 300)
+{
+    backup_make();
+    static const char *const plans[] = {"tp2|tp2", "dp2|ep2", "tp2|ep2>ep2:int4"};
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++)
+        check_again(plans[i]);
+}
+
+static void recorder_run(struct recording *out, struct engine *engine,
+                         struct pass_contexts *contexts, const struct pass_case *cases, int count,
+                         bool is_timed)
+{
+    struct pass_recorder *recorder;
+    struct error err = {0};
+    cr_assert_eq(pass_recorder_create(&recorder, engine, contexts, cases, count, is_timed, &err),
+                 STATUS_OK, "%s", err.message);
+    for (int i = 0; i < count; i++)
+        cr_assert_eq(pass_recorder_run(recorder, &cases[i], &out[i], &err), STATUS_OK, "%s",
+                     err.message);
+    pass_recorder_destroy(recorder);
+}
+
+/* One recorder through several lengths, with a pass of prefill between, and one of each alone. */
+Test(pass_record, of_decode_is_the_same_from_a_recorder_of_many, .timeout = 300)
+{
+    static const struct pass_case cases[] = {
+        {.phase = PHASE_DECODE, .sequences = SEQUENCES, .context = 300},
+        {.phase = PHASE_DECODE, .sequences = 3, .context = 40},
+        {.phase = PHASE_PREFILL, .prompt = PROMPT, .tokens = SEQUENCES * PROMPT},
+        {.phase = PHASE_DECODE, .sequences = 7, .context = 130},
+        {.phase = PHASE_DECODE, .sequences = SEQUENCES, .context = 301},
+    };
+    enum { COUNT = sizeof cases / sizeof *cases };
+    struct recording many[COUNT], alone;
+    struct pass_contexts contexts = {0};
+    struct engine *engine;
+    struct error err = {0};
+    struct engine_params params = {.model = MODELS_DIR "/kjv-moe",
+                                   .dtype_is_auto = true,
+                                   .thread_count = 2,
+                                   .devices = "cpu:2",
+                                   .plan = "dp2|ep2",
+                                   .records = true};
+    cr_assert_eq(engine_open(&engine, &params, &err), STATUS_OK, "%s", err.message);
+    for (int is_timed = 0; is_timed < 2; is_timed++) {
+        recorder_run(many, engine, &contexts, cases, COUNT, is_timed);
+        for (int i = 0; i < COUNT; i++) {
+            bool is_prefill = cases[i].phase == PHASE_PREFILL;
+            recorder_run(&alone, engine, &contexts, &cases[i], 1, is_timed);
+            expect_same(&alone, &many[i], is_prefill ? RECORD_PREFILL : RECORD_DECODE, is_prefill,
+                        "of many");
+            recording_deinit(&alone);
+            recording_deinit(&many[i]);
+        }
+    }
+    pass_contexts_deinit(&contexts);
+    engine_close(engine);
 }
 
 /* A prompt in pieces: the second piece sees what the first has left. */
@@ -217,7 +375,7 @@ Test(pass_record, of_a_deep_model, .timeout = 300)
 {
     struct phasor_synth_params synth = phasor_synth_params_default();
     struct phasor_model_params params = phasor_model_params_default();
-    struct phasor_pass_params of = pass_of(PHASOR_PHASE_DECODE);
+    struct phasor_pass_params of = pass_of(PHASOR_PHASE_PREFILL);
     struct phasor_model *model;
     struct phasor_error err;
     struct recording pass;
