@@ -244,8 +244,9 @@ Test(goldens, bfloat16_stays_near_transformers)
 
 Test(goldens, every_kernel_set_equals_transformers)
 {
-    static const char *const sets[] = {"plain", "avx2", "avx512", "avx512vnni", "avx512bf16"};
-    for (size_t i = 0; i < 4; i++) {
+    static const char *const sets[] = {"plain",      "avx2",       "avx512",
+                                       "avx512vnni", "avx512bf16", "amx"};
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
         if (cpu_kernels_choose(sets[i]) == NULL) {
             cr_log_info("this machine or build has no %s kernels: not tested", sets[i]);
             continue;
