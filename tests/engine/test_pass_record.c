@@ -205,7 +205,7 @@ static void check_again(const char *plan)
     static const struct {
         int64_t sequences, context;
         bool is_modelled;
-    } before[] = {{2, 40, true}, {2, 300, true}, {8, 300, false}, {16, 130, true}};
+    } before[] = {{2, 40, true}, {8, 300, false}, {16, 130, true}};
     struct recording first, later, other;
     struct phasor_error err;
     struct phasor_model *model = model_open(plan, true);
@@ -275,9 +275,8 @@ Test(pass_record, of_decode_has_the_same_rows_in_every_layout, .timeout = 300)
 Test(pass_record, of_decode_is_the_same_behind_others, .timeout = 300)
 {
     backup_make();
-    static const char *const plans[] = {"tp2|tp2", "dp2|ep2", "tp2|ep2>ep2:int4"};
-    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++)
-        check_again(plans[i]);
+    check_again("tp2|ep2>ep2:int4");
+    check_again("dp2|ep2");
 }
 
 static void recorder_run(struct recording *out, struct engine *engine,
