@@ -384,6 +384,8 @@ Test(pass_record, of_a_deep_model, .timeout = 300)
     params.devices = "cpu:4";
     params.plan = "dp4|ep4";
     params.records = true;
+    of.prompt_tokens = 4;
+    of.pass_tokens = 4 * of.prompt_tokens; /* a prompt in each group */
     cr_assert_eq(phasor_synth(&synth, &err), PHASOR_OK, "%s", err.message);
     cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_OK, "%s", err.message);
     cr_assert_eq(phasor_pass_record(model, &of, &err), PHASOR_OK, "%s", err.message);
