@@ -544,8 +544,8 @@ PHASOR_API enum phasor_status phasor_replay(char **out_json,
 enum phasor_phase { PHASOR_PHASE_PREFILL, PHASOR_PHASE_DECODE };
 
 /* A single pass of sequences that are alike, evenly over the data-parallel groups of the plan. What
- * stands before it is not run: before a step of decode are keys and values that the model computed of
- * random tokens, before a piece of a prompt numbers that nobody did. */
+ * stands before it is not run: before a step of decode are keys and values that the model computed
+ * of random tokens, before a piece of a prompt numbers that nobody did. */
 struct phasor_pass_params {
     size_t size;
     enum phasor_phase phase;
