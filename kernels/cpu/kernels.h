@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "device/device.h"
 #include "device/ops.h"
+#include "device/thread_team.h"
 
 /* Work that workers take in pieces: which worker takes which piece never changes a result. A stream
  * has one for its operations and one for those that it holds (cpu_stream.c), and `next` only grows,
@@ -25,9 +26,15 @@ static inline void share_begin(struct share *share, int worker_count)
     share->worker_count = worker_count;
 }
 
-/* The next piece, counted from 0: `count` and more when none is left. */
+/* Beyond every operation's pieces. */
+#define PIECE_NONE (INT64_C(1) << 40)
+
+/* The next piece, counted from 0: their count or more when none is left, or none for this worker,
+ * whose turn on its CPU is over. It may then come once more. */
 static inline int64_t share_take(struct share *share)
 {
+    if (thread_team_should_leave())
+        return PIECE_NONE;
     return atomic_fetch_add_explicit(&share->next, 1, memory_order_relaxed) - share->first;
 }
 

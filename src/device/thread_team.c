@@ -24,6 +24,9 @@
 #define TURN_SECONDS 3e-3
 #define AWAY_SECONDS 3e-4
 
+/* The end of a run that is shorter is near enough. */
+#define LONG_RUN_SECONDS 1e-3
+
 /* A thread's view of its CPU. */
 struct look {
     double at, delay; /* when it looked last, and what it had waited by then */
@@ -37,8 +40,15 @@ struct worker {
     int cpu;             /* as the system numbers it; -1: it is not pinned */
     unsigned generation; /* of the last run it took part in */
     struct look look;
-    double turn; /* what it had run when it last gave way */
+    double joined;       /* when it joined that run */
+    double ran;          /* what it had run in all when it was last asked, before that */
+    double turn;         /* and when it last gave way */
+    bool leaves;         /* work has returned before its end */
+    bool system_settles; /* it was sent away when it asked */
 };
+
+/* Of the calling thread, where it is one. */
+static _Thread_local struct worker *self;
 
 /* A run in one word, so that a worker joins the run that it saw begin, while it is open, or none:
  * the generation in the upper half; whether it is closed, the workers that have finished, and those
@@ -49,11 +59,15 @@ struct worker {
 #define RUN_CLOSED     (UINT64_C(1) << 31)
 #define RUN_GENERATION (UINT64_C(1) << 32)
 
+/* A worker that leaves a run may join it again: there is room for as many. */
+#define THREAD_COUNT_MOST ((int)RUN_COUNT_MASK / 2)
+
 struct thread_team {
     int thread_count;
     bool spin;
     void (*work)(void *context, int worker);
     void *context;
+    bool is_share; /* workers may leave, and come again */
     _Alignas(64) atomic_uint_fast64_t run;
     struct sleepers workers_waiting;
     _Alignas(64) struct sleepers caller_waiting;
@@ -133,36 +147,57 @@ static double thread_seconds(void)
 }
 
 /* Who shares a CPU is sent off it when a tick of the system finds that he has had his turn, for
- * some milliseconds. That is to be between runs, where nobody waits for the worker, and not within
- * a piece, for which all wait. So the system is to look there: asked how long a thread has run,
- * Linux (since 6.6) settles its account, and gives the CPU to the others if the turn is over. An
- * older one does not: there the turn is offered, at the end of one. Not after each run: to yield
- * is to give up what is left of a turn (6.18), and so most of the CPU. */
+ * some milliseconds. That is to be between runs or between pieces, where nobody waits for the
+ * worker, and not within a piece, for which all wait. So the system is to look there: asked how
+ * long a thread has run, Linux (since 6.6) settles its account, and gives the CPU to the others if
+ * the turn is over. An older one does not, or never has yet: there the turn is offered, at the end
+ * of one. Not after each run, nor where the system settles: to yield is to give up what is left of
+ * a turn (6.18), and so some of the CPU. */
 static void worker_give_way(struct worker *worker)
 {
     (void)look_again(&worker->look, LOOK_SECONDS);
     if (!worker->look.met)
         return;
-    double before = system_seconds(), ran = thread_seconds();
-    bool was_away = system_seconds() - before > AWAY_SECONDS;
-    if (!was_away && ran - worker->turn < TURN_SECONDS)
-        return;
-    if (!was_away)
+    double before = system_seconds(), ran = thread_seconds(), now = system_seconds();
+    bool was_away = now - worker->joined - (ran - worker->ran) > AWAY_SECONDS; /* or in a piece */
+    worker->system_settles |= now - before > AWAY_SECONDS;
+    worker->ran = ran;
+    if (!was_away) {
+        if (worker->system_settles || ran - worker->turn < TURN_SECONDS)
+            return;
         (void)sched_yield();
+    }
     worker->turn = ran;
+}
+
+bool thread_team_should_leave(void)
+{
+    struct worker *worker = self;
+    if (worker == NULL || !worker->look.met || !worker->team->is_share)
+        return false;
+    double here = system_seconds() - worker->joined;
+    worker->leaves |= here >= LONG_RUN_SECONDS &&
+                      worker->ran - worker->turn + here >= TURN_SECONDS &&
+                      run_joined(atomic_load(&worker->team->run)) < THREAD_COUNT_MOST;
+    return worker->leaves;
 }
 
 static void *worker_main(void *argument)
 {
     struct worker *worker = argument;
     struct thread_team *team = worker->team;
+    self = worker;
     for (;;) {
-        sleepers_wait(&team->workers_waiting, team->spin, run_began, worker);
+        if (!worker->leaves)
+            sleepers_wait(&team->workers_waiting, team->spin, run_began, worker);
+        worker->leaves = false;
         bool joined = run_join(worker);
         if (atomic_load(&team->stopping))
             return NULL;
         if (!joined)
             continue;
+        if (worker->look.met)
+            worker->joined = system_seconds();
         team->work(team->context, worker->index);
         atomic_fetch_add(&team->run, RUN_FINISHED);
         sleepers_wake(&team->caller_waiting);
@@ -198,7 +233,7 @@ void thread_pin(pthread_t thread, int cpu)
 enum status thread_team_create(struct thread_team **out, int thread_count, int first_cpu,
                                struct error *err)
 {
-    ASSERT(thread_count >= 1 && thread_count <= (int)RUN_COUNT_MASK);
+    ASSERT(thread_count >= 1 && thread_count <= THREAD_COUNT_MOST);
     struct thread_team *team;
     TRY(memory_get((void **)&team, 1, sizeof *team + (size_t)thread_count * sizeof team->workers[0],
                    "a thread team", err));
@@ -300,6 +335,7 @@ static void team_run(struct thread_team *team, void (*work)(void *context, int w
     caller_look(team);
     team->work = work;
     team->context = context;
+    team->is_share = !with_all;
     run_begin(team);
     work(context, 0);
     if (with_all)

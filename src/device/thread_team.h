@@ -6,6 +6,7 @@
 #define PHASOR_DEVICE_THREAD_TEAM_H
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -33,6 +34,12 @@ void thread_team_run(struct thread_team *team, void (*work)(void *context, int w
  * only while it has a piece. */
 void thread_team_share(struct thread_team *team, void (*work)(void *context, int worker),
                        void *context);
+
+/* For work that thread_team_share runs, before it takes a piece: whether it is to return without
+ * one. So it is for a worker whose turn on its CPU is over, where it shares that with others: they
+ * have theirs while nobody waits for it, and if the run goes on then the worker runs work again.
+ * False in any other thread, and in the caller of thread_team_share. */
+bool thread_team_should_leave(void);
 
 /* CPUs that the calling thread may use: what thread_count 0 stands for elsewhere. */
 int thread_team_cpu_count(void);

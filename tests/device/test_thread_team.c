@@ -375,6 +375,63 @@ Test(thread_team, a_worker_whose_cpu_is_wanted_yields_where_the_system_does_not_
     worker_gives_way(&yields);
 }
 
+struct long_share {
+    atomic_int next;
+    atomic_int done;
+    int count;
+    int calls[2], leaves[2]; /* plain memory, as above */
+};
+
+/* Pieces of a tenth of a millisecond. */
+static void long_work(void *context, int worker)
+{
+    struct long_share *share = context;
+    share->calls[worker]++;
+    for (;;) {
+        if (thread_team_should_leave()) {
+            share->leaves[worker]++;
+            return;
+        }
+        if (atomic_fetch_add(&share->next, 1) >= share->count)
+            return;
+        for (double end = system_seconds() + 1e-4; system_seconds() < end;)
+            continue;
+        atomic_fetch_add(&share->done, 1);
+    }
+}
+
+/* Until it has come back to a run that it had left. */
+Test(thread_team, a_worker_whose_turn_is_over_leaves_a_share_and_comes_again, .timeout = 120)
+{
+    skip_unless_told();
+    pthread_t neighbour;
+    struct thread_team *team;
+    struct error err;
+    cr_assert_eq(thread_team_create(&team, 2, 0, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(pthread_create(&neighbour, NULL, on_the_last_cpu, NULL), 0);
+    double end = system_seconds() + PATIENCE_SECONDS;
+    int most = 0;
+    while (most < 2 && system_seconds() < end) {
+        struct long_share share = {.count = 2000};
+        thread_team_share(team, long_work, &share);
+        cr_assert_eq(atomic_load(&share.done), share.count);
+        cr_assert_eq(share.calls[0], 1);
+        cr_assert_eq(share.leaves[0], 0);
+        cr_assert(share.calls[1] <= share.leaves[1] + 1);
+        most = share.calls[1];
+        /* Where all are wanted once, nobody leaves. */
+        struct long_share all = {.count = 2000};
+        thread_team_run(team, long_work, &all);
+        cr_assert_eq(all.calls[1], 1);
+        cr_assert_eq(all.leaves[1], 0);
+    }
+    atomic_store(&neighbour_ends, true);
+    pthread_join(neighbour, NULL);
+    thread_team_destroy(team);
+    cr_assert_geq(most, 2);
+    cr_assert(!thread_team_should_leave());
+}
+
 /* The system sends it elsewhere, and has its own mind about whose turn it is. */
 Test(thread_team, a_worker_that_is_not_pinned_does_not_ask, .timeout = 120)
 {
