@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import date
 from importlib.metadata import version
@@ -81,6 +81,7 @@ class Case:
     llama: dict = None  # micro-batch and flash attention that are best for it
     rounds: list = field(default_factory=list)  # of {engine: Measured}
     beside: list = field(default_factory=list)  # the same beside a neighbour, where there is one
+    apart: list = field(default_factory=list)  # then also of {CPU or None: what processes apart multiply and read}
 
 
 def note(text):
@@ -168,8 +169,9 @@ def neighbour(cpu):
     if cpu is None:
         yield
         return
-    spin = f"import os\nos.sched_setaffinity(0, [{cpu}])\nwhile True: pass"
-    process = subprocess.Popen([sys.executable, "-c", spin])
+    spin = f"import os\nos.sched_setaffinity(0, [{cpu}])\nprint(flush=True)\nwhile True: pass"
+    process = subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE)
+    process.stdout.readline()  # it spins from now on
     try:
         yield
     finally:
@@ -177,7 +179,18 @@ def neighbour(cpu):
         process.wait()
 
 
-def run_case(args, case, limits, round_index):
+def run_apart(case, apart, places):
+    """What processes that never wait for each other have, alone and beside the neighbour."""
+    rates = {}
+    for cpu, _ in places:
+        with neighbour(cpu):
+            rates[cpu] = apart.rates()
+    case.apart.append(rates)
+    return "; apart " + ", ".join(f"{'alone' if cpu is None else 'beside'} {gemm / 1e9:.1f} GFLOP/s "
+                                  f"and {read / 1e9:.1f} GB/s" for cpu, (gemm, read) in rates.items())
+
+
+def run_case(args, case, limits, apart, round_index):
     """The two engines take turns in being the next, and so do being alone and beside a neighbour. Limits come
     before, between and behind, undisturbed: memory may change its rate within a second, so what was measured has
     the mean of those on its two sides."""
@@ -194,13 +207,15 @@ def run_case(args, case, limits, round_index):
             gemm_after, read_after, read_next = limits.rates()
             measured[name] = Measured(rate, gemm_before.halfway(gemm_after), read_before.halfway(read_after))
             gemm_before, read_before = gemm_after, read_next
+    apart_text = run_apart(case, apart, places[::turn]) if apart else ""
     for (cpu, measured), rounds in zip(places, (case.rounds, case.beside)):
         rounds.append(measured)
         note(f"round {round_index + 1}: {case.model.name} {case.form} {case.workload.name}"
              f"{'' if cpu is None else f' beside a neighbour on CPU {cpu}'}: "
              + ", ".join(f"{name} {of.rate:.1f} tok/s beside {of.gemm.mean / 1e9:.1f} GFLOP/s "
                          f"and {of.read.mean / 1e9:.1f} GB/s"
-                         for name, of in sorted(measured.items(), reverse=True)))
+                         for name, of in sorted(measured.items(), reverse=True))
+             + ("" if cpu is None else apart_text))
 
 
 def agreement_of(args, model, form, options, **how):
@@ -307,13 +322,31 @@ def table_row(case):
     return f"{row_begin(case, case.rounds)}  {ratio}  ({chosen})"
 
 
-def left_cell(case, engine):
-    left = [beside[engine].rate / alone[engine].rate for alone, beside in zip(case.rounds, case.beside)]
-    return f"{100 * median(left):6.1f} % {100 * spread(left):5.1f} %"
+def left(case, engine):
+    """What the neighbour left of an engine's rate, in each round."""
+    return [beside[engine].rate / alone[engine].rate for alone, beside in zip(case.rounds, case.beside)]
 
 
-def beside_row(case):
-    return f"{row_begin(case, case.beside)}  {left_cell(case, 'phasor')}  {left_cell(case, 'llama')}"
+def left_apart(case, cpu, kind):
+    """The same of processes apart: of products (0) or of reads (1)."""
+    return [rates[cpu][kind] / rates[None][kind] for rates in case.apart]
+
+
+def share_text(shares):
+    return f"{100 * median(shares):6.1f} % {100 * spread(shares):5.1f} %"
+
+
+def beside_row(case, cpu):
+    """Prefill is beside products. What a decode's rows do of each is not known: it is beside both."""
+    engines = "  ".join(share_text(left(case, engine)) for engine in ("phasor", "llama"))
+    kept = " ".join(f"{median(a / b for a, b in zip(left(case, 'phasor'), left_apart(case, cpu, kind))):5.2f}"
+                    for kind in range(1 if case.workload.kind == "prefill" else 2))
+    return f"{row_begin(case, case.beside)}  {engines}  {kept}"
+
+
+def apart_line(cases, cpu):
+    gemm, read = ([share for case in cases for share in left_apart(case, cpu, kind)] for kind in range(2))
+    return f"of products {share_text(gemm).strip()}, of reads {share_text(read).strip()}"
 
 
 def limits_line(cases):
@@ -386,7 +419,7 @@ def parse_args():
 
 
 def compare(args):
-    from limits import Limits  # torch takes seconds to import: wrong options are told before
+    from limits import Apart, Limits  # torch takes seconds to import: wrong options are told before
 
     args.data.mkdir(parents=True, exist_ok=True)
     models = [make_model(args, name) for name in args.models]
@@ -398,18 +431,22 @@ def compare(args):
     cases = [Case(model, form, workload) for model, form in pairs for workload in args.workloads]
     for case in cases:
         case.llama = llama_choice(args, case)
-    limits, others = Limits(args.threads), Others()
-    for round_index in range(args.rounds):
-        for case in cases:
-            run_case(args, case, limits, round_index)
+    cpus = sorted(os.sched_getaffinity(0))[:args.threads]
+    with Apart(cpus) if args.neighbour is not None else nullcontext() as apart:
+        limits, others = Limits(args.threads), Others()
+        for round_index in range(args.rounds):
+            for case in cases:
+                run_case(args, case, limits, apart, round_index)
     print_header(args, cases, agreements, others.share())
     for case in cases:
         print(table_row(case))
     if args.neighbour is not None:
-        print(f"# beside a process that spins on CPU {args.neighbour}; last what that leaves of phasor's and of")
-        print("# llama.cpp's rate alone, the median of the rounds' ratios:")
+        print(f"# beside a process that spins on CPU {args.neighbour}. Of processes that never wait for each other, one")
+        print(f"# on each CPU, it leaves {apart_line(cases, args.neighbour)}.")
+        print("# Last what it leaves of phasor's and of llama.cpp's rate alone, the medians of the rounds' ratios; then")
+        print("# phasor's over theirs of the same round: products in prefill, products and reads in decode:")
         for case in cases:
-            print(beside_row(case))
+            print(beside_row(case, args.neighbour))
 
 
 def main():

@@ -1,8 +1,15 @@
-"""What the machine can do at this moment: the rate of its matrix products and of its memory."""
+"""What the machine can do at this moment: the rate of its matrix products and of its memory.
 
+As a program, `limits.py CPU`: the process on one CPU of those that class Apart measures together.
+"""
+
+import os
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 
 import torch
 
@@ -27,15 +34,22 @@ class Rate:
         return Rate((self.mean + other.mean) / 2, max(self.best, other.best))
 
 
-def rate_of(ways, amount):
-    """Of the fastest of several ways to do so much work, in units of that a second."""
+def fastest_of(ways):
     for way in ways:
         way()
-    fastest = min(ways, key=lambda way: min(seconds_each(way) for _ in range(3)))
+    return min(ways, key=lambda way: min(seconds_each(way) for _ in range(3)))
+
+
+def rate_over_window(way, amount):
     times = []
     while sum(times) < WINDOW_SECONDS:
-        times.append(seconds_each(fastest))
+        times.append(seconds_each(way))
     return Rate(amount * len(times) / sum(times), amount / min(times))
+
+
+def rate_of(ways, amount):
+    """Of the fastest of several ways to do so much work, in units of that a second."""
+    return rate_over_window(fastest_of(ways), amount)
 
 
 def gemm_types():
@@ -43,6 +57,16 @@ def gemm_types():
     flags = open("/proc/cpuinfo").read()
     has_bf16 = "avx512_bf16" in flags or "amx_bf16" in flags
     return [torch.float32, torch.bfloat16] if has_bf16 else [torch.float32]
+
+
+def gemm_ways(a, b):
+    operands = [(a.to(dtype), b.to(dtype)) for dtype in gemm_types()]
+    return [partial(torch.mm, *pair, out=torch.mm(*pair)) for pair in operands]
+
+
+def read_ways(data):
+    matrix = data.view(-1, MATVEC_DIM)
+    return [data.view(torch.int64).sum, partial(torch.mv, matrix, torch.ones(MATVEC_DIM)), data.max]
 
 
 class Limits:
@@ -53,17 +77,78 @@ class Limits:
 
     def gemm_rate(self):
         """FLOP/s, of the best number type: a product of matrices of 2,048 x 2,048."""
-        operands = [[self.matrix.to(dtype) for _ in range(3)] for dtype in gemm_types()]
-        return rate_of([partial(torch.mm, a, b, out=out) for a, b, out in operands], 2 * GEMM_DIM**3)
+        return rate_of(gemm_ways(self.matrix, self.matrix), 2 * GEMM_DIM**3)
 
     def read_rate(self):
         """Bytes/s: 1 GiB read in the fastest of three ways, because none is the fastest everywhere."""
-        whole = self.data.view(torch.int64)
-        matrix = self.data.view(-1, MATVEC_DIM)
-        vector = torch.ones(MATVEC_DIM)
-        return rate_of([whole.sum, partial(torch.mv, matrix, vector), self.data.max], 4 * READ_FLOATS)
+        return rate_of(read_ways(self.data), 4 * READ_FLOATS)
 
     def rates(self):
         """Products, and reads before and behind these."""
         first = self.read_rate()
         return self.gemm_rate(), first, self.read_rate()
+
+
+# ---- Beside a neighbour --------------------------------------------------------------------------
+
+APART_ROWS = 256  # a product of some milliseconds: one that is under way when the window ends counts little
+APART_FLOATS = 1 << 22  # of one read: 16 MiB, of data behind every cache
+
+
+class Apart:
+    """A process on each of some CPUs that multiplies, or reads, for a second and waits for no other: what these
+    lose to a neighbour is what the neighbour takes, and whoever loses more waits for who is kept from its CPU."""
+
+    def __init__(self, cpus):
+        self.processes = [subprocess.Popen([sys.executable, __file__, str(cpu)], text=True, stdin=subprocess.PIPE,
+                                           stdout=subprocess.PIPE) for cpu in cpus]
+        for process in self.processes:
+            self.answer(process)  # it is ready
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            process.stdin.close()
+            process.wait()
+
+    @staticmethod
+    def answer(process):
+        line = process.stdout.readline()
+        if not line:
+            raise SystemExit("a process that measures what a neighbour takes has ended (limits.py)")
+        return float(line)
+
+    def rates(self):
+        """Of all together: products, in FLOP/s, then reads, in bytes/s."""
+        return tuple(self.rate(kind) for kind in ("gemm", "read"))
+
+    def rate(self, kind):
+        for process in self.processes:
+            print(kind, file=process.stdin, flush=True)
+        return sum(self.answer(process) for process in self.processes)
+
+
+def chunk_reader(data):
+    """Reads the next chunk of data at each call, in the way that is the fastest."""
+    ways = read_ways(data)
+    fastest = ways.index(fastest_of(ways))
+    chunks = cycle([read_ways(chunk)[fastest] for chunk in data.split(APART_FLOATS)])
+    return lambda: next(chunks)()
+
+
+def measure_apart(cpu):
+    """Answers each line of the input, "gemm" or "read", with the rate of one second."""
+    os.sched_setaffinity(0, [cpu])
+    torch.set_num_threads(1)
+    square = torch.randn(GEMM_DIM, GEMM_DIM)
+    ways = {"gemm": (fastest_of(gemm_ways(square[:APART_ROWS], square)), 2 * APART_ROWS * GEMM_DIM**2),
+            "read": (chunk_reader(torch.ones(READ_FLOATS // 2)), 4 * APART_FLOATS)}
+    print(0, flush=True)
+    for line in sys.stdin:
+        print(rate_over_window(*ways[line.strip()]).mean, flush=True)
+
+
+if __name__ == "__main__":
+    measure_apart(int(sys.argv[1]))
