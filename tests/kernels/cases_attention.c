@@ -273,6 +273,8 @@ static const struct kernel_case attention_cases[] = {
      .window = 1024, .segments = {{1, 4095}, {1, 4095}, {1, 4095}, {1, 4095}}},
     {FOR_BENCH, .dtype = DTYPE_BF16, .head_count = 32, .kv_head_count = 8, .head_dim = 128,
      .segments = {{512, 512}}},
+    {FOR_BENCH, .dtype = DTYPE_BF16, .head_count = 16, .kv_head_count = 4, .head_dim = 128,
+     .segments = {{4096, 0}}},
     {FOR_GPU_BENCH, .dtype = DTYPE_BF16, .head_count = 32, .kv_head_count = 8, .head_dim = 128,
      .segments = {{1, 32767}, {1, 32767}, {1, 32767}, {1, 32767}}},
     {FOR_GPU_BENCH, .dtype = DTYPE_BF16, .head_count = 16, .kv_head_count = 16, .head_dim = 128,
