@@ -327,26 +327,21 @@ def left(case, engine):
     return [beside[engine].rate / alone[engine].rate for alone, beside in zip(case.rounds, case.beside)]
 
 
-def left_apart(case, cpu, kind):
-    """The same of processes apart: of products (0) or of reads (1)."""
-    return [rates[cpu][kind] / rates[None][kind] for rates in case.apart]
+def left_apart(cases, cpu):
+    """The same of processes apart, in all rounds of all cases: of products, and of reads."""
+    return [[rates[cpu][kind] / rates[None][kind] for case in cases for rates in case.apart] for kind in range(2)]
 
 
 def share_text(shares):
     return f"{100 * median(shares):6.1f} % {100 * spread(shares):5.1f} %"
 
 
-def beside_row(case, cpu):
+def beside_row(case, apart):
     """Prefill is beside products. What a decode's rows do of each is not known: it is beside both."""
     engines = "  ".join(share_text(left(case, engine)) for engine in ("phasor", "llama"))
-    kept = " ".join(f"{median(a / b for a, b in zip(left(case, 'phasor'), left_apart(case, cpu, kind))):5.2f}"
-                    for kind in range(1 if case.workload.kind == "prefill" else 2))
-    return f"{row_begin(case, case.beside)}  {engines}  {kept}"
-
-
-def apart_line(cases, cpu):
-    gemm, read = ([share for case in cases for share in left_apart(case, cpu, kind)] for kind in range(2))
-    return f"of products {share_text(gemm).strip()}, of reads {share_text(read).strip()}"
+    of_apart = " ".join(f"{median(left(case, 'phasor')) / median(shares):5.2f}"
+                        for shares in (apart[:1] if case.workload.kind == "prefill" else apart))
+    return f"{row_begin(case, case.beside)}  {engines}  {of_apart}"
 
 
 def limits_line(cases):
@@ -441,12 +436,14 @@ def compare(args):
     for case in cases:
         print(table_row(case))
     if args.neighbour is not None:
+        apart = left_apart(cases, args.neighbour)
+        products, reads = (share_text(shares).strip() for shares in apart)
         print(f"# beside a process that spins on CPU {args.neighbour}. Of processes that never wait for each other, one")
-        print(f"# on each CPU, it leaves {apart_line(cases, args.neighbour)}.")
+        print(f"# on each CPU, it leaves of products {products}, of reads {reads} (medians of all rounds' ratios).")
         print("# Last what it leaves of phasor's and of llama.cpp's rate alone, the medians of the rounds' ratios; then")
-        print("# phasor's over theirs of the same round: products in prefill, products and reads in decode:")
+        print("# phasor's over theirs: over products in prefill, over products and over reads in decode:")
         for case in cases:
-            print(beside_row(case, args.neighbour))
+            print(beside_row(case, apart))
 
 
 def main():
