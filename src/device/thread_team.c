@@ -24,8 +24,11 @@
 #define TURN_SECONDS 3e-3
 #define AWAY_SECONDS 3e-4
 
-/* The end of a run that is shorter is near enough. */
-#define LONG_RUN_SECONDS 1e-3
+/* From when on a system that settles may find that the turn is over (base_slice_ns, which is a
+ * millisecond or a few), and what a worker does at least before it leaves a run to be told: to come
+ * again takes some microseconds. */
+#define TURN_SECONDS_LEAST 2e-3
+#define STAY_SECONDS       2e-4
 
 /* A thread's view of its CPU. */
 struct look {
@@ -176,8 +179,8 @@ bool thread_team_should_leave(void)
     if (worker == NULL || !worker->look.met || !worker->team->is_share)
         return false;
     double here = system_seconds() - worker->joined;
-    worker->leaves |= here >= LONG_RUN_SECONDS &&
-                      worker->ran - worker->turn + here >= TURN_SECONDS &&
+    worker->leaves |= here >= STAY_SECONDS &&
+                      worker->ran - worker->turn + here >= TURN_SECONDS_LEAST &&
                       run_joined(atomic_load(&worker->team->run)) < THREAD_COUNT_MOST;
     return worker->leaves;
 }
