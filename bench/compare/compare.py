@@ -427,8 +427,9 @@ def compare(args):
     for case in cases:
         case.llama = llama_choice(args, case)
     cpus = sorted(os.sched_getaffinity(0))[:args.threads]
+    others = Others()
     with Apart(cpus) if args.neighbour is not None else nullcontext() as apart:
-        limits, others = Limits(args.threads), Others()
+        limits = Limits(args.threads)
         for round_index in range(args.rounds):
             for case in cases:
                 run_case(args, case, limits, apart, round_index)

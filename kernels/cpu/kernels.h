@@ -30,7 +30,7 @@ static inline void share_begin(struct share *share, int worker_count)
 #define PIECE_NONE (INT64_C(1) << 40)
 
 /* The next piece, counted from 0: their count or more when none is left, or none for this worker,
- * whose turn on its CPU is over. It may then come once more. */
+ * whose turn on its CPU is over. It may come again. */
 static inline int64_t share_take(struct share *share)
 {
     if (thread_team_should_leave())

@@ -20,7 +20,7 @@
 #define DELAY_THAT_TELLS 0.25
 
 /* A turn of who shares a CPU, as the system has it by default. A system call that takes longer than
- * the second has let others in. */
+ * the second has let others in, and a run that took so much longer than its work. */
 #define TURN_SECONDS 3e-3
 #define AWAY_SECONDS 3e-4
 
@@ -166,6 +166,8 @@ static void worker_give_way(struct worker *worker)
     worker->system_settles |= now - before > AWAY_SECONDS;
     worker->ran = ran;
     if (!was_away) {
+        if (ran - worker->turn >= 2 * TURN_SECONDS)
+            worker->system_settles = false; /* others came by chance while it asked */
         if (worker->system_settles || ran - worker->turn < TURN_SECONDS)
             return;
         (void)sched_yield();

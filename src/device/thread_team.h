@@ -18,7 +18,7 @@ struct thread_team;
  * spin. Where they are, the caller is always the same thread; where its
  * owner has pinned that to first_cpu, a run may have it change CPUs with one of the others, when it
  * has to wait for its own much of the time; one of the others that has to offers its turn between
- * runs. */
+ * runs and between pieces. */
 enum status thread_team_create(struct thread_team **out, int thread_count, int first_cpu,
                                struct error *err) MUST_CHECK;
 void thread_team_destroy(struct thread_team *team); /* NULL is allowed */
