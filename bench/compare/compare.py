@@ -171,7 +171,8 @@ def neighbour(cpu):
         return
     spin = f"import os\nos.sched_setaffinity(0, [{cpu}])\nprint(flush=True)\nwhile True: pass"
     process = subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE)
-    process.stdout.readline()  # it spins from now on
+    if not process.stdout.readline():  # it spins from now on
+        raise SystemExit(f"the neighbour on CPU {cpu} has ended: nothing is beside it")
     try:
         yield
     finally:
@@ -408,6 +409,8 @@ def parse_args():
     if args.neighbour is not None and args.neighbour not in os.sched_getaffinity(0):
         parser.error(f"--neighbour {args.neighbour}: not a CPU that this process may use; "
                      f"those are {sorted(os.sched_getaffinity(0))}")
+    if args.neighbour is not None and args.threads != len(os.sched_getaffinity(0)):
+        parser.error("--neighbour takes a thread on each CPU, so that one of them meets it: leave --threads out")
     args.phasor = str(Path(args.phasor).resolve())
     args.workloads = [parse_workload(name) for name in args.workloads]
     return args
@@ -426,7 +429,7 @@ def compare(args):
     cases = [Case(model, form, workload) for model, form in pairs for workload in args.workloads]
     for case in cases:
         case.llama = llama_choice(args, case)
-    cpus = sorted(os.sched_getaffinity(0))[:args.threads]
+    cpus = sorted(os.sched_getaffinity(0))
     others = Others()
     with Apart(cpus) if args.neighbour is not None else nullcontext() as apart:
         limits = Limits(args.threads)

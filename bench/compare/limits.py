@@ -97,7 +97,7 @@ APART_FLOATS = 1 << 22  # of one read: 16 MiB, of data behind every cache
 
 class Apart:
     """A process on each of some CPUs that multiplies, or reads, for a second and waits for no other: what these
-    lose to a neighbour is what the neighbour takes, and whoever loses more waits for who is kept from its CPU."""
+    lose to a neighbour is what the neighbour takes."""
 
     def __init__(self, cpus):
         self.processes = [subprocess.Popen([sys.executable, __file__, str(cpu)], text=True, stdin=subprocess.PIPE,

@@ -307,7 +307,7 @@ struct group_queue {
      * many. Long runs of weights, as of a strip packed by output or of a few rows in order, the
      * processor itself fetches as fast; where some groups have more rows than can be in order, all
      * are in slices. At the end a worker may hold a whole piece more than is_fair counts with, of
-     * PIECES_AHEAD. */
+     * PIECES_AHEAD; and one that is to leave (share_take) still runs the piece that it holds. */
     bool takes_ahead, has_next;
     struct piece next;
 };
