@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/record.h"
 #include "base/trace.h"
+#include "kernel_devices.h"
 #include "kernel_sets.h"
 #include "layout/work.h"
 #include "sweep.h"
@@ -92,7 +93,7 @@ ParameterizedTest(struct combination *of, joined, make_what_each_makes_alone)
     const struct case_list *list = case_lists[of->op];
     size_t step = sweep_step(PAIR_STEP), first = sweep_first(step) - 1;
     for (int t = 0; t < 4; t++) {
-        struct device *device = device_open(set_names[of->set], thread_counts[t], NULL);
+        struct device *device = kernel_device_open(set_names[of->set], thread_counts[t]);
         for (size_t i = first; i + 1 < list->count && list->cases[i + 1].use == FOR_TEST;
              i += step) {
             check_pair(&list->cases[i], &list->cases[i + 1], of->op, device, thread_counts[t]);

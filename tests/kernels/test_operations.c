@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "contracts.h"
+#include "kernel_devices.h"
 #include "kernel_sets.h"
 #include "sweep.h"
 
@@ -22,15 +23,6 @@ struct combination {
     int set;
     enum kernel_op op;
 };
-
-static struct device *device_open(const char *set, int thread_count)
-{
-    struct device *device;
-    struct error err;
-    struct cpu_share share = {.thread_count = thread_count, .first_cpu = -1};
-    cr_assert_eq(device_cpu_create_with(&device, &share, set_find(set), &err), STATUS_OK);
-    return device;
-}
 
 static void run_cases(const struct combination *of)
 {
@@ -48,8 +40,10 @@ static void run_cases(const struct combination *of)
                                      (int)(((uint64_t)of->set + sweep_first(step)) % step),
                                  .alone_step = (int)step};
     for (int d = 0; d < count; d++)
-        ways.devices[d] = device_open(set, thread_counts[(first + (uint64_t)d) % WAYS]);
+        ways.devices[d] = kernel_device_open(set, thread_counts[(first + (uint64_t)d) % WAYS]);
     contracts_check(&ways, of->op);
+    if (of->op == OP_MATMUL && count == WAYS)
+        cr_assert_gt(kernel_device_leaves(), 0);
     for (int d = 0; d < ways.count; d++)
         device_destroy(ways.devices[d]);
 }
