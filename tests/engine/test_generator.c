@@ -2,6 +2,8 @@
  * known from transformers (tests/data/models/mixtral). */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/json.h"
@@ -394,6 +396,33 @@ Test(generator, a_step_allocates_nothing)
     while (!generator_is_idle(setup.generator))
         check(generator_step(setup.generator, &err), &err);
     cr_assert_eq(memory_counters_get().alloc_count, before);
+    setup_close(&setup);
+}
+
+/* Locks that phasor takes by name: the linker gives this to who calls for pthread_mutex_lock. */
+static atomic_int lock_count;
+int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
+
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
+{
+    lock_count++;
+    return __real_pthread_mutex_lock(mutex);
+}
+
+Test(generator, a_step_takes_no_lock)
+{
+    struct setup setup;
+    struct error err;
+    struct heard traces[3] = {0};
+    setup_open(&setup, 3, 16, 8);
+    cr_assert_gt(lock_count, 0, "loading takes some");
+    for (int i = 0; i < 3; i++)
+        submit(&setup, &traces[i], STEPS);
+    int before = lock_count;
+    while (!generator_is_idle(setup.generator))
+        check(generator_step(setup.generator, &err), &err);
+    cr_assert_eq(lock_count, before);
     setup_close(&setup);
 }
 
