@@ -209,14 +209,14 @@ ParameterizedTest(char (*name)[MODEL_MAX], goldens, equal_transformers)
  * at most, 2^-9 in the mean square. The root of the mean square error over all logits must stay
  * within 2^-6 of their spread, eight times that, for what two to four layers of softmax and
  * routing make of it. */
-static double mean_square_error(const char *name)
+static double mean_square_error(const char *name, const char *kernels)
 {
     struct golden golden;
     struct runner runner;
     int32_t prompt[POSITIONS_MAX];
     double sum = 0;
     golden_open(&golden, name);
-    runner_open(&runner, name, DTYPE_BF16, NULL);
+    runner_open(&runner, name, DTYPE_BF16, kernels);
     feed(&runner, prompt, ids_of(prompt, golden.json, "prompt"), 0);
     for (int64_t row = 0; row < golden.rows; row++) {
         const float *expected = golden.logits + row * golden.vocab;
@@ -236,7 +236,7 @@ Test(goldens, bfloat16_stays_near_transformers)
 {
     static const char *const names[] = {"mixtral", "mixtral-sharded", "qwen2moe", "qwen3moe"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        double error = sqrt(mean_square_error(names[i]));
+        double error = sqrt(mean_square_error(names[i], NULL));
         cr_expect(error < 0x1p-6, "%s: %.2e of the spread", names[i], error);
         cr_log_info("%s: %.2e", names[i], error);
     }
@@ -254,5 +254,8 @@ Test(goldens, every_kernel_set_equals_transformers)
         check_model("mixtral-sliding", sets[i]);
         check_model("qwen2moe", sets[i]);
         check_model("qwen3moe", sets[i]);
+        double error =
+            sqrt(mean_square_error("qwen2moe", sets[i])); /* by pairs, where it takes them */
+        cr_expect(error < 0x1p-6, "%s: %.2e of the spread", sets[i], error);
     }
 }
