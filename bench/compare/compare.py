@@ -32,9 +32,9 @@ import shapes
 
 HERE = Path(__file__).resolve().parent
 FORMATS = ("bf16", "4bit")
+ENGINES = ("phasor", "llama")
 # Of a routed weight. q4_0: 32 numbers of 4 bits and a scale of 16; phasor's int4: 128 and one.
-PHASOR_WEIGHT_BYTES = {"bf16": 2, "4bit": 66 / 128}
-LLAMA_WEIGHT_BYTES = {"bf16": 2, "4bit": 18 / 32}
+WEIGHT_BYTES = {"phasor": {"bf16": 2, "4bit": 66 / 128}, "llama": {"bf16": 2, "4bit": 18 / 32}}
 PHASOR_OPTIONS = {"bf16": [], "4bit": ["--expert-dtype", "int4"]}
 DECODE_PROMPT_TOKENS = 16
 WORKLOADS = "prefill-1x2048,prefill-8x4096,decode-1x64,decode-32x64"
@@ -69,8 +69,8 @@ class Model:
 class Measured:
     """One engine in one round."""
     rate: float  # tok/s
-    gemm: "limits.Rate"  # the machine's limits beside it: FLOP/s, bytes/s
-    read: "limits.Rate"
+    gemm: "limits.Rate" = None  # the machine's limits beside it: FLOP/s, bytes/s
+    read: "limits.Rate" = None
 
 
 @dataclass
@@ -110,8 +110,9 @@ def make_model(args, name):
         note(f"making {folder}")
         subprocess.run([args.phasor, "synth", str(config.resolve()), "-o", str(folder), "-q"], check=True)
     model = Model(config.stem.removeprefix("model-"), folder, shapes.read_shape(folder))
-    for form in args.formats:
-        make_gguf(model, form)
+    if "llama" in args.engines:
+        for form in args.formats:
+            make_gguf(model, form)
     return model
 
 
@@ -191,6 +192,12 @@ def run_apart(case, apart, places):
                                   f"and {read / 1e9:.1f} GB/s" for cpu, (gemm, read) in rates.items())
 
 
+def limits_text(measured):
+    if measured.gemm is None:
+        return ""
+    return f" beside {measured.gemm.mean / 1e9:.1f} GFLOP/s and {measured.read.mean / 1e9:.1f} GB/s"
+
+
 def run_case(args, case, limits, apart, round_index):
     """The two engines take turns in being the next, and so do being alone and beside a neighbour. Limits come
     before, between and behind, undisturbed: memory may change its rate within a second, so what was measured has
@@ -199,12 +206,17 @@ def run_case(args, case, limits, apart, round_index):
     prompts = case.workload.prompts(case.model.shape.vocab_count)
     engines = {"phasor": lambda: phasor_rate(args, case),
                "llama": lambda: llama_rate(args, case, prompts, case.workload.tokens, case.llama)}
+    engines = {name: engines[name] for name in args.engines}
     places = [(None, {})] if args.neighbour is None else [(None, {}), (args.neighbour, {})]
-    gemm_before, _, read_before = limits.rates()
+    if limits:
+        gemm_before, _, read_before = limits.rates()
     for name in list(engines)[::turn]:
         for cpu, measured in places[::turn]:
             with neighbour(cpu):
                 rate = engines[name]()
+            if not limits:
+                measured[name] = Measured(rate)
+                continue
             gemm_after, read_after, read_next = limits.rates()
             measured[name] = Measured(rate, gemm_before.halfway(gemm_after), read_before.halfway(read_after))
             gemm_before, read_before = gemm_after, read_next
@@ -213,8 +225,7 @@ def run_case(args, case, limits, apart, round_index):
         rounds.append(measured)
         note(f"round {round_index + 1}: {case.model.name} {case.form} {case.workload.name}"
              f"{'' if cpu is None else f' beside a neighbour on CPU {cpu}'}: "
-             + ", ".join(f"{name} {of.rate:.1f} tok/s beside {of.gemm.mean / 1e9:.1f} GFLOP/s "
-                         f"and {of.read.mean / 1e9:.1f} GB/s"
+             + ", ".join(f"{name} {of.rate:.1f} tok/s{limits_text(of)}"
                          for name, of in sorted(measured.items(), reverse=True))
              + ("" if cpu is None else apart_text))
 
@@ -306,17 +317,25 @@ def share_of_limit(case, measured, weight_bytes):
 def engine_cells(case, rounds, engine, weight_bytes):
     measured = [of_round[engine] for of_round in rounds]
     rates = [of.rate for of in measured]
+    cell = f"{median(rates):10.1f} tok/s {100 * spread(rates):5.1f} %"
+    if measured[0].gemm is None:
+        return cell
     shares = [share_of_limit(case, of, weight_bytes) for of in measured]
-    return f"{median(rates):10.1f} tok/s {100 * spread(rates):5.1f} % {100 * median(shares):6.1f} %"
+    return f"{cell} {100 * median(shares):6.1f} %"
+
+
+def engines_of(case):
+    return [name for name in ENGINES if name in case.rounds[0]]
 
 
 def row_begin(case, rounds):
-    return (f"{case.model.name:6} {case.form:5} {case.workload.name:15} "
-            f"{engine_cells(case, rounds, 'phasor', PHASOR_WEIGHT_BYTES)}  "
-            f"{engine_cells(case, rounds, 'llama', LLAMA_WEIGHT_BYTES)}")
+    cells = "  ".join(engine_cells(case, rounds, engine, WEIGHT_BYTES[engine]) for engine in engines_of(case))
+    return f"{case.model.name:6} {case.form:5} {case.workload.name:15} {cells}"
 
 
 def table_row(case):
+    if engines_of(case) != list(ENGINES):
+        return row_begin(case, case.rounds)
     ratios = [of_round["phasor"].rate / of_round["llama"].rate for of_round in case.rounds]
     ratio = f"{median(ratios):6.2f} x {100 * spread(ratios):5.1f} %"
     chosen = f"{case.llama['ubatch']}, {case.llama['flash']}"
@@ -339,7 +358,7 @@ def share_text(shares):
 
 def beside_row(case, apart):
     """Prefill is beside products. What a decode's rows do of each is not known: it is beside both."""
-    engines = "  ".join(share_text(left(case, engine)) for engine in ("phasor", "llama"))
+    engines = "  ".join(share_text(left(case, engine)) for engine in engines_of(case))
     of_apart = " ".join(f"{median(left(case, 'phasor')) / median(shares):5.2f}"
                         for shares in (apart[:1] if case.workload.kind == "prefill" else apart))
     return f"{row_begin(case, case.beside)}  {engines}  {of_apart}"
@@ -357,7 +376,7 @@ def limit_text(rates):
     return f"{median(means):.1f}, spread {100 * spread(means):.1f} %, at best {max(bests):.1f}"
 
 
-def print_header(args, cases, agreements, others_share):
+def print_header(args, cases, agreements, rounds, others_share):
     dirty = "+changes" if first_line(["git", "status", "--porcelain", "--untracked-files=no"]) else ""
     print(f"# date: {date.today()}")
     print(f"# commit: {first_line(['git', 'rev-parse', '--short', 'HEAD'])}{dirty}")
@@ -365,13 +384,18 @@ def print_header(args, cases, agreements, others_share):
     release = re.match(r"[0-9.]*", platform.release()).group()
     print(f"# system: {platform.system()} {release} {platform.machine()}")
     print(f"# command: {shlex.join(['compare.py', *sys.argv[1:]])}")
-    print(f"# peer: llama-cpp-python {version('llama-cpp-python')}, gguf {version('gguf')}; "
-          f"both engines with {args.threads} threads; clock: CLOCK_MONOTONIC")
-    print(limits_line(cases))
+    if "llama" in args.engines:
+        print(f"# peer: llama-cpp-python {version('llama-cpp-python')}, gguf {version('gguf')}")
+    print(f"# each engine with {args.threads} threads; clock: CLOCK_MONOTONIC")
     print(f"# other processes took {100 * others_share:.0f} % of the cores during the rounds")
+    if "llama" not in args.engines:
+        print(f"# medians of {rounds} rounds; behind each the interquartile range")
+        print(f"# {'model':4} {'form':5} {'workload':15} {'phasor':>24}")
+        return
+    print(limits_line(cases))
     for line in agreements:
         print(f"# {line}")
-    print(f"# medians of {args.rounds} rounds; behind each the interquartile range, then the share of the limit,")
+    print(f"# medians of {rounds} rounds; behind each the interquartile range, then the share of the limit,")
     print("# which is the mean rate over a second just before and one just behind the engine:")
     print("# prefill of the GEMM rate (all matrix products, attention too), decode of the bandwidth (weights read);")
     print("# ratio: the median of the rounds' ratios; last llama.cpp's micro-batch and flash attention")
@@ -390,6 +414,8 @@ def parse_args():
     parser.add_argument("--phasor", default=str(HERE.parent.parent / "build" / "release" / "phasor"),
                         help="the program (%(default)s)")
     parser.add_argument("--models", type=words, default="a,b", help="a, b or paths of config.json (%(default)s)")
+    parser.add_argument("--engines", type=words, default=",".join(ENGINES),
+                        help="phasor alone: without llama.cpp and limits, more rounds in the time (%(default)s)")
     parser.add_argument("--formats", type=words, default=",".join(FORMATS), help="of routed experts (%(default)s)")
     parser.add_argument("--workloads", type=words, default=WORKLOADS, help="KIND-SEQUENCESxTOKENS (%(default)s)")
     parser.add_argument("--rounds", type=int, default=5)
@@ -406,6 +432,10 @@ def parse_args():
         parser.error(f"no program {args.phasor}: build it, or name it with --phasor")
     if set(args.formats) - set(FORMATS) or args.rounds < 1 or args.threads < 1:
         parser.error(f"formats are {', '.join(FORMATS)}; rounds and threads at least 1")
+    if set(args.engines) not in ({"phasor"}, set(ENGINES)):
+        parser.error("--engines is phasor,llama or phasor")
+    args.engines = [name for name in ENGINES if name in args.engines]
+    args.no_check |= args.engines != list(ENGINES)
     if args.neighbour is not None and args.neighbour not in os.sched_getaffinity(0):
         parser.error(f"--neighbour {args.neighbour}: not a CPU that this process may use; "
                      f"those are {sorted(os.sched_getaffinity(0))}")
@@ -414,6 +444,23 @@ def parse_args():
     args.phasor = str(Path(args.phasor).resolve())
     args.workloads = [parse_workload(name) for name in args.workloads]
     return args
+
+
+def run_rounds(args, cases, limits, apart):
+    """How many were whole: an interrupt (Ctrl-C) ends the run behind the first, and what whole rounds measured
+    is kept."""
+    for done in range(args.rounds):
+        try:
+            for case in cases:
+                run_case(args, case, limits, apart, done)
+        except KeyboardInterrupt:
+            if done == 0:
+                raise
+            note(f"interrupted: the table is of the first {done}")
+            for case in cases:
+                del case.rounds[done:], case.beside[done:], case.apart[done:]
+            return done
+    return args.rounds
 
 
 def compare(args):
@@ -428,15 +475,12 @@ def compare(args):
         agreements += [check_agreement(args, *pair) for pair in pairs]
     cases = [Case(model, form, workload) for model, form in pairs for workload in args.workloads]
     for case in cases:
-        case.llama = llama_choice(args, case)
+        case.llama = llama_choice(args, case) if "llama" in args.engines else None
     cpus = sorted(os.sched_getaffinity(0))
     others = Others()
     with Apart(cpus) if args.neighbour is not None else nullcontext() as apart:
-        limits = Limits(args.threads)
-        for round_index in range(args.rounds):
-            for case in cases:
-                run_case(args, case, limits, apart, round_index)
-    print_header(args, cases, agreements, others.share())
+        rounds = run_rounds(args, cases, Limits(args.threads) if "llama" in args.engines else None, apart)
+    print_header(args, cases, agreements, rounds, others.share())
     for case in cases:
         print(table_row(case))
     if args.neighbour is not None:
@@ -444,7 +488,8 @@ def compare(args):
         products, reads = (share_text(shares).strip() for shares in apart)
         print(f"# beside a process that spins on CPU {args.neighbour}. Of processes that never wait for each other, one")
         print(f"# on each CPU, it leaves of products {products}, of reads {reads} (medians of all rounds' ratios).")
-        print("# Last what it leaves of phasor's and of llama.cpp's rate alone, the medians of the rounds' ratios; then")
+        whose = " and of ".join({"phasor": "phasor's", "llama": "llama.cpp's"}[name] for name in args.engines)
+        print(f"# Last what it leaves of {whose} rate alone, the medians of the rounds' ratios; then")
         print("# phasor's over theirs: over products in prefill, over products and over reads in decode:")
         for case in cases:
             print(beside_row(case, apart))
