@@ -64,7 +64,7 @@ static long bind(void *memory, unsigned long bytes, int mode, const unsigned lon
 
 static void folder(const char *under)
 {
-    char path[400];
+    char path[512];
     snprintf(path, sizeof path, "%s/%s", root, under);
     cr_assert(mkdir(path, 0700) == 0 || errno == EEXIST, "%s", path);
 }

@@ -58,8 +58,8 @@ void reference_route(struct reference *weights, int32_t *ids, const struct op_ro
         const float *logits = op->logits + t * op->logit_stride;
         double most = -INFINITY, least = INFINITY, sum = 0, chosen = 0;
         for (int64_t e = 0; e < op->expert_count; e++) {
-            most = fmax(most, logits[e]);
-            least = fmin(least, logits[e]);
+            most = logits[e] > most ? logits[e] : most;
+            least = logits[e] < least ? logits[e] : least;
         }
         for (int64_t e = 0; e < op->expert_count; e++)
             sum += exp(logits[e] - most);

@@ -73,7 +73,7 @@ static double simple_error(const float *values, int64_t step, int64_t count)
 {
     double most = 0, error = 0;
     for (int64_t k = 0; k < count; k++)
-        most = fmax(most, fabs((double)values[k * step]));
+        most = fabs((double)values[k * step]) > most ? fabs((double)values[k * step]) : most;
     double scale = most / 7;
     for (int64_t k = 0; k < count && scale > 0; k++) {
         double off = values[k * step] - scale * round(values[k * step] / scale);
