@@ -172,9 +172,9 @@ def neighbour(cpu):
         return
     spin = f"import os\nos.sched_setaffinity(0, [{cpu}])\nprint(flush=True)\nwhile True: pass"
     process = subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE)
-    if not process.stdout.readline():  # it spins from now on
-        raise SystemExit(f"the neighbour on CPU {cpu} has ended: nothing is beside it")
     try:
+        if not process.stdout.readline():  # it spins from now on
+            raise SystemExit(f"the neighbour on CPU {cpu} has ended: nothing is beside it")
         yield
     finally:
         process.kill()
@@ -388,6 +388,8 @@ def print_header(args, cases, agreements, rounds, others_share):
         print(f"# peer: llama-cpp-python {version('llama-cpp-python')}, gguf {version('gguf')}")
     print(f"# each engine with {args.threads} threads; clock: CLOCK_MONOTONIC")
     print(f"# other processes took {100 * others_share:.0f} % of the cores during the rounds")
+    if rounds < args.rounds:
+        print(f"# interrupted behind {rounds} of {args.rounds} rounds")
     if "llama" not in args.engines:
         print(f"# medians of {rounds} rounds; behind each the interquartile range")
         print(f"# {'model':4} {'form':5} {'workload':15} {'phasor':>24}")

@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <glob.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,8 +33,9 @@ enum loading {
     LOADING_COUNT,
 };
 
+/* By all ranks at once. */
 struct log_seen {
-    int mapped, left, refused;
+    atomic_int mapped, left, refused;
 };
 
 static void see_log(void *context, enum log_level level, const char *message)
@@ -52,10 +54,11 @@ static enum status load(struct log_seen *seen, const char *dir, enum loading loa
     struct engine_params params = {.model = dir,
                                    .dtype = DTYPE_BF16,
                                    .plan = "tp2|tp2",
+                                   .thread_count = RANK_COUNT, /* each reads through a MiB */
                                    .has_int4_experts = loading == LOADING_ROUNDED,
                                    .caches_weights = loading >= LOADING_WRITTEN,
                                    .log = {see_log, seen}};
-    *seen = (struct log_seen){0};
+    seen->mapped = seen->left = seen->refused = 0;
     enum status status = engine_open(&engine, &params, err);
     if (status == STATUS_OK)
         engine_close(engine);

@@ -36,7 +36,8 @@ double __wrap_thread_delay(void)
 bool __wrap_thread_team_should_leave(void)
 {
     bool should_leave = __real_thread_team_should_leave();
-    leaves += should_leave;
+    if (should_leave) /* relaxed: no thread is to see another in order by this */
+        atomic_fetch_add_explicit(&leaves, 1, memory_order_relaxed);
     return should_leave;
 }
 
