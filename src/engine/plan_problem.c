@@ -50,13 +50,14 @@ static uint64_t resident_bytes(struct plan_subject *subject, const struct plan_l
 {
     const struct attention_layout *attention = &layouts->of[PHASE_PREFILL].attention;
     struct weights_bytes bytes;
-    struct weights_share share = share_of(subject, layouts, PLAN_ROOM_ONE, subject->dtype);
+    struct weights_share share;
     for (int i = 0; i < subject->resident_count; i++) {
         const struct plan_resident *known = &subject->resident[i];
         if (known->attention.tp == attention->tp &&
             known->attention.replicate_ffn == attention->replicate_ffn)
             return known->bytes;
     }
+    share = share_of(subject, layouts, PLAN_ROOM_ONE, subject->dtype);
     weights_bytes(&bytes, subject->config, &share);
     ASSERT(subject->resident_count < PLAN_RESIDENT_MAX);
     subject->resident[subject->resident_count++] =
@@ -65,24 +66,31 @@ static uint64_t resident_bytes(struct plan_subject *subject, const struct plan_l
 }
 
 /* Starts anew with other layouts. */
-static struct plan_known *known_of(struct plan_subject *subject, const struct plan_layouts *layouts,
-                                   enum plan_room room, enum dtype experts)
+static struct plan_known *known_of(struct plan_subject *subject, const struct plan_layouts *layouts)
 {
     struct plan_known *known = &subject->known;
-    bool is_same = known->is_known && memcmp(&known->layouts, layouts, sizeof *layouts) == 0;
-    struct weights_share share = share_of(subject, layouts, room, experts);
-    if (is_same && known->room == room && known->dtype == experts)
-        return known;
-    if (!is_same)
+    if (!known->is_known || memcmp(&known->layouts, layouts, sizeof *layouts) != 0)
         *known = (struct plan_known){.is_known = true, .layouts = *layouts};
-    known->room = room;
-    known->dtype = experts;
-    known->experts = weights_expert_bytes(subject->config, &share);
-    share.spare_count++;
-    known->spare = room == PLAN_ROOM_SPARE
-                       ? weights_expert_bytes(subject->config, &share) - known->experts
-                       : 0;
     return known;
+}
+
+/* Of the layouts that are known. */
+static const struct plan_known_experts *experts_of(struct plan_subject *subject,
+                                                   enum plan_room room, enum dtype experts)
+{
+    struct plan_known *known = &subject->known;
+    struct plan_known_experts *of = &known->experts[room][experts == DTYPE_INT4];
+    if (of->is_known)
+        return of;
+    struct weights_share share = share_of(subject, &known->layouts, room, experts);
+    *of = (struct plan_known_experts){
+        .is_known = true,
+        .bytes = weights_expert_bytes(subject->config, &share),
+    };
+    share.spare_count++;
+    if (room == PLAN_ROOM_SPARE)
+        of->spare = weights_expert_bytes(subject->config, &share) - of->bytes;
+    return of;
 }
 
 static int place_of(const int64_t *sizes, int count, int64_t size)
@@ -138,7 +146,8 @@ static struct plan_memory memory_with(struct plan_subject *subject,
 {
     const struct layout *layout = &layouts->of[PHASE_PREFILL];
     const struct plan_load *load = &subject->problem.load;
-    struct plan_known *known = known_of(subject, layouts, room, experts);
+    struct plan_known *known = known_of(subject, layouts);
+    const struct plan_known_experts *of_experts = experts_of(subject, room, experts);
     int64_t pages = group_pages(load, ceil_div(sequences, layout->attention.dp));
     pages = pages > subject->pages_least ? pages : subject->pages_least;
     uint64_t cache = cache_bytes(pages, kv_page_bytes(subject->config, layout, subject->dtype));
@@ -146,8 +155,8 @@ static struct plan_memory memory_with(struct plan_subject *subject,
         cache = cache > subject->cache_bytes ? PLAN_CACHE_BYTES_MOST : subject->cache_bytes;
     return (struct plan_memory){
         .weights = resident_bytes(subject, layouts),
-        .experts = known->experts,
-        .spare = known->spare,
+        .experts = of_experts->bytes,
+        .spare = of_experts->spare,
         .cache = cache,
         .activations =
             activation_bytes(subject, known, pass_tokens,

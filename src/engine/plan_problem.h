@@ -20,9 +20,10 @@
 struct plan_known {
     bool is_known;
     struct plan_layouts layouts;
-    enum plan_room room;
-    enum dtype dtype; /* of the experts */
-    uint64_t experts, spare;
+    struct plan_known_experts {
+        bool is_known;
+        uint64_t bytes, spare;
+    } experts[PLAN_ROOM_COUNT][2];                         /* [room][in INT4] */
     uint64_t activations[PLAN_PASSES_MAX][PLAN_WAVES_MAX]; /* [pass][wave]; 0: not asked about */
 };
 

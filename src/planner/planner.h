@@ -52,7 +52,8 @@ double plan_load_beginning(const struct plan_load *load);
 enum plan_room {
     PLAN_ROOM_ONE,   /* one layout */
     PLAN_ROOM_SPARE, /* and a spare slot */
-    PLAN_ROOM_BOTH   /* two layouts */
+    PLAN_ROOM_BOTH,  /* two layouts */
+    PLAN_ROOM_COUNT
 };
 
 enum plan_room plan_way_room(enum plan_way way);

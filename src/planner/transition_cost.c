@@ -13,10 +13,15 @@ static double released_at(const struct hiding *hiding, int64_t layer)
     return begin + hiding->last_pass * (double)(layer + 1) / (double)hiding->layers;
 }
 
-/* Of numbers; fmax is a call, and this is most of what the search does. */
+/* Of numbers; fmax and fmin are calls, and this is most of what the search does. */
 static double later(double one, double two)
 {
     return one > two ? one : two;
+}
+
+static double earlier(double one, double two)
+{
+    return one < two ? one : two;
 }
 
 /* Seconds by which copies make passes longer that had the link for so long beside them. */
@@ -30,7 +35,7 @@ static double held_up(const struct hiding *hiding, double copying)
 /* Of `seconds` that end at `end` those before `limit`. */
 static double before(double limit, double end, double seconds)
 {
-    return fmin(fmax(limit - (end - seconds), 0), seconds);
+    return earlier(later(limit - (end - seconds), 0), seconds);
 }
 
 /* Layers are written one after another; the i-th needs the slot that the (i - spares)-th left. */
@@ -43,12 +48,13 @@ double hiding_exposed(const struct hiding *hiding)
     ASSERT(spares >= 1);
     if (!isfinite(hiding->layer))
         return INFINITY;
-    for (int64_t layer = 0; layer < hiding->layers; layer++) {
-        double free_at = layer >= spares ? swapped[layer % spares] : 0;
+    for (int64_t layer = 0, slot = 0; layer < hiding->layers; layer++) {
+        double free_at = layer >= spares ? swapped[slot] : 0;
         written = later(written, free_at) + hiding->layer;
         beside += before(hiding->prefill, written, hiding->layer);
-        swapped[layer % spares] = later(written, released_at(hiding, layer));
-        now = later(now, swapped[layer % spares]) + hiding->decode_layer;
+        swapped[slot] = later(written, released_at(hiding, layer));
+        now = later(now, swapped[slot]) + hiding->decode_layer;
+        slot = slot + 1 < spares ? slot + 1 : 0; /* layer % spares, without dividing */
     }
     double exposed = now - hiding->prefill - (double)hiding->layers * hiding->decode_layer;
     exposed = exposed > 1e-12 * now ? exposed : 0; /* sums do not come out even */
