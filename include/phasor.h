@@ -142,8 +142,9 @@ struct phasor_model_params {
     void *log_context;
     /* Bytes of weights read so far, of those of all devices together; before that, where an INT4
      * backup is made, of the weights that go into it, and behind it, with caches_weights, of what
-     * is written to the cache. Or NULL. Comes from threads of the library,
-     * one call at a time. An answer other than 0 stops (PHASOR_CANCELLED): nothing stays of what
+     * is written to the cache. Or NULL. Comes from threads of the library, one call at a time; with
+     * plan "auto" within phasor_batch_run, too (see `batch`), so that it and its context live as
+     * long as the model. An answer other than 0 stops (PHASOR_CANCELLED): nothing stays of what
      * was loaded, and a backup is gone on with by who next makes it. */
     int (*load_progress)(void *context, uint64_t bytes_done, uint64_t bytes_total);
     void *load_context;
@@ -167,7 +168,9 @@ struct phasor_model_params {
      * devices and threads; where there are none it is static tensor parallelism, and the log has
      * the cure. With `resume`, that of the run that is finished. While its rows are read its
      * `progress` is called (requests_total is 0), whose PHASOR_STOP and PHASOR_DRAIN end the call
-     * with PHASOR_CANCELLED. Read during the call only, but for an input that cannot be read twice:
+     * with PHASOR_CANCELLED. Of a large batch of very unlike rows some may have a plan of their own:
+     * phasor_batch_run then loads the weights anew between them, and calls load_progress as opening
+     * does. Read during the call only, but for an input that cannot be read twice:
      * that is kept for the first phasor_batch_run. */
     const struct phasor_batch_params *batch;
     struct phasor_load load;   /* of no sequences: not known, and the plan is static */
@@ -196,7 +199,8 @@ PHASOR_API enum phasor_status phasor_model_open(struct phasor_model **out,
                                                 struct phasor_error *err) PHASOR_MUST_CHECK;
 PHASOR_API void phasor_model_close(struct phasor_model *model); /* NULL is allowed */
 
-/* How its weights lie: "dp4|ep4>tp4" (docs/plans.md). The text lives as long as the model. */
+/* How its weights lay when it was opened: "dp4|ep4>tp4" (docs/plans.md). The text lives as long as
+ * the model. */
 PHASOR_API const char *phasor_model_plan(const struct phasor_model *model);
 
 /* ---- Batch files --------------------------------------------------------------------------- */
@@ -242,7 +246,8 @@ struct phasor_batch_params {
     bool shares_prefixes; /* default true: prompts that begin alike compute that part once; results
                            * are the same either way */
     /* Called about every 200 ms: between forward passes, and in one that waits for experts which
-     * change their layout; requests_total is 0 while the input is still read. The answer is an enum
+     * change their layout; requests_total is 0 while the input is still read. While weights are
+     * loaded between two plans load_progress of the model is called instead. The answer is an enum
      * phasor_answer; a run that it ends before all rows are done returns PHASOR_CANCELLED. */
     int (*progress)(void *context, const struct phasor_batch_progress *progress);
     void *progress_context;
@@ -303,9 +308,9 @@ struct phasor_batch_result {
     /* Bytes that ranks sent to others in this run, of all ranks together, by kind. */
     uint64_t collective_bytes[PHASOR_COLLECTIVE_COUNT];
     int rank_count;
-    /* The most memory that was held of each rank's device since the model was opened; and of the
-     * host's, ranks on CPUs and all else, since the process began, of all its models: of what GPUs
-     * hold it has nothing. */
+    /* The most memory that was held of each rank's device since its weights were loaded, the first
+     * time or in this run; and of the host's, ranks on CPUs and all else, since the process began,
+     * of all its models: of what GPUs hold it has nothing. */
     uint64_t rank_peak_bytes[PHASOR_RANKS_MAX];
     uint64_t peak_bytes;
     /* Of the ranks' the KV cache, and its pages that any row has had: set aside for a prompt and
@@ -321,6 +326,11 @@ struct phasor_batch_result {
      * as max_tokens allows. */
     bool has_prediction;
     double predicted_prefill_seconds, predicted_decode_seconds, predicted_between_seconds;
+    /* Where rows of it had plans of their own (docs/plans.md): how often all weights were loaded
+     * anew, the time from the last row of a plan to the first of the next, and what that was
+     * predicted to be. */
+    uint64_t plan_changes;
+    double plan_change_seconds, predicted_plan_change_seconds;
 };
 
 /* What can be told of the files of a run before a model is loaded: input that cannot be read, files

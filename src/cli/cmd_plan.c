@@ -350,11 +350,34 @@ static void print_order(const json_t *root)
            before, best, own);
 }
 
+/* Rows that a run would give plans of their own. */
+static void print_parts(const json_t *root)
+{
+    const json_t *load = json_object_get(root, "load"), *parts = json_object_get(load, "parts");
+    double reloaded = 0;
+    if (json_array_size(parts) == 0)
+        return;
+    printf("\nA run here has plans for parts of the rows, one after another:\n");
+    for (size_t i = 0; i < json_array_size(parts); i++) {
+        const json_t *part = json_array_get(parts, i);
+        bool has_way = strcmp(table_text(part, "way"), "none") != 0;
+        printf("  %" PRId64 " of %" PRId64 " prompt and %" PRId64
+               " output tokens: %s%s%s, in %.3g s\n",
+               table_int(part, "sequences"), table_int(part, "prompt_tokens"),
+               table_int(part, "output_tokens"), table_text(part, "plan"), has_way ? " by " : "",
+               has_way ? table_text(part, "way") : "", table_seconds(part, "total_s"));
+        reloaded += table_seconds(part, "load_s");
+    }
+    printf("together %.3g s, of which weights are loaded between them for %.3g s.\n",
+           table_seconds(load, "in_parts_s"), reloaded);
+}
+
 static void print_table(const json_t *root)
 {
     print_question(root);
     print_plans(root);
     print_order(root);
+    print_parts(root);
     printf("\n");
     print_paragraph(table_text(root, "why"));
 }

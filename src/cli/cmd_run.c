@@ -353,11 +353,12 @@ static int check_files(void)
 
 /* ---- Running ------------------------------------------------------------------------------- */
 
-/* A signal ends the program at once: nothing is half written, and a backup is gone on with. */
+/* Before the run a signal ends the program at once: nothing is half written, and a backup is gone
+ * on with. Within it, between two plans, no row is in flight: there is nothing to wait for. */
 static int on_load(void *context, uint64_t bytes_done, uint64_t bytes_total)
 {
     progress_bytes(context, "load", bytes_done, bytes_total);
-    return 0;
+    return stop_signal_get() != 0;
 }
 
 /* All but what concerns progress. */

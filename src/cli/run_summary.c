@@ -107,6 +107,9 @@ static void print_prediction(const struct phasor_batch_result *result)
     if (result->predicted_between_seconds > 0)
         fprintf(stderr, ", between %.3g s (measured %.3g s)", result->predicted_between_seconds,
                 result->transition_seconds);
+    if (result->predicted_plan_change_seconds > 0)
+        fprintf(stderr, ", weights loaded between plans %.3g s (measured %.3g s)",
+                result->predicted_plan_change_seconds, result->plan_change_seconds);
     fputc('\n', stderr);
 }
 
@@ -181,6 +184,14 @@ static void print_transitions(const struct phasor_batch_result *result)
                 result->transition_seconds);
 }
 
+static void print_plan_changes(const struct phasor_batch_result *result)
+{
+    if (result->plan_changes > 0)
+        fprintf(stderr, "%llu change%s of plan: %.3f s in which weights were loaded anew\n",
+                (unsigned long long)result->plan_changes, result->plan_changes == 1 ? "" : "s",
+                result->plan_change_seconds);
+}
+
 static void print_memory(const struct phasor_batch_result *result)
 {
     int largest = 0;
@@ -228,6 +239,7 @@ void run_summary_print(const struct phasor_batch_result *result, const char *err
     print_prediction(result);
     print_stages(result);
     print_transitions(result);
+    print_plan_changes(result);
     print_times(result);
     print_collectives(result);
     print_memory(result);

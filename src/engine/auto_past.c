@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 
 #include "engine/batch_record.h"
-#include "engine/plan_problem.h"
 
 /* As batch_files.c decides it. */
 static bool has_lines(const char *path)
@@ -14,55 +13,51 @@ static bool has_lines(const char *path)
            S_ISREG(about.st_mode) && about.st_size > 0;
 }
 
-/* False where there is none of that name. */
-static bool way_parse(enum way *out, const char *name)
+static void tell(const struct auto_past *past, const struct engine_basis *basis)
 {
-    for (int way = 0; name != NULL && way < WAY_COUNT; way++) {
-        if (strcmp(way_names[way], name) == 0) {
-            *out = (enum way)way;
-            return true;
-        }
-    }
-    return false;
-}
-
-static void tell(const struct engine_choice *choice, const struct engine_basis *basis)
-{
+    const struct engine_choice *choice = &past->choice;
+    struct text name = {0};
     char layouts[LAYOUT_TEXT_BYTES];
     plan_layouts_format(layouts, &choice->layouts);
-    log_write(&basis->params->log, basis->devices->rank_count > 1 ? LOG_INFO : LOG_DEBUG,
-              "plan: %s%s%s, with which the run was begun", layouts, choice->has_way ? " by " : "",
-              choice->has_way ? way_names[choice->way] : "");
+    if (past->parts.count > 0)
+        batch_parts_name(&name, &past->parts);
+    else
+        text_append_format(&name, "%s%s%s", layouts, choice->has_way ? " by " : "",
+                           choice->has_way ? way_names[choice->way] : "");
+    if (!name.failed)
+        log_write(&basis->params->log, basis->devices->rank_count > 1 ? LOG_INFO : LOG_DEBUG,
+                  "plan: %s, with which the run was begun", name.bytes);
+    text_deinit(&name);
 }
 
-/* Another number of devices, or another model: that is not the run's plan any more. */
-static void take(struct engine_choice *out, struct batch_staying *staying, const json_t *record,
-                 const struct engine_basis *basis)
+/* A way that is named now is that of all plans; of one that named none, and has none by now, the
+ * ways are tried as if nobody had chosen. */
+static void way_take(struct engine_choice *choice, const struct engine_params *params)
+{
+    if (params->transition_is_auto || !plan_layouts_differ(&choice->layouts))
+        return;
+    choice->has_way = true;
+    choice->way = params->transition;
+}
+
+/* Another number of devices, or another model: that is not the run's plan any more. Of what cannot
+ * be read of the rest there is nothing, and the run is refused. */
+static void take(struct auto_past *out, const json_t *record, const struct engine_basis *basis)
 {
     const struct engine_params *params = basis->params;
-    const char *text = json_string_value(json_object_get(record, "plan"));
-    const char *way = json_string_value(json_object_get(record, "transition"));
     struct model_shape shape = weights_shape(checkpoint_config(basis->checkpoint));
-    struct engine_choice choice = {.is_made = true};
-    struct error ignored;
-    if (text == NULL ||
-        plan_layouts_parse(&choice.layouts, text, basis->devices->rank_count, &ignored) !=
-            STATUS_OK ||
-        plan_layouts_check(&choice.layouts, &shape, &ignored) != STATUS_OK)
+    int ranks = basis->devices->rank_count;
+    if (!batch_choice_parse(&out->choice, record, &shape, ranks))
         return;
-    if (plan_layouts_differ(&choice.layouts)) {
-        choice.has_way = !params->transition_is_auto || way_parse(&choice.way, way);
-        if (!params->transition_is_auto)
-            choice.way = params->transition;
-    }
-    json_int_t pass = json_integer_value(json_object_get(record, "pass_tokens"));
-    choice.pass_tokens = pass > 0 && pass <= PLAN_PASS_MOST ? pass : 0;
-    json_int_t cache = json_integer_value(json_object_get(record, "planned_cache_bytes"));
-    choice.cache_bytes = cache > 0 ? (uint64_t)cache : 0;
+    way_take(&out->choice, params);
     const char *order = json_string_value(json_object_get(record, "staying"));
-    if (order != NULL && !batch_staying_parse(staying, order))
-        *staying = (struct batch_staying){.bin_count = 0}; /* the run is refused */
-    *out = choice;
+    if (order != NULL && !batch_staying_parse(&out->staying, order))
+        out->staying = (struct batch_staying){.bin_count = 0};
+    if (batch_parts_parse(&out->parts, json_object_get(record, "parts"), &shape, ranks)) {
+        for (int p = 0; p < out->parts.count; p++)
+            way_take(&out->parts.of[p], params);
+        out->choice = out->parts.of[0];
+    }
     tell(out, basis);
 }
 
@@ -77,12 +72,11 @@ static enum status load(json_t **out, const char *output, struct error *err)
     return status;
 }
 
-enum status auto_past_choose(struct engine_choice *out, struct batch_staying *staying,
-                             const struct phasor_batch_params *batch,
-                             const struct engine_basis *basis, struct error *err)
+enum status auto_past_find(struct auto_past *out, const struct phasor_batch_params *batch,
+                           const struct engine_basis *basis, struct error *err)
 {
     json_t *record;
-    *staying = (struct batch_staying){.bin_count = 0};
+    *out = (struct auto_past){.choice = {.is_made = false}};
     if (batch == NULL || !batch->resume || batch->output_path == NULL ||
         (!has_lines(batch->output_path) && !has_lines(batch->error_path)))
         return STATUS_OK;
@@ -90,7 +84,7 @@ enum status auto_past_choose(struct engine_choice *out, struct batch_staying *st
     if (status == STATUS_NOT_FOUND)
         return STATUS_OK; /* the run is refused, with its cure */
     TRY(status);
-    take(out, staying, record, basis);
+    take(out, record, basis);
     json_decref(record);
     return STATUS_OK;
 }

@@ -3,17 +3,21 @@
 #define PHASOR_ENGINE_AUTO_PAST_H
 
 #include "engine/batch_order.h"
+#include "engine/batch_parts.h"
 #include "engine/engine.h"
 #include "phasor.h"
 
-/* That of the record beside the batch's output, with the way by which its experts changed, where
- * the batch is to be resumed, there is something to resume, and the plan is one of these ranks and
- * this model; else `out` stays as it is. `staying` is of the rows that decode as prefill has the
- * experts, or of none. `batch` may be NULL. A record that cannot be read is a
- * failure.
- */
-enum status auto_past_choose(struct engine_choice *out, struct batch_staying *staying,
-                             const struct phasor_batch_params *batch,
-                             const struct engine_basis *basis, struct error *err) MUST_CHECK;
+struct auto_past {
+    struct engine_choice choice;  /* the plan, with the way by which its experts changed; of the
+                                   * first part, where there are parts; or it is not made */
+    struct batch_staying staying; /* rows that decode as prefill has the experts, or none */
+    struct batch_parts parts;     /* rows with plans of their own, or none */
+};
+
+/* What the record beside the batch's output has, where the batch is to be resumed, there is
+ * something to resume, and the plan is one of these ranks and this model; else nothing is made.
+ * `batch` may be NULL. A record that cannot be read is a failure. */
+enum status auto_past_find(struct auto_past *out, const struct phasor_batch_params *batch,
+                           const struct engine_basis *basis, struct error *err) MUST_CHECK;
 
 #endif

@@ -8,18 +8,18 @@
 #include <unistd.h>
 
 #include "base/memory.h"
-#include "base/size_text.h"
 #include "base/system.h"
 #include "device/device.h"
 #include "device/thread_team.h"
 #include "engine/auto_past.h"
 #include "engine/auto_pick.h"
 #include "engine/auto_profile.h"
+#include "engine/auto_told.h"
 #include "engine/batch_lengths.h"
 #include "engine/batch_progress.h"
 #include "engine/engine_backup.h"
 #include "engine/plan_answer.h"
-#include "engine/plan_nothing.h"
+#include "engine/plan_parts.h"
 #include "engine/plan_problem.h"
 #include "engine/plan_source.h"
 #include "engine/routing_counts.h"
@@ -31,9 +31,6 @@
 
 /* Of each rank; measured with small models, of which it is no more than a few MiB. */
 #define UNPRICED_BYTES ((uint64_t)16 << 20)
-
-/* A backup is spoken of where it would save more than predictions err. */
-#define GAIN_WORTH_A_WORD 1.05
 
 /* ---- The load -------------------------------------------------------------------------------- */
 
@@ -113,153 +110,6 @@ static enum status load_find(struct batch_lengths *out, struct auto_plan *plan,
         plan->input_fd = fcntl(batch_reader_fd(reader), F_DUPFD_CLOEXEC, 0);
     enum status status = lengths_read(out, plan, basis, reader, &watch, err);
     batch_reader_close(reader);
-    return status;
-}
-
-/* ---- What is said of it ---------------------------------------------------------------------- */
-
-/* "1.3 s", "240 s", "0.0021 s". */
-#define SECONDS_FORMAT "%.3g s"
-
-static void tell_choice(const struct log_sink *log, const struct plan_table *table, int chosen)
-{
-    const struct plan_candidate *best = &table->candidates[chosen];
-    double between = best->transition + best->way_back, total = plan_candidate_total(best);
-    char layouts[LAYOUT_TEXT_BYTES];
-    struct text line = {0};
-    plan_layouts_format(layouts, &best->layouts);
-    text_append_format(&line, "plan: %s", layouts);
-    if (best->way != PLAN_NONE)
-        text_append_format(&line, " by %s", plan_way_names[best->way]);
-    text_append_format(&line, ": predicted prefill " SECONDS_FORMAT ", decode " SECONDS_FORMAT,
-                       best->prefill, best->decode);
-    if (between > 0)
-        text_append_format(&line, ", between " SECONDS_FORMAT, between);
-    if (table->static_tp == chosen)
-        text_append_string(&line, "; it is static tensor parallelism");
-    else if (table->static_tp >= 0)
-        text_append_format(&line, ", %.2f times as fast as static tensor parallelism",
-                           plan_candidate_total(&table->candidates[table->static_tp]) / total);
-    if (!line.failed)
-        log_write(log, LOG_INFO, "%s", line.bytes);
-    text_deinit(&line);
-}
-
-static void tell_faster(const struct log_sink *log, const struct plan_candidate *faster,
-                        double seconds)
-{
-    char layouts[LAYOUT_TEXT_BYTES];
-    double gain = seconds / plan_candidate_total(faster);
-    if (gain < GAIN_WORTH_A_WORD)
-        return;
-    plan_layouts_format(layouts, &faster->layouts);
-    log_write(
-        log, LOG_INFO,
-        "%s would be %.2f times as fast as that, by prediction: it decodes on an INT4 backup, "
-        "which phasor quantize makes, and answers differ a little",
-        layouts, gain);
-}
-
-/* What a run with a backup would have, with the classes that it has. `answer` is the question's. */
-static enum status backed_find(struct plan_candidate *out, const struct plan_answer *answer,
-                               const struct plan_question *question,
-                               const struct engine_params *params, struct error *err)
-{
-    const struct auto_limits limits = {.engine = params, .has_backup = true};
-    struct plan_question of_backup = *question;
-    struct plan_answer backed;
-    if (!plan_question_has_classes(question)) {
-        *out = answer->table.candidates[auto_pick(&limits, &answer->table)];
-        return STATUS_OK;
-    }
-    of_backup.may_context = &limits;
-    TRY(plan_answer_find(&backed, &of_backup, err));
-    *out = backed.table.candidates[backed.chosen];
-    plan_answer_deinit(&backed);
-    return STATUS_OK;
-}
-
-/* That decode is on other weights than the checkpoint's, or would be faster there. */
-static enum status tell_backup(const struct plan_answer *answer,
-                               const struct plan_question *question,
-                               const struct auto_limits *limits, struct error *err)
-{
-    const struct log_sink *log = &limits->engine->log;
-    const struct plan_candidate *chosen = &answer->table.candidates[answer->chosen];
-    struct plan_candidate best;
-    if (auto_takes_int4(chosen))
-        log_write(log, LOG_INFO,
-                  "decode runs on the experts of the INT4 backup, and answers differ a little; "
-                  "--policy exact forbids it");
-    if (limits->has_backup || !question->subject->allows_int4 ||
-        question->subject->has_int4_experts)
-        return STATUS_OK;
-    TRY(backed_find(&best, answer, question, limits->engine, err));
-    if (auto_takes_int4(&best))
-        tell_faster(log, &best, plan_candidate_total(chosen));
-    return STATUS_OK;
-}
-
-static void tell_question(const struct plan_subject_params *subject, const struct log_sink *log)
-{
-    char passes[48] = "as many tokens as are best";
-    if (subject->max_num_batched_tokens > 0)
-        snprintf(passes, sizeof passes, "%lld tokens", (long long)subject->max_num_batched_tokens);
-    log_write(
-        log, LOG_DEBUG,
-        "planned for %lld sequences of %lld prompt and %lld output tokens on the mean, %.0f of a "
-        "prompt found computed, passes of %s, and %s of memory on each of %d ranks",
-        (long long)subject->load.sequences, (long long)subject->load.prompt_tokens,
-        (long long)subject->load.output_tokens, subject->load.shared.tokens, passes,
-        SIZE_TEXT(subject->memory_bytes), subject->rank_count);
-}
-
-/* `gain` is 0 where it is not predicted. */
-static void tell_order(const struct log_sink *log, const struct auto_plan *plan, double gain)
-{
-    const char *staying = plan->staying.bin_count == 0
-                              ? ""
-                              : ", those of which a change of layout is not worth it "
-                                "decoded in prefill's";
-    if (gain == 0)
-        log_write(log, LOG_INFO, "rows with the longest answers are started first");
-    else
-        log_write(
-            log, LOG_INFO,
-            "rows of like lengths run together, in %d classes%s: predicted %.2f times as fast "
-            "as in the order of the file",
-            plan->class_count, staying, gain);
-}
-
-/* Nothing but a larger one would do. */
-static void append_no_cache(struct text *out, const struct plan_subject_params *params)
-{
-    text_append_format(out,
-                       "--kv-memory %s holds no sequence of %lld prompt and %lld output tokens",
-                       SIZE_TEXT(params->kv_bytes), (long long)params->load.prompt_tokens,
-                       (long long)params->load.output_tokens);
-}
-
-/* Of a question whose plans may none be taken; `table` is its answer. What has one layout takes the
- * least, and that a run may always have. */
-static enum status tell_none(const struct plan_subject_params *params,
-                             const struct plan_table *table, const struct log_sink *log,
-                             struct error *err)
-{
-    struct plan_subject subject;
-    struct plan_remedies would;
-    struct text why = {0};
-    TRY(plan_subject_init(&subject, params, err));
-    plan_remedies_find(&would, &subject.problem, table);
-    if (params->kv_bytes > 0 && would.smallest != NULL &&
-        would.smallest->memory.cache >= PLAN_CACHE_BYTES_MOST)
-        append_no_cache(&why, params);
-    else
-        plan_nothing_append(&why, &subject.problem, table, &would);
-    enum status status = text_check(&why, "why there is no plan", err);
-    if (status == STATUS_OK)
-        log_write(log, LOG_WARNING, "%s; static tensor parallelism is tried", why.bytes);
-    text_deinit(&why);
     return status;
 }
 
@@ -353,22 +203,24 @@ static enum status subject_make(struct plan_subject_params *out, const struct au
     return STATUS_OK;
 }
 
-static void choice_take(struct auto_plan *plan, struct engine_choice *out,
-                        const struct plan_table *table, int chosen)
+static struct engine_choice choice_of(const struct plan_candidate *candidate)
 {
-    const struct plan_candidate *best = &table->candidates[chosen];
-    *out = (struct engine_choice){
+    const struct layout *layout = &candidate->layouts.of[PHASE_PREFILL];
+    return (struct engine_choice){
         .is_made = true,
-        .layouts = best->layouts,
-        .has_way = best->way != PLAN_NONE,
-        .way = auto_way(best->way),
-        .pass_tokens = best->pass_tokens,
-        .cache_bytes = best->memory.cache * (uint64_t)best->layouts.of[PHASE_PREFILL].rank_count,
+        .layouts = candidate->layouts,
+        .has_way = candidate->way != PLAN_NONE,
+        .way = auto_way(candidate->way),
+        .pass_tokens = candidate->pass_tokens,
+        .cache_bytes = candidate->memory.cache * (uint64_t)layout->rank_count,
     };
-    plan->has_forecast = plan->batch != NULL;
-    plan->forecast = (struct plan_forecast){.prefill = best->prefill,
-                                            .decode = best->decode,
-                                            .between = best->transition + best->way_back};
+}
+
+static struct plan_forecast forecast_of(const struct plan_candidate *candidate)
+{
+    return (struct plan_forecast){.prefill = candidate->prefill,
+                                  .decode = candidate->decode,
+                                  .between = candidate->transition + candidate->way_back};
 }
 
 /* Rows that are of no cell are of the last class. */
@@ -390,15 +242,18 @@ static enum status order_take(struct auto_plan *plan, const struct batch_lengths
 
 /* Of a run that is resumed, from the same rows. Where they come to other bins, the record differs,
  * and the run is refused. */
-static enum status order_restore(struct auto_plan *plan, const struct batch_staying *staying,
+static enum status order_restore(struct auto_plan *plan, const struct auto_past *past,
                                  const struct engine_basis *basis, struct error *err)
 {
     struct batch_lengths lengths;
+    bool has_parts = past->parts.count > 0;
     TRY(load_find(&lengths, plan, basis, err));
     enum status status = STATUS_OK;
-    if (lengths.mix.bin_count == staying->bin_count) {
-        status = order_take(plan, &lengths, &staying->classes, err);
-        plan->staying = *staying;
+    if (lengths.mix.bin_count == (has_parts ? past->parts.bin_count : past->staying.bin_count)) {
+        status = order_take(plan, &lengths,
+                            has_parts ? &past->parts.classes : &past->staying.classes, err);
+        plan->staying = past->staying;
+        plan->parts = past->parts;
     }
     batch_lengths_deinit(&lengths);
     return status;
@@ -421,8 +276,16 @@ static enum status order_find(struct auto_plan *plan, const struct plan_answer *
     if (moves && plan->class_count > 1 && chosen->stays != 0)
         plan->staying = (struct batch_staying){lengths->mix.bin_count, classes, chosen->stays};
     if (plan->class_count > 1)
-        tell_order(log, plan, moves ? answer->in_file_order / plan_candidate_total(chosen) : 0);
+        auto_tell_order(plan->class_count, plan->staying.bin_count > 0,
+                        moves ? answer->in_file_order / plan_candidate_total(chosen) : 0, log);
     return STATUS_OK;
+}
+
+/* A way that was asked for; mixed, too, which no plan has. */
+static void way_name(struct engine_choice *choice, const struct engine_params *params)
+{
+    if (!params->transition_is_auto)
+        choice->way = params->transition;
 }
 
 static enum status answer_use(struct auto_plan *plan, struct engine_choice *out,
@@ -430,11 +293,66 @@ static enum status answer_use(struct auto_plan *plan, struct engine_choice *out,
                               const struct engine_basis *basis, struct error *err)
 {
     const struct log_sink *log = &basis->params->log;
-    choice_take(plan, out, &answer->table, answer->chosen);
-    if (!basis->params->transition_is_auto) /* mixed, too, which no plan has */
-        out->way = basis->params->transition;
-    tell_choice(log, &answer->table, answer->chosen);
+    const struct plan_candidate *chosen = &answer->table.candidates[answer->chosen];
+    *out = choice_of(chosen);
+    way_name(out, basis->params);
+    plan->has_forecast = plan->batch != NULL;
+    plan->forecast = forecast_of(chosen);
+    auto_tell_choice(&answer->table, answer->chosen, log);
     return order_find(plan, answer, lengths, log, err);
+}
+
+/* A run of which every byte is to be the same, or that is recorded or counted as one, has one plan;
+ * and which rows are of which part is known where all rows are. */
+static bool may_have_parts(const struct auto_plan *plan, const struct batch_lengths *lengths,
+                           const struct engine_params *params)
+{
+    const struct phasor_batch_params *batch = plan->batch;
+    return batch != NULL && !batch->deterministic && !params->records &&
+           batch->routing_counts_path == NULL && !lengths->is_sample;
+}
+
+static enum status parts_use(struct auto_plan *plan, struct engine_choice *out,
+                             const struct plan_parts *found, const struct batch_lengths *lengths,
+                             const struct engine_params *params, struct error *err)
+{
+    struct batch_parts *parts = &plan->parts;
+    plan->has_forecast = true;
+    plan->forecast = (struct plan_forecast){.loads = found->reloaded};
+    *parts = (struct batch_parts){.count = found->count, .bin_count = lengths->mix.bin_count};
+    for (int p = 0; p < found->count; p++) {
+        struct plan_forecast part = forecast_of(&found->of[p].candidate);
+        plan->forecast.prefill += part.prefill;
+        plan->forecast.decode += part.decode;
+        plan->forecast.between += part.between;
+        parts->of[p] = choice_of(&found->of[p].candidate);
+        way_name(&parts->of[p], params);
+    }
+    plan_parts_classes(&parts->classes, parts->class_end, found, &lengths->mix);
+    *out = parts->of[0];
+    return order_take(plan, lengths, &parts->classes, err);
+}
+
+/* Under one plan, or in parts where that is sooner done. */
+static enum status answer_take(struct auto_plan *plan, struct engine_choice *out,
+                               const struct plan_answer *answer,
+                               const struct plan_question *question,
+                               const struct auto_limits *limits,
+                               const struct batch_lengths *lengths,
+                               const struct engine_basis *basis, struct error *err)
+{
+    const struct engine_params *params = basis->params;
+    const struct plan_candidate *chosen = &answer->table.candidates[answer->chosen];
+    struct plan_parts parts = {.count = 0};
+    if (may_have_parts(plan, lengths, params))
+        TRY(plan_parts_find(&parts, question, chosen, err));
+    if (parts.count > 0) {
+        auto_tell_parts(&parts, chosen, &params->log);
+        TRY(parts_use(plan, out, &parts, lengths, params, err));
+    } else {
+        TRY(answer_use(plan, out, answer, lengths, basis, err));
+    }
+    return auto_tell_backup(answer, &parts, question, limits, err);
 }
 
 static enum status plan_for(struct auto_plan *plan, struct engine_choice *out,
@@ -465,15 +383,13 @@ static enum status plan_for(struct auto_plan *plan, struct engine_choice *out,
     TRY(subject_make(&subject, plan, profile, routing, basis, err));
     subject.backup = &backup;
     subject.longest_tokens = lengths->longest_tokens;
-    tell_question(&subject, &basis->params->log);
+    auto_tell_question(&subject, &basis->params->log);
     status = plan_answer_find(&answer, &question, err);
     subject.longest_tokens = answer.longest_tokens;
     if (status == STATUS_OK && answer.chosen < 0)
-        status = tell_none(&subject, &answer.table, &basis->params->log, err);
+        status = auto_tell_none(&subject, &answer.table, &basis->params->log, err);
     else if (status == STATUS_OK)
-        status = answer_use(plan, out, &answer, lengths, basis, err);
-    if (status == STATUS_OK && answer.chosen >= 0)
-        status = tell_backup(&answer, &question, &limits, err);
+        status = answer_take(plan, out, &answer, &question, &limits, lengths, basis, err);
     plan_answer_deinit(&answer);
     plan_prices_deinit(&prices);
     return status;
@@ -532,20 +448,20 @@ enum status auto_plan_choose(void *context, struct engine_choice *out,
                              const struct engine_basis *basis, struct error *err)
 {
     struct auto_plan *plan = context;
-    struct batch_staying staying;
+    struct auto_past past;
     struct routing routing;
     bool has_experts = checkpoint_config(basis->checkpoint)->expert_count > 0;
-    *out = (struct engine_choice){.is_made = false};
     if (has_experts)
         TRY(routing_find(&routing, plan, basis, err));
-    TRY(auto_past_choose(out, &staying, plan->batch, basis, err));
+    TRY(auto_past_find(&past, plan->batch, basis, err));
+    *out = past.choice;
     if (out->is_made) {
         static const char why[] = "the plan stands in the record of the run that is resumed";
         tell_unused(basis, "--profile", plan->profile_path, why);
         tell_unused(basis, "--routing", plan->routing_path, why);
     }
-    if (staying.bin_count > 0)
-        return order_restore(plan, &staying, basis, err);
+    if (past.staying.bin_count > 0 || past.parts.count > 0)
+        return order_restore(plan, &past, basis, err);
     if (out->is_made)
         return STATUS_OK;
     if (has_experts)
@@ -583,6 +499,11 @@ int auto_plan_take_input(struct auto_plan *plan, const char *path)
         return -1;
     plan->input_fd = -1;
     return fd;
+}
+
+const struct batch_parts *auto_plan_parts(const struct auto_plan *plan)
+{
+    return plan->parts.count > 0 && plan->class_count > 0 ? &plan->parts : NULL;
 }
 
 bool auto_plan_has_order(const struct auto_plan *plan, const struct fingerprint *input)

@@ -8,6 +8,7 @@
 #include <limits.h>
 
 #include "engine/batch_order.h"
+#include "engine/batch_parts.h"
 #include "engine/engine.h"
 #include "engine/profile_file.h"
 #include "model/fingerprint.h"
@@ -18,6 +19,7 @@
 struct plan_forecast {
     double prefill, decode;
     double between; /* changes of layout: what passes do not hide */
+    double loads;   /* of the weights, between parts of the batch */
 };
 
 struct auto_plan {
@@ -34,6 +36,9 @@ struct auto_plan {
     uint8_t *class_of; /* of each row of it: see batch_order; NULL: the file's order is as good */
     int class_count;
     struct batch_staying staying; /* of no bins where all classes change their layouts */
+    struct batch_parts parts;     /* of no parts where all rows have one plan; else they are these
+                                   * classes' */
+    int part;                     /* whose plan the engine has */
     int input_fd;                 /* of what cannot be read twice, or its copy; -1: none */
     char input_path[PATH_MAX];    /* as it was named */
 };
@@ -59,6 +64,9 @@ void auto_plan_check_box(const struct auto_plan *plan, const struct box *box,
 
 /* Whether the run's order was found for this input. */
 bool auto_plan_has_order(const struct auto_plan *plan, const struct fingerprint *input);
+
+/* The parts of such an input, borrowed from the plan; NULL: it has one plan. */
+const struct batch_parts *auto_plan_parts(const struct auto_plan *plan);
 
 /* In which the rows of `input` are predicted to be done soonest; borrowed from the plan. */
 struct batch_order auto_plan_order(const struct auto_plan *plan, struct watch watch);

@@ -37,9 +37,10 @@ struct batch {
     struct phasor_batch_result *result;
     struct batch_reader *reader;
     struct batch_order order;
+    const struct batch_parts *parts; /* NULL: all rows have the engine's plan */
     struct row_names names; /* of all rows, while the files of a run that is resumed are opened */
     struct batch_files files;
-    int64_t pass_tokens; /* as of batch_facts */
+    bool names_passes; /* params do; else passes are as the plan has them */
     struct session session;
     struct batch_world world;
     struct error chat_refusal;
@@ -222,6 +223,31 @@ static enum status check_all_rows(struct batch *batch, struct error *err)
 
 /* ---- The run ------------------------------------------------------------------------------- */
 
+/* Whether a row of the part is to be run: of a run that is resumed all may be done. */
+static bool part_has_rows(const struct batch *batch, int part)
+{
+    int first = part > 0 ? batch->parts->class_end[part - 1] : 0;
+    int64_t count = batch_reader_row_count(batch->reader);
+    for (int64_t row = 0; row < count; row++) {
+        int class = batch->order.class_of[row];
+        if (class >= first && class < batch->parts->class_end[part] &&
+            !batch_past_has(&batch->files.past, row))
+            return true;
+    }
+    return false;
+}
+
+/* Behind the part that is under way; -1: there is none. */
+static int part_behind(const struct batch *batch)
+{
+    for (int part = batch->plan == NULL ? 0 : batch->plan->part + 1;
+         batch->parts != NULL && part < batch->parts->count; part++) {
+        if (part_has_rows(batch, part))
+            return part;
+    }
+    return -1;
+}
+
 /* What has to happen often: a look at whether lines come to the disk, and whether to go on. */
 static enum status tick(void *context, struct error *err)
 {
@@ -266,14 +292,15 @@ static enum status fill_up(struct batch *batch, struct error *err)
     return STATUS_OK;
 }
 
-static enum status run_all(struct batch *batch, struct error *err)
+/* Of the part that is under way; of all where there are no parts. */
+static enum status run_rows(struct batch *batch, struct error *err)
 {
     for (;;) {
         TRY(fill_up(batch, err));
         bool is_idle = batch->world.sequence_count == 0;
         if (is_idle &&
             (batch->has_all_rows || batch_progress_done(&batch->progress) >= batch->result->total))
-            return batch_progress_tell(&batch->progress, true, err);
+            return batch_progress_tell(&batch->progress, part_behind(batch) < 0, err);
         if (batch->progress.is_draining) {
             generator_stop_admitting(batch->session.generator);
             if (generator_is_idle(batch->session.generator))
@@ -297,11 +324,15 @@ static int64_t tokens_expected(const struct batch *batch)
 static enum status open_session(struct batch *batch, struct error *err)
 {
     const struct phasor_batch_params *params = batch->params;
+    int64_t pass_tokens = batch->names_passes
+                              ? params->max_num_batched_tokens
+                              : engine_pass_tokens(batch->engine, params->max_num_seqs);
     struct session_params session = {
         .max_num_seqs = params->max_num_seqs,
-        .max_num_batched_tokens = params->max_num_batched_tokens,
+        .max_num_batched_tokens = pass_tokens,
         .max_model_len = params->max_model_len,
         .kv_bytes = params->kv_bytes,
+        .before = batch_report_counters(batch->report),
         .aside_bytes = batch_past_bytes(batch_reader_row_count(batch->reader), &batch->names),
         .tokens_expected = tokens_expected(batch),
         .shares_prefixes = params->shares_prefixes,
@@ -316,7 +347,7 @@ static enum status open_session(struct batch *batch, struct error *err)
     if (status != STATUS_OK && params->chat_template != NULL)
         return error_set(err, status, "%s", batch->chat_refusal.message);
     log_write(batch->log, LOG_DEBUG, "passes of %lld tokens, %lld sequences together at most",
-              (long long)params->max_num_batched_tokens, (long long)params->max_num_seqs);
+              (long long)pass_tokens, (long long)params->max_num_seqs);
     TRY(session_open(&batch->session, batch->engine, &session, err));
     if (opened->kv_token_max < opened->context_max)
         log_write(batch->log, LOG_WARNING,
@@ -330,6 +361,7 @@ static enum status open_session(struct batch *batch, struct error *err)
         .chat_refusal = &batch->chat_refusal,
         .meter = batch_report_meter(batch->report),
         .seed = params->seed,
+        .completion_tokens = batch->world.completion_tokens,
         .context_max = batch->session.context_max,
         .kv_token_max = batch->session.kv_token_max,
         .done = on_row_done,
@@ -366,7 +398,8 @@ static enum status gather_facts(struct batch_facts *out, const struct batch *bat
                                                                   : session->context_max,
         .plan = plan,
         .transition = transition == NULL ? NULL : way_names[transition_way(transition)],
-        .pass_tokens = batch->pass_tokens,
+        .pass_tokens =
+            batch->names_passes ? 0 : engine_pass_tokens(batch->engine, params->max_num_seqs),
         .cache_bytes = engine_cache_bytes(batch->engine),
         .kernels = engine_kernels(batch->engine),
     };
@@ -409,6 +442,7 @@ static enum status open_files(struct batch *batch, struct error *err)
         batch_staying_format(staying, &batch->plan->staying);
         files.facts.staying = staying;
     }
+    files.facts.parts = batch->parts;
     TRY(batch_files_open(&batch->files, &files, err));
     if (params->resume && batch->files.record != NULL)
         limit_as_then(batch, batch_record_longest(batch->files.record));
@@ -452,6 +486,83 @@ static void take_forecast(const struct batch *batch)
     result->predicted_prefill_seconds = plan->forecast.prefill;
     result->predicted_decode_seconds = plan->forecast.decode;
     result->predicted_between_seconds = plan->forecast.between;
+    result->predicted_plan_change_seconds = plan->forecast.loads;
+}
+
+/* ---- Parts --------------------------------------------------------------------------------- */
+
+/* No session is open. */
+static enum status load_part(struct batch *batch, int part, struct error *err)
+{
+    char layouts[LAYOUT_TEXT_BYTES];
+    const struct engine_choice *choice = &batch->parts->of[part];
+    plan_layouts_format(layouts, &choice->layouts);
+    log_write(batch->log, LOG_INFO, "the next rows run under %s: weights are loaded for it",
+              layouts);
+    batch->plan->part = part;
+    double begin = trace_begin();
+    enum status status = engine_change_plan(batch->engine, choice, err);
+    trace_add(begin, "load", 0);
+    if (status == STATUS_CANCELLED)
+        return batch_progress_stopped(&batch->progress, err);
+    return status == STATUS_OK
+               ? status
+               : error_prefix(err, status, "the weights for %s, under which the next rows run",
+                              layouts);
+}
+
+static enum status change_part(struct batch *batch, int part, struct error *err)
+{
+    batch_report_pause(batch->report);
+    session_close(&batch->session);
+    batch->world.generator = NULL;
+    TRY(load_part(batch, part, err));
+    TRY(open_session(batch, err));
+    batch_report_go_on(batch->report);
+    batch->order.class_end = batch->parts->class_end[part];
+    batch->has_all_rows = false;
+    return STATUS_OK;
+}
+
+/* What is of a whole run under one plan. A model that was opened for such a run has no parts; one
+ * that was opened for another, or goes on with one, may. */
+static enum status check_parts(const struct phasor_batch_params *params, struct error *err)
+{
+    const char *flag = params->deterministic                 ? "--deterministic"
+                       : params->record_path != NULL         ? "--record"
+                       : params->routing_counts_path != NULL ? "--routing-counts"
+                                                             : NULL;
+    return flag == NULL
+               ? STATUS_OK
+               : error_set(err, STATUS_INVALID_ARGUMENT,
+                           "%s is for runs under one plan, and rows of this one have plans of "
+                           "their own; leave it out, or begin anew with it",
+                           flag);
+}
+
+/* Where rows have plans of their own the engine has the first's, unless it has run such a batch. */
+static enum status take_order(struct batch *batch, struct error *err)
+{
+    batch->order = auto_plan_order(batch->plan, (struct watch){tick, batch});
+    batch->parts = auto_plan_parts(batch->plan);
+    if (batch->parts == NULL)
+        return STATUS_OK;
+    TRY(check_parts(batch->params, err));
+    batch->order.class_end = batch->parts->class_end[0];
+    return batch->plan->part == 0 ? STATUS_OK : load_part(batch, 0, err);
+}
+
+static enum status run_parts(struct batch *batch, struct error *err)
+{
+    for (;;) {
+        TRY(run_rows(batch, err));
+        int part = part_behind(batch);
+        if (part < 0)
+            return STATUS_OK;
+        if (batch->progress.is_draining)
+            return batch_progress_stopped(&batch->progress, err);
+        TRY(change_part(batch, part, err));
+    }
 }
 
 static enum status run(struct batch *batch, struct error *err)
@@ -459,19 +570,19 @@ static enum status run(struct batch *batch, struct error *err)
     const struct phasor_batch_params *params = batch->params;
     TRY(open_reader(batch, err));
     struct fingerprint input = batch_reader_fingerprint(batch->reader);
-    if (batch->plan != NULL && auto_plan_has_order(batch->plan, &input))
-        batch->order = auto_plan_order(batch->plan, (struct watch){tick, batch});
     batch->result->total = (uint64_t)batch_reader_row_count(batch->reader);
     if (params->strict)
         TRY(check_all_rows(batch, err));
+    if (batch->plan != NULL && auto_plan_has_order(batch->plan, &input))
+        TRY(take_order(batch, err));
     /* What an earlier run began would be recorded without its beginning. */
     if (params->record_path != NULL)
         TRY(engine_settle(batch->engine, err));
     TRY(open_session(batch, err));
     TRY(open_files(batch, err));
     batch->progress.started_at = system_seconds();
-    batch_report_begin(batch->report);
-    TRY(run_all(batch, err));
+    batch_report_begin(batch->report, batch->parts);
+    TRY(run_parts(batch, err));
     take_forecast(batch);
     return batch_files_finish(&batch->files, err);
 }
@@ -497,22 +608,19 @@ enum status batch_run(struct engine *engine, const struct phasor_batch_params *p
     return batch_run_planned(engine, params, NULL, log, result, err);
 }
 
-enum status batch_run_planned(struct engine *engine, const struct phasor_batch_params *asked,
+enum status batch_run_planned(struct engine *engine, const struct phasor_batch_params *params,
                               struct auto_plan *plan, const struct log_sink *log,
                               struct phasor_batch_result *result, struct error *err)
 {
-    struct phasor_batch_params whole = *asked, *params = &whole;
     struct batch batch = {.engine = engine,
                           .params = params,
                           .plan = plan,
                           .log = log,
                           .result = result,
+                          .names_passes = params->max_num_batched_tokens != 0,
                           .notes.log = log};
     *result = (struct phasor_batch_result){0};
-    if (params->max_num_batched_tokens == 0) {
-        params->max_num_batched_tokens = engine_pass_tokens(engine, params->max_num_seqs);
-        batch.pass_tokens = params->max_num_batched_tokens;
-    }
+    TRY(engine_check(engine, err));
     if (params->input_path == NULL || params->output_path == NULL)
         return error_set(err, STATUS_INVALID_ARGUMENT, "an input and an output file are needed");
     if (params->resume && params->overwrite)

@@ -132,7 +132,7 @@ static void write_rank_memory(struct exposition *to, const struct rank_use *use)
         exposition_sample(to, label("rank", rank), NO_LABEL, (double)use->ranks[r].memory.bytes);
     }
     exposition_family(to, "rank_memory_peak_bytes", "gauge",
-                      "The most memory held of a rank's device since the model was opened.");
+                      "The most memory held of a rank's device since its weights were loaded.");
     for (int r = 0; r < use->rank_count; r++) {
         snprintf(rank, sizeof rank, "%d", r);
         exposition_sample(to, label("rank", rank), NO_LABEL,

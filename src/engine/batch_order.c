@@ -10,6 +10,11 @@ static bool is_of_now(const struct batch_order *order, int64_t row)
     return order->class_count <= 1 || order->class_of[row] == order->now;
 }
 
+static int class_end(const struct batch_order *order)
+{
+    return order->class_end > 0 ? order->class_end : order->class_count;
+}
+
 enum status batch_order_skim(struct batch_order *order, struct batch_reader *reader,
                              struct batch_row *out, bool *found, struct error *err)
 {
@@ -17,10 +22,10 @@ enum status batch_order_skim(struct batch_order *order, struct batch_reader *rea
         TRY(batch_reader_skim(reader, out, found, err));
         if (*found && is_of_now(order, out->index))
             return STATUS_OK;
-        if (!*found && ++order->now >= order->class_count)
-            return STATUS_OK;
-        if (!*found)
+        if (!*found && ++order->now < order->class_count)
             TRY(batch_reader_rewind(reader, err));
+        if (!*found && order->now >= class_end(order))
+            return STATUS_OK;
         if (++order->passed_over % WATCH_ROWS == 0)
             TRY(watch_ask(&order->watch, err));
     }

@@ -11,6 +11,8 @@
 struct batch_order {
     const uint8_t *class_of; /* of each row of the file, borrowed: below class_count */
     int class_count;
+    int class_end;      /* rows of classes from this one on are for later: a part (batch_parts.h)
+                         * ends there; 0: class_count */
     unsigned stays;     /* of each class a bit: see sequence_request.stays */
     struct watch watch; /* asked now and then while rows of other classes are passed over */
     int now;            /* the class whose rows are given */
@@ -34,8 +36,9 @@ static inline bool batch_order_stays(const struct batch_order *order)
 }
 
 /* The next row, as batch_reader_skim gives it; *found = false behind the last of the last class,
- * after which it is not called again. The reader is at its first row when this is first called, and
- * is used by nobody else. The watch's failure, if it has one. */
+ * after which it is not called again, unless class_end is a later one by then. The reader is at its
+ * first row when this is first called, and is used by nobody else. The watch's failure, if it has
+ * one. */
 enum status batch_order_skim(struct batch_order *order, struct batch_reader *reader,
                              struct batch_row *out, bool *found, struct error *err) MUST_CHECK;
 

@@ -59,7 +59,7 @@ enum status batch_record_create(json_t **out, const struct batch_facts *facts, s
 {
     json_t *record = json_pack(
         "{s:i, s:s, s:I, s:o, s:o, s:I, s:o, s:o, s:o, s:s, s:s, s:o, s:o, s:I, s:b, s:b, s:b, "
-        "s:I, s:s, s:s, s:s, s:s?, s:s?, s:I, s:I}",
+        "s:I, s:s, s:s, s:s, s:s?, s:s?, s:o, s:I, s:I}",
         "phasor_run", RECORD_FORMAT, "version", PHASOR_VERSION, "begun",
         (json_int_t)facts->begun_at, "input", name_json(facts->input_name), "input_xxh3_128",
         fingerprint_json(&facts->input), "rows", (json_int_t)facts->row_count, "error_file",
@@ -70,8 +70,9 @@ enum status batch_record_create(json_t **out, const struct batch_facts *facts, s
         facts->ignore_eos, "prompt_logprobs", facts->prompt_logprobs, "deterministic",
         facts->deterministic, "longest_sequence", (json_int_t)facts->token_max, "plan", facts->plan,
         "kernels", facts->kernels, "decode_weights", facts->decode_weights, "transition",
-        facts->transition, "staying", facts->staying, "pass_tokens", (json_int_t)facts->pass_tokens,
-        "planned_cache_bytes", (json_int_t)facts->cache_bytes);
+        facts->transition, "staying", facts->staying, "parts", batch_parts_json(facts->parts),
+        "pass_tokens", (json_int_t)facts->pass_tokens, "planned_cache_bytes",
+        (json_int_t)facts->cache_bytes);
     if (record == NULL)
         return error_set(err, STATUS_NO_MEMORY, "out of memory for the record of the run");
     *out = record;
@@ -95,6 +96,7 @@ static const struct record_key record_keys[] = {
     {"decode_weights", "what decode computes with (--plan, --transition, --backup, --policy)",
      COUNTS},
     {"staying", "which rows decode in prefill's layout (--plan auto)", COUNTS},
+    {"parts", "which rows run under which plan (--plan auto)", COUNTS},
     {"chat_template", "--chat-template", COUNTS},
     {"seed", "--seed", COUNTS},
     {"max_model_len", "--max-model-len", COUNTS},
@@ -112,9 +114,26 @@ static const struct record_key record_keys[] = {
 struct shown {
     char text[160];
 };
+
+/* Parts: their plans. */
+static struct shown show_parts(const json_t *parts)
+{
+    struct shown shown = {""};
+    const json_t *of = json_object_get(parts, "of");
+    size_t length = 0;
+    for (size_t p = 0; p < json_array_size(of) && length < sizeof shown.text; p++) {
+        const char *plan = json_string_value(json_object_get(json_array_get(of, p), "plan"));
+        length += (size_t)snprintf(shown.text + length, sizeof shown.text - length, "%s%s",
+                                   p > 0 ? ", then " : "", plan == NULL ? "none" : plan);
+    }
+    return shown;
+}
+
 static struct shown show(const json_t *value)
 {
     struct shown shown;
+    if (json_is_object(value))
+        return show_parts(value);
     char *dump = json_is_string(value) ? NULL : json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
     const char *text = json_is_string(value) ? json_string_value(value) : dump;
     snprintf(shown.text, sizeof shown.text, "%s",
@@ -138,9 +157,12 @@ static enum status refuse(const struct record_key *key, const json_t *then, cons
                      key->what, path, show(then).text, show(now).text);
 }
 
-/* A cache that holds longer sequences does as well: see batch_record_longest. */
+/* A cache that holds longer sequences does as well: see batch_record_longest; and parts under the
+ * same plans, however these are run. */
 static bool is_as_good(const struct record_key *key, const json_t *then, const json_t *now)
 {
+    if (strcmp(key->key, "parts") == 0)
+        return batch_parts_are_alike(then, now);
     return strcmp(key->key, "longest_sequence") == 0 && json_is_integer(then) &&
            json_integer_value(then) >= 1 && json_integer_value(now) > json_integer_value(then);
 }
@@ -151,13 +173,20 @@ int64_t batch_record_longest(const json_t *record)
     return is_exact ? json_integer_value(json_object_get(record, "longest_sequence")) : INT64_MAX;
 }
 
+/* What an earlier version did not write it did not have. */
+static const json_t *value_of(const json_t *record, const char *key)
+{
+    const json_t *value = json_object_get(record, key);
+    return value == NULL ? json_null() : value;
+}
+
 enum status batch_record_compare(const json_t *then, const json_t *now, const char *path,
                                  const struct log_sink *log, struct error *err)
 {
     bool is_exact = json_is_true(json_object_get(now, "deterministic"));
     for (size_t i = 0; i < sizeof record_keys / sizeof *record_keys; i++) {
         const struct record_key *key = &record_keys[i];
-        const json_t *a = json_object_get(then, key->key), *b = json_object_get(now, key->key);
+        const json_t *a = value_of(then, key->key), *b = value_of(now, key->key);
         if (json_equal(a, b) || (key->weight == COUNTS_EXACTLY && !is_exact) ||
             is_as_good(key, a, b))
             continue;

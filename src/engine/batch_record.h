@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "engine/batch_parts.h"
 #include "model/fingerprint.h"
 
 #define BATCH_RECORD_SUFFIX ".phasor-run"
@@ -36,10 +37,12 @@ struct batch_facts {
                              * anything, but kept where nobody names one */
     const char *staying;    /* rows that decode as prefill has the experts (batch_staying_format),
                              * which    changes their results; NULL: none */
-    int64_t pass_tokens;    /* chosen with the plan, where nobody named them; 0: were not */
-    uint64_t cache_bytes;   /* of all ranks, with which the plan was priced; 0: not known */
-    const char *kernels;    /* which the kind of processor chooses */
-    int64_t begun_at;       /* seconds since 1970 */
+    const struct batch_parts *parts; /* rows that have plans of their own; NULL: none have. `plan`,
+                                      * `transition` and what follows are the first part's */
+    int64_t pass_tokens;  /* chosen with the plan, where nobody named them; 0: were not */
+    uint64_t cache_bytes; /* of all ranks, with which the plan was priced; 0: not known */
+    const char *kernels;  /* which the kind of processor chooses */
+    int64_t begun_at;     /* seconds since 1970 */
 };
 
 /* A new reference, to be released by json_decref. */

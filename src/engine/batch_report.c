@@ -22,8 +22,19 @@
 struct batch_report {
     struct batch_report_params run;
     struct batch_meter meter;
-    struct rank_use before, now; /* when the run began, and when it was last looked at */
+    const struct batch_parts *parts; /* NULL: there are none */
+    struct rank_use before, now;     /* when the session began, and when it was last looked at */
     struct transition_counters transitions_before;
+    struct generator_counters counters; /* when it was last looked at */
+    struct sessions_before { /* of the same run, paused since; of no count there are none */
+        int count;
+        struct rank_use use;
+        struct generator_counters counters;
+        struct transition_counters transitions;
+        uint64_t kv_bytes, kv_taken_bytes; /* the most */
+    } past;
+    double paused_at;    /* 0: the session is open */
+    struct text kernels; /* their name: the device that has it may be gone */
     struct side_file files[SIDE_COUNT];
     struct text text; /* a file that is being built */
     double started_at, written_at;
@@ -64,6 +75,7 @@ void batch_report_destroy(struct batch_report *report)
 {
     if (report == NULL)
         return;
+    text_deinit(&report->kernels);
     text_deinit(&report->text);
     memory_free(report);
 }
@@ -121,31 +133,52 @@ static struct transition_counters transitions_get(const struct batch_report *rep
                               : transition_counters_get(transition);
 }
 
-static void fill_transitions(struct batch_report *report)
+/* Of this session and those before it. */
+static struct transition_counters transitions_all(const struct batch_report *report)
+{
+    const struct transition_counters *before = &report->transitions_before,
+                                     *past = &report->past.transitions;
+    struct transition_counters now = transitions_get(report);
+    now.transition_count += past->transition_count - before->transition_count;
+    now.seconds += past->seconds - before->seconds;
+    return now;
+}
+
+static uint64_t larger(uint64_t one, uint64_t two)
+{
+    return one > two ? one : two;
+}
+
+/* The session is open. */
+static void fill_session(struct batch_report *report)
 {
     struct phasor_batch_result *result = report->run.result;
-    const struct transition_counters *before = &report->transitions_before;
-    struct transition_counters now = transitions_get(report);
-    result->transitions = (uint64_t)(now.transition_count - before->transition_count);
-    result->transition_seconds = now.seconds - before->seconds;
+    const struct generator_counters *counters = &report->counters;
+    struct transition_counters transitions = transitions_all(report);
+    report->counters = generator_counters_get(report->run.session->generator);
+    rank_use_get(&report->now, report->run.session->exec, &report->before);
+    rank_use_add(&report->now, &report->past.use);
+    result->kv_bytes =
+        larger((uint64_t)counters->kv_pages_total * counters->kv_page_bytes, report->past.kv_bytes);
+    result->kv_taken_bytes = larger((uint64_t)counters->kv_pages_taken * counters->kv_page_bytes,
+                                    report->past.kv_taken_bytes);
+    result->transitions = (uint64_t)transitions.transition_count;
+    result->transition_seconds = transitions.seconds;
+    fill_phases(result, counters);
 }
 
 static void fill_result(struct batch_report *report)
 {
     struct phasor_batch_result *result = report->run.result;
     const struct latency *latencies = report->meter.latencies;
-    struct generator_counters counters = generator_counters_get(report->run.session->generator);
-    rank_use_get(&report->now, report->run.session->exec, &report->before);
+    if (report->paused_at == 0)
+        fill_session(report);
     result->elapsed_seconds = system_seconds() - report->started_at;
     result->ttft = describe(&latencies[METER_TTFT]);
     result->tpot = describe(&latencies[METER_TPOT]);
     result->itl = describe(&latencies[METER_ITL]);
     result->e2el = describe(&latencies[METER_E2EL]);
-    result->kv_bytes = (uint64_t)counters.kv_pages_total * counters.kv_page_bytes;
-    result->kv_taken_bytes = (uint64_t)counters.kv_pages_taken * counters.kv_page_bytes;
-    fill_phases(result, &counters);
     fill_ranks(result, &report->now);
-    fill_transitions(report);
 }
 
 /* ---- Files --------------------------------------------------------------------------------- */
@@ -162,29 +195,40 @@ static void (*const writers[SIDE_COUNT])(struct text *, const struct batch_snaps
     [SIDE_ROUTING] = routing_write,
 }; /* a recording is no text: recording_end */
 
+/* Of all parts, where there are some. */
+static void plan_name(struct text *out, const struct batch_report *report)
+{
+    char layouts[LAYOUT_TEXT_BYTES];
+    plan_layouts_format(layouts, engine_layouts(report->run.engine));
+    if (report->parts != NULL)
+        batch_parts_name(out, report->parts);
+    else
+        text_append_string(out, layouts);
+}
+
 static void write_file(struct batch_report *report, enum batch_side side, bool has_ended,
                        enum status status)
 {
-    char plan[LAYOUT_TEXT_BYTES];
+    struct text plan = {0};
     struct side_file *file = &report->files[side];
     if (file->path == NULL || writers[side] == NULL ||
         (report->is_idle && side_file_has_content(file)))
         return; /* they tell of the run that did the rows */
-    plan_layouts_format(plan, engine_layouts(report->run.engine));
+    plan_name(&plan, report);
     struct batch_snapshot now = {
         .model_name = engine_model_name(report->run.engine),
-        .plan = plan,
+        .plan = plan.failed ? "" : plan.bytes,
         .result = report->run.result,
         .meter = &report->meter,
         .use = &report->now,
         .layouts = engine_layouts(report->run.engine),
         .transition = engine_transition(report->run.engine),
         .trace = engine_trace(report->run.engine),
-        .kernels = engine_kernels(report->run.engine),
+        .kernels = report->kernels.failed ? "" : report->kernels.bytes,
         .routing = report->run.session->routing,
         .started_at = report->started_at,
         .layer_count = engine_config(report->run.engine)->layer_count,
-        .counters = generator_counters_get(report->run.session->generator),
+        .counters = report->counters,
         .generated_tokens = report->run.world->completion_tokens,
         .begun_at = report->begun_at,
         .has_ended = has_ended,
@@ -194,6 +238,7 @@ static void write_file(struct batch_report *report, enum batch_side side, bool h
     report->text.failed = false; /* the next one may fit again */
     writers[side](&report->text, &now);
     side_file_write(file, &report->text, report->run.log);
+    text_deinit(&plan);
 }
 
 /* From this one on. */
@@ -203,15 +248,52 @@ static void clear_files(const struct batch_report *report, enum batch_side first
         side_file_clear(&report->files[side]);
 }
 
-void batch_report_begin(struct batch_report *report)
+static void session_begin(struct batch_report *report)
+{
+    rank_use_get(&report->before, report->run.session->exec, NULL);
+    report->transitions_before = transitions_get(report);
+}
+
+void batch_report_pause(struct batch_report *report)
+{
+    const struct phasor_batch_result *result = report->run.result;
+    fill_result(report);
+    report->past = (struct sessions_before){
+        .count = report->past.count + 1,
+        .use = report->now,
+        .counters = report->counters,
+        .transitions = transitions_all(report),
+        .kv_bytes = result->kv_bytes,
+        .kv_taken_bytes = result->kv_taken_bytes,
+    };
+    report->paused_at = system_seconds();
+}
+
+void batch_report_go_on(struct batch_report *report)
+{
+    struct phasor_batch_result *result = report->run.result;
+    result->plan_changes++;
+    result->plan_change_seconds += system_seconds() - report->paused_at;
+    report->paused_at = 0;
+    session_begin(report);
+}
+
+const struct generator_counters *batch_report_counters(const struct batch_report *report)
+{
+    return report->past.count > 0 ? &report->past.counters : NULL;
+}
+
+void batch_report_begin(struct batch_report *report, const struct batch_parts *parts)
 {
     const struct phasor_batch_result *result = report->run.result;
     uint64_t done_before = result->completed_before + result->failed_before;
     report->is_idle = done_before > 0 && done_before >= result->total;
     if (!report->is_idle)
         clear_files(report, SIDE_SUMMARY); /* if this run is killed, it has none */
-    rank_use_get(&report->before, report->run.session->exec, NULL);
-    report->transitions_before = transitions_get(report);
+    report->parts = parts;
+    text_clear(&report->kernels);
+    text_append_string(&report->kernels, engine_kernels(report->run.engine));
+    session_begin(report);
     report->begun_at = (int64_t)time(NULL);
     report->started_at = system_seconds();
     if (report->files[SIDE_TRACE].path != NULL)

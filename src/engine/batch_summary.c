@@ -110,6 +110,8 @@ static void write_prediction(struct json_writer *json, const struct phasor_batch
     write_number(json, "predicted_prefill_s", result->predicted_prefill_seconds);
     write_number(json, "predicted_decode_s", result->predicted_decode_seconds);
     write_number(json, "predicted_between_s", result->predicted_between_seconds);
+    if (result->predicted_plan_change_seconds > 0)
+        write_number(json, "predicted_plan_change_s", result->predicted_plan_change_seconds);
 }
 
 static void write_ranks(struct json_writer *json, const struct phasor_batch_result *result)
@@ -127,6 +129,15 @@ static void write_ranks(struct json_writer *json, const struct phasor_batch_resu
     for (int kind = 0; kind < TRAFFIC_KIND_COUNT; kind++)
         write_int(json, traffic_names[kind], result->collective_bytes[kind]);
     json_write_close(json, '}');
+}
+
+/* Where rows had plans of their own. */
+static void write_plan_changes(struct json_writer *json, const struct phasor_batch_result *result)
+{
+    if (result->plan_changes == 0)
+        return;
+    write_int(json, "plan_changes", result->plan_changes);
+    write_number(json, "plan_change_s", result->plan_change_seconds);
 }
 
 /* Each layer's experts: how they lie now, and how they came there. */
@@ -166,14 +177,17 @@ static void write_backup_source(struct json_writer *json, const struct transitio
 
 static void write_transitions(struct json_writer *json, const struct batch_snapshot *now)
 {
-    if (now->transition == NULL)
-        return;
-    json_write_key(json, "transition");
-    json_write_string(json, way_names[transition_way(now->transition)]);
-    write_backup_source(json, now->transition);
-    write_int(json, "transitions", now->result->transitions);
-    write_number(json, "transition_s", now->result->transition_seconds);
-    write_layers(json, now);
+    if (now->transition != NULL) {
+        json_write_key(json, "transition");
+        json_write_string(json, way_names[transition_way(now->transition)]);
+        write_backup_source(json, now->transition);
+    }
+    if (now->transition != NULL || now->result->transitions > 0) { /* of an earlier part */
+        write_int(json, "transitions", now->result->transitions);
+        write_number(json, "transition_s", now->result->transition_seconds);
+    }
+    if (now->transition != NULL)
+        write_layers(json, now);
 }
 
 void batch_summary_write(struct text *out, const struct batch_snapshot *now)
@@ -189,6 +203,7 @@ void batch_summary_write(struct text *out, const struct batch_snapshot *now)
     write_phases(&json, now->result);
     write_prediction(&json, now->result);
     write_ranks(&json, now->result);
+    write_plan_changes(&json, now->result);
     write_transitions(&json, now);
     json_write_close(&json, '}');
     text_append_string(out, "\n");

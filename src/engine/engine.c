@@ -21,6 +21,8 @@
 struct engine {
     char *name;
     char *dir;
+    struct engine_params params; /* without the texts that opening alone needs */
+    char *backup_path;           /* of them; NULL: none is named */
     struct checkpoint *checkpoint;
     struct tokenizer *tokenizer;
     struct plan_layouts layouts;
@@ -103,6 +105,29 @@ static void cache_expect(struct engine *engine, struct engine_params *chosen, ui
 /* What `chosen` then has is as if it had been named, but that nobody is told what is without
  * effect.
  */
+static void choice_take(struct engine *engine, struct engine_params *chosen,
+                        const struct engine_choice *choice)
+{
+    engine->layouts = choice->layouts;
+    engine->pass_tokens = choice->pass_tokens;
+    cache_expect(engine, chosen, choice->cache_bytes);
+    engine->has_chosen = true;
+    bool takes_int4 =
+        choice->layouts.decode_is_packed || (choice->has_way && choice->way == WAY_UPLOAD);
+    bool is_open = plan_layouts_differ(&choice->layouts) && !choice->has_way;
+    if (choice->has_way) {
+        chosen->transition_is_auto = false;
+        chosen->transition = choice->way;
+    }
+    /* What cannot matter to the plan that was found is not spoken of. */
+    if (!takes_int4 && !is_open) {
+        chosen->backup_path = NULL;
+        chosen->is_exact = false;
+    }
+    if (!plan_layouts_differ(&choice->layouts) && !choice->layouts.decode_is_packed)
+        chosen->transition_is_auto = true;
+}
+
 static enum status plan_choose(struct engine *engine, struct engine_params *chosen,
                                const struct weight_types *types, struct error *err)
 {
@@ -119,26 +144,8 @@ static enum status plan_choose(struct engine *engine, struct engine_params *chos
     if (chosen->plan != NULL || chosen->choose == NULL)
         return STATUS_OK;
     TRY(chosen->choose(chosen->choose_context, &choice, &basis, err));
-    if (!choice.is_made)
-        return STATUS_OK;
-    engine->layouts = choice.layouts;
-    engine->pass_tokens = choice.pass_tokens;
-    cache_expect(engine, chosen, choice.cache_bytes);
-    engine->has_chosen = true;
-    bool takes_int4 =
-        choice.layouts.decode_is_packed || (choice.has_way && choice.way == WAY_UPLOAD);
-    bool is_open = plan_layouts_differ(&choice.layouts) && !choice.has_way;
-    if (choice.has_way) {
-        chosen->transition_is_auto = false;
-        chosen->transition = choice.way;
-    }
-    /* What cannot matter to the plan that was found is not spoken of. */
-    if (!takes_int4 && !is_open) {
-        chosen->backup_path = NULL;
-        chosen->is_exact = false;
-    }
-    if (!plan_layouts_differ(&choice.layouts) && !choice.layouts.decode_is_packed)
-        chosen->transition_is_auto = true;
+    if (choice.is_made)
+        choice_take(engine, chosen, &choice);
     return STATUS_OK;
 }
 
@@ -565,12 +572,72 @@ static enum status devices_get(int *rank_count, struct engine *engine,
     return params->records ? one_at_a_time_create(&engine->turn, err) : STATUS_OK;
 }
 
+/* For another plan, later. */
+static enum status params_keep(struct engine *engine, const struct engine_params *params,
+                               struct error *err)
+{
+    engine->params = *params;
+    engine->params.model = engine->params.revision = engine->params.devices = NULL;
+    engine->params.plan = engine->params.backup_path = NULL;
+    engine->params.planned_cache_bytes = 0;
+    engine->params.choose = NULL;
+    if (params->backup_path == NULL)
+        return STATUS_OK;
+    engine->backup_path = memory_copy_text(params->backup_path, strlen(params->backup_path));
+    engine->params.backup_path = engine->backup_path;
+    return engine->backup_path == NULL ? error_set(err, STATUS_NO_MEMORY, "out of memory")
+                                       : STATUS_OK;
+}
+
+/* By the plan that the engine has. */
+static enum status plan_load(struct engine *engine, struct engine_params *chosen,
+                             const struct weight_types *types, struct error *err)
+{
+    if (chosen->max_num_seqs > 0 && chosen->max_num_batched_tokens == 0)
+        chosen->max_num_batched_tokens = engine_pass_tokens(engine, chosen->max_num_seqs);
+    return weights_and_ways_get(engine, chosen, types, err);
+}
+
+static void plan_drop(struct engine *engine)
+{
+    transition_destroy(engine->transition);
+    backup_close(engine->backup);
+    weights_drop(engine);
+    engine->transition = NULL;
+    engine->backup = NULL;
+    engine->has_let_go = engine->has_awaited = false;
+}
+
+enum status engine_change_plan(struct engine *engine, const struct engine_choice *choice,
+                               struct error *err)
+{
+    struct engine_params chosen = engine->params;
+    struct weight_types types = *engine_types(engine);
+    plan_drop(engine);
+    choice_take(engine, &chosen, choice);
+    enum status status = plan_load(engine, &chosen, &types, err);
+    if (status != STATUS_OK)
+        plan_drop(engine);
+    return status;
+}
+
+enum status engine_check(const struct engine *engine, struct error *err)
+{
+    if (engine->weights != NULL)
+        return STATUS_OK;
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "%s has no weights: the plan of a part of a batch could not be loaded; open "
+                     "the model again",
+                     engine->name);
+}
+
 static enum status engine_load(struct engine *engine, const struct engine_params *params,
                                struct error *err)
 {
     struct engine_params chosen = *params;
     struct weight_types types;
     int rank_count;
+    TRY(params_keep(engine, params, err));
     TRY(trace_create(&engine->trace, err));
     engine->lane = trace_lane_add(engine->trace, -1, "run");
     record_lane_set(engine->lane, RECORD_LANE_DRIVER);
@@ -583,9 +650,7 @@ static enum status engine_load(struct engine *engine, const struct engine_params
     TRY(tokenizer_load(engine, params, err));
     TRY(choose_types(&types, params, engine_config(engine), err));
     TRY(plan_choose(engine, &chosen, &types, err));
-    if (chosen.max_num_seqs > 0 && chosen.max_num_batched_tokens == 0)
-        chosen.max_num_batched_tokens = engine_pass_tokens(engine, chosen.max_num_seqs);
-    return weights_and_ways_get(engine, &chosen, &types, err);
+    return plan_load(engine, &chosen, &types, err);
 }
 
 enum status engine_open(struct engine **out, const struct engine_params *params, struct error *err)
@@ -611,13 +676,12 @@ void engine_close(struct engine *engine)
 {
     if (engine == NULL)
         return;
-    transition_destroy(engine->transition);
-    backup_close(engine->backup);
-    weights_drop(engine);
+    plan_drop(engine);
     one_at_a_time_destroy(engine->turn);
     trace_destroy(engine->trace);
     tokenizer_close(engine->tokenizer);
     checkpoint_close(engine->checkpoint);
+    memory_free(engine->backup_path);
     memory_free(engine->dir);
     memory_free(engine->name);
     memory_free(engine);

@@ -162,6 +162,16 @@ enum status engine_plan_parse(struct plan_layouts *out, const char *plan,
                               const struct model_config *config, int rank_count,
                               struct error *err) MUST_CHECK;
 
+/* Loads all weights anew, as `choice`, which is made, has them, with what else it was opened with;
+ * load_progress is called as then. Nothing of the engine's box, weights or transition is used
+ * behind it, or by anybody else meanwhile. After a failure there are none, as engine_check tells,
+ * and the engine is good for closing. */
+enum status engine_change_plan(struct engine *engine, const struct engine_choice *choice,
+                               struct error *err) MUST_CHECK;
+
+/* STATUS_INVALID_ARGUMENT where such a failure left it without weights. */
+enum status engine_check(const struct engine *engine, struct error *err) MUST_CHECK;
+
 /* An executor over the engine's weights for passes of so many tokens and sequences; the caller
  * destroys it (exec_destroy) before it closes the engine. */
 struct exec;

@@ -107,6 +107,17 @@ static enum status tables_create(struct generator *generator, struct error *err)
     return sampler_init(&generator->sampler, exec_config(generator->exec)->vocab_count, err);
 }
 
+/* Sums alone: who runs, and the cache, are this one's. */
+static struct generator_counters sums_of(const struct generator_counters *counters)
+{
+    struct generator_counters sums = *counters;
+    sums.running = sums.waiting = 0;
+    sums.kv_pages_used = sums.kv_pages_cached = sums.kv_pages_total = 0;
+    sums.kv_pages_written = sums.kv_pages_taken = sums.kv_token_max = 0;
+    sums.kv_page_bytes = 0;
+    return sums;
+}
+
 enum status generator_create(struct generator **out, struct exec *exec,
                              const struct generator_params *params, struct error *err)
 {
@@ -115,6 +126,9 @@ enum status generator_create(struct generator **out, struct exec *exec,
     TRY(memory_get((void **)&generator, 1, sizeof *generator, "the generator", err));
     generator->exec = exec;
     generator->params = *params;
+    generator->params.before = NULL;
+    if (params->before != NULL)
+        generator->counters = sums_of(params->before);
     if (params->routing != NULL)
         exec_record_routing(exec, routing_counts_ids(params->routing));
     exec_stage_totals(exec, generator->stages);

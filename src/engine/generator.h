@@ -96,6 +96,7 @@ struct sequence_request {
 struct exec;
 struct exec_hooks;
 struct generator;
+struct generator_counters;
 struct model_config;
 struct routing_counts;
 
@@ -145,6 +146,8 @@ struct generator_params {
      * way. A pass where they were not is entered and run again: nothing of it is given out. */
     bool (*was_whole)(void *context);
     void *enter_context;
+    const struct generator_counters *before; /* whose sums this one's go on: of an earlier one of
+                                              * the same run; NULL: of none. Copied */
     /* Counts what the passes' tokens chose: made for the executor's token_max; NULL: they are not
      * counted. Borrowed as long as `exec` runs. */
     struct routing_counts *routing;

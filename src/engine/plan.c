@@ -8,6 +8,7 @@
 #include "engine/auto_pick.h"
 #include "engine/engine_backup.h"
 #include "engine/plan_answer.h"
+#include "engine/plan_parts.h"
 #include "engine/plan_problem.h"
 #include "engine/plan_report.h"
 #include "engine/plan_rows.h"
@@ -101,6 +102,7 @@ struct answered {
     struct plan_answer answer;
     struct plan_class alone[PLAN_BINS_MAX]; /* each of its classes */
     int runnable;                           /* the candidate that a run here would have; -1: none */
+    struct plan_parts parts;                /* of a run here */
 };
 
 static void put_lengths(struct description *to, json_t *object, const struct plan_load *load)
@@ -130,6 +132,26 @@ static void put_class(struct description *to, json_t *list, const struct plan_an
     description_put(to, object, "best_s", seconds_or_null(class->seconds));
 }
 
+/* Rows with plans of their own, in the order in which they would run. */
+static void put_parts(struct description *to, json_t *object, const struct plan_parts *parts)
+{
+    json_t *list = description_put_array(to, object, "parts");
+    for (int p = 0; p < parts->count; p++) {
+        char text[LAYOUT_TEXT_BYTES];
+        const struct plan_part *part = &parts->of[p];
+        json_t *row = description_append_object(to, list);
+        plan_layouts_format(text, &part->candidate.layouts);
+        put_lengths(to, row, &part->load);
+        description_put(to, row, "plan", json_string(text));
+        description_put(to, row, "way", json_string(plan_way_names[part->candidate.way]));
+        description_put_int(to, row, "pass_tokens", (uint64_t)part->candidate.pass_tokens);
+        description_put(to, row, "total_s", json_real(plan_candidate_total(&part->candidate)));
+        description_put(to, row, "load_s", json_real(p == 0 ? 0 : part->reload));
+    }
+    description_put(to, object, "in_parts_s",
+                    parts->count > 0 ? json_real(parts->seconds) : json_null());
+}
+
 static void put_load(struct description *to, const struct plan_params *params,
                      const struct plan_load *load, const struct answered *answered)
 {
@@ -143,6 +165,7 @@ static void put_load(struct description *to, const struct plan_params *params,
     for (int class = 0; class < answer->classes.count; class ++)
         put_class(to, list, answer, &answered->alone[class], plan_answer_stays(answer, class));
     description_put(to, object, "in_file_order_s", seconds_or_null(answer->in_file_order));
+    put_parts(to, object, &answered->parts);
 }
 
 /* Null where there is nothing to warn of. */
@@ -286,6 +309,18 @@ static enum status runnable_find(struct answered *answered, const struct plan_qu
     return STATUS_OK;
 }
 
+/* As a run here would have them: by what it may have, against the plan that it would have. */
+static enum status parts_find(struct answered *answered, const struct plan_question *question,
+                              bool has_backup, struct error *err)
+{
+    struct plan_question of_run = *question;
+    if (answered->runnable < 0)
+        return STATUS_OK;
+    of_run.may = has_backup ? NULL : needs_no_backup;
+    const struct plan_candidate *one = &answered->answer.table.candidates[answered->runnable];
+    return plan_parts_find(&answered->parts, &of_run, one, err);
+}
+
 static enum status answer_put(char **out, const struct plan_params *params,
                               const struct plan_inputs *inputs,
                               const struct plan_subject_params *of_all,
@@ -321,6 +356,8 @@ static enum status answer(char **out, const struct plan_params *params,
     of_all.longest_tokens = answered.answer.longest_tokens;
     if (status == STATUS_OK)
         status = runnable_find(&answered, &question, inputs->has_backup, err);
+    if (status == STATUS_OK)
+        status = parts_find(&answered, &question, inputs->has_backup, err);
     if (status == STATUS_OK)
         status = plan_answer_alone(answered.alone, &answered.answer, &question, err);
     if (status == STATUS_OK)

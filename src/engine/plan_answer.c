@@ -17,30 +17,24 @@ static double seconds_of(const struct plan_table *table, int chosen)
 
 /* ---- Classes --------------------------------------------------------------------------------- */
 
-static struct plan_load class_load(const struct plan_question *question,
-                                   const struct plan_classes *classes, int class_index)
+struct plan_load plan_bins_load(const struct plan_question *question, unsigned bins)
 {
-    struct plan_load bins[PLAN_BINS_MAX];
-    int count = plan_class_bins(bins, question->mix, classes, class_index);
-    return classes->count > 1 ? plan_loads_mean(bins, count, question->context_max)
-                              : question->subject->load;
+    struct plan_load loads[PLAN_BINS_MAX];
+    if (bins == (1u << question->mix->bin_count) - 1)
+        return question->subject->load;
+    return plan_loads_mean(loads, plan_mix_take(loads, question->mix, bins), question->context_max);
 }
 
-/* The table is the prices'. */
-static enum status class_price(struct plan_table *table, const struct plan_question *question,
-                               const struct plan_classes *classes, int class_index, bool is_queue,
-                               struct error *err)
+enum status plan_bins_price(struct plan_table *out, const struct plan_question *question,
+                            unsigned bins, bool is_queue, struct error *err)
 {
-    struct plan_load bins[PLAN_BINS_MAX];
+    struct plan_load loads[PLAN_BINS_MAX];
     struct plan_subject_params params = *question->subject;
-    unsigned members = 0;
-    for (int i = 0; i < question->mix->bin_count; i++)
-        members |= (unsigned)(classes->of_bin[i] == class_index) << i;
-    params.mix = bins;
-    params.mix_count = plan_class_bins(bins, question->mix, classes, class_index);
+    params.mix = loads;
+    params.mix_count = plan_mix_take(loads, question->mix, bins);
     params.is_queue = is_queue;
-    params.load = class_load(question, classes, class_index);
-    return plan_prices_find(table, question->prices, members, &params, err);
+    params.load = plan_bins_load(question, bins);
+    return plan_prices_find(out, question->prices, bins, &params, err);
 }
 
 /* One class after another under the same plan. */
@@ -50,7 +44,8 @@ static enum status classes_price(struct plan_table *out, const struct plan_quest
     for (int class = 0; class < classes->count; class ++) {
         struct plan_table table;
         bool is_queue = question->subject->is_queue || class + 1 < classes->count;
-        enum status status = class_price(&table, question, classes, class, is_queue, err);
+        unsigned bins = plan_class_bins(classes, question->mix, class);
+        enum status status = plan_bins_price(&table, question, bins, is_queue, err);
         if (status == STATUS_OK && class == 0)
             status = plan_table_copy(out, &table, err);
         if (status != STATUS_OK) {
@@ -220,9 +215,10 @@ enum status plan_answer_alone(struct plan_class out[PLAN_BINS_MAX],
     bool is_queue = question->subject->is_queue;
     for (int class = 0; class < answer->classes.count; class ++) {
         struct plan_table table;
-        TRY(class_price(&table, question, &answer->classes, class, is_queue, err));
+        unsigned bins = plan_class_bins(&answer->classes, question->mix, class);
+        TRY(plan_bins_price(&table, question, bins, is_queue, err));
         int best = pick(question, &table);
-        out[class] = (struct plan_class){.load = class_load(question, &answer->classes, class),
+        out[class] = (struct plan_class){.load = plan_bins_load(question, bins),
                                          .best = best,
                                          .seconds = seconds_of(&table, best)};
     }

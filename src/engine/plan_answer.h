@@ -26,6 +26,12 @@ static inline bool plan_question_has_classes(const struct plan_question *questio
     return !question->is_one_class && question->mix->bin_count > 1;
 }
 
+/* Bins of the question's mix, each a bit of `bins`, as a load of their own: what it has on the
+ * mean, and its table of plan_find, borrowed from the question's prices. */
+struct plan_load plan_bins_load(const struct plan_question *question, unsigned bins);
+enum status plan_bins_price(struct plan_table *out, const struct plan_question *question,
+                            unsigned bins, bool is_queue, struct error *err) MUST_CHECK;
+
 struct plan_answer {
     struct plan_table table; /* of all classes, one after another under the same plan */
     int chosen;              /* of its candidates; -1: none can be run */

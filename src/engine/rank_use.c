@@ -13,3 +13,14 @@ void rank_use_get(struct rank_use *out, const struct exec *exec, const struct ra
                 (before == NULL ? 0 : before->ranks[r].sent_bytes[kind]);
     }
 }
+
+void rank_use_add(struct rank_use *to, const struct rank_use *earlier)
+{
+    for (int r = 0; r < to->rank_count && r < earlier->rank_count; r++) {
+        const struct device_memory *memory = &earlier->ranks[r].memory;
+        if (memory->peak_bytes > to->ranks[r].memory.peak_bytes)
+            to->ranks[r].memory.peak_bytes = memory->peak_bytes;
+        for (int kind = 0; kind < TRAFFIC_KIND_COUNT; kind++)
+            to->ranks[r].sent_bytes[kind] += earlier->ranks[r].sent_bytes[kind];
+    }
+}

@@ -142,6 +142,7 @@ static enum status generator_open(struct session *session, const struct session_
         .batch_token_max = params->max_num_batched_tokens,
         .context_max = session->context_max,
         .tokens_expected = params->tokens_expected,
+        .before = params->before,
         .entry_tokens = engine_entry_tokens(engine),
         .shares_prefixes = params->shares_prefixes,
         .in_waves = engine_moves_weights(engine),
@@ -171,6 +172,7 @@ static enum status generator_open(struct session *session, const struct session_
 enum status session_open(struct session *out, struct engine *engine,
                          const struct session_params *params, struct error *err)
 {
+    TRY(engine_check(engine, err));
     TRY(check_limits(params, engine, err));
     TRY(check_memory(params, engine, err));
     struct session session = {.engine = engine,

@@ -15,12 +15,13 @@ struct session_params {
     /* 0: what the engine's memory_bytes leaves, or else half of the memory that is free, or what
      * the engine's plan was priced with where that is more. */
     uint64_t kv_bytes;
-    uint64_t aside_bytes;    /* of memory_bytes, which the caller takes later */
-    int64_t tokens_expected; /* see generator_params */
-    bool shares_prefixes;    /* see generator_params */
-    bool counts_routing;     /* of a model with experts */
-    bool is_one_prompt;      /* the two limits are not the user's */
-    struct watch watch;      /* see engine_watch; while the session is open */
+    uint64_t aside_bytes;                    /* of memory_bytes, which the caller takes later */
+    int64_t tokens_expected;                 /* see generator_params */
+    const struct generator_counters *before; /* see generator_params */
+    bool shares_prefixes;                    /* see generator_params */
+    bool counts_routing;                     /* of a model with experts */
+    bool is_one_prompt;                      /* the two limits are not the user's */
+    struct watch watch;                      /* see engine_watch; while the session is open */
     struct log_sink log;
 };
 

@@ -221,12 +221,20 @@ void plan_classes_by_answers(struct plan_classes *out, const struct plan_mix *mi
     }
 }
 
-int plan_class_bins(struct plan_load out[PLAN_BINS_MAX], const struct plan_mix *mix,
-                    const struct plan_classes *classes, int class_index)
+unsigned plan_class_bins(const struct plan_classes *classes, const struct plan_mix *mix,
+                         int class_index)
+{
+    unsigned bins = 0;
+    for (int i = 0; i < mix->bin_count; i++)
+        bins |= (unsigned)(classes->of_bin[i] == class_index) << i;
+    return bins;
+}
+
+int plan_mix_take(struct plan_load out[PLAN_BINS_MAX], const struct plan_mix *mix, unsigned bins)
 {
     int count = 0;
     for (int i = 0; i < mix->bin_count; i++) {
-        if (classes->of_bin[i] == class_index)
+        if ((bins >> i & 1) != 0)
             out[count++] = mix->bins[i];
     }
     return count;

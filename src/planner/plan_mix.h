@@ -58,9 +58,12 @@ void plan_classes_make(struct plan_classes *out, const struct plan_mix *mix, int
  * prompts: one for no bins. */
 void plan_classes_by_answers(struct plan_classes *out, const struct plan_mix *mix);
 
-/* The bins of one class, of rising output_tokens; returns how many. */
-int plan_class_bins(struct plan_load out[PLAN_BINS_MAX], const struct plan_mix *mix,
-                    const struct plan_classes *classes, int class_index);
+/* Of the bins of one class the bits, that of bin i the i-th. */
+unsigned plan_class_bins(const struct plan_classes *classes, const struct plan_mix *mix,
+                         int class_index);
+
+/* The bins of these bits, of rising output_tokens; returns how many. */
+int plan_mix_take(struct plan_load out[PLAN_BINS_MAX], const struct plan_mix *mix, unsigned bins);
 
 /* All of them: the sum of sequences, and the means of their lengths, rounded up; both together no
  * more than context_max. */

@@ -66,21 +66,41 @@ static struct phasor_model_params params_of(struct told *told, const char *devic
     return params;
 }
 
-/* A profile of these GPUs on which gathering is slow: not static tensor parallelism. */
-static const char *example_of(const char *devices)
+/* Of these GPUs, in a file of the test's folder. */
+static const char *profile_write(const struct example_profile *rates, const char *devices)
 {
     static char path[512]; /* not of tools_path: it is used for long */
-    struct example_profile profile;
+    struct example_profile profile = *rates;
     struct engine_devices parsed;
     struct error err;
     cr_assert_eq(engine_devices_parse(&parsed, devices, &err), STATUS_OK);
     snprintf(path, sizeof path, "%s/example.json", tools_folder());
-    example_profile_init(&profile, parsed.rank_count);
     cr_assert_eq(profile_identity_of(&profile.identity, &parsed, 0, &err), STATUS_OK, "%s",
                  err.message);
-    profile.gather_rate = 1e6;
     cr_assert(example_profile_write(&profile, path, &err), "%s", err.message);
     return path;
+}
+
+/* On which gathering is slow: not static tensor parallelism. */
+static const char *example_of(const char *devices)
+{
+    struct example_profile profile;
+    example_profile_init(&profile, 2);
+    profile.gather_rate = 1e6;
+    return profile_write(&profile, devices);
+}
+
+/* Long answers of TORN_MODEL want another attention than long prompts. */
+static const char *torn_box(const char *devices)
+{
+    struct example_profile profile;
+    example_profile_init(&profile, 2);
+    profile.gather_rate = 1e8;
+    profile.exchange_rate = 1e7;
+    profile.flops_per_second = 1e9;
+    profile.bytes_per_second = 1e7;
+    profile.call_seconds = 1e-3;
+    return profile_write(&profile, devices);
 }
 
 static json_t *cpu_rows(const char *devices)
@@ -225,6 +245,98 @@ Test(cuda_auto, a_profile_in_the_cache_is_found)
     memory_free(in_cache);
     check_told("cuda:0-1", NULL, false, "times as fast as static tensor parallelism");
     check_told("cuda:0x2", NULL, false, "phasor calibrate --devices cuda:0x2, once,");
+}
+
+/* ---- Rows with plans of their own ------------------------------------------------------------ */
+
+#define TORN_ROWS  16
+#define TORN_MODEL TEST_DATA "/models/mixtral" /* without a tokenizer; it runs in a moment */
+
+/* Of one prompt token and long answers, of long prompts and short answers. */
+static const char *torn_write(void)
+{
+    static char path[512];
+    snprintf(path, sizeof path, "%s/torn", tools_folder());
+    FILE *file = fopen(path, "w");
+    cr_assert_not_null(file);
+    for (int row = 0; row < TORN_ROWS; row++) {
+        fprintf(file,
+                "{\"custom_id\":\"%d\",\"method\":\"POST\",\"url\":\"/v1/completions\","
+                "\"body\":{\"ignore_eos\":true,\"logprobs\":0,\"max_tokens\":%d,\"prompt\":[%d",
+                row, row % 2 == 0 ? 24 : 2, row);
+        for (int i = 1; i < (row % 2 == 0 ? 2 : 60); i++)
+            fprintf(file, ",%d", (row * 5 + i * 7) % 90);
+        fprintf(file, "]}}\n");
+    }
+    fclose(file);
+    return path;
+}
+
+static json_t *torn_rows(const struct phasor_model_params *asked, const char *trace,
+                         struct phasor_batch_result *result)
+{
+    struct phasor_model *model;
+    struct phasor_error err;
+    struct phasor_model_params params = *asked;
+    struct phasor_batch_params batch = wave_batch(wave_rows);
+    batch.input_path = torn_write();
+    batch.trace_path = trace;
+    batch.overwrite = true;
+    batch.max_num_seqs = 4;
+    params.model = TORN_MODEL;
+    params.batch = &batch;
+    cr_assert_eq(phasor_model_open(&model, &params, &err), PHASOR_OK, "%s", err.message);
+    cr_assert_eq(phasor_batch_run(model, &batch, result, &err), PHASOR_OK, "%s", err.message);
+    phasor_model_close(model);
+    return tools_read_rows(batch.output_path);
+}
+
+/* By their ids: there is no text. */
+static const json_t *tokens_of(const json_t *rows, const char *id)
+{
+    const json_t *body = json_object_get(json_object_get(tools_row(rows, id), "response"), "body");
+    const json_t *choice = json_array_get(json_object_get(body, "choices"), 0);
+    const json_t *tokens = json_object_get(json_object_get(choice, "logprobs"), "tokens");
+    cr_assert_geq(json_array_size(tokens), 2, "row %s", id);
+    return tokens;
+}
+
+static void trace_check(const char *path)
+{
+    size_t length;
+    char *bytes = tools_read_file(path, &length);
+    json_t *trace = json_loads(bytes, 0, NULL);
+    cr_assert_not_null(trace);
+    const char *kernels =
+        json_string_value(json_object_get(json_object_get(trace, "otherData"), "kernels"));
+    cr_expect(kernels != NULL && strncmp(kernels, "cuda", 4) == 0, "%s", kernels);
+    json_decref(trace);
+    free(bytes);
+}
+
+/* Ranks of the first plan are gone when the run tells of itself. */
+Test(cuda_auto, rows_have_plans_of_their_own)
+{
+    struct told told;
+    char trace[512];
+    struct phasor_batch_result result;
+    gpu_count_use(2);
+    struct phasor_model_params params = params_of(&told, "cuda:0-1", torn_box("cuda:0-1"));
+    snprintf(trace, sizeof trace, "%s/trace", tools_folder());
+    json_t *found = torn_rows(&params, trace, &result);
+    cr_assert_not_null(strstr(told.notes, "plan: rows run in 2 parts"), "%s", told.notes);
+    cr_expect_eq(result.plan_changes, 1);
+    trace_check(trace);
+    params = wave_model(WAVE_MODEL, "static", PHASOR_TRANSITION_AUTO);
+    params.devices = "cpu:2";
+    json_t *expected = torn_rows(&params, NULL, &result);
+    for (int row = 0; row < TORN_ROWS; row++) {
+        char id[16];
+        snprintf(id, sizeof id, "%d", row);
+        cr_expect(json_equal(tokens_of(found, id), tokens_of(expected, id)), "row %d", row);
+    }
+    json_decref(found);
+    json_decref(expected);
 }
 
 /* However much the host has, a plan is for the memory of the GPUs. */

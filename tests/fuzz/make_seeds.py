@@ -579,6 +579,43 @@ def profile():
     write("profile", "a09_cut", json.dumps(store)[:100])
 
 
+# --- records ----------------------------------------------------------------------------------
+
+def record():
+    first = {"plan": "tp2|tp2", "transition": None, "pass_tokens": 4096, "planned_cache_bytes": 1000000, "class_end": 1}
+    last = dict(first, plan="dp2|ep2>tp2", transition="reload", class_end=3)
+    whole = {"phasor_run": 1, "version": "0.1.0", "begun": 1, "input": "in", "input_xxh3_128": "0" * 32, "rows": 3, "error_file": None,
+             "model": "m", "model_xxh3_128": "0" * 32, "dtype": "bfloat16", "expert_dtype": "bfloat16", "chat_template": None, "seed": "0",
+             "max_model_len": 512, "ignore_eos": False, "prompt_logprobs": False, "deterministic": False, "longest_sequence": 512,
+             "plan": "tp2|tp2", "kernels": "cpu (plain)", "decode_weights": "native", "transition": None, "staying": None, "parts": None,
+             "pass_tokens": 4096, "planned_cache_bytes": 1000000}
+    parts = {"class_of_bin": [2, 0, 1], "of": [first, last]}
+
+    def file(name, **changes):
+        write("record", name, json.dumps(dict(whole, **changes), separators=(",", ":")))
+
+    file("ok_plan")
+    file("ok_stays", plan="dp2|ep2>tp2", transition="upload", staying="1,0,0;2")
+    file("ok_parts", parts=parts)
+    file("ok_sure", deterministic=True)
+    file("a42_stays_class", staying="1,9;2")
+    file("a42_stays_cut", staying="1,0,0")
+    file("a42_stays_bits", staying="1,0;99999999999")
+    file("a42_part_alone", parts=dict(parts, of=[dict(last, class_end=3)]))
+    file("a42_class_missing", parts=dict(parts, class_of_bin=[2, 0, 0]))
+    file("a42_class_beyond", parts=dict(parts, class_of_bin=[0, 1, 2, 3, 4, 5, 6, 7, 8]))
+    file("a42_class_text", parts=dict(parts, class_of_bin=["2", 0, 1]))
+    file("a42_end_falls", parts=dict(parts, of=[last, first]))
+    file("a42_end_large", parts=dict(parts, of=[first, dict(last, class_end=1 << 62)]))
+    file("a42_no_way", parts=dict(parts, of=[first, dict(last, transition=None)]))
+    file("a42_int4_in_one", parts=dict(parts, of=[first, dict(last, plan="tp2|tp2>tp2:int4", transition="keep")]))
+    file("a42_other_ranks", parts=dict(parts, of=[first, dict(last, plan="dp4|ep4>tp4")]))
+    file("a42_pass_negative", pass_tokens=-1, parts=dict(parts, of=[dict(first, pass_tokens=1 << 62), last]))
+    file("a42_parts_text", parts="tp2|tp2", plan=7, begun="now", model=None)
+    write("record", "a09_cut", json.dumps(whole)[:200])
+    write("record", "a42_later", json.dumps(dict(whole, phasor_run=2)))
+
+
 # --- dictionaries -------------------------------------------------------------------------------
 
 def dictionary(name, words):
@@ -629,6 +666,7 @@ def dictionaries():
     dictionary("batch", JSON_WORDS + ["\n", "\r\n", "\ufeff"] + of_corpus("batch"))
     dictionary("past", ["\n", PAST_ID, "1" * 32, '","custom_id":', '}},"error":null}', '"}}', "0", "f", "\0"])
     dictionary("profile", JSON_WORDS + of_corpus("profile"))
+    dictionary("record", JSON_WORDS + of_corpus("record") + ['"1,0,0;2"', 'tp2dp1|tp1ep2', ':int4'])
     raw = ['"\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x80"', '"\\xFF\\xFF\\xFF\\xFF\\xFF\\xFF\\xFF\\xFF"']
     with (HERE / "safetensors.dict").open("a") as out:
         out.write("\n".join(raw) + "\n")
@@ -648,4 +686,5 @@ if __name__ == "__main__":
     recording()
     box()
     profile()
+    record()
     dictionaries()

@@ -88,7 +88,7 @@ static void check_classes(const struct plan_mix *mix, int64_t sequences)
         cr_assert_eq(classes.count, count);
         for (int class = 0; class < count; class ++) {
             struct plan_load bins[PLAN_BINS_MAX];
-            int bin_count = plan_class_bins(bins, mix, &classes, class);
+            int bin_count = plan_mix_take(bins, mix, plan_class_bins(&classes, mix, class));
             cr_assert_gt(bin_count, 0, "class %d of %d is empty", class, count);
             struct plan_load mean = plan_loads_mean(bins, bin_count, CONTEXT);
             found += mean.sequences;
