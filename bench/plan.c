@@ -1,9 +1,10 @@
 /* How long it takes to plan; see bench/README.md.
  *
  * Inside the timed window: one question of an engine that has its config and its box's profile, as
- * phasor plan and --plan auto put it (plan_answer_find), and freeing the answer. So the memory that
- * is worked out once for all passes and waves is in it, and every division of rows into classes.
- * Outside: reading the config and the rows, pricing the box, telling why. */
+ * phasor plan and --plan auto put it (plan_answer_find, and of rows plan_parts_find), and freeing
+ * the answer. So the memory that is worked out once for all passes and waves is in it, every
+ * division of rows into classes, and every class under its own plan. Outside: reading the config
+ * and the rows, pricing the box, telling why. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "engine/calibrate_grid.h"
 #include "engine/plan_answer.h"
 #include "engine/plan_box.h"
+#include "engine/plan_parts.h"
 #include "head.h"
 #include "model/synth_parts.h"
 
@@ -130,6 +132,7 @@ static struct taken plan_once(int *candidates, const struct model_config *config
     struct plan_mix mix = {.bin_count = 0};
     struct plan_prices prices = {.of = NULL};
     struct plan_answer answer;
+    struct plan_parts parts;
     struct error err;
     int64_t context_max = config->position_count_max;
     bool has_rows = questions[question].has_rows;
@@ -159,6 +162,9 @@ static struct taken plan_once(int *candidates, const struct model_config *config
     double begin = system_seconds(), cpu_begin = cpu_seconds();
     check(plan_answer_find(&answer, &of_all, &err), &err);
     *candidates = answer.table.count;
+    if (has_rows && answer.chosen >= 0)
+        check(plan_parts_find(&parts, &of_all, &answer.table.candidates[answer.chosen], &err),
+              &err);
     plan_answer_deinit(&answer);
     plan_prices_deinit(&prices);
     return (struct taken){system_seconds() - begin, cpu_seconds() - cpu_begin};
