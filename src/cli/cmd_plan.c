@@ -245,12 +245,12 @@ static void print_classes(const json_t *load)
             continue; /* none fits, and the paragraph says so */
         snprintf(text, sizeof text,
                  "%" PRId64 " of %" PRId64 " prompt and %" PRId64
-                 " output tokens%s; alone %s would be best, in %.3g s",
+                 " output tokens%s; alone %s would be best, in %s",
                  table_int(class, "sequences"), table_int(class, "prompt_tokens"),
                  table_int(class, "output_tokens"),
                  json_is_true(json_object_get(class, "stays")) ? ", decoded in prefill's layout"
                                                                : "",
-                 table_text(class, "best_plan"), table_seconds(class, "best_s"));
+                 table_text(class, "best_plan"), TABLE_SECONDS(table_seconds(class, "best_s")));
         table_row(i == 0 ? "run together" : "", text);
     }
 }
@@ -344,10 +344,10 @@ static void print_order(const json_t *root)
         return;
     for (size_t i = 0; i < json_array_size(classes); i++)
         own += table_seconds(json_array_get(classes, i), "best_s");
-    printf("\nIn the order of the file the best takes %.3g s, with rows of like lengths together "
-           "%.3g s;\neach class under its own best plan would take %.3g s, and the changes of plan "
+    printf("\nIn the order of the file the best takes %s, with rows of like lengths together "
+           "%s;\neach class under its own best plan would take %s, and the changes of plan "
            "between them.\n",
-           before, best, own);
+           TABLE_SECONDS(before), TABLE_SECONDS(best), TABLE_SECONDS(own));
 }
 
 /* Rows that a run would give plans of their own. */
@@ -357,19 +357,20 @@ static void print_parts(const json_t *root)
     double reloaded = 0;
     if (json_array_size(parts) == 0)
         return;
-    printf("\nA run here has plans for parts of the rows, one after another:\n");
+    printf("\nThat is under one plan. A run here has a plan for each of these parts, one after "
+           "another:\n");
     for (size_t i = 0; i < json_array_size(parts); i++) {
         const json_t *part = json_array_get(parts, i);
         bool has_way = strcmp(table_text(part, "way"), "none") != 0;
-        printf("  %" PRId64 " of %" PRId64 " prompt and %" PRId64
-               " output tokens: %s%s%s, in %.3g s\n",
+        printf("  %" PRId64 " of %" PRId64 " prompt and %" PRId64 " output tokens: %s%s%s, in %s\n",
                table_int(part, "sequences"), table_int(part, "prompt_tokens"),
                table_int(part, "output_tokens"), table_text(part, "plan"), has_way ? " by " : "",
-               has_way ? table_text(part, "way") : "", table_seconds(part, "total_s"));
+               has_way ? table_text(part, "way") : "",
+               TABLE_SECONDS(table_seconds(part, "total_s")));
         reloaded += table_seconds(part, "load_s");
     }
-    printf("together %.3g s, of which weights are loaded between them for %.3g s.\n",
-           table_seconds(load, "in_parts_s"), reloaded);
+    printf("together %s, of which weights are loaded between them for %s.\n",
+           TABLE_SECONDS(table_seconds(load, "in_parts_s")), TABLE_SECONDS(reloaded));
 }
 
 static void print_table(const json_t *root)
@@ -377,9 +378,9 @@ static void print_table(const json_t *root)
     print_question(root);
     print_plans(root);
     print_order(root);
-    print_parts(root);
     printf("\n");
     print_paragraph(table_text(root, "why"));
+    print_parts(root);
 }
 
 /* ---- The command ----------------------------------------------------------------------------- */

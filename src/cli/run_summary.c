@@ -97,19 +97,20 @@ static void print_prediction(const struct phasor_batch_result *result)
 {
     if (!result->has_prediction)
         return;
-    fprintf(stderr,
-            "predicted prefill %.3g s (measured %.3g s, %.2fx), decode %.3g s (measured %.3g s, "
-            "%.2fx)",
-            result->predicted_prefill_seconds, result->prefill_seconds,
+    fprintf(stderr, "predicted prefill %s (measured %s, %.2fx), decode %s (measured %s, %.2fx)",
+            TABLE_SECONDS(result->predicted_prefill_seconds),
+            TABLE_SECONDS(result->prefill_seconds),
             ratio(result->prefill_seconds, result->predicted_prefill_seconds),
-            result->predicted_decode_seconds, result->decode_seconds,
+            TABLE_SECONDS(result->predicted_decode_seconds), TABLE_SECONDS(result->decode_seconds),
             ratio(result->decode_seconds, result->predicted_decode_seconds));
     if (result->predicted_between_seconds > 0)
-        fprintf(stderr, ", between %.3g s (measured %.3g s)", result->predicted_between_seconds,
-                result->transition_seconds);
+        fprintf(stderr, ", between %s (measured %s)",
+                TABLE_SECONDS(result->predicted_between_seconds),
+                TABLE_SECONDS(result->transition_seconds));
     if (result->predicted_plan_change_seconds > 0)
-        fprintf(stderr, ", weights loaded between plans %.3g s (measured %.3g s)",
-                result->predicted_plan_change_seconds, result->plan_change_seconds);
+        fprintf(stderr, ", weights loaded between plans %s (measured %s)",
+                TABLE_SECONDS(result->predicted_plan_change_seconds),
+                TABLE_SECONDS(result->plan_change_seconds));
     fputc('\n', stderr);
 }
 

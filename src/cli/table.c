@@ -90,6 +90,13 @@ void table_format_bytes(char *out, size_t capacity, double bytes)
     snprintf(out, capacity, unit == 0 ? "%.0f %s" : "%.2f %s", bytes, units[unit]);
 }
 
+const char *table_format_seconds(char out[TABLE_SECONDS_BYTES], double seconds)
+{
+    bool is_long = seconds >= 999.5 && seconds < 1e15;
+    snprintf(out, TABLE_SECONDS_BYTES, is_long ? "%.0f s" : "%.3g s", seconds);
+    return out;
+}
+
 bool table_plan_is_possible(const json_t *row)
 {
     return strcmp(table_text(row, "verdict"), "possible") == 0;

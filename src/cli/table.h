@@ -42,4 +42,9 @@ void table_format_count(char *out, size_t capacity, double count);
 /* 1610612736 as "1.50 GiB". */
 void table_format_bytes(char *out, size_t capacity, double bytes);
 
+/* "0.0021 s", "1.3 s", "1674 s"; returns `out`. */
+#define TABLE_SECONDS_BYTES 32
+const char *table_format_seconds(char out[TABLE_SECONDS_BYTES], double seconds);
+#define TABLE_SECONDS(seconds) table_format_seconds((char[TABLE_SECONDS_BYTES]){0}, seconds)
+
 #endif

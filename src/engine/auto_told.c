@@ -2,14 +2,12 @@
 
 #include <stdio.h>
 
+#include "base/seconds_text.h"
 #include "base/size_text.h"
 #include "engine/plan_nothing.h"
 
 /* A backup is spoken of where it would save more than predictions err. */
 #define GAIN_WORTH_A_WORD 1.05
-
-/* "1.3 s", "240 s", "0.0021 s". */
-#define SECONDS_FORMAT "%.3g s"
 
 void auto_tell_choice(const struct plan_table *table, int chosen, const struct log_sink *log)
 {
@@ -21,10 +19,10 @@ void auto_tell_choice(const struct plan_table *table, int chosen, const struct l
     text_append_format(&line, "plan: %s", layouts);
     if (best->way != PLAN_NONE)
         text_append_format(&line, " by %s", plan_way_names[best->way]);
-    text_append_format(&line, ": predicted prefill " SECONDS_FORMAT ", decode " SECONDS_FORMAT,
-                       best->prefill, best->decode);
+    text_append_format(&line, ": predicted prefill %s, decode %s", SECONDS_TEXT(best->prefill),
+                       SECONDS_TEXT(best->decode));
     if (between > 0)
-        text_append_format(&line, ", between " SECONDS_FORMAT, between);
+        text_append_format(&line, ", between %s", SECONDS_TEXT(between));
     if (table->static_tp == chosen)
         text_append_string(&line, "; it is static tensor parallelism");
     else if (table->static_tp >= 0)
@@ -125,12 +123,12 @@ void auto_tell_parts(const struct plan_parts *parts, const struct plan_candidate
     struct text line = {0};
     char layouts[LAYOUT_TEXT_BYTES];
     plan_layouts_format(layouts, &one->layouts);
-    text_append_format(&line,
-                       "plan: rows run in %d parts, each under its own, and weights are loaded "
-                       "between them: predicted " SECONDS_FORMAT " with " SECONDS_FORMAT
-                       " of that, %.2f times as fast as all under %s",
-                       parts->count, parts->seconds, parts->reloaded,
-                       plan_candidate_total(one) / parts->seconds, layouts);
+    text_append_format(
+        &line,
+        "plan: rows run in %d parts, each under its own, and weights are loaded "
+        "between them: predicted %s with %s of that, %.2f times as fast as all under %s",
+        parts->count, SECONDS_TEXT(parts->seconds), SECONDS_TEXT(parts->reloaded),
+        plan_candidate_total(one) / parts->seconds, layouts);
     for (int p = 0; p < parts->count; p++) {
         const struct plan_part *part = &parts->of[p];
         plan_layouts_format(layouts, &part->candidate.layouts);

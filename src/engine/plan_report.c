@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/seconds_text.h"
 #include "base/size_text.h"
 #include "engine/auto_pick.h"
 #include "engine/plan_nothing.h"
@@ -206,7 +207,7 @@ static void differences(struct text *out, const struct pass_cost *best,
             return;
         is_told[largest] = true;
         double by = group_seconds(best, largest) - group_seconds(other, largest);
-        text_append_format(out, "%s%s %.3g s %s", before, groups[largest].name, fabs(by),
+        text_append_format(out, "%s%s %s %s", before, groups[largest].name, SECONDS_TEXT(fabs(by)),
                            by < 0 ? "less" : "more");
         before = ", ";
     }
@@ -214,7 +215,8 @@ static void differences(struct text *out, const struct pass_cost *best,
 
 static void tell_phase(struct text *out, const char *phase, double best, double other)
 {
-    text_append_format(out, " %s takes %.3g s instead of %.3g s", phase, best, other);
+    text_append_format(out, " %s takes %s instead of %s", phase, SECONDS_TEXT(best),
+                       SECONDS_TEXT(other));
 }
 
 static void tell_transition(struct text *out, const struct plan_candidate *best)
@@ -227,9 +229,10 @@ static void tell_transition(struct text *out, const struct plan_candidate *best)
                            " Both layouts stay in memory, so a change of phase costs nothing.");
     else
         text_append_format(out,
-                           " The change between them, by %s, costs %.3g s beyond what passes hide, "
-                           "and %.3g s on the way back.",
-                           plan_way_names[best->way], best->transition, best->way_back);
+                           " The change between them, by %s, costs %s beyond what passes hide, "
+                           "and %s on the way back.",
+                           plan_way_names[best->way], SECONDS_TEXT(best->transition),
+                           SECONDS_TEXT(best->way_back));
 }
 
 static void tell_fastest(struct text *out, const struct plan_candidate *best,
@@ -257,10 +260,10 @@ static void tell_runnable(struct text *out, const struct plan_table *table, int 
     }
     const struct plan_candidate *candidate = &table->candidates[runnable];
     plan_layouts_format(text, &candidate->layouts);
-    text_append_format(out, "without one the best is %s%s%s, in %.3g s.", text,
+    text_append_format(out, "without one the best is %s%s%s, in %s.", text,
                        candidate->way == PLAN_NONE ? "" : " by ",
                        candidate->way == PLAN_NONE ? "" : plan_way_names[candidate->way],
-                       plan_candidate_total(candidate));
+                       SECONDS_TEXT(plan_candidate_total(candidate)));
 }
 
 static void tell_best(struct text *out, const struct plan_candidate *best,
@@ -270,11 +273,11 @@ static void tell_best(struct text *out, const struct plan_candidate *best,
     double total = plan_candidate_total(best), less = plan_candidate_total(other);
     plan_layouts_format(text, &best->layouts);
     if (best == other) {
-        text_append_format(out, "%s is %s itself, in %.3g s.", text, other_name, total);
+        text_append_format(out, "%s is %s itself, in %s.", text, other_name, SECONDS_TEXT(total));
         return;
     }
-    text_append_format(out, "%s takes %.3g s, %.2f times as fast as %s (%.3g s).", text, total,
-                       less / total, other_name, less);
+    text_append_format(out, "%s takes %s, %.2f times as fast as %s (%s).", text,
+                       SECONDS_TEXT(total), less / total, other_name, SECONDS_TEXT(less));
     tell_phase(out, "Prefill", best->prefill, other->prefill);
     differences(out, &best->prefill_cost, &other->prefill_cost);
     text_append_string(out, ".");

@@ -353,7 +353,7 @@ has err "which rows run under which plan" "in parts, a record that is broken"
 expect 3 "in parts, and a wrong row" "${parted[@]}" -i torn.wrong -o torn.some --error-file torn.errors
 answers torn.some | cmp -s - torn.answers || fail "in parts, and a wrong row: other answers"
 expect 0 "in parts, by phasor plan" "$phasor" plan "$model" --box torn.json -i torn --max-num-seqs 8 --policy exact
-has out "^A run here has plans for parts of the rows, one after another:$" "in parts, by phasor plan"
+has out "^That is under one plan. A run here has a plan for each of these parts, one after another:$" "in parts, by phasor plan"
 has out "^  16 of 400 prompt and 4 output tokens: dp2|ep2, in " "in parts, by phasor plan"
 expect 0 "in parts, as JSON" "$phasor" plan "$model" --box torn.json -i torn --max-num-seqs 8 --policy exact --json
 jq -e '.load | ([.parts[].total_s, .parts[].load_s] | add) / .in_parts_s - 1 | fabs < 1e-9' out >/dev/null ||
