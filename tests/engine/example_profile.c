@@ -20,6 +20,16 @@ void example_profile_init(struct example_profile *out, int ranks)
         memset(&out->identity, 0, sizeof out->identity);
 }
 
+void example_profile_torn(struct example_profile *out, int ranks)
+{
+    example_profile_init(out, ranks);
+    out->gather_rate = 1e6;
+    out->exchange_rate = 1e9;
+    out->flops_per_second = 1e9;
+    out->bytes_per_second = 1e6;
+    out->call_seconds = 1e-3;
+}
+
 static int works_fill(struct work_table *tables, const struct example_profile *profile)
 {
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_INT4};

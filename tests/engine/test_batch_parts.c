@@ -84,7 +84,6 @@ static void rows_write(const char *path)
     text_deinit(&rows);
 }
 
-/* As in test_plan_parts.c: gathering and reading weights are slow, loading them is not. */
 static void job_init(struct job *job)
 {
     struct example_profile profile;
@@ -95,12 +94,7 @@ static void job_init(struct job *job)
     snprintf(job->summary, sizeof job->summary, "%s/summary", tools_folder());
     snprintf(job->profile, sizeof job->profile, "%s/box.json", tools_folder());
     rows_write(job->input);
-    example_profile_init(&profile, 2);
-    profile.gather_rate = 1e6;
-    profile.exchange_rate = 1e9;
-    profile.flops_per_second = 1e9;
-    profile.bytes_per_second = 1e6;
-    profile.call_seconds = 1e-3;
+    example_profile_torn(&profile, 2);
     cr_assert(example_profile_write(&profile, job->profile, &err), "%s", err.message);
     cr_assert_eq(setenv("PHASOR_CACHE", tools_folder(), 1), 0);
     job->batch = phasor_batch_params_default();

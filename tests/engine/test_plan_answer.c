@@ -7,15 +7,11 @@
  *   again     what was priced for one question is what another would have priced
  */
 #include <criterion/criterion.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "engine/engine_backup.h"
 #include "engine/plan_answer.h"
-#include "engine/profile_file.h"
-#include "engine_tools.h"
-#include "example_profile.h"
 #include "model/config.h"
+#include "plan_tools.h"
 #include "transition/transition.h"
 
 TestSuite(plan_answer, .timeout = 60);
@@ -43,16 +39,6 @@ static bool is_static_or_by_way(const void *context, const struct plan_candidate
            (candidate->way == PLAN_NONE && layout->attention.tp == 2 && layout->experts.tp == 2);
 }
 
-static void take_profile(const struct example_profile *example)
-{
-    struct error err;
-    char path[256];
-    snprintf(path, sizeof path, "%s", tools_path(tools_folder(), "profile.json"));
-    profile_file_deinit(&file);
-    cr_assert(example_profile_write(example, path, &err), "%s", err.message);
-    cr_assert_eq(profile_file_read(&file, path, &err), STATUS_OK, "%s", err.message);
-}
-
 static void open_subject(void)
 {
     struct error err;
@@ -60,7 +46,7 @@ static void open_subject(void)
     cr_assert_eq(model_config_load(&config, MODELS_DIR "/kjv-moe", &err), STATUS_OK);
     example_profile_init(&example, 2);
     example.bytes_per_second = 1e8; /* weights are all that takes time */
-    take_profile(&example);
+    plan_tools_profile(&file, &example);
     may = is_by_way;
     subject = (struct plan_subject_params){
         .config = &config,
@@ -75,21 +61,9 @@ static void open_subject(void)
 
 static struct plan_answer ask(const struct plan_load *loads, int count)
 {
-    static struct plan_cells cells;
     struct plan_answer answer;
     struct error err;
-    int64_t sequences = 0;
-    memset(&cells, 0, sizeof cells);
-    for (int i = 0; i < count; i++) {
-        double own = (double)loads[i].sequences;
-        struct plan_cell *cell =
-            &cells.of[plan_cell_of((double)loads[i].prompt_tokens, (double)loads[i].output_tokens)];
-        cell->sequences += own;
-        cell->prompt_tokens += own * (double)loads[i].prompt_tokens;
-        cell->output_tokens += own * (double)loads[i].output_tokens;
-        sequences += loads[i].sequences;
-    }
-    plan_mix_make(&mix, &cells, sequences, config.position_count_max);
+    plan_tools_mix(&mix, loads, count, config.position_count_max);
     cr_assert_eq(mix.bin_count, count);
     subject.load = plan_loads_mean(loads, count, config.position_count_max);
     plan_prices_deinit(&prices); /* of what was asked before */
@@ -180,7 +154,7 @@ Test(plan_answer, classes_may_have_longer_passes, .init = open_subject, .fini = 
     example.gather_rate = 2.142e9;
     example.exchange_rate = 9.931e9;
     example.disk_rate = 1.348e8;
-    take_profile(&example);
+    plan_tools_profile(&file, &example);
     may = is_static_or_by_way;
     may_stay = true;
     subject.max_num_seqs = 32;

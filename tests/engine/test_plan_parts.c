@@ -12,15 +12,12 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/random.h"
 #include "engine/auto_pick.h"
 #include "engine/plan_parts.h"
-#include "engine/profile_file.h"
-#include "engine_tools.h"
-#include "example_profile.h"
 #include "model/config.h"
+#include "plan_tools.h"
 
 #define ROUNDS 200
 
@@ -33,36 +30,13 @@ static struct plan_mix mix;
 static struct plan_prices prices;
 static struct plan_question question; /* that was asked last */
 
-static void take_profile(const struct example_profile *example)
-{
-    struct error err;
-    char path[256];
-    snprintf(path, sizeof path, "%s", tools_path(tools_folder(), "profile.json"));
-    profile_file_deinit(&file);
-    cr_assert(example_profile_write(example, path, &err), "%s", err.message);
-    cr_assert_eq(profile_file_read(&file, path, &err), STATUS_OK, "%s", err.message);
-}
-
-/* Gathering is dear, and so is reading weights: long prompts want data-parallel attention, steps of
- * decode a part of the weights on each rank. */
-static struct example_profile torn_box(void)
-{
-    struct example_profile example;
-    example_profile_init(&example, 2);
-    example.gather_rate = 1e6;
-    example.exchange_rate = 1e9;
-    example.flops_per_second = 1e9;
-    example.bytes_per_second = 1e6;
-    example.call_seconds = 1e-3;
-    return example;
-}
-
 static void open_subject(void)
 {
     struct error err;
-    struct example_profile example = torn_box();
+    struct example_profile example;
+    example_profile_torn(&example, 2);
     cr_assert_eq(model_config_load(&config, MODELS_DIR "/kjv-moe", &err), STATUS_OK);
-    take_profile(&example);
+    plan_tools_profile(&file, &example);
     subject = (struct plan_subject_params){
         .config = &config,
         .profile = &file.profile,
@@ -84,21 +58,9 @@ static int64_t pass_tokens; /* of its answer's plan */
 /* About loads of different cells; the seconds of all under one plan. */
 static double ask(struct plan_parts *out, const struct plan_load *loads, int count)
 {
-    static struct plan_cells cells;
     struct plan_answer answer;
     struct error err;
-    int64_t sequences = 0;
-    memset(&cells, 0, sizeof cells);
-    for (int i = 0; i < count; i++) {
-        double own = (double)loads[i].sequences, output = (double)loads[i].output_tokens;
-        const struct plan_cell more = {.sequences = own,
-                                       .prompt_tokens = own * (double)loads[i].prompt_tokens,
-                                       .output_tokens = own * output,
-                                       .output_squares = own * output * output};
-        plan_cell_add(&cells.of[plan_cell_of((double)loads[i].prompt_tokens, output)], &more);
-        sequences += loads[i].sequences;
-    }
-    plan_mix_make(&mix, &cells, sequences, config.position_count_max);
+    plan_tools_mix(&mix, loads, count, config.position_count_max);
     subject.load = plan_loads_mean(loads, count, config.position_count_max);
     plan_prices_deinit(&prices);
     question = (struct plan_question){.subject = &subject,
@@ -198,7 +160,7 @@ static void draw_box(struct random *random)
     example.flops_per_second = between(random, 3e8, 3e9);
     example.bytes_per_second = between(random, 1e6, 3e7);
     example.call_seconds = between(random, 1e-6, 1e-3);
-    take_profile(&example);
+    plan_tools_profile(&file, &example);
 }
 
 static bool is_of_kind(const void *context, const struct plan_candidate *candidate)
