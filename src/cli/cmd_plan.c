@@ -344,33 +344,11 @@ static void print_order(const json_t *root)
         return;
     for (size_t i = 0; i < json_array_size(classes); i++)
         own += table_seconds(json_array_get(classes, i), "best_s");
-    printf("\nIn the order of the file the best takes %s, with rows of like lengths together "
-           "%s;\neach class under its own best plan would take %s, and the changes of plan "
-           "between them.\n",
-           TABLE_SECONDS(before), TABLE_SECONDS(best), TABLE_SECONDS(own));
-}
-
-/* Rows that a run would give plans of their own. */
-static void print_parts(const json_t *root)
-{
-    const json_t *load = json_object_get(root, "load"), *parts = json_object_get(load, "parts");
-    double reloaded = 0;
-    if (json_array_size(parts) == 0)
-        return;
-    printf("\nThat is under one plan. A run here has a plan for each of these parts, one after "
-           "another:\n");
-    for (size_t i = 0; i < json_array_size(parts); i++) {
-        const json_t *part = json_array_get(parts, i);
-        bool has_way = strcmp(table_text(part, "way"), "none") != 0;
-        printf("  %" PRId64 " of %" PRId64 " prompt and %" PRId64 " output tokens: %s%s%s, in %s\n",
-               table_int(part, "sequences"), table_int(part, "prompt_tokens"),
-               table_int(part, "output_tokens"), table_text(part, "plan"), has_way ? " by " : "",
-               has_way ? table_text(part, "way") : "",
-               TABLE_SECONDS(table_seconds(part, "total_s")));
-        reloaded += table_seconds(part, "load_s");
-    }
-    printf("together %s, of which weights are loaded between them for %s.\n",
-           TABLE_SECONDS(table_seconds(load, "in_parts_s")), TABLE_SECONDS(reloaded));
+    printf(
+        "\nIn the order of the file the best plan takes %s, with rows of like lengths together "
+        "the best\nfor that %s; each class under its own best plan would take %s, and beside that "
+        "loads between them.\n",
+        TABLE_SECONDS(before), TABLE_SECONDS(best), TABLE_SECONDS(own));
 }
 
 static void print_table(const json_t *root)
@@ -380,7 +358,10 @@ static void print_table(const json_t *root)
     print_order(root);
     printf("\n");
     print_paragraph(table_text(root, "why"));
-    print_parts(root);
+    if (json_is_string(json_object_get(json_object_get(root, "load"), "parts_why"))) {
+        printf("\n");
+        print_paragraph(table_text(json_object_get(root, "load"), "parts_why"));
+    }
 }
 
 /* ---- The command ----------------------------------------------------------------------------- */

@@ -105,7 +105,7 @@ static const struct {
     {"attention", {"attention_s"}},
     {"experts", {"experts_s", "shared_s"}},
     {"the attention's collectives", {"attention_exchange_s"}},
-    {"the experts' collectives", {"expert_exchange_s"}},
+    {"the experts' collectives", {"expert_exchange_s", "shared_exchange_s"}},
     {"the rest of a pass", {"rows_s", "head_s", "other_s"}},
 };
 #define PART_COUNT ((int)(sizeof parts / sizeof *parts))
@@ -301,6 +301,11 @@ static void put_question(FILE *file, const json_t *root)
     fputs(".</p>\n<p><b>", file);
     page_text(file, table_text(root, "why"));
     fputs("</b></p>\n", file);
+    if (json_is_string(json_object_get(load, "parts_why"))) {
+        fputs("<p><b>", file);
+        page_text(file, table_text(load, "parts_why"));
+        fputs("</b></p>\n", file);
+    }
 }
 
 void plan_page_write(FILE *file, const json_t *root, const struct plan_map *map)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/seconds_text.h"
 #include "engine/auto_pick.h"
 #include "engine/engine_backup.h"
 #include "engine/plan_answer.h"
@@ -132,9 +133,48 @@ static void put_class(struct description *to, json_t *list, const struct plan_an
     description_put(to, object, "best_s", seconds_or_null(class->seconds));
 }
 
-/* Rows with plans of their own, in the order in which they would run. */
-static void put_parts(struct description *to, json_t *object, const struct plan_parts *parts)
+static void tell_part(struct text *out, const struct plan_part *part)
 {
+    char text[LAYOUT_TEXT_BYTES];
+    plan_layouts_format(text, &part->candidate.layouts);
+    text_append_format(out, "%lld of %lld prompt and %lld output tokens under %s",
+                       (long long)part->load.sequences, (long long)part->load.prompt_tokens,
+                       (long long)part->load.output_tokens, text);
+    if (part->candidate.way != PLAN_NONE)
+        text_append_format(out, " by %s", plan_way_names[part->candidate.way]);
+    text_append_format(out, " in %s", SECONDS_TEXT(plan_candidate_total(&part->candidate)));
+}
+
+/* One paragraph, beside the one plan that a run here would have. */
+static json_t *parts_why(const struct plan_parts *parts, const struct answered *answered)
+{
+    char text[LAYOUT_TEXT_BYTES];
+    struct text out = {0};
+    if (parts->count == 0)
+        return json_null();
+    const struct plan_candidate *one = &answered->answer.table.candidates[answered->runnable];
+    bool has_less = answered->runnable != answered->answer.table.best;
+    plan_layouts_format(text, &one->layouts);
+    text_append_format(&out,
+                       "%s run would be done %.2f times as fast as under %s for all rows, with "
+                       "plans for parts of them, one after another: ",
+                       has_less ? "Without an INT4 backup a" : "A",
+                       plan_candidate_total(one) / parts->seconds, text);
+    for (int p = 0; p < parts->count; p++) {
+        text_append_string(&out, p == 0 ? "" : ", then ");
+        tell_part(&out, &parts->of[p]);
+    }
+    text_append_format(&out, "; together %s, %s of that to load all weights in between.",
+                       SECONDS_TEXT(parts->seconds), SECONDS_TEXT(parts->reloaded));
+    json_t *why = out.failed ? NULL : description_text(out.bytes);
+    text_deinit(&out);
+    return why;
+}
+
+/* Rows with plans of their own, in the order in which they would run. */
+static void put_parts(struct description *to, json_t *object, const struct answered *answered)
+{
+    const struct plan_parts *parts = &answered->parts;
     json_t *list = description_put_array(to, object, "parts");
     for (int p = 0; p < parts->count; p++) {
         char text[LAYOUT_TEXT_BYTES];
@@ -145,11 +185,14 @@ static void put_parts(struct description *to, json_t *object, const struct plan_
         description_put(to, row, "plan", json_string(text));
         description_put(to, row, "way", json_string(plan_way_names[part->candidate.way]));
         description_put_int(to, row, "pass_tokens", (uint64_t)part->candidate.pass_tokens);
+        description_put(to, row, "prefill_s", json_real(part->candidate.prefill));
+        description_put(to, row, "decode_s", json_real(part->candidate.decode));
         description_put(to, row, "total_s", json_real(plan_candidate_total(&part->candidate)));
         description_put(to, row, "load_s", json_real(p == 0 ? 0 : part->reload));
     }
     description_put(to, object, "in_parts_s",
                     parts->count > 0 ? json_real(parts->seconds) : json_null());
+    description_put(to, object, "parts_why", parts_why(parts, answered));
 }
 
 static void put_load(struct description *to, const struct plan_params *params,
@@ -165,7 +208,7 @@ static void put_load(struct description *to, const struct plan_params *params,
     for (int class = 0; class < answer->classes.count; class ++)
         put_class(to, list, answer, &answered->alone[class], plan_answer_stays(answer, class));
     description_put(to, object, "in_file_order_s", seconds_or_null(answer->in_file_order));
-    put_parts(to, object, &answered->parts);
+    put_parts(to, object, answered);
 }
 
 /* Null where there is nothing to warn of. */

@@ -25,6 +25,8 @@ static const struct {
      COST_EXCHANGE + (int)TRAFFIC_ATTENTION_GATHER, COST_EXCHANGE + (int)TRAFFIC_ATTENTION_REDUCE},
     {"expert_exchange_s", "the experts' collectives", COST_EXCHANGE + (int)TRAFFIC_COUNTS,
      COST_EXCHANGE + (int)TRAFFIC_COMBINE},
+    {"shared_exchange_s", "the shared experts' collectives",
+     COST_EXCHANGE + (int)TRAFFIC_FFN_GATHER, COST_EXCHANGE + (int)TRAFFIC_FFN_REDUCE},
 };
 #define GROUP_COUNT ((int)(sizeof groups / sizeof *groups))
 

@@ -353,8 +353,12 @@ has err "which rows run under which plan" "in parts, a record that is broken"
 expect 3 "in parts, and a wrong row" "${parted[@]}" -i torn.wrong -o torn.some --error-file torn.errors
 answers torn.some | cmp -s - torn.answers || fail "in parts, and a wrong row: other answers"
 expect 0 "in parts, by phasor plan" "$phasor" plan "$model" --box torn.json -i torn --max-num-seqs 8 --policy exact
-has out "^That is under one plan. A run here has a plan for each of these parts, one after another:$" "in parts, by phasor plan"
-has out "^  16 of 400 prompt and 4 output tokens: dp2|ep2, in " "in parts, by phasor plan"
+tr '\n' ' ' <out >flat
+has flat "A run would be done 1\.[0-9]* times as fast as under .* for all rows, with plans for parts of them, one after another: 16 of 4 prompt and 60 output tokens under tp2|tp2 in .* s, then 16 of 400 prompt and 4 output tokens under dp2|ep2 in .* s; together .* s, .* s of that to load all weights in between\." "in parts, by phasor plan"
+expect 0 "in parts, the page" "$phasor" plan "$model" --box torn.json -i torn --max-num-seqs 8 --policy exact --report torn.html
+has torn.html "with plans for parts of them" "in parts, the page"
+expect 0 "in parts, a queue" "$phasor" plan "$model" --box torn.json -i torn --max-num-seqs 8 --queue
+! grep -q "for parts of them" out || fail "in parts, a queue: parts"
 expect 0 "in parts, as JSON" "$phasor" plan "$model" --box torn.json -i torn --max-num-seqs 8 --policy exact --json
 jq -e '.load | ([.parts[].total_s, .parts[].load_s] | add) / .in_parts_s - 1 | fabs < 1e-9' out >/dev/null ||
     fail "in parts, as JSON: $(jq -c '.load.parts, .load.in_parts_s' out)"

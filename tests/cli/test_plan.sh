@@ -126,7 +126,7 @@ waves=("$phasor" plan "$(dirname "$boxes")/bench/hap/mixtral-8x7b/config.json" -
 expect 0 "rows in waves" "${waves[@]}"
 has out "^run together *16 of 1000 prompt and 1500 output tokens; alone .* would be best" "rows in waves"
 has out "^  *48 of 1000 prompt and 60 output tokens, decoded in prefill.s layout; alone .* would be best" "rows in waves"
-has out "^In the order of the file the best takes .* s, with rows of like lengths together" "rows in waves"
+has out "^In the order of the file the best plan takes .* s, with rows of like lengths together" "rows in waves"
 expect 0 "rows in waves, JSON" "${waves[@]}" --json
 jq -e '.load as $l | .plans[.best].total_s as $t | $l.input == "lengthy" and $l.sequences == 64 and
        ([$l.classes[].sequences] | add) == 64 and $t < $l.in_file_order_s and
