@@ -89,7 +89,7 @@ static const struct cli_option options[] = {
      NULL},
     {"threads", 't', OPTION_COUNT, AT(threads), "COUNT",
      "compute threads (0: one for each core that the process may use)", 0, 4096, NULL},
-    {"memory", 0, OPTION_BYTES, AT(memory), "BYTES",
+    {"memory", 0, OPTION_BYTES, AT(memory), "SIZE",
      "memory of each device (what the box says, or this machine has)", 0, 0x1p62, NULL},
     {"seed", 0, OPTION_SEED, AT(seed), "NUMBER",
      "of the prompts' token ids, or of what --predict draws (0)", 0, 0, NULL},

@@ -48,7 +48,7 @@ static const struct cli_option options[] = {
     {"backup", 0, OPTION_FILE, AT(backup), "FILE",
      "the INT4 backup that a run would be given (the one in $PHASOR_CACHE or ~/.cache/phasor)", 0,
      0, NULL},
-    {"memory", 0, OPTION_BYTES, AT(memory), "BYTES",
+    {"memory", 0, OPTION_BYTES, AT(memory), "SIZE",
      "memory of each device (what the box says, or this machine has, less a twelfth)", 0, 0, NULL},
     {"dtype", 0, OPTION_WORD, AT(dtype), "TYPE",
      "number type of weights and KV cache: auto, float32, bfloat16 (auto)", 0, 0, dtype_words},

@@ -35,7 +35,11 @@ static enum status read_with(struct batch_lengths *out, const struct batch_lengt
     batch_reader_close(whole.reader);
     if (status != STATUS_OK || out->load.sequences > 0)
         return status;
+    bool is_empty = out->row_count == 0;
     batch_lengths_deinit(out);
+    if (is_empty)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "%s has no rows; a batch file has one on each line", path);
     return none_to_plan_for(path, params->tokenizer != NULL, err);
 }
 

@@ -144,6 +144,8 @@ has err "--rows has the load" "rows and a load"
 echo '{}' >wrong
 expect 2 "no row that can be run" "${of_rows[@]}" -i wrong
 has err "wrong: there is no row to plan for" "no row that can be run"
+expect 2 "no rows" "${of_rows[@]}" -i /dev/null
+has err "/dev/null has no rows; a batch file has one on each line" "no rows"
 printf '{"custom_id":"a","method":"POST","url":"/v1/completions","body":{"prompt":"text"}}\n' >text
 expect 2 "text, and a config alone" "$phasor" plan config/config.json --box rows.json -i text
 has err "without a tokenizer.json .* only prompts of token ids count" "text, and a config alone"
