@@ -90,19 +90,6 @@ static const char *example_of(const char *devices)
     return profile_write(&profile, devices);
 }
 
-/* Long answers of TORN_MODEL want another attention than long prompts. */
-static const char *torn_box(const char *devices)
-{
-    struct example_profile profile;
-    example_profile_init(&profile, 2);
-    profile.gather_rate = 1e8;
-    profile.exchange_rate = 1e7;
-    profile.flops_per_second = 1e9;
-    profile.bytes_per_second = 1e7;
-    profile.call_seconds = 1e-3;
-    return profile_write(&profile, devices);
-}
-
 static json_t *cpu_rows(const char *devices)
 {
     struct phasor_model_params params = wave_model(WAVE_MODEL, "static", PHASOR_TRANSITION_AUTO);
@@ -321,7 +308,10 @@ Test(cuda_auto, rows_have_plans_of_their_own)
     char trace[512];
     struct phasor_batch_result result;
     gpu_count_use(2);
-    struct phasor_model_params params = params_of(&told, "cuda:0-1", torn_box("cuda:0-1"));
+    struct example_profile profile;
+    example_profile_torn(&profile, 2);
+    struct phasor_model_params params =
+        params_of(&told, "cuda:0-1", profile_write(&profile, "cuda:0-1"));
     snprintf(trace, sizeof trace, "%s/trace", tools_folder());
     json_t *found = torn_rows(&params, trace, &result);
     cr_assert_not_null(strstr(told.notes, "plan: rows run in 2 parts"), "%s", told.notes);

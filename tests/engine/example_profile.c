@@ -23,10 +23,10 @@ void example_profile_init(struct example_profile *out, int ranks)
 void example_profile_torn(struct example_profile *out, int ranks)
 {
     example_profile_init(out, ranks);
-    out->gather_rate = 1e6;
-    out->exchange_rate = 1e9;
+    out->gather_rate = 1e8;
+    out->exchange_rate = 1e7;
     out->flops_per_second = 1e9;
-    out->bytes_per_second = 1e6;
+    out->bytes_per_second = 1e7;
     out->call_seconds = 1e-3;
 }
 

@@ -17,9 +17,9 @@ struct example_profile {
 /* Of this machine with so many ranks, one thread for each core; the links are fast. */
 void example_profile_init(struct example_profile *out, int ranks);
 
-/* The same where gathering is slow, and so is reading weights, but not loading them: long prompts
- * of models/kjv-moe want data-parallel attention on two ranks, and steps of decode a part of the
- * weights on each. */
+/* The same where each collective takes long, and loading weights does not: on two ranks long
+ * prompts of the small models of tests/data want data-parallel attention, and long answers a part
+ * of its weights on each. */
 void example_profile_torn(struct example_profile *out, int ranks);
 
 /* False where it cannot be written. */

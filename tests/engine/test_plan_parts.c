@@ -30,11 +30,18 @@ static struct plan_mix mix;
 static struct plan_prices prices;
 static struct plan_question question; /* that was asked last */
 
+/* Gathering is dear, and so is reading weights, but not loading them: long prompts want
+ * data-parallel attention, steps of decode a part of the weights on each rank. */
 static void open_subject(void)
 {
     struct error err;
     struct example_profile example;
-    example_profile_torn(&example, 2);
+    example_profile_init(&example, 2);
+    example.gather_rate = 1e6;
+    example.exchange_rate = 1e9;
+    example.flops_per_second = 1e9;
+    example.bytes_per_second = 1e6;
+    example.call_seconds = 1e-3;
     cr_assert_eq(model_config_load(&config, MODELS_DIR "/kjv-moe", &err), STATUS_OK);
     plan_tools_profile(&file, &example);
     subject = (struct plan_subject_params){
