@@ -130,14 +130,8 @@ void auto_tell_parts(const struct plan_parts *parts, const struct plan_candidate
         parts->count, SECONDS_TEXT(parts->seconds), SECONDS_TEXT(parts->reloaded),
         plan_candidate_total(one) / parts->seconds, layouts);
     for (int p = 0; p < parts->count; p++) {
-        const struct plan_part *part = &parts->of[p];
-        plan_layouts_format(layouts, &part->candidate.layouts);
-        text_append_format(&line, "%s%lld of %lld prompt and %lld output tokens by %s",
-                           p == 0 ? ": " : ", ", (long long)part->load.sequences,
-                           (long long)part->load.prompt_tokens, (long long)part->load.output_tokens,
-                           layouts);
-        if (part->candidate.way != PLAN_NONE)
-            text_append_format(&line, " by %s", plan_way_names[part->candidate.way]);
+        text_append_string(&line, p == 0 ? ": " : ", then ");
+        plan_part_tell(&line, &parts->of[p]);
     }
     if (!line.failed)
         log_write(log, LOG_INFO, "%s", line.bytes);

@@ -240,8 +240,9 @@ static bool part_has_rows(const struct batch *batch, int part)
 /* Behind the part that is under way; -1: there is none. */
 static int part_behind(const struct batch *batch)
 {
-    for (int part = batch->plan == NULL ? 0 : batch->plan->part + 1;
-         batch->parts != NULL && part < batch->parts->count; part++) {
+    if (batch->parts == NULL)
+        return -1;
+    for (int part = batch->plan->part + 1; part < batch->parts->count; part++) {
         if (part_has_rows(batch, part))
             return part;
     }

@@ -48,11 +48,6 @@ json_t *batch_parts_json(const struct batch_parts *parts)
     return NULL;
 }
 
-static bool takes_int4(const struct engine_choice *choice)
-{
-    return choice->layouts.decode_is_packed || (choice->has_way && choice->way == WAY_UPLOAD);
-}
-
 static bool way_parse(enum way *out, const char *name)
 {
     for (int way = 0; name != NULL && way < WAY_COUNT; way++) {
@@ -89,7 +84,7 @@ bool batch_choice_parse(struct engine_choice *out, const json_t *from,
 static bool is_of_run(const struct engine_choice *choice, const struct engine_choice *first)
 {
     return (choice->has_way || !plan_layouts_differ(&choice->layouts)) &&
-           takes_int4(choice) == takes_int4(first);
+           engine_choice_takes_int4(choice) == engine_choice_takes_int4(first);
 }
 
 /* Classes rise from part to part, and each has its bins. */

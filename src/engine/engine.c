@@ -77,15 +77,13 @@ static void choice_take(struct engine *engine, struct engine_params *chosen,
     engine->pass_tokens = choice->pass_tokens;
     cache_expect(engine, chosen, choice->cache_bytes);
     engine->has_chosen = true;
-    bool takes_int4 =
-        choice->layouts.decode_is_packed || (choice->has_way && choice->way == WAY_UPLOAD);
     bool is_open = plan_layouts_differ(&choice->layouts) && !choice->has_way;
     if (choice->has_way) {
         chosen->transition_is_auto = false;
         chosen->transition = choice->way;
     }
     /* What cannot matter to the plan that was found is not spoken of. */
-    if (!takes_int4 && !is_open) {
+    if (!engine_choice_takes_int4(choice) && !is_open) {
         chosen->backup_path = NULL;
         chosen->is_exact = false;
     }

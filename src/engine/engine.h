@@ -41,6 +41,12 @@ struct engine_choice {
     uint64_t cache_bytes; /* of the KV cache, all ranks', which it was priced with; 0: not known */
 };
 
+/* Decode computes with weights of an INT4 backup. */
+static inline bool engine_choice_takes_int4(const struct engine_choice *choice)
+{
+    return choice->layouts.decode_is_packed || (choice->has_way && choice->way == WAY_UPLOAD);
+}
+
 /* Tokens of a pass where nobody says. */
 #define ENGINE_PASS_TOKENS 2048
 

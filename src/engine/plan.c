@@ -133,18 +133,6 @@ static void put_class(struct description *to, json_t *list, const struct plan_an
     description_put(to, object, "best_s", seconds_or_null(class->seconds));
 }
 
-static void tell_part(struct text *out, const struct plan_part *part)
-{
-    char text[LAYOUT_TEXT_BYTES];
-    plan_layouts_format(text, &part->candidate.layouts);
-    text_append_format(out, "%lld of %lld prompt and %lld output tokens under %s",
-                       (long long)part->load.sequences, (long long)part->load.prompt_tokens,
-                       (long long)part->load.output_tokens, text);
-    if (part->candidate.way != PLAN_NONE)
-        text_append_format(out, " by %s", plan_way_names[part->candidate.way]);
-    text_append_format(out, " in %s", SECONDS_TEXT(plan_candidate_total(&part->candidate)));
-}
-
 /* One paragraph, beside the one plan that a run here would have. */
 static json_t *parts_why(const struct plan_parts *parts, const struct answered *answered)
 {
@@ -162,7 +150,7 @@ static json_t *parts_why(const struct plan_parts *parts, const struct answered *
                        plan_candidate_total(one) / parts->seconds, text);
     for (int p = 0; p < parts->count; p++) {
         text_append_string(&out, p == 0 ? "" : ", then ");
-        tell_part(&out, &parts->of[p]);
+        plan_part_tell(&out, &parts->of[p]);
     }
     text_append_format(&out, "; together %s, %s of that to load all weights in between.",
                        SECONDS_TEXT(parts->seconds), SECONDS_TEXT(parts->reloaded));

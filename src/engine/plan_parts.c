@@ -1,5 +1,6 @@
 #include "engine/plan_parts.h"
 
+#include "base/seconds_text.h"
 #include "engine/auto_pick.h"
 #include "planner/transition_cost.h"
 
@@ -168,6 +169,18 @@ enum status plan_parts_find(struct plan_parts *out, const struct plan_question *
             *out = tried;
     }
     return STATUS_OK;
+}
+
+void plan_part_tell(struct text *out, const struct plan_part *part)
+{
+    char layouts[LAYOUT_TEXT_BYTES];
+    bool has_way = part->candidate.way != PLAN_NONE;
+    plan_layouts_format(layouts, &part->candidate.layouts);
+    text_append_format(out, "%lld of %lld prompt and %lld output tokens under %s%s%s in %s",
+                       (long long)part->load.sequences, (long long)part->load.prompt_tokens,
+                       (long long)part->load.output_tokens, layouts, has_way ? " by " : "",
+                       has_way ? plan_way_names[part->candidate.way] : "",
+                       SECONDS_TEXT(plan_candidate_total(&part->candidate)));
 }
 
 /* ---- Their rows ------------------------------------------------------------------------------ */

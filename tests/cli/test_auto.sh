@@ -324,7 +324,7 @@ awk 'BEGIN { for (i = 0; i < 16; i++) {
     printf "],\"ignore_eos\":true,\"max_tokens\":%d}}\n", i % 2 ? 4 : 60 } }' >torn
 parted=("$phasor" run "$model" --devices cpu:2 --max-num-seqs 8 -i torn --profile torn.json --policy exact)
 expect 0 "in parts" "${parted[@]}" -o torn.out --summary-file torn.s --trace torn.trace --metrics-file torn.prom
-has err "^note: plan: rows run in 2 parts, each under its own, .*: 8 of 4 prompt and 60 output tokens by tp2|tp2, 8 of 400 prompt and 4 output tokens by dp2|ep2$" "in parts"
+has err "^note: plan: rows run in 2 parts, each under its own, .*: 8 of 4 prompt and 60 output tokens under tp2|tp2 in .* s, then 8 of 400 prompt and 4 output tokens under dp2|ep2 in .* s$" "in parts"
 has err "^note: the next rows run under dp2|ep2: weights are loaded for it$" "in parts"
 has err "^1 change of plan: [0-9.]* s in which weights were loaded anew$" "in parts"
 has err "^predicted prefill .*, weights loaded between plans .* s (measured .* s)$" "in parts"
