@@ -91,11 +91,12 @@ struct work_shape grid_work(const struct grid *grid, const double values[PROFILE
         .least = {WORK_MATMUL, (dtype_), {1, 16, 64}},                                             \
     }
 
-/* Rows of each expert, experts, the width of their slices, hidden. */
+/* Rows of each expert, experts, the width of their slices, hidden. A batch in decode gives many
+ * experts one row and some two: kernels for one row are others, so there is a point between. */
 #define FFN(kind_, dtype_)                                                                         \
     {                                                                                              \
-        .kind = (kind_), .dtype = (dtype_), .axis_count = 4, .points_max = 288,                    \
-        .axes = {{0, 1, 1, 6, {1, 2, 8, 32, 128, 512}},                                            \
+        .kind = (kind_), .dtype = (dtype_), .axis_count = 4, .points_max = 320,                    \
+        .axes = {{0, 1, 1, 7, {1, 1.25, 2, 8, 32, 128, 512}},                                      \
                  {1, -1, 1, 2, {1, 16}},                                                           \
                  {2, -1, 16, 4, {48, 192, 768, 14336}},                                            \
                  {3, -1, 16, 2, {1024, 4096}}},                                                    \

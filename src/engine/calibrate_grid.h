@@ -46,7 +46,7 @@ struct calibrate_plan {
     double sample_seconds;
 };
 
-/* Three to six minutes on two cores. */
+/* Four to eight minutes on two cores. */
 extern const struct calibrate_plan calibrate_plan_default;
 
 /* As long, and with larger shapes: a GPU reaches its rate where a pass has thousands of rows. */
