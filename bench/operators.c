@@ -2,15 +2,16 @@
  * see bench/README.md.
  *
  * Shapes are drawn log-uniformly over what the planner asks about, from the seed that is printed.
- * Each is predicted, and measured twice, all shapes once before any is measured again; as in a
- * calibration the faster counts. As in a calibration a shape is measured again while something
- * slows the machine down (src/measure/calm.h). Inside the timed window: what src/measure/meter.h
- * says of a point.
+ * Each is predicted, and measured twice, all shapes once before any is measured again. As in a
+ * calibration a shape is measured again while the machine is not as it usually is, and the better
+ * of the two counts (src/measure/calm.h). Inside the timed window: what src/measure/meter.h says of
+ * a point.
  *
- * No prediction can be better than the machine repeats itself. What the slower measurement differs
- * by is that within minutes. Between the profile and now it is by how much points that the profile
- * has differ from what it has of them: with each shape the one that is nearest to it is measured,
- * since what memory does to large shapes small ones do not feel. */
+ * No prediction can be better than the machine repeats itself. What the other measurement differs
+ * by is that within minutes, where both found the machine as it usually is. Between the profile and
+ * now it is by how much points that the profile has differ from what it has of them: with each
+ * shape the one that is nearest to it is measured, since what memory does to large shapes small
+ * ones do not feel. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -157,7 +158,9 @@ struct sample {
     int size;
     bool is_strided;
     int64_t bytes;
-    double predicted, seconds[2];
+    double predicted;
+    enum calm_probe probe;
+    struct calm_point looks[2];
 };
 
 static struct sample samples[3 * SUBJECT_COUNT * DRAWS_MAX];
@@ -165,7 +168,20 @@ static int sample_count;
 
 static double seconds_of(const struct sample *sample)
 {
-    return fmin(sample->seconds[0], sample->seconds[1]);
+    return calm_better(&calm.calm, sample->probe, &sample->looks[0], &sample->looks[1])
+        ->measured.seconds;
+}
+
+/* By how much the slower look is that, of two that met the machine as it usually is; -1: not both
+ * have. */
+static double repeat_of(const struct sample *sample)
+{
+    double a = sample->looks[0].measured.seconds, b = sample->looks[1].measured.seconds;
+    for (int look = 0; look < 2; look++) {
+        if (!calm_is_usual(&calm.calm, sample->probe, &sample->looks[look]))
+            return -1;
+    }
+    return fmax(a, b) / fmin(a, b) - 1;
 }
 
 static bool work_draw(struct sample *out)
@@ -249,15 +265,16 @@ static void samples_measure(int round)
 {
     for (int i = 0; i < sample_count; i++) {
         struct sample *sample = &samples[i];
-        struct measured found;
+        struct calm_point *found = &sample->looks[round];
         struct error err;
+        sample->probe = sample->subject == COLLECTIVE ? CALM_PROBE_OF_COLLECTIVE
+                                                      : calm_probe_of_work(&calm, &sample->work);
         if (sample->subject == COLLECTIVE)
-            check(calm_collective(&found, &calm, sample->op, sample->size, sample->is_strided,
+            check(calm_collective(found, &calm, sample->op, sample->size, sample->is_strided,
                                   sample->bytes, &err),
                   &err);
         else
-            check(calm_work(&found, &calm, &sample->work, &err), &err);
-        sample->seconds[round] = found.seconds;
+            check(calm_work(found, &calm, &sample->work, &err), &err);
         if (i % 100 == 99)
             fprintf(stderr, "round %d: %d of %d\n", round + 1, i + 1, sample_count);
     }
@@ -341,18 +358,19 @@ static void report(enum subject subject)
 {
     static double predicted[DRAWS_MAX], repeated[DRAWS_MAX], forest[DRAWS_MAX], times[DRAWS_MAX];
     static double own[DRAWS_MAX];
-    int count = 0, own_count = 0;
+    int count = 0, own_count = 0, repeat_count = 0;
     baseline(times, subject);
     for (int i = 0; i < sample_count; i++) {
         const struct sample *sample = &samples[i];
-        double fast = seconds_of(sample);
+        double seconds = seconds_of(sample), repeat = repeat_of(sample);
         if (sample->subject == subject && sample->role == OWN)
-            own[own_count++] = fabs(sample->predicted / fast - 1);
+            own[own_count++] = fabs(sample->predicted / seconds - 1);
         if (sample->subject != subject || sample->role != HELD_OUT)
             continue;
-        predicted[count] = fabs(sample->predicted / fast - 1);
-        repeated[count] = fmax(sample->seconds[0], sample->seconds[1]) / fast - 1;
-        forest[count] = fabs(times[count] / fast - 1);
+        predicted[count] = fabs(sample->predicted / seconds - 1);
+        if (repeat >= 0)
+            repeated[repeat_count++] = repeat;
+        forest[count] = fabs(times[count] / seconds - 1);
         count++;
     }
     if (count == 0)
@@ -360,7 +378,7 @@ static void report(enum subject subject)
     printf("%-20s %5d", subject_names[subject], count);
     print_errors(predicted, count);
     print_errors(own, own_count);
-    print_errors(repeated, count);
+    print_errors(repeated, repeat_count);
     print_errors(forest, count);
     printf("\n");
 }
@@ -378,8 +396,11 @@ static void print_samples(void)
                    sample->is_strided ? " strided" : "", (long long)sample->bytes);
         for (int d = 0; d < WORK_SHAPE_DIMS && sample->work.dims[d] > 0; d++)
             printf(" %lld", (long long)sample->work.dims[d]);
-        printf(": %.3g us, then %.3g; predicted %.3g\n", sample->seconds[0] * 1e6,
-               sample->seconds[1] * 1e6, sample->predicted * 1e6);
+        printf(": %.3g us, then %.3g; predicted %.3g; probes %.2f and %.2f\n",
+               sample->looks[0].measured.seconds * 1e6, sample->looks[1].measured.seconds * 1e6,
+               sample->predicted * 1e6,
+               sample->looks[0].probe_seconds / calm.calm.usual[sample->probe],
+               sample->looks[1].probe_seconds / calm.calm.usual[sample->probe]);
     }
 }
 
@@ -427,14 +448,14 @@ int main(int argc, char **argv)
         samples_measure(round);
     if (prints_all)
         print_samples();
-    printf(
-        "# %llu of %d measurements while something slowed the machine down, as src/measure/calm.h "
-        "sees it\n",
-        (unsigned long long)calm.calm.disturbed, 2 * sample_count);
+    printf("# %llu of %d measurements while the machine was slower or faster than usual, as "
+           "src/measure/calm.h sees it\n",
+           (unsigned long long)calm.calm.disturbed, 2 * sample_count);
     printf(
         "# relative errors in %%: median and 90th percentile, of the profile's predictions, of its "
-        "points nearest to\n# them, of the slower of two measurements (the faster is what is "
-        "compared with), and of a random forest on as\n# many shapes more (HAP)\n");
+        "points nearest to\n# them, of the slower of two measurements beside the faster (where "
+        "both met the "
+        "machine as usual), and of a random\n# forest on as many shapes more (HAP)\n");
     printf("%-20s %5s %17s %18s %18s %18s\n", "", "", "profile", "its points", "repeat", "forest");
     for (int s = 0; s < SUBJECT_COUNT; s++) {
         if (s < COLLECTIVE || file.identity.devices.rank_count > 1)

@@ -610,8 +610,8 @@ struct phasor_calibrate_result {
     char gpus[512]; /* "4 x NVIDIA A100-SXM4-80GB (sm_80)"; "" where devices are the CPU's */
     int rank_count, thread_count;
     uint64_t points_measured, points_found; /* found: by a call that was stopped */
-    uint64_t disturbed;   /* measurements of this call (a point has two) while something slowed the
-                           * machine down */
+    uint64_t disturbed;   /* measurements of this call (a point has two) while the machine was slower
+                           * or faster than usual */
     double spread_median; /* of all points: from the first quartile of its repeats to the third,
                            * relative to the median */
     double elapsed_seconds;

@@ -58,11 +58,12 @@ static void print_result(const struct phasor_calibrate_result *result, const cha
              result->points_measured, result->points_found, 100 * result->spread_median);
     table_row("points", text);
     if (result->disturbed > 0) {
-        snprintf(text, sizeof text,
-                 "%" PRIu64
-                 " measurements, of two a point, while something slowed the machine down; "
-                 "--overwrite measures anew when it is quiet",
-                 result->disturbed);
+        snprintf(
+            text, sizeof text,
+            "%" PRIu64
+            " measurements, of two a point, while the machine was slower or faster than usual; "
+            "--overwrite measures anew when it is quiet",
+            result->disturbed);
         table_row("disturbed", text);
     }
     snprintf(text, sizeof text, "%.0f s", result->elapsed_seconds);

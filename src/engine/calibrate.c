@@ -60,28 +60,44 @@ enum status calibration_step(struct calibration *now, const char *what, struct e
                      now->partial_path);
 }
 
-enum status calibration_keep(struct calibration *now, const struct calibrate_key *key,
-                             const struct profile_point *point, struct error *err)
+enum status calibration_keep(struct calibration *now, const struct calibrate_entry *entry,
+                             struct error *err)
 {
     now->done += now->done < now->done_max;
     now->report.points_measured++;
-    return calibrate_store_add(&now->store, key, point, err);
+    return calibrate_store_add(&now->store, entry, err);
 }
 
-static struct profile_point point_of(const struct measured *found)
+static enum status point_keep(struct calibration *now, const struct calibrate_key *key,
+                              const struct calm_point *found, struct error *err)
 {
-    return (struct profile_point){found->seconds, found->spread, found->repeats};
+    const struct measured *measured = &found->measured;
+    return calibration_keep(
+        now,
+        &(struct calibrate_entry){
+            *key, {measured->seconds, measured->spread, measured->repeats}, found->probe_seconds},
+        err);
 }
 
-/* What else runs on the machine makes a point slower, never faster, often for seconds: so when all
- * have been looked at, each is for a second time, and the faster look counts. */
-static const struct profile_point *point_find(const struct calibration *now,
-                                              const struct calibrate_key *key)
+static struct calm_point calm_point_of(const struct calibrate_entry *entry)
+{
+    const struct profile_point *point = &entry->point;
+    return (struct calm_point){{point->seconds, point->spread, (int)point->repeats},
+                               entry->probe_seconds};
+}
+
+/* What else runs on the machine changes how long a point takes, often for seconds: so when all have
+ * been looked at, each is for a second time, and the better look counts. */
+static const struct profile_point *
+point_find(const struct calibration *now, const struct calibrate_key *key, enum calm_probe which)
 {
     struct calibrate_key again = calibrate_key_again(key);
-    const struct profile_point *first = calibrate_store_find(&now->store, key);
-    const struct profile_point *second = calibrate_store_find(&now->store, &again);
-    return second != NULL && second->seconds < first->seconds ? second : first;
+    const struct calibrate_entry *first = calibrate_store_find(&now->store, key);
+    const struct calibrate_entry *second = calibrate_store_find(&now->store, &again);
+    if (second == NULL)
+        return &first->point;
+    struct calm_point a = calm_point_of(first), b = calm_point_of(second);
+    return calm_better(&now->calm.calm, which, &a, &b) == &a ? &first->point : &second->point;
 }
 
 /* The next look at a point that is due; false: it had them all. What the first round did not ask
@@ -89,20 +105,19 @@ static const struct profile_point *point_find(const struct calibration *now,
 static bool look_next(struct calibrate_key *out, const struct calibration *now,
                       const struct calibrate_key *key)
 {
-    const struct profile_point *first = calibrate_store_find(&now->store, key);
+    const struct calibrate_entry *first = calibrate_store_find(&now->store, key);
     *out = *key;
     if (first == NULL)
         return true;
     *out = calibrate_key_again(key);
-    size_t index = (size_t)((const char *)first - (const char *)now->store.entries) /
-                   sizeof *now->store.entries;
-    return index < now->looked_once && calibrate_store_find(&now->store, out) == NULL;
+    return (size_t)(first - now->store.entries) < now->looked_once &&
+           calibrate_store_find(&now->store, out) == NULL;
 }
 
 static enum status work_measure(struct calibration *now, const struct calibrate_key *key,
                                 const struct work_shape *work, struct error *err)
 {
-    struct measured found;
+    struct calm_point found;
     char what[64];
     snprintf(what, sizeof what, "%s %s", profile_kind_name(work->kind),
              profile_dtype_name(work->dtype));
@@ -110,19 +125,17 @@ static enum status work_measure(struct calibration *now, const struct calibrate_
     if (!meter_holds(now->meter, work)) /* memory_check has looked, and so has who adds points */
         return error_set(err, STATUS_INTERNAL, "there is no room for measuring %s", what);
     TRY(calm_work(&found, &now->calm, work, err));
-    struct profile_point point = point_of(&found);
-    return calibration_keep(now, key, &point, err);
+    return point_keep(now, key, &found, err);
 }
 
 static enum status collective_measure(struct calibration *now, const struct calibrate_key *key,
                                       enum group_op op, int size, bool is_strided, int64_t bytes,
                                       struct error *err)
 {
-    struct measured found;
+    struct calm_point found;
     TRY(calibration_step(now, profile_group_op_name(op), err));
     TRY(calm_collective(&found, &now->calm, op, size, is_strided, bytes, err));
-    struct profile_point point = point_of(&found);
-    return calibration_keep(now, key, &point, err);
+    return point_keep(now, key, &found, err);
 }
 
 enum status calibration_work(struct profile_point *out, struct calibration *now,
@@ -131,7 +144,7 @@ enum status calibration_work(struct profile_point *out, struct calibration *now,
     struct calibrate_key look, key = calibrate_key_of_work(work);
     while (look_next(&look, now, &key))
         TRY(work_measure(now, &look, work, err));
-    *out = *point_find(now, &key);
+    *out = *point_find(now, &key, calm_probe_of_work(&now->calm, work));
     return STATUS_OK;
 }
 
@@ -142,7 +155,7 @@ enum status calibration_collective(struct profile_point *out, struct calibration
     struct calibrate_key look, key = calibrate_key_of_collective(op, size, is_strided, bytes);
     while (look_next(&look, now, &key))
         TRY(collective_measure(now, &look, op, size, is_strided, bytes, err));
-    *out = *point_find(now, &key);
+    *out = *point_find(now, &key, CALM_PROBE_OF_COLLECTIVE);
     return STATUS_OK;
 }
 
@@ -181,15 +194,17 @@ static enum status rate_measure(double *out, struct calibration *now, enum calib
 static enum status rate_keep(struct calibration *now, enum calibrate_rate rate, double value,
                              struct error *err)
 {
-    struct calibrate_key key = calibrate_key_of_rate(rate);
-    return calibration_keep(now, &key, &(struct profile_point){value, 0, 1}, err);
+    return calibration_keep(
+        now, &(struct calibrate_entry){calibrate_key_of_rate(rate), {value, 0, 1}, 0}, err);
 }
 
+/* NULL: it was not measured. */
 static const struct profile_point *rate_find(const struct calibration *now,
                                              enum calibrate_rate rate)
 {
     struct calibrate_key key = calibrate_key_of_rate(rate);
-    return calibrate_store_find(&now->store, &key);
+    const struct calibrate_entry *found = calibrate_store_find(&now->store, &key);
+    return found == NULL ? NULL : &found->point;
 }
 
 /* Both come from one file. */
@@ -333,10 +348,10 @@ static enum status box_get(struct calibration *now, struct error *err)
     return identity_settle(now, err);
 }
 
-/* While something slows the machine down: what was measured is kept, and who stops it is heard. */
+/* While the machine is not as usual: what was measured is kept, and who stops it is heard. */
 static enum status waits(void *context, struct error *err)
 {
-    return calibration_step(context, "waiting: something slows the machine down", err);
+    return calibration_step(context, "waiting: the machine is slower or faster than it was", err);
 }
 
 /* Of a rank: what may not be left out. */

@@ -27,7 +27,7 @@ struct calibrate_params {
 struct calibrate_report {
     struct profile_identity identity;
     uint64_t points_measured, points_found; /* found: by a run that was interrupted */
-    uint64_t disturbed;   /* measured while something slowed the machine down: measure/calm.h */
+    uint64_t disturbed;   /* measured while the machine was not as usual: measure/calm.h */
     double spread_median; /* of all points */
 };
 

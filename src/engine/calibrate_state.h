@@ -46,9 +46,9 @@ void calibration_expect(struct calibration *now, int points);
 enum status calibration_step(struct calibration *now, const char *what,
                              struct error *err) MUST_CHECK;
 
-/* A point that was measured, into the store. */
-enum status calibration_keep(struct calibration *now, const struct calibrate_key *key,
-                             const struct profile_point *point, struct error *err) MUST_CHECK;
+/* What was measured, into the store. */
+enum status calibration_keep(struct calibration *now, const struct calibrate_entry *entry,
+                             struct error *err) MUST_CHECK;
 
 /* Memory of the profile. */
 enum status calibration_get(void *out, struct calibration *now, size_t count, size_t size,

@@ -5,8 +5,8 @@
 #include "base/memory.h"
 #include "engine/profile_parts.h"
 
-#define STORE_FORMAT 2
-#define ENTRY_VALUES (CALIBRATE_KEY_VALUES + 3)
+#define STORE_FORMAT 3
+#define ENTRY_VALUES (CALIBRATE_KEY_VALUES + 4)
 
 enum { KEY_WORK, KEY_COLLECTIVE, KEY_RATE, KEY_AGAIN };
 
@@ -41,22 +41,22 @@ _Static_assert(3 + WORK_SHAPE_DIMS <= CALIBRATE_KEY_VALUES, "a work's numbers ha
 
 /* ---- Entries --------------------------------------------------------------------------------- */
 
-const struct profile_point *calibrate_store_find(const struct calibrate_store *store,
-                                                 const struct calibrate_key *key)
+const struct calibrate_entry *calibrate_store_find(const struct calibrate_store *store,
+                                                   const struct calibrate_key *key)
 {
     for (size_t i = 0; i < store->count; i++) {
         if (memcmp(&store->entries[i].key, key, sizeof *key) == 0)
-            return &store->entries[i].point;
+            return &store->entries[i];
     }
     return NULL;
 }
 
-enum status calibrate_store_add(struct calibrate_store *store, const struct calibrate_key *key,
-                                const struct profile_point *point, struct error *err)
+enum status calibrate_store_add(struct calibrate_store *store, const struct calibrate_entry *entry,
+                                struct error *err)
 {
     TRY(memory_reserve(&store->entries, &store->capacity, store->count + 1, sizeof *store->entries,
                        "what was measured", err));
-    store->entries[store->count++] = (struct calibrate_entry){*key, *point};
+    store->entries[store->count++] = *entry;
     return STATUS_OK;
 }
 
@@ -87,6 +87,7 @@ enum status calibrate_store_write(const struct calibrate_store *store, const cha
         json_write_number(&json, entry->point.seconds);
         json_write_number(&json, entry->point.spread);
         json_write_int(&json, entry->point.repeats);
+        json_write_number(&json, entry->probe_seconds);
         json_write_close(&json, ']');
     }
     json_write_close(&json, ']');
@@ -102,8 +103,8 @@ enum status calibrate_store_write(const struct calibrate_store *store, const cha
 static enum status bad_point(const char *file, size_t index, struct error *err)
 {
     return error_set(err, STATUS_FORMAT,
-                     "%s: point %zu: expected %d whole numbers, seconds, spread and repeats; "
-                     "remove the file to begin anew",
+                     "%s: point %zu: expected %d whole numbers, seconds, spread, repeats and a "
+                     "probe's seconds; remove the file to begin anew",
                      file, index + 1, CALIBRATE_KEY_VALUES);
 }
 
@@ -121,9 +122,12 @@ static enum status read_entry(struct calibrate_entry *out, const json_t *entry, 
     const json_t *seconds = json_array_get(entry, CALIBRATE_KEY_VALUES);
     const json_t *spread = json_array_get(entry, CALIBRATE_KEY_VALUES + 1);
     const json_t *repeats = json_array_get(entry, CALIBRATE_KEY_VALUES + 2);
+    const json_t *probe = json_array_get(entry, CALIBRATE_KEY_VALUES + 3);
     out->point = (struct profile_point){json_number_value(seconds), json_number_value(spread),
                                         json_integer_value(repeats)};
+    out->probe_seconds = json_number_value(probe);
     if (!json_is_number(seconds) || !json_is_number(spread) || !json_is_integer(repeats) ||
+        !json_is_number(probe) || !(out->probe_seconds >= 0 && out->probe_seconds < 1e9) ||
         !(out->point.seconds > 0 && out->point.seconds < 1e24) ||
         !(out->point.spread >= 0 && out->point.spread < 1e9) || out->point.repeats < 1 ||
         out->point.repeats > 1000000)
@@ -142,7 +146,7 @@ static enum status read_entries(struct calibrate_store *out, const json_t *root,
     for (size_t i = 0; i < json_array_size(points); i++) {
         struct calibrate_entry entry;
         TRY(read_entry(&entry, json_array_get(points, i), file, i, err));
-        TRY(calibrate_store_add(out, &entry.key, &entry.point, err));
+        TRY(calibrate_store_add(out, &entry, err));
     }
     return STATUS_OK;
 }

@@ -36,6 +36,7 @@ struct calibrate_key calibrate_key_again(const struct calibrate_key *key);
 struct calibrate_entry {
     struct calibrate_key key;
     struct profile_point point;
+    double probe_seconds; /* of what was probed behind it (measure/calm.h); 0: nothing */
 };
 
 struct calibrate_store {
@@ -45,10 +46,10 @@ struct calibrate_store {
 };
 
 /* NULL: it was not measured. Valid until the next is added. */
-const struct profile_point *calibrate_store_find(const struct calibrate_store *store,
-                                                 const struct calibrate_key *key);
-enum status calibrate_store_add(struct calibrate_store *store, const struct calibrate_key *key,
-                                const struct profile_point *point, struct error *err) MUST_CHECK;
+const struct calibrate_entry *calibrate_store_find(const struct calibrate_store *store,
+                                                   const struct calibrate_key *key);
+enum status calibrate_store_add(struct calibrate_store *store, const struct calibrate_entry *entry,
+                                struct error *err) MUST_CHECK;
 void calibrate_store_deinit(struct calibrate_store *store); /* a zero one is allowed */
 
 /* As profile_file_read and profile_file_write. */

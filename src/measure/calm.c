@@ -10,10 +10,13 @@
  * core that two share has lost a quarter and more. */
 #define TOLERANCE 0.2
 
-/* Of what is usual, with each probe: the middle of all, or nearly. */
-#define STEP 1.01
+/* Of the n-th probe's step towards the median, n times, in logarithms (Robbins and Monro, 1951):
+ * what is usual follows half of a factor of two by the time that there were twice as many probes.
+ * What it began with counts for some. */
+#define STEP       0.5
+#define HEAD_START 10
 
-/* While a probe is slow. */
+/* While a probe is not as usual. */
 #define NAP_NANOSECONDS 50000000
 
 void calm_init(struct calm *out, const struct calm_params *params)
@@ -21,16 +24,46 @@ void calm_init(struct calm *out, const struct calm_params *params)
     *out = (struct calm){.params = *params};
 }
 
-static enum status probe(bool *is_calm, struct calm *calm, enum calm_probe which, bool counts,
-                         struct error *err)
+static double strangeness(const struct calm *calm, enum calm_probe which, double seconds)
 {
-    double seconds, *usual = &calm->usual[which];
-    TRY(calm->params.probe(&seconds, calm->params.context, which, err));
-    if (*usual == 0)
-        *usual = seconds;
-    *is_calm = seconds <= *usual * (1 + calm->params.tolerance);
-    if (counts && seconds != *usual)
-        *usual *= seconds > *usual ? STEP : 1 / STEP;
+    return seconds > 0 ? fabs(log(seconds / calm->usual[which])) : 0;
+}
+
+static bool is_usual(const struct calm *calm, enum calm_probe which, double seconds)
+{
+    return strangeness(calm, which, seconds) <= log(1 + calm->params.tolerance);
+}
+
+bool calm_is_usual(const struct calm *calm, enum calm_probe which, const struct calm_point *point)
+{
+    return is_usual(calm, which, point->probe_seconds);
+}
+
+const struct calm_point *calm_better(const struct calm *calm, enum calm_probe which,
+                                     const struct calm_point *a, const struct calm_point *b)
+{
+    bool has_calm = is_usual(calm, which, a->probe_seconds);
+    if (has_calm != is_usual(calm, which, b->probe_seconds))
+        return has_calm ? a : b;
+    if (has_calm)
+        return b->measured.seconds < a->measured.seconds ? b : a;
+    double first = strangeness(calm, which, a->probe_seconds);
+    return strangeness(calm, which, b->probe_seconds) < first ? b : a;
+}
+
+static void usual_follow(struct calm *calm, enum calm_probe which, double seconds)
+{
+    double step = exp(STEP / (double)(HEAD_START + ++calm->seen[which]));
+    double *usual = &calm->usual[which];
+    if (seconds != *usual)
+        *usual = seconds > *usual ? fmin(*usual * step, seconds) : fmax(*usual / step, seconds);
+}
+
+static enum status probe(double *out, struct calm *calm, enum calm_probe which, struct error *err)
+{
+    TRY(calm->params.probe(out, calm->params.context, which, err));
+    if (calm->usual[which] == 0)
+        calm->usual[which] = *out;
     return STATUS_OK;
 }
 
@@ -39,54 +72,57 @@ static bool has_patience(const struct calm *calm)
     return calm->waited_seconds < calm->params.patience_seconds + calm->measured_seconds / 2;
 }
 
-static enum status wait_for_calm(bool *is_calm, struct calm *calm, enum calm_probe which,
+static enum status wait_for_calm(bool *out, struct calm *calm, enum calm_probe which,
                                  struct error *err)
 {
-    while (!*is_calm && has_patience(calm)) {
-        double begin = system_seconds();
+    *out = false;
+    while (!*out && has_patience(calm)) {
+        double seconds, begin = system_seconds();
         if (calm->params.goes_on != NULL)
             TRY(calm->params.goes_on(calm->params.goes_on_context, err));
         nanosleep(&(struct timespec){.tv_nsec = NAP_NANOSECONDS}, NULL);
-        TRY(probe(is_calm, calm, which, false, err));
+        TRY(probe(&seconds, calm, which, err));
+        *out = is_usual(calm, which, seconds);
         calm->waited_seconds += system_seconds() - begin;
     }
     return STATUS_OK;
 }
 
 /* Again and again, until a point has had calm behind it. */
-static enum status insist(struct measured *out, struct calm *calm, enum calm_probe which,
+static enum status insist(struct calm_point *out, struct calm *calm, enum calm_probe which,
                           enum status (*measure)(struct measured *out, void *context,
                                                  struct error *err),
                           void *context, struct error *err)
 {
     bool is_calm;
-    TRY(probe(&is_calm, calm, which, true, err));
-    while (!is_calm) {
-        struct measured again;
+    while (!is_usual(calm, which, out->probe_seconds)) {
+        struct calm_point again;
         TRY(wait_for_calm(&is_calm, calm, which, err));
         if (!is_calm)
             break;
         double begin = system_seconds();
-        TRY(measure(&again, context, err));
-        TRY(probe(&is_calm, calm, which, false, err));
+        TRY(measure(&again.measured, context, err));
+        TRY(probe(&again.probe_seconds, calm, which, err));
         calm->waited_seconds += system_seconds() - begin;
-        if (again.seconds < out->seconds)
-            *out = again;
+        *out = *calm_better(calm, which, out, &again);
     }
-    calm->disturbed += !is_calm;
+    calm->disturbed += !is_usual(calm, which, out->probe_seconds);
     return STATUS_OK;
 }
 
-enum status calm_measure(struct measured *out, struct calm *calm, enum calm_probe which,
+enum status calm_measure(struct calm_point *out, struct calm *calm, enum calm_probe which,
                          enum status (*measure)(struct measured *out, void *context,
                                                 struct error *err),
                          void *context, struct error *err)
 {
     double begin = system_seconds();
-    TRY(measure(out, context, err));
+    out->probe_seconds = 0;
+    TRY(measure(&out->measured, context, err));
     calm->measured_seconds += system_seconds() - begin;
     if (calm->params.patience_seconds == 0)
         return STATUS_OK;
+    TRY(probe(&out->probe_seconds, calm, which, err));
+    usual_follow(calm, which, out->probe_seconds);
     return insist(out, calm, which, measure, context, err);
 }
 
@@ -116,7 +152,8 @@ static enum status meter_probe(double *out, void *context, enum calm_probe which
     return status;
 }
 
-/* As the meter has it of any point, behind a probe that finds caches and clocks as no other does. */
+/* As the meter has it of any point, behind a probe that finds caches and clocks as no other does.
+ */
 static enum status usual_find(double *out, struct calm_meter *calm, enum calm_probe which,
                               struct error *err)
 {
@@ -169,19 +206,25 @@ static enum status collective_measure(struct measured *out, void *context, struc
                             point->bytes, err);
 }
 
-enum status calm_work(struct measured *out, struct calm_meter *calm, const struct work_shape *work,
-                      struct error *err)
+enum calm_probe calm_probe_of_work(const struct calm_meter *calm, const struct work_shape *work)
 {
-    struct point point = {.meter = calm->meter, .work = work};
     bool is_compute = work_shape_flops(work) > work_shape_bytes(work) * calm->flops_per_byte;
-    return calm_measure(out, &calm->calm, is_compute ? CALM_COMPUTE : CALM_MEMORY, work_measure,
-                        &point, err);
+    return is_compute ? CALM_COMPUTE : CALM_MEMORY;
 }
 
-enum status calm_collective(struct measured *out, struct calm_meter *calm, enum group_op op,
+enum status calm_work(struct calm_point *out, struct calm_meter *calm,
+                      const struct work_shape *work, struct error *err)
+{
+    struct point point = {.meter = calm->meter, .work = work};
+    return calm_measure(out, &calm->calm, calm_probe_of_work(calm, work), work_measure, &point,
+                        err);
+}
+
+enum status calm_collective(struct calm_point *out, struct calm_meter *calm, enum group_op op,
                             int size, bool is_strided, int64_t bytes, struct error *err)
 {
     struct point point = {
         .meter = calm->meter, .op = op, .size = size, .is_strided = is_strided, .bytes = bytes};
-    return calm_measure(out, &calm->calm, CALM_COMPUTE, collective_measure, &point, err);
+    return calm_measure(out, &calm->calm, CALM_PROBE_OF_COLLECTIVE, collective_measure, &point,
+                        err);
 }

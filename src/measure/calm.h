@@ -1,12 +1,13 @@
-/* Points that nobody else on the machine has slowed down.
+/* Points measured while the machine was as it usually is.
  *
- * Who shares cores, caches or memory with a measurement makes it slower, never faster: for
- * milliseconds, which a point's median leaves out, or for seconds and minutes, in which the points
- * of one operation are all slow and those of the next are not. The latter is seen by a probe behind
- * every point: something short that is always the same, and calm is what takes about as long as the
- * middle one of those so far. Where the probe is slower we wait until it is not, and measure the
- * point again; the fastest counts. Patience is limited in all, so that a machine that is never calm
- * is measured as it is.
+ * Who shares cores, caches or memory with a measurement makes it slower: for milliseconds, which a
+ * point's median leaves out, or for seconds and minutes, in which the points of one operation are
+ * all slow and those of the next are not. And where somebody always shares them, they are faster
+ * for the moments in which he does not. Either is seen by a probe behind every point: something
+ * short that is always the same, and calm is what takes about as long as the middle one of those so
+ * far. Where the probe takes longer or less we wait until it does not, and measure the point again;
+ * the one with calm behind it counts. Patience is limited in all, so that a machine that is never
+ * calm is measured as it is.
  */
 #ifndef PHASOR_MEASURE_CALM_H
 #define PHASOR_MEASURE_CALM_H
@@ -16,11 +17,17 @@
 /* What keeps the cores busy, and what the memory. */
 enum calm_probe { CALM_COMPUTE, CALM_MEMORY, CALM_PROBES };
 
+/* What was measured, and what the probe behind it took: seconds, 0 where nothing was probed. */
+struct calm_point {
+    struct measured measured;
+    double probe_seconds;
+};
+
 struct calm_params {
     /* Seconds that a probe takes now. */
     enum status (*probe)(double *out, void *context, enum calm_probe which, struct error *err);
     void *context;
-    double tolerance; /* of a probe over what is usual of its kind */
+    double tolerance; /* of a probe over what is usual of its kind, and of that over a probe */
     /* Asked about each time before we wait for a moment: a failure ends the point with it. NULL: we
      * wait. */
     enum status (*goes_on)(void *context, struct error *err);
@@ -32,16 +39,25 @@ struct calm_params {
 
 struct calm {
     struct calm_params params;
-    double usual[CALM_PROBES]; /* seconds; 0: none was seen */
+    double usual[CALM_PROBES]; /* seconds: about the median of those behind points; 0: none yet */
+    uint64_t seen[CALM_PROBES];
     double measured_seconds, waited_seconds;
     uint64_t disturbed; /* measurements that have had no calm */
 };
 
 void calm_init(struct calm *out, const struct calm_params *params);
 
+/* Whether it had calm, as we know it by now; of nothing that was probed: true. */
+bool calm_is_usual(const struct calm *calm, enum calm_probe which, const struct calm_point *point);
+
+/* Which of two measurements of one thing counts: one that had calm; of both,
+ * the faster; of none, the one whose probe was the more usual. */
+const struct calm_point *calm_better(const struct calm *calm, enum calm_probe which,
+                                     const struct calm_point *a, const struct calm_point *b);
+
 /* A point by `measure`, as calm as it is to be had. A failure is that of `measure`, of the probe,
  * or of `goes_on`. */
-enum status calm_measure(struct measured *out, struct calm *calm, enum calm_probe which,
+enum status calm_measure(struct calm_point *out, struct calm *calm, enum calm_probe which,
                          enum status (*measure)(struct measured *out, void *context,
                                                 struct error *err),
                          void *context, struct error *err) MUST_CHECK;
@@ -60,10 +76,14 @@ struct calm_meter {
 enum status calm_meter_init(struct calm_meter *out, struct meter *meter,
                             const struct calm_params *params, struct error *err) MUST_CHECK;
 
+/* Which probe is behind it. */
+enum calm_probe calm_probe_of_work(const struct calm_meter *calm, const struct work_shape *work);
+#define CALM_PROBE_OF_COLLECTIVE CALM_COMPUTE
+
 /* As meter_work and meter_collective. */
-enum status calm_work(struct measured *out, struct calm_meter *calm, const struct work_shape *work,
-                      struct error *err) MUST_CHECK;
-enum status calm_collective(struct measured *out, struct calm_meter *calm, enum group_op op,
+enum status calm_work(struct calm_point *out, struct calm_meter *calm,
+                      const struct work_shape *work, struct error *err) MUST_CHECK;
+enum status calm_collective(struct calm_point *out, struct calm_meter *calm, enum group_op op,
                             int size, bool is_strided, int64_t bytes, struct error *err) MUST_CHECK;
 
 #endif

@@ -323,19 +323,19 @@ Test(profile_file, a_store_goes_round)
     };
     profile_identity_here(&store.identity, "cpu (plain)", 2, 4);
     for (int i = 0; i < 3; i++) {
-        struct profile_point point = {1.0 / (3 + i), 0.1 * i, 5 + i};
+        struct calibrate_entry entry = {keys[i], {1.0 / (3 + i), 0.1 * i, 5 + i}, 1e-3 / 7 * i};
         cr_assert_null(calibrate_store_find(&store, &keys[i]));
-        cr_assert_eq(calibrate_store_add(&store, &keys[i], &point, &err), STATUS_OK);
+        cr_assert_eq(calibrate_store_add(&store, &entry, &err), STATUS_OK);
     }
     cr_assert_eq(calibrate_store_write(&store, path, &err), STATUS_OK, "%s", err.message);
     cr_assert_eq(calibrate_store_read(&found, path, &err), STATUS_OK, "%s", err.message);
     cr_expect_eq(profile_identity_fit(&found.identity, &store.identity, NULL), PROFILE_FITS);
     cr_assert_eq(found.count, 3);
     for (int i = 0; i < 3; i++) {
-        const struct profile_point *point = calibrate_store_find(&found, &keys[i]);
-        cr_assert_not_null(point);
-        cr_expect(point->seconds == 1.0 / (3 + i) && point->spread == 0.1 * i &&
-                  point->repeats == 5 + i);
+        const struct calibrate_entry *entry = calibrate_store_find(&found, &keys[i]);
+        cr_assert_not_null(entry);
+        cr_expect(entry->point.seconds == 1.0 / (3 + i) && entry->point.spread == 0.1 * i &&
+                  entry->point.repeats == 5 + i && entry->probe_seconds == 1e-3 / 7 * i);
     }
     calibrate_store_deinit(&store);
     calibrate_store_deinit(&found);
@@ -349,16 +349,19 @@ static const struct {
 #define STORE(format, points)                                                                      \
     "{\"phasor_calibration\":" format ",\"phasor\":\"0.1.0\",\"box\":{\"processor\":\"\","         \
     "\"cores\":1,\"kernels\":\"\",\"ranks\":1,\"threads\":1},\"points\":" points "}"
-    {STORE("3", "[]"), STATUS_UNSUPPORTED, "another version"},
+    {STORE("2", "[]"), STATUS_UNSUPPORTED, "another version"},
     {"{}", STATUS_FORMAT, "\"phasor_calibration\": expected an integer"},
-    {STORE("2", "7"), STATUS_FORMAT, "\"points\": expected an array"},
-    {STORE("2", "[[1]]"), STATUS_FORMAT, "point 1: expected 9 whole numbers"},
-    {STORE("2", "[7]"), STATUS_FORMAT, "point 1"},
-    {STORE("2", "[[0,1,1,1,1,1,0,0,0.5,1,0,3]]"), STATUS_FORMAT, "point 1"},
-    {STORE("2", "[[0,1,1,1,1,1,0,0,0,0,0,3]]"), STATUS_FORMAT, "point 1"},
-    {STORE("2", "[[0,1,1,1,1,1,0,0,0,1,-1,3]]"), STATUS_FORMAT, "point 1"},
-    {STORE("2", "[[0,1,1,1,1,1,0,0,0,1,0,0]]"), STATUS_FORMAT, "point 1"},
-    {STORE("2", "[[0,1,1,1,1,1,0,0,0,1,0,3]]"), STATUS_OK, ""},
+    {STORE("3", "7"), STATUS_FORMAT, "\"points\": expected an array"},
+    {STORE("3", "[[1]]"), STATUS_FORMAT, "point 1: expected 9 whole numbers"},
+    {STORE("3", "[7]"), STATUS_FORMAT, "point 1"},
+    {STORE("3", "[[0,1,1,1,1,1,0,0,0.5,1,0,3,0.001]]"), STATUS_FORMAT, "point 1"},
+    {STORE("3", "[[0,1,1,1,1,1,0,0,0,0,0,3,0.001]]"), STATUS_FORMAT, "point 1"},
+    {STORE("3", "[[0,1,1,1,1,1,0,0,0,1,-1,3,0.001]]"), STATUS_FORMAT, "point 1"},
+    {STORE("3", "[[0,1,1,1,1,1,0,0,0,1,0,0,0.001]]"), STATUS_FORMAT, "point 1"},
+    {STORE("3", "[[0,1,1,1,1,1,0,0,0,1,0,3]]"), STATUS_FORMAT, "point 1"},
+    {STORE("3", "[[0,1,1,1,1,1,0,0,0,1,0,3,-1]]"), STATUS_FORMAT, "point 1"},
+    {STORE("3", "[[0,1,1,1,1,1,0,0,0,1,0,3,\"\"]]"), STATUS_FORMAT, "point 1"},
+    {STORE("3", "[[0,1,1,1,1,1,0,0,0,1,0,3,0.001]]"), STATUS_OK, ""},
 };
 
 Test(profile_file, a_store_that_is_none_is_told)

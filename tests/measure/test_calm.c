@@ -10,8 +10,8 @@
 
 TestSuite(calm, .timeout = 120);
 
-/* By how much whatever is measured takes longer, one measurement or probe after another; from the
- * last on for ever. */
+/* How many times as long as usual whatever is measured takes, one measurement or probe after
+ * another; from the last on for ever. */
 struct machine {
     double slow[16];
     int count, next;
@@ -50,7 +50,8 @@ static enum status measure(struct measured *out, void *context, struct error *er
 static const struct {
     const char *name;
     double patience, waited;
-    double slow[16]; /* point, probe, then as long as it is slow a probe, a point, a probe ... */
+    double
+        slow[16]; /* point, probe, then as long as that is unusual a probe, a point, a probe ... */
     double seconds;
     int measured, probed;
     bool is_disturbed;
@@ -60,16 +61,23 @@ static const struct {
     {"slow, then calm", 1e6, 0, {1.5, 1.5, 1, 1, 1}, 1, 2, 3, false},
     {"slow for long", 1e6, 0, {1.5, 1.5, 1.4, 1.3, 1, 1.1, 1}, 1.1, 2, 5, false},
     {"slow again", 1e6, 0, {1.5, 1.5, 1, 1.4, 1.4, 1, 1.2, 1}, 1.2, 3, 5, false},
-    {"the first was the fastest", 1e6, 0, {1, 1.5, 1, 1.05, 1}, 1, 2, 3, false},
+    {"what had calm behind it", 1e6, 0, {1, 1.5, 1, 1.05, 1}, 1.05, 2, 3, false},
+    {"nearly as fast as usual", 1e6, 0, {1, 0.92}, 1, 1, 1, false},
+    {"fast, then calm", 1e6, 0, {0.6, 0.6, 1, 1, 1}, 1, 2, 3, false},
+    {"fast for long", 1e6, 0, {0.6, 0.6, 0.6, 0.7, 1, 1.1, 1}, 1.1, 2, 5, false},
+    {"fast again", 1e6, 0, {0.6, 0.6, 1, 0.7, 0.7, 1, 1, 1}, 1, 3, 5, false},
+    {"fast, then slow, then calm", 1e6, 0, {0.6, 0.6, 1, 1.4, 1.4, 1, 1, 1}, 1, 3, 5, false},
     {"no patience left", 10, 11, {1.5, 1.5, 1, 1}, 1.5, 1, 1, true},
+    {"no patience left when it is fast", 10, 11, {0.5, 0.5, 1, 1}, 0.5, 1, 1, true},
+    {"the more usual when patience ends", 0.01, 0, {1.2, 1.2, 1, 2, 2}, 1.2, 2, 3, true},
     {"nothing is probed", 0, 0, {1.5, 1.5}, 1.5, 1, 0, false},
 };
 
-Test(calm, fastest_behind_which_there_was_calm)
+Test(calm, what_has_calm_behind_it_counts)
 {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct machine machine = {.count = 16};
-        struct measured found;
+        struct calm_point found;
         struct calm calm;
         struct error err;
         memcpy(machine.slow, cases[i].slow, sizeof machine.slow);
@@ -82,8 +90,8 @@ Test(calm, fastest_behind_which_there_was_calm)
         calm.usual[CALM_MEMORY] = 1e-3;
         calm.waited_seconds = cases[i].waited;
         cr_assert_eq(calm_measure(&found, &calm, CALM_MEMORY, measure, &machine, &err), STATUS_OK);
-        cr_expect_float_eq(found.seconds, cases[i].seconds, 1e-9, "%s: %g", cases[i].name,
-                           found.seconds);
+        cr_expect_float_eq(found.measured.seconds, cases[i].seconds, 1e-9, "%s: %g", cases[i].name,
+                           found.measured.seconds);
         cr_expect_eq(machine.measured, cases[i].measured, "%s: %d", cases[i].name,
                      machine.measured);
         cr_expect_eq(machine.probed, cases[i].probed, "%s: %d", cases[i].name, machine.probed);
@@ -94,34 +102,72 @@ Test(calm, fastest_behind_which_there_was_calm)
 /* It follows the probes behind points, half of which are slower, and not those while we wait. */
 Test(calm, is_what_is_usual)
 {
-    struct measured found;
+    struct calm_point found;
     struct calm calm;
     struct error err;
     struct machine machine = {.slow = {1, 2}, .count = 2};
     calm_init(&calm,
               &(struct calm_params){
-                  .probe = probe, .context = &machine, .tolerance = 0.1, .patience_seconds = 1e6});
+                  .probe = probe, .context = &machine, .tolerance = 0.1, .patience_seconds = 1});
+    calm.waited_seconds = 1e6;
     cr_assert_eq(calm_measure(&found, &calm, CALM_COMPUTE, measure, &machine, &err), STATUS_OK);
     cr_expect_eq(machine.which, CALM_COMPUTE);
     cr_expect_float_eq(calm.usual[CALM_COMPUTE], 2e-3, 1e-12, "the first is usual");
     cr_expect_eq(calm.usual[CALM_MEMORY], 0, "each kind has its own");
 
     machine = (struct machine){.slow = {1}, .count = 1};
+    for (int point = 0; point < 10; point++)
+        cr_assert_eq(calm_measure(&found, &calm, CALM_COMPUTE, measure, &machine, &err), STATUS_OK);
+    cr_expect_float_eq(calm.usual[CALM_COMPUTE], sqrt(2) * 1e-3, 0.1e-3, "half of the way: %g",
+                       calm.usual[CALM_COMPUTE]);
     for (int point = 0; point < 200; point++)
         cr_assert_eq(calm_measure(&found, &calm, CALM_COMPUTE, measure, &machine, &err), STATUS_OK);
-    cr_expect_float_eq(calm.usual[CALM_COMPUTE], 1e-3, 2e-5, "%g", calm.usual[CALM_COMPUTE]);
+    cr_expect_float_eq(calm.usual[CALM_COMPUTE], 1e-3, 1e-12, "%g", calm.usual[CALM_COMPUTE]);
+
+    /* As many as before were quick: a third that is not is no more than that. */
+    machine = (struct machine){.slow = {2}, .count = 1};
+    for (int point = 0; point < 100; point++)
+        cr_assert_eq(calm_measure(&found, &calm, CALM_COMPUTE, measure, &machine, &err), STATUS_OK);
+    cr_expect_leq(calm.usual[CALM_COMPUTE], 1.25e-3);
 
     double usual = calm.usual[CALM_COMPUTE];
-    machine = (struct machine){.slow = {2, 2, 2, 2, 2, 2, 1, 1, 1}, .count = 9};
+    calm.waited_seconds = -1e6;
+    machine = (struct machine){.slow = {2, 2, 2, 2, 2, 2, 1.2, 1.2, 1.2}, .count = 9};
     cr_assert_eq(calm_measure(&found, &calm, CALM_COMPUTE, measure, &machine, &err), STATUS_OK);
     cr_expect_eq(machine.measured, 2);
-    cr_expect_float_eq(calm.usual[CALM_COMPUTE], usual * 1.01, 1e-9);
+    cr_expect(calm.usual[CALM_COMPUTE] > usual && calm.usual[CALM_COMPUTE] < usual * 1.002);
+}
+
+/* Of two, whatever was usual when they were measured. */
+Test(calm, the_better_of_two)
+{
+    static const struct {
+        const char *name;
+        struct calm_point a, b; /* seconds of the point, and of the probe behind it */
+        bool is_b;
+    } pairs[] = {
+        {"both calm, the faster", {{3, 0, 1}, 1e-3}, {{2, 0, 1}, 1.05e-3}, true},
+        {"both calm, the faster first", {{2, 0, 1}, 0.95e-3}, {{3, 0, 1}, 1e-3}, false},
+        {"as fast", {{2, 0, 1}, 1e-3}, {{2, 0, 1}, 1e-3}, false},
+        {"the calm one, be it slower", {{2, 0, 1}, 0.6e-3}, {{3, 0, 1}, 1e-3}, true},
+        {"the calm one, be it first", {{3, 0, 1}, 1e-3}, {{2, 0, 1}, 0.6e-3}, false},
+        {"neither, the more usual", {{2, 0, 1}, 0.6e-3}, {{3, 0, 1}, 1.4e-3}, true},
+        {"neither, both slow", {{3, 0, 1}, 1.5e-3}, {{4, 0, 1}, 2e-3}, false},
+        {"nothing was probed, the faster", {{3, 0, 1}, 0}, {{2, 0, 1}, 0}, true},
+    };
+    struct calm calm;
+    calm_init(&calm, &(struct calm_params){.tolerance = 0.1});
+    calm.usual[CALM_MEMORY] = 1e-3;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        cr_expect_eq(calm_better(&calm, CALM_MEMORY, &pairs[i].a, &pairs[i].b),
+                     pairs[i].is_b ? &pairs[i].b : &pairs[i].a, "%s", pairs[i].name);
 }
 
 Test(calm, patience_ends)
 {
+    enum { POINTS = 5 }; /* more, and slow is usual */
     struct machine machine = {.slow = {1.5}, .count = 1};
-    struct measured found;
+    struct calm_point found;
     struct calm calm;
     struct error err;
     calm_init(&calm,
@@ -129,12 +175,12 @@ Test(calm, patience_ends)
                   .probe = probe, .context = &machine, .tolerance = 0.1, .patience_seconds = 0.2});
     calm.usual[CALM_COMPUTE] = 1e-3;
     double begin = system_seconds();
-    for (int point = 0; point < 20; point++)
+    for (int point = 0; point < POINTS; point++)
         cr_assert_eq(calm_measure(&found, &calm, CALM_COMPUTE, measure, &machine, &err), STATUS_OK);
     cr_expect_geq(calm.waited_seconds, 0.2);
     cr_expect_leq(calm.waited_seconds, system_seconds() - begin);
-    cr_expect_eq(calm.disturbed, 20);
-    cr_expect_eq(machine.measured, 20, "a point is measured again when there was calm");
+    cr_expect_eq(calm.disturbed, POINTS);
+    cr_expect_eq(machine.measured, POINTS, "a point is measured again when there was calm");
 }
 
 Test(calm, failures_are_told)
@@ -149,7 +195,7 @@ Test(calm, failures_are_told)
                    {{1.5, 1.5, 1, 1, -1}, "the probe failed"}};
     for (size_t i = 0; i < sizeof failing / sizeof *failing; i++) {
         struct machine machine = {.count = 5};
-        struct measured found;
+        struct calm_point found;
         struct calm calm;
         struct error err;
         memcpy(machine.slow, failing[i].slow, sizeof failing[i].slow);
@@ -171,7 +217,7 @@ static enum status stop(void *context, struct error *err)
 Test(calm, who_waits_can_be_stopped)
 {
     struct machine machine = {.slow = {1.5}, .count = 1};
-    struct measured found;
+    struct calm_point found;
     struct calm calm;
     struct error err;
     int left = 3;
@@ -200,7 +246,7 @@ Test(calm, probes_by_a_meter)
                  {{WORK_MATMUL, DTYPE_BF16, {128, 64, 256}}, CALM_COMPUTE}};
     struct machine machine = {.slow = {1}, .count = 1};
     struct calm_meter calm;
-    struct measured found;
+    struct calm_point found;
     struct meter *meter;
     struct box *box;
     struct error err;
@@ -217,7 +263,7 @@ Test(calm, probes_by_a_meter)
         cr_expect(isfinite(calm.calm.usual[which]) && calm.calm.usual[which] > 0);
     cr_expect(isfinite(calm.flops_per_byte) && calm.flops_per_byte > 0);
     cr_assert_eq(calm_work(&found, &calm, &works[0].work, &err), STATUS_OK, "%s", err.message);
-    cr_expect_gt(found.seconds, 0);
+    cr_expect_gt(found.measured.seconds, 0);
 
     calm.calm.params.probe = probe;
     calm.calm.params.context = &machine;
@@ -230,7 +276,7 @@ Test(calm, probes_by_a_meter)
     cr_assert_eq(calm_collective(&found, &calm, GROUP_ALL_REDUCE, RANKS, false,
                                  meter_collective_bytes(GROUP_ALL_REDUCE, RANKS, 4096), &err),
                  STATUS_OK);
-    cr_expect_eq(machine.which, CALM_COMPUTE);
+    cr_expect_eq(machine.which, CALM_PROBE_OF_COLLECTIVE);
     cr_expect_eq(machine.probed, 4);
     meter_destroy(meter);
     box_close(box);
