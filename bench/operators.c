@@ -159,7 +159,6 @@ struct sample {
     bool is_strided;
     int64_t bytes;
     double predicted;
-    enum calm_probe probe;
     struct calm_point looks[2];
 };
 
@@ -168,8 +167,7 @@ static int sample_count;
 
 static double seconds_of(const struct sample *sample)
 {
-    return calm_better(&calm.calm, sample->probe, &sample->looks[0], &sample->looks[1])
-        ->measured.seconds;
+    return calm_better(&calm.calm, &sample->looks[0], &sample->looks[1])->measured.seconds;
 }
 
 /* By how much the slower look is that, of two that met the machine as it usually is; -1: not both
@@ -178,7 +176,7 @@ static double repeat_of(const struct sample *sample)
 {
     double a = sample->looks[0].measured.seconds, b = sample->looks[1].measured.seconds;
     for (int look = 0; look < 2; look++) {
-        if (!calm_is_usual(&calm.calm, sample->probe, &sample->looks[look]))
+        if (!calm_is_usual(&calm.calm, &sample->looks[look]))
             return -1;
     }
     return fmax(a, b) / fmin(a, b) - 1;
@@ -267,8 +265,6 @@ static void samples_measure(int round)
         struct sample *sample = &samples[i];
         struct calm_point *found = &sample->looks[round];
         struct error err;
-        sample->probe = sample->subject == COLLECTIVE ? CALM_PROBE_OF_COLLECTIVE
-                                                      : calm_probe_of_work(&calm, &sample->work);
         if (sample->subject == COLLECTIVE)
             check(calm_collective(found, &calm, sample->op, sample->size, sample->is_strided,
                                   sample->bytes, &err),
@@ -379,8 +375,14 @@ static void report(enum subject subject)
     print_errors(predicted, count);
     print_errors(own, own_count);
     print_errors(repeated, repeat_count);
+    printf("%5d", repeat_count);
     print_errors(forest, count);
     printf("\n");
+}
+
+static double probe_ratio(const struct calm_point *point)
+{
+    return point->probe_seconds / calm_usual(&calm.calm, point->probe);
 }
 
 /* Every shape with its times, for who wants to know where the errors are. */
@@ -398,9 +400,8 @@ static void print_samples(void)
             printf(" %lld", (long long)sample->work.dims[d]);
         printf(": %.3g us, then %.3g; predicted %.3g; probes %.2f and %.2f\n",
                sample->looks[0].measured.seconds * 1e6, sample->looks[1].measured.seconds * 1e6,
-               sample->predicted * 1e6,
-               sample->looks[0].probe_seconds / calm.calm.usual[sample->probe],
-               sample->looks[1].probe_seconds / calm.calm.usual[sample->probe]);
+               sample->predicted * 1e6, probe_ratio(&sample->looks[0]),
+               probe_ratio(&sample->looks[1]));
     }
 }
 
@@ -456,7 +457,8 @@ int main(int argc, char **argv)
         "points nearest to\n# them, of the slower of two measurements beside the faster (where "
         "both met the "
         "machine as usual), and of a random\n# forest on as many shapes more (HAP)\n");
-    printf("%-20s %5s %17s %18s %18s %18s\n", "", "", "profile", "its points", "repeat", "forest");
+    printf("%-20s %5s %17s %18s %18s %4s %18s\n", "", "", "profile", "its points", "repeat", "of",
+           "forest");
     for (int s = 0; s < SUBJECT_COUNT; s++) {
         if (s < COLLECTIVE || file.identity.devices.rank_count > 1)
             report((enum subject)s);

@@ -74,22 +74,24 @@ static enum status point_keep(struct calibration *now, const struct calibrate_ke
     const struct measured *measured = &found->measured;
     return calibration_keep(
         now,
-        &(struct calibrate_entry){
-            *key, {measured->seconds, measured->spread, measured->repeats}, found->probe_seconds},
+        &(struct calibrate_entry){*key,
+                                  {measured->seconds, measured->spread, measured->repeats},
+                                  found->probe,
+                                  found->probe_seconds},
         err);
 }
 
 static struct calm_point calm_point_of(const struct calibrate_entry *entry)
 {
     const struct profile_point *point = &entry->point;
-    return (struct calm_point){{point->seconds, point->spread, (int)point->repeats},
-                               entry->probe_seconds};
+    return (struct calm_point){
+        {point->seconds, point->spread, (int)point->repeats}, entry->probe, entry->probe_seconds};
 }
 
 /* What else runs on the machine changes how long a point takes, often for seconds: so when all have
  * been looked at, each is for a second time, and the better look counts. */
-static const struct profile_point *
-point_find(const struct calibration *now, const struct calibrate_key *key, enum calm_probe which)
+static const struct profile_point *point_find(const struct calibration *now,
+                                              const struct calibrate_key *key)
 {
     struct calibrate_key again = calibrate_key_again(key);
     const struct calibrate_entry *first = calibrate_store_find(&now->store, key);
@@ -97,7 +99,7 @@ point_find(const struct calibration *now, const struct calibrate_key *key, enum 
     if (second == NULL)
         return &first->point;
     struct calm_point a = calm_point_of(first), b = calm_point_of(second);
-    return calm_better(&now->calm.calm, which, &a, &b) == &a ? &first->point : &second->point;
+    return calm_better(&now->calm.calm, &a, &b) == &a ? &first->point : &second->point;
 }
 
 /* The next look at a point that is due; false: it had them all. What the first round did not ask
@@ -144,7 +146,7 @@ enum status calibration_work(struct profile_point *out, struct calibration *now,
     struct calibrate_key look, key = calibrate_key_of_work(work);
     while (look_next(&look, now, &key))
         TRY(work_measure(now, &look, work, err));
-    *out = *point_find(now, &key, calm_probe_of_work(&now->calm, work));
+    *out = *point_find(now, &key);
     return STATUS_OK;
 }
 
@@ -155,7 +157,7 @@ enum status calibration_collective(struct profile_point *out, struct calibration
     struct calibrate_key look, key = calibrate_key_of_collective(op, size, is_strided, bytes);
     while (look_next(&look, now, &key))
         TRY(collective_measure(now, &look, op, size, is_strided, bytes, err));
-    *out = *point_find(now, &key, CALM_PROBE_OF_COLLECTIVE);
+    *out = *point_find(now, &key);
     return STATUS_OK;
 }
 
@@ -195,7 +197,8 @@ static enum status rate_keep(struct calibration *now, enum calibrate_rate rate, 
                              struct error *err)
 {
     return calibration_keep(
-        now, &(struct calibrate_entry){calibrate_key_of_rate(rate), {value, 0, 1}, 0}, err);
+        now, &(struct calibrate_entry){.key = calibrate_key_of_rate(rate), .point = {value, 0, 1}},
+        err);
 }
 
 /* NULL: it was not measured. */
@@ -302,6 +305,10 @@ static enum status store_open(struct calibration *now, struct error *err)
     }
     now->store = found;
     now->report.points_found = found.count;
+    for (size_t i = 0; i < found.count; i++) {
+        struct calm_point point = calm_point_of(&found.entries[i]);
+        calm_remember(&now->calm.calm, &point);
+    }
     return STATUS_OK;
 }
 

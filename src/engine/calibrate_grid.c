@@ -95,8 +95,8 @@ struct work_shape grid_work(const struct grid *grid, const double values[PROFILE
  * experts one row and some two: kernels for one row are others, so there is a point between. */
 #define FFN(kind_, dtype_)                                                                         \
     {                                                                                              \
-        .kind = (kind_), .dtype = (dtype_), .axis_count = 4, .points_max = 320,                    \
-        .axes = {{0, 1, 1, 7, {1, 1.25, 2, 8, 32, 128, 512}},                                      \
+        .kind = (kind_), .dtype = (dtype_), .axis_count = 4, .points_max = 360,                    \
+        .axes = {{0, 1, 1, 8, {1, 1.25, 2, 4, 8, 32, 128, 512}},                                   \
                  {1, -1, 1, 2, {1, 16}},                                                           \
                  {2, -1, 16, 4, {48, 192, 768, 14336}},                                            \
                  {3, -1, 16, 2, {1024, 4096}}},                                                    \
@@ -106,20 +106,19 @@ struct work_shape grid_work(const struct grid *grid, const double values[PROFILE
     }
 
 /* No point is added: between the ends of its axes attention goes from memory's rate to the
- * processor's over the first tens of rows of scores, which two probes at the ends do not see. Of
- * long contexts the last page is half full, as of any length on the mean. Bytes are what a core's
- * cache holds, what the cores' common one does, and more. Between one head and eight over each of
- * the KV heads it is not straight, since so many rows of scores are of fewer tokens: so there is a
- * number between. */
+ * processor's over the first tens of rows of scores, which two probes at the ends do not see. Bytes
+ * are next to nothing, what a core's cache holds, what the cores' common one does, and more.
+ * Between one head and eight over each of the KV heads it is not straight, since so many rows of
+ * scores are of fewer tokens: so there is a number between. */
 #define ATTENTION(dtype_)                                                                          \
     {                                                                                              \
-        .kind = WORK_ATTENTION, .dtype = (dtype_), .axis_count = 5, .points_max = 1080,            \
+        .kind = WORK_ATTENTION, .dtype = (dtype_), .axis_count = 5, .points_max = 1680,            \
         .segments_max = 64, .tokens_max = 4096,                                                    \
         .axes = {{WORK_SIZE_SCORE_ROWS, -1, 1, 10, {1, 2, 4, 8, 16, 48, 96, 256, 1024, 2048}},     \
-                 {2, 0, 1, 6, {1, 2, 8, 32, 96, 1056}},                                            \
+                 {2, 0, 1, 7, {1, 2, 8, 32, 96, 256, 1056}},                                       \
                  {3, 4, 1, 3, {1, 4, 8}},                                                          \
                  {5, -1, 32, 2, {64, 128}},                                                        \
-                 {WORK_SIZE_BYTES, -1, 1, 3, {1 << 18, 1 << 22, 1 << 24}}},                        \
+                 {WORK_SIZE_BYTES, -1, 1, 4, {1 << 14, 1 << 18, 1 << 22, 1 << 24}}},               \
         .most_flops = {WORK_ATTENTION, (dtype_), {512, 131328, 512, 16, 4, 128}},                  \
         .most_bytes = {WORK_ATTENTION, (dtype_), {4, 16384, 16384, 16, 4, 128}},                   \
         .least = {WORK_ATTENTION, (dtype_), {1, 1, 1, 1, 1, 64}},                                  \
@@ -136,8 +135,8 @@ static const struct grid grids[] = {
         .kind = WORK_ROWS,
         .dtype = DTYPE_F32,
         .axis_count = 2,
-        .points_max = 36,
-        .axes = {{WORK_SIZE_BYTES, -1, 1 << 16, 4, {1 << 16, 1 << 19, 1 << 22, 1 << 26}},
+        .points_max = 40,
+        .axes = {{WORK_SIZE_BYTES, -1, 1 << 16, 5, {1 << 13, 1 << 16, 1 << 19, 1 << 22, 1 << 26}},
                  {1, -1, 16, 2, {1024, 8192}}},
         .most_flops = {WORK_ROWS, DTYPE_F32, {256, 2048}},
         .most_bytes = {WORK_ROWS, DTYPE_F32, {256, 2048}},

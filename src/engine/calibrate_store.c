@@ -6,7 +6,7 @@
 #include "engine/profile_parts.h"
 
 #define STORE_FORMAT 3
-#define ENTRY_VALUES (CALIBRATE_KEY_VALUES + 4)
+#define ENTRY_VALUES (CALIBRATE_KEY_VALUES + 5)
 
 enum { KEY_WORK, KEY_COLLECTIVE, KEY_RATE, KEY_AGAIN };
 
@@ -87,6 +87,7 @@ enum status calibrate_store_write(const struct calibrate_store *store, const cha
         json_write_number(&json, entry->point.seconds);
         json_write_number(&json, entry->point.spread);
         json_write_int(&json, entry->point.repeats);
+        json_write_int(&json, (int64_t)entry->probe);
         json_write_number(&json, entry->probe_seconds);
         json_write_close(&json, ']');
     }
@@ -103,8 +104,8 @@ enum status calibrate_store_write(const struct calibrate_store *store, const cha
 static enum status bad_point(const char *file, size_t index, struct error *err)
 {
     return error_set(err, STATUS_FORMAT,
-                     "%s: point %zu: expected %d whole numbers, seconds, spread, repeats and a "
-                     "probe's seconds; remove the file to begin anew",
+                     "%s: point %zu: expected %d whole numbers, seconds, spread, repeats, and a "
+                     "probe's kind and seconds; remove the file to begin anew",
                      file, index + 1, CALIBRATE_KEY_VALUES);
 }
 
@@ -123,11 +124,14 @@ static enum status read_entry(struct calibrate_entry *out, const json_t *entry, 
     const json_t *spread = json_array_get(entry, CALIBRATE_KEY_VALUES + 1);
     const json_t *repeats = json_array_get(entry, CALIBRATE_KEY_VALUES + 2);
     const json_t *probe = json_array_get(entry, CALIBRATE_KEY_VALUES + 3);
+    const json_t *probe_seconds = json_array_get(entry, CALIBRATE_KEY_VALUES + 4);
     out->point = (struct profile_point){json_number_value(seconds), json_number_value(spread),
                                         json_integer_value(repeats)};
-    out->probe_seconds = json_number_value(probe);
+    out->probe = json_integer_value(probe) == CALM_MEMORY ? CALM_MEMORY : CALM_COMPUTE;
+    out->probe_seconds = json_number_value(probe_seconds);
     if (!json_is_number(seconds) || !json_is_number(spread) || !json_is_integer(repeats) ||
-        !json_is_number(probe) || !(out->probe_seconds >= 0 && out->probe_seconds < 1e9) ||
+        !json_is_integer(probe) || json_integer_value(probe) != (json_int_t)out->probe ||
+        !json_is_number(probe_seconds) || !(out->probe_seconds >= 0 && out->probe_seconds < 1e9) ||
         !(out->point.seconds > 0 && out->point.seconds < 1e24) ||
         !(out->point.spread >= 0 && out->point.spread < 1e9) || out->point.repeats < 1 ||
         out->point.repeats > 1000000)

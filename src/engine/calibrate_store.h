@@ -4,6 +4,7 @@
 #define PHASOR_ENGINE_CALIBRATE_STORE_H
 
 #include "engine/profile_file.h"
+#include "measure/calm.h"
 
 #define CALIBRATE_POINTS_MAX 65536
 
@@ -36,7 +37,8 @@ struct calibrate_key calibrate_key_again(const struct calibrate_key *key);
 struct calibrate_entry {
     struct calibrate_key key;
     struct profile_point point;
-    double probe_seconds; /* of what was probed behind it (measure/calm.h); 0: nothing */
+    enum calm_probe probe; /* behind it */
+    double probe_seconds;  /* 0: nothing was probed */
 };
 
 struct calibrate_store {

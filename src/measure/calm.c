@@ -10,11 +10,9 @@
  * core that two share has lost a quarter and more. */
 #define TOLERANCE 0.2
 
-/* Of the n-th probe's step towards the median, n times, in logarithms (Robbins and Monro, 1951):
- * what is usual follows half of a factor of two by the time that there were twice as many probes.
- * What it began with counts for some. */
-#define STEP       0.5
-#define HEAD_START 10
+/* Of the steps in which probes are counted. */
+#define STEP         0.01
+#define STEP_SECONDS 1e-9 /* the first */
 
 /* While a probe is not as usual. */
 #define NAP_NANOSECONDS 50000000
@@ -24,47 +22,53 @@ void calm_init(struct calm *out, const struct calm_params *params)
     *out = (struct calm){.params = *params};
 }
 
-static double strangeness(const struct calm *calm, enum calm_probe which, double seconds)
+double calm_usual(const struct calm *calm, enum calm_probe which)
 {
-    return seconds > 0 ? fabs(log(seconds / calm->usual[which])) : 0;
+    uint32_t below = 0;
+    int step = 0;
+    if (calm->seen[which] == 0)
+        return 0;
+    while (2 * (below + calm->counts[which][step]) < calm->seen[which])
+        below += calm->counts[which][step++];
+    return STEP_SECONDS * exp(STEP * (step + 0.5));
 }
 
-static bool is_usual(const struct calm *calm, enum calm_probe which, double seconds)
+void calm_remember(struct calm *calm, const struct calm_point *point)
 {
-    return strangeness(calm, which, seconds) <= log(1 + calm->params.tolerance);
+    if (!(point->probe_seconds > 0))
+        return;
+    double step = floor(log(point->probe_seconds / STEP_SECONDS) / STEP);
+    calm->counts[point->probe][(int)fmin(fmax(step, 0), CALM_STEPS - 1)]++;
+    calm->seen[point->probe]++;
 }
 
-bool calm_is_usual(const struct calm *calm, enum calm_probe which, const struct calm_point *point)
+/* In logarithms. */
+static double strangeness(const struct calm *calm, const struct calm_point *point)
 {
-    return is_usual(calm, which, point->probe_seconds);
+    double usual = calm_usual(calm, point->probe);
+    bool is_known = point->probe_seconds > 0 && usual > 0;
+    return is_known ? fabs(log(point->probe_seconds / usual)) : 0;
 }
 
-const struct calm_point *calm_better(const struct calm *calm, enum calm_probe which,
-                                     const struct calm_point *a, const struct calm_point *b)
+bool calm_is_usual(const struct calm *calm, const struct calm_point *point)
 {
-    bool has_calm = is_usual(calm, which, a->probe_seconds);
-    if (has_calm != is_usual(calm, which, b->probe_seconds))
+    return strangeness(calm, point) <= log(1 + calm->params.tolerance);
+}
+
+const struct calm_point *calm_better(const struct calm *calm, const struct calm_point *a,
+                                     const struct calm_point *b)
+{
+    bool has_calm = calm_is_usual(calm, a);
+    if (has_calm != calm_is_usual(calm, b))
         return has_calm ? a : b;
     if (has_calm)
         return b->measured.seconds < a->measured.seconds ? b : a;
-    double first = strangeness(calm, which, a->probe_seconds);
-    return strangeness(calm, which, b->probe_seconds) < first ? b : a;
+    return strangeness(calm, b) < strangeness(calm, a) ? b : a;
 }
 
-static void usual_follow(struct calm *calm, enum calm_probe which, double seconds)
+static enum status probe(struct calm_point *out, struct calm *calm, struct error *err)
 {
-    double step = exp(STEP / (double)(HEAD_START + ++calm->seen[which]));
-    double *usual = &calm->usual[which];
-    if (seconds != *usual)
-        *usual = seconds > *usual ? fmin(*usual * step, seconds) : fmax(*usual / step, seconds);
-}
-
-static enum status probe(double *out, struct calm *calm, enum calm_probe which, struct error *err)
-{
-    TRY(calm->params.probe(out, calm->params.context, which, err));
-    if (calm->usual[which] == 0)
-        calm->usual[which] = *out;
-    return STATUS_OK;
+    return calm->params.probe(&out->probe_seconds, calm->params.context, out->probe, err);
 }
 
 static bool has_patience(const struct calm *calm)
@@ -75,38 +79,39 @@ static bool has_patience(const struct calm *calm)
 static enum status wait_for_calm(bool *out, struct calm *calm, enum calm_probe which,
                                  struct error *err)
 {
+    struct calm_point now = {.probe = which};
     *out = false;
     while (!*out && has_patience(calm)) {
-        double seconds, begin = system_seconds();
+        double begin = system_seconds();
         if (calm->params.goes_on != NULL)
             TRY(calm->params.goes_on(calm->params.goes_on_context, err));
         nanosleep(&(struct timespec){.tv_nsec = NAP_NANOSECONDS}, NULL);
-        TRY(probe(&seconds, calm, which, err));
-        *out = is_usual(calm, which, seconds);
+        TRY(probe(&now, calm, err));
+        *out = calm_is_usual(calm, &now);
         calm->waited_seconds += system_seconds() - begin;
     }
     return STATUS_OK;
 }
 
 /* Again and again, until a point has had calm behind it. */
-static enum status insist(struct calm_point *out, struct calm *calm, enum calm_probe which,
+static enum status insist(struct calm_point *out, struct calm *calm,
                           enum status (*measure)(struct measured *out, void *context,
                                                  struct error *err),
                           void *context, struct error *err)
 {
     bool is_calm;
-    while (!is_usual(calm, which, out->probe_seconds)) {
-        struct calm_point again;
-        TRY(wait_for_calm(&is_calm, calm, which, err));
+    while (!calm_is_usual(calm, out)) {
+        struct calm_point again = {.probe = out->probe};
+        TRY(wait_for_calm(&is_calm, calm, out->probe, err));
         if (!is_calm)
             break;
         double begin = system_seconds();
         TRY(measure(&again.measured, context, err));
-        TRY(probe(&again.probe_seconds, calm, which, err));
+        TRY(probe(&again, calm, err));
         calm->waited_seconds += system_seconds() - begin;
-        *out = *calm_better(calm, which, out, &again);
+        *out = *calm_better(calm, out, &again);
     }
-    calm->disturbed += !is_usual(calm, which, out->probe_seconds);
+    calm->disturbed += !calm_is_usual(calm, out);
     return STATUS_OK;
 }
 
@@ -116,14 +121,14 @@ enum status calm_measure(struct calm_point *out, struct calm *calm, enum calm_pr
                          void *context, struct error *err)
 {
     double begin = system_seconds();
-    out->probe_seconds = 0;
+    *out = (struct calm_point){.probe = which};
     TRY(measure(&out->measured, context, err));
     calm->measured_seconds += system_seconds() - begin;
     if (calm->params.patience_seconds == 0)
         return STATUS_OK;
-    TRY(probe(&out->probe_seconds, calm, which, err));
-    usual_follow(calm, which, out->probe_seconds);
-    return insist(out, calm, which, measure, context, err);
+    TRY(probe(out, calm, err));
+    calm_remember(calm, out);
+    return calm->seen[which] < CALM_SEEN_MIN ? STATUS_OK : insist(out, calm, measure, context, err);
 }
 
 /* ---- By a meter ------------------------------------------------------------------------------ */
@@ -152,17 +157,12 @@ static enum status meter_probe(double *out, void *context, enum calm_probe which
     return status;
 }
 
-/* As the meter has it of any point, behind a probe that finds caches and clocks as no other does.
- */
-static enum status usual_find(double *out, struct calm_meter *calm, enum calm_probe which,
-                              struct error *err)
+/* Behind a first one, which finds caches and clocks as no other does. */
+static enum status probe_twice(double *out, struct calm_meter *calm, enum calm_probe which,
+                               struct error *err)
 {
-    struct work_shape work = probe_work(calm->meter, which);
-    struct measured found;
     TRY(meter_probe(out, calm, which, err));
-    TRY(meter_work(&found, calm->meter, &work, err));
-    *out = found.seconds;
-    return STATUS_OK;
+    return meter_probe(out, calm, which, err);
 }
 
 enum status calm_meter_init(struct calm_meter *out, struct meter *meter,
@@ -170,17 +170,18 @@ enum status calm_meter_init(struct calm_meter *out, struct meter *meter,
 {
     struct work_shape compute = probe_work(meter, CALM_COMPUTE);
     struct work_shape memory = probe_work(meter, CALM_MEMORY);
-    bool probes = params->patience_seconds > 0;
+    double seconds[CALM_PROBES];
     *out = (struct calm_meter){.meter = meter};
     calm_init(&out->calm, params);
     out->calm.params.probe = meter_probe;
     out->calm.params.context = out;
     out->calm.params.tolerance = TOLERANCE;
-    for (int which = 0; which < CALM_PROBES && probes; which++)
-        TRY(usual_find(&out->calm.usual[which], out, (enum calm_probe)which, err));
-    if (probes)
-        out->flops_per_byte = work_shape_flops(&compute) / out->calm.usual[CALM_COMPUTE] /
-                              (work_shape_bytes(&memory) / out->calm.usual[CALM_MEMORY]);
+    if (params->patience_seconds == 0)
+        return STATUS_OK;
+    for (int which = 0; which < CALM_PROBES; which++)
+        TRY(probe_twice(&seconds[which], out, (enum calm_probe)which, err));
+    out->flops_per_byte = work_shape_flops(&compute) / seconds[CALM_COMPUTE] /
+                          (work_shape_bytes(&memory) / seconds[CALM_MEMORY]);
     return STATUS_OK;
 }
 
@@ -206,18 +207,13 @@ static enum status collective_measure(struct measured *out, void *context, struc
                             point->bytes, err);
 }
 
-enum calm_probe calm_probe_of_work(const struct calm_meter *calm, const struct work_shape *work)
-{
-    bool is_compute = work_shape_flops(work) > work_shape_bytes(work) * calm->flops_per_byte;
-    return is_compute ? CALM_COMPUTE : CALM_MEMORY;
-}
-
 enum status calm_work(struct calm_point *out, struct calm_meter *calm,
                       const struct work_shape *work, struct error *err)
 {
     struct point point = {.meter = calm->meter, .work = work};
-    return calm_measure(out, &calm->calm, calm_probe_of_work(calm, work), work_measure, &point,
-                        err);
+    bool is_compute = work_shape_flops(work) > work_shape_bytes(work) * calm->flops_per_byte;
+    return calm_measure(out, &calm->calm, is_compute ? CALM_COMPUTE : CALM_MEMORY, work_measure,
+                        &point, err);
 }
 
 enum status calm_collective(struct calm_point *out, struct calm_meter *calm, enum group_op op,
@@ -225,6 +221,5 @@ enum status calm_collective(struct calm_point *out, struct calm_meter *calm, enu
 {
     struct point point = {
         .meter = calm->meter, .op = op, .size = size, .is_strided = is_strided, .bytes = bytes};
-    return calm_measure(out, &calm->calm, CALM_PROBE_OF_COLLECTIVE, collective_measure, &point,
-                        err);
+    return calm_measure(out, &calm->calm, CALM_COMPUTE, collective_measure, &point, err);
 }

@@ -17,10 +17,11 @@
 /* What keeps the cores busy, and what the memory. */
 enum calm_probe { CALM_COMPUTE, CALM_MEMORY, CALM_PROBES };
 
-/* What was measured, and what the probe behind it took: seconds, 0 where nothing was probed. */
+/* What was measured, and what the probe behind it took. */
 struct calm_point {
     struct measured measured;
-    double probe_seconds;
+    enum calm_probe probe;
+    double probe_seconds; /* 0: nothing was probed */
 };
 
 struct calm_params {
@@ -37,23 +38,36 @@ struct calm_params {
     double patience_seconds;
 };
 
+/* Before so many nobody knows what is usual: nothing is waited for, and nothing is disturbed. */
+#define CALM_SEEN_MIN 10
+
+/* Probes by the logarithm of their time, from a nanosecond on, in steps of a hundredth. */
+#define CALM_STEPS 2800
+
 struct calm {
     struct calm_params params;
-    double usual[CALM_PROBES]; /* seconds: about the median of those behind points; 0: none yet */
-    uint64_t seen[CALM_PROBES];
+    uint32_t counts[CALM_PROBES]
+                   [CALM_STEPS]; /* of those behind points, not of those while we wait */
+    uint32_t seen[CALM_PROBES];
     double measured_seconds, waited_seconds;
     uint64_t disturbed; /* measurements that have had no calm */
 };
 
 void calm_init(struct calm *out, const struct calm_params *params);
 
-/* Whether it had calm, as we know it by now; of nothing that was probed: true. */
-bool calm_is_usual(const struct calm *calm, enum calm_probe which, const struct calm_point *point);
+/* The median of the probes so far, to a hundredth; 0: there were none. */
+double calm_usual(const struct calm *calm, enum calm_probe which);
 
-/* Which of two measurements of one thing counts: one that had calm; of both,
- * the faster; of none, the one whose probe was the more usual. */
-const struct calm_point *calm_better(const struct calm *calm, enum calm_probe which,
-                                     const struct calm_point *a, const struct calm_point *b);
+/* Counts a point of an earlier run. */
+void calm_remember(struct calm *calm, const struct calm_point *point);
+
+/* Whether it had calm, as we know it by now; of nothing that was probed: true. */
+bool calm_is_usual(const struct calm *calm, const struct calm_point *point);
+
+/* Which of two measurements of one thing counts: one that had calm; of both, the faster; of none,
+ * the one whose probe was the more usual. */
+const struct calm_point *calm_better(const struct calm *calm, const struct calm_point *a,
+                                     const struct calm_point *b);
 
 /* A point by `measure`, as calm as it is to be had. A failure is that of `measure`, of the probe,
  * or of `goes_on`. */
@@ -71,14 +85,9 @@ struct calm_meter {
 };
 
 /* Probes are products: of 32 rows with 2 MiB of weights, and of one with 16 MiB, or less where the
- * meter has less. What is usual at first is measured as a point. Of `params` those of a probe are
- * not read. */
+ * meter has less. Of `params` those of a probe are not read. */
 enum status calm_meter_init(struct calm_meter *out, struct meter *meter,
                             const struct calm_params *params, struct error *err) MUST_CHECK;
-
-/* Which probe is behind it. */
-enum calm_probe calm_probe_of_work(const struct calm_meter *calm, const struct work_shape *work);
-#define CALM_PROBE_OF_COLLECTIVE CALM_COMPUTE
 
 /* As meter_work and meter_collective. */
 enum status calm_work(struct calm_point *out, struct calm_meter *calm,

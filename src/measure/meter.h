@@ -57,7 +57,10 @@ bool meter_holds(const struct meter *meter, const struct work_shape *work);
 
 /* A point. WORK_ROWS is a norm and the sum of its result into the residual; the rows of experts are
  * spread at random, one for each at least; WORK_ATTENTION is of as many segments, alike, as give
- * these rows, pairs and tokens. A failure is of the box, which is of no more use. */
+ * these rows, pairs and tokens. Of segments of one row (decode) the contexts are spread over a page
+ * of the KV cache about the mean, over segments and launches, for a page that has been begun takes
+ * most of a full one's time and nobody asks about sequences that all begin one at once. A failure is
+ * of the box, which is of no more use. */
 enum status meter_work(struct measured *out, struct meter *meter, const struct work_shape *work,
                        struct error *err) MUST_CHECK;
 

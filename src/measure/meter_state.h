@@ -22,7 +22,7 @@ struct meter_rank {
     /* Of the present point; the arrays of the device's memory are its own. */
     struct ffn_weights *groups; /* [variant_count][experts], host */
     int32_t *offsets, *token_of;
-    struct segment *segments; /* host, and their pages */
+    struct segment *segments; /* [METER_CONTEXTS][segments], host, and their pages */
     int32_t *pages;
     struct comm *group;       /* meter.group_size */
     int64_t *counts, *places; /* of a collective, host */
@@ -58,6 +58,10 @@ struct meter {
     bool groups_are_strided;
     struct meter_job job;
 };
+
+/* Tokens that a segment of attention sees in one of so many launches (meter_work.c). */
+#define METER_CONTEXTS 16 /* a power of two */
+int64_t meter_context(const struct work_shape *work, int64_t count, int64_t index, int launch);
 
 /* meter_collective.c */
 void meter_groups_destroy(struct meter *meter);

@@ -86,9 +86,29 @@ static int64_t segment_tokens(const struct work_shape *work, int64_t count, int6
     return tokens > rows ? tokens : rows;
 }
 
+/* By how much a context is longer or shorter than the mean at most: half a page in decode. */
+static int64_t contexts_spread(const struct work_shape *work, int64_t count)
+{
+    bool is_decode = work->dims[1] == work->dims[2];
+    int64_t least = work->dims[2] / count - 1;
+    return !is_decode ? 0 : least < KV_PAGE_TOKENS / 2 ? least : KV_PAGE_TOKENS / 2;
+}
+
+int64_t meter_context(const struct work_shape *work, int64_t count, int64_t index, int launch)
+{
+    int phase = 0;
+    for (int bit = 1; bit < METER_CONTEXTS; bit <<= 1) /* one far from the last each time */
+        phase = 2 * phase + ((launch & bit) != 0);
+    double place =
+        ((double)(index * METER_CONTEXTS + phase) + 0.5) / (double)(count * METER_CONTEXTS);
+    double apart = (2 * place - 1) * (double)contexts_spread(work, count);
+    return segment_tokens(work, count, index) + (int64_t)nearbyint(apart);
+}
+
 static int64_t page_count(const struct work_shape *work, int64_t count)
 {
-    return count * ceil_div(segment_tokens(work, count, 0), KV_PAGE_TOKENS);
+    int64_t most = segment_tokens(work, count, 0) + contexts_spread(work, count);
+    return count * ceil_div(most, KV_PAGE_TOKENS);
 }
 
 static struct kv_layer kv_of(const struct work_shape *work)
@@ -313,6 +333,7 @@ static void put_ffn_down(struct meter_rank *rank, const struct meter_job *job)
 static void put_attention(struct meter_rank *rank, const struct meter_job *job)
 {
     const int64_t *dims = job->work.dims;
+    int64_t launch = rank->launched % METER_CONTEXTS; /* the next weights count it */
     struct op_attention op = {
         .out = rank->out,
         .out_stride = round_up(dims[3] * dims[5], PACK_BLOCK),
@@ -324,7 +345,7 @@ static void put_attention(struct meter_rank *rank, const struct meter_job *job)
                 .kv_head_count = dims[4],
                 .head_dim = dims[5]},
         .kv = kv_at(meter_next_weights(rank), &job->work, job->segment_count),
-        .segments = rank->segments,
+        .segments = rank->segments + launch * job->segment_count,
         .segment_count = job->segment_count,
     };
     rank->device->ops->attention(rank->device->stream, &op);
@@ -447,19 +468,20 @@ static enum status segments_get(struct meter_rank *rank, const struct meter_job 
 {
     const struct work_shape *work = &job->work;
     int64_t count = job->segment_count, pages = page_count(work, count), row = 0;
-    TRY(memory_get((void **)&rank->segments, (size_t)count, sizeof *rank->segments,
-                   "what is measured", err));
+    TRY(memory_get((void **)&rank->segments, (size_t)(METER_CONTEXTS * count),
+                   sizeof *rank->segments, "what is measured", err));
     TRY(memory_get((void **)&rank->pages, (size_t)pages, sizeof *rank->pages, "what is measured",
                    err));
     for (int64_t p = 0; p < pages; p++)
         rank->pages[p] = (int32_t)p;
     for (int64_t s = 0; s < count; s++) {
         int64_t rows = even_share(work->dims[0], count, s);
-        rank->segments[s] =
-            (struct segment){.first_row = row,
-                             .token_count = rows,
-                             .first_position = segment_tokens(work, count, s) - rows,
-                             .pages = rank->pages + s * (pages / count)};
+        for (int launch = 0; launch < METER_CONTEXTS; launch++)
+            rank->segments[launch * count + s] =
+                (struct segment){.first_row = row,
+                                 .token_count = rows,
+                                 .first_position = meter_context(work, count, s, launch) - rows,
+                                 .pages = rank->pages + s * (pages / count)};
         row += rows;
     }
     return STATUS_OK;

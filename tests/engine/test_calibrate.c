@@ -234,8 +234,8 @@ static void check_bytes(const struct grid *grid, const struct work_shape *work, 
     cr_expect(found > wanted / 2 || is_most, "%g bytes for %g", found, wanted);
 }
 
-/* A point's shape has the sizes of its place, but for what is rounded to whole rows and heads; few
- * rows of scores are of fewer heads. */
+/* A point's shape has the sizes of its place, but for what is rounded to whole rows and heads, one
+ * at least; few rows of scores are of fewer heads. */
 static void check_place(const struct grid *grid, const double values[PROFILE_AXES_MAX])
 {
     struct work_shape work = grid_work(grid, values);
@@ -246,6 +246,10 @@ static void check_place(const struct grid *grid, const double values[PROFILE_AXE
         bool is_heads = grid->kind == WORK_ATTENTION && axis->over == 4;
         if (grid->kind == WORK_ATTENTION && axis->size == WORK_SIZE_BYTES) {
             check_bytes(grid, &work, values[a]);
+            continue;
+        }
+        if (grid->kind == WORK_ROWS && axis->size == WORK_SIZE_BYTES && work.dims[0] == 1) {
+            cr_expect_geq(found, values[a]);
             continue;
         }
         cr_expect(is_heads ? found >= 1 && found <= values[a] : fabs(found / values[a] - 1) < 0.3,
@@ -440,6 +444,55 @@ Test(calibrate, the_faster_of_two_looks_counts)
         cr_assert_eq(profile_file_read(&file, path, &err), STATUS_OK, "%s", err.message);
         cr_expect_eq(file.work_points[0][0].seconds, fmin(1, seconds[i]));
         cr_expect_eq(file.collective_points[0][0].seconds, fmin(1, seconds[i]));
+        profile_file_deinit(&file);
+        cr_assert_eq(calibrate_store_write(&store, partial, &err), STATUS_OK, "%s", err.message);
+        calibrate_store_deinit(&store);
+    }
+}
+
+/* Of a look that met another machine than was usual no more is known, be it the faster; what was
+ * usual is known of what was measured before the calibration was stopped, too. */
+Test(calibrate, the_look_that_had_calm_counts)
+{
+    static const double probes[][2] = {{2, 1}, {1, 2}, {0.5, 1}, {1, 0.5}, {1.1, 0.9}};
+    static const double expected[] = {2, 1, 2, 1, 1};
+    const char *path = tools_path(tools_folder(), "box.json");
+    const char *partial = tools_path(tools_folder(), "box.json.partial");
+    struct stopper stopper = {0};
+    struct calibrate_report report;
+    struct profile_file file;
+    struct error err;
+    struct calibrate_params params = params_of(path, &stopper);
+    struct calibrate_plan plan = small_plan;
+    plan.tolerance = plan.launch_seconds = 1e6;
+    params.plan = &plan;
+    params.overwrites = true;
+    calibrated(&report, &params);
+    stopper = (struct stopper){.stop_at = stopper.calls};
+    cr_assert_eq(calibrate_run(&report, &params, &err), STATUS_CANCELLED);
+    for (int i = 0; i < 5; i++) {
+        struct calibrate_store store;
+        cr_assert_eq(calibrate_store_read(&store, partial, &err), STATUS_OK, "%s", err.message);
+        cr_expect_gt(looks_make_up(&store, 2), 0);
+        for (size_t e = 0; e < store.count; e++) {
+            double seconds = store.entries[e].point.seconds;
+            store.entries[e].probe = CALM_MEMORY;
+            store.entries[e].probe_seconds = probes[i][seconds == 2];
+        }
+        struct calibrate_entry usual = {
+            calibrate_key_of_collective(GROUP_ALL_REDUCE, 99, false, 99),
+            {1, 0, 1},
+            CALM_MEMORY,
+            1};
+        for (size_t count = 2 * store.count; count > 0; count--)
+            cr_assert_eq(calibrate_store_add(&store, &usual, &err), STATUS_OK);
+        cr_assert_eq(calibrate_store_write(&store, partial, &err), STATUS_OK, "%s", err.message);
+        stopper = (struct stopper){0};
+        calibrated(&report, &params);
+        cr_assert_eq(profile_file_read(&file, path, &err), STATUS_OK, "%s", err.message);
+        cr_expect_eq(file.work_points[0][0].seconds, expected[i], "%d: %g", i,
+                     file.work_points[0][0].seconds);
+        cr_expect_eq(file.collective_points[0][0].seconds, expected[i]);
         profile_file_deinit(&file);
         cr_assert_eq(calibrate_store_write(&store, partial, &err), STATUS_OK, "%s", err.message);
         calibrate_store_deinit(&store);

@@ -323,7 +323,10 @@ Test(profile_file, a_store_goes_round)
     };
     profile_identity_here(&store.identity, "cpu (plain)", 2, 4);
     for (int i = 0; i < 3; i++) {
-        struct calibrate_entry entry = {keys[i], {1.0 / (3 + i), 0.1 * i, 5 + i}, 1e-3 / 7 * i};
+        struct calibrate_entry entry = {keys[i],
+                                        {1.0 / (3 + i), 0.1 * i, 5 + i},
+                                        i == 1 ? CALM_MEMORY : CALM_COMPUTE,
+                                        1e-3 / 7 * i};
         cr_assert_null(calibrate_store_find(&store, &keys[i]));
         cr_assert_eq(calibrate_store_add(&store, &entry, &err), STATUS_OK);
     }
@@ -335,7 +338,9 @@ Test(profile_file, a_store_goes_round)
         const struct calibrate_entry *entry = calibrate_store_find(&found, &keys[i]);
         cr_assert_not_null(entry);
         cr_expect(entry->point.seconds == 1.0 / (3 + i) && entry->point.spread == 0.1 * i &&
-                  entry->point.repeats == 5 + i && entry->probe_seconds == 1e-3 / 7 * i);
+                  entry->point.repeats == 5 + i &&
+                  entry->probe == (i == 1 ? CALM_MEMORY : CALM_COMPUTE) &&
+                  entry->probe_seconds == 1e-3 / 7 * i);
     }
     calibrate_store_deinit(&store);
     calibrate_store_deinit(&found);
@@ -354,14 +359,16 @@ static const struct {
     {STORE("3", "7"), STATUS_FORMAT, "\"points\": expected an array"},
     {STORE("3", "[[1]]"), STATUS_FORMAT, "point 1: expected 9 whole numbers"},
     {STORE("3", "[7]"), STATUS_FORMAT, "point 1"},
-    {STORE("3", "[[0,1,1,1,1,1,0,0,0.5,1,0,3,0.001]]"), STATUS_FORMAT, "point 1"},
-    {STORE("3", "[[0,1,1,1,1,1,0,0,0,0,0,3,0.001]]"), STATUS_FORMAT, "point 1"},
-    {STORE("3", "[[0,1,1,1,1,1,0,0,0,1,-1,3,0.001]]"), STATUS_FORMAT, "point 1"},
-    {STORE("3", "[[0,1,1,1,1,1,0,0,0,1,0,0,0.001]]"), STATUS_FORMAT, "point 1"},
+    {STORE("3", "[[0,1,1,1,1,1,0,0,0.5,1,0,3,1,0.001]]"), STATUS_FORMAT, "point 1"},
+    {STORE("3", "[[0,1,1,1,1,1,0,0,0,0,0,3,1,0.001]]"), STATUS_FORMAT, "point 1"},
+    {STORE("3", "[[0,1,1,1,1,1,0,0,0,1,-1,3,1,0.001]]"), STATUS_FORMAT, "point 1"},
+    {STORE("3", "[[0,1,1,1,1,1,0,0,0,1,0,0,1,0.001]]"), STATUS_FORMAT, "point 1"},
     {STORE("3", "[[0,1,1,1,1,1,0,0,0,1,0,3]]"), STATUS_FORMAT, "point 1"},
-    {STORE("3", "[[0,1,1,1,1,1,0,0,0,1,0,3,-1]]"), STATUS_FORMAT, "point 1"},
-    {STORE("3", "[[0,1,1,1,1,1,0,0,0,1,0,3,\"\"]]"), STATUS_FORMAT, "point 1"},
-    {STORE("3", "[[0,1,1,1,1,1,0,0,0,1,0,3,0.001]]"), STATUS_OK, ""},
+    {STORE("3", "[[0,1,1,1,1,1,0,0,0,1,0,3,2,0.001]]"), STATUS_FORMAT, "point 1"},
+    {STORE("3", "[[0,1,1,1,1,1,0,0,0,1,0,3,0.5,0.001]]"), STATUS_FORMAT, "point 1"},
+    {STORE("3", "[[0,1,1,1,1,1,0,0,0,1,0,3,1,-1]]"), STATUS_FORMAT, "point 1"},
+    {STORE("3", "[[0,1,1,1,1,1,0,0,0,1,0,3,1,\"\"]]"), STATUS_FORMAT, "point 1"},
+    {STORE("3", "[[0,1,1,1,1,1,0,0,0,1,0,3,1,0.001]]"), STATUS_OK, ""},
 };
 
 Test(profile_file, a_store_that_is_none_is_told)

@@ -10,6 +10,13 @@
 
 TestSuite(calm, .timeout = 120);
 
+/* `count` probes of so many seconds were behind points. */
+static void remember(struct calm *calm, enum calm_probe which, int count, double seconds)
+{
+    for (int i = 0; i < count; i++)
+        calm_remember(calm, &(struct calm_point){.probe = which, .probe_seconds = seconds});
+}
+
 /* How many times as long as usual whatever is measured takes, one measurement or probe after
  * another; from the last on for ever. */
 struct machine {
@@ -87,7 +94,7 @@ Test(calm, what_has_calm_behind_it_counts)
                                                .context = &machine,
                                                .tolerance = 0.1,
                                                .patience_seconds = cases[i].patience});
-        calm.usual[CALM_MEMORY] = 1e-3;
+        remember(&calm, CALM_MEMORY, 99, 1e-3);
         calm.waited_seconds = cases[i].waited;
         cr_assert_eq(calm_measure(&found, &calm, CALM_MEMORY, measure, &machine, &err), STATUS_OK);
         cr_expect_float_eq(found.measured.seconds, cases[i].seconds, 1e-9, "%s: %g", cases[i].name,
@@ -99,7 +106,8 @@ Test(calm, what_has_calm_behind_it_counts)
     }
 }
 
-/* It follows the probes behind points, half of which are slower, and not those while we wait. */
+/* The median of the probes behind points, not of those while we wait; before there are ten nothing
+ * is waited for. */
 Test(calm, is_what_is_usual)
 {
     struct calm_point found;
@@ -108,34 +116,49 @@ Test(calm, is_what_is_usual)
     struct machine machine = {.slow = {1, 2}, .count = 2};
     calm_init(&calm,
               &(struct calm_params){
-                  .probe = probe, .context = &machine, .tolerance = 0.1, .patience_seconds = 1});
-    calm.waited_seconds = 1e6;
+                  .probe = probe, .context = &machine, .tolerance = 0.1, .patience_seconds = 1e6});
+    cr_expect_eq(calm_usual(&calm, CALM_COMPUTE), 0);
     cr_assert_eq(calm_measure(&found, &calm, CALM_COMPUTE, measure, &machine, &err), STATUS_OK);
     cr_expect_eq(machine.which, CALM_COMPUTE);
-    cr_expect_float_eq(calm.usual[CALM_COMPUTE], 2e-3, 1e-12, "the first is usual");
-    cr_expect_eq(calm.usual[CALM_MEMORY], 0, "each kind has its own");
+    cr_expect(found.probe == CALM_COMPUTE && found.probe_seconds == 2e-3);
+    cr_expect_float_eq(calm_usual(&calm, CALM_COMPUTE), 2e-3, 2e-5, "the first is usual");
+    cr_expect_eq(calm_usual(&calm, CALM_MEMORY), 0, "each kind has its own");
 
     machine = (struct machine){.slow = {1}, .count = 1};
-    for (int point = 0; point < 10; point++)
+    for (int point = 0; point < CALM_SEEN_MIN - 2; point++)
         cr_assert_eq(calm_measure(&found, &calm, CALM_COMPUTE, measure, &machine, &err), STATUS_OK);
-    cr_expect_float_eq(calm.usual[CALM_COMPUTE], sqrt(2) * 1e-3, 0.1e-3, "half of the way: %g",
-                       calm.usual[CALM_COMPUTE]);
-    for (int point = 0; point < 200; point++)
-        cr_assert_eq(calm_measure(&found, &calm, CALM_COMPUTE, measure, &machine, &err), STATUS_OK);
-    cr_expect_float_eq(calm.usual[CALM_COMPUTE], 1e-3, 1e-12, "%g", calm.usual[CALM_COMPUTE]);
+    cr_expect_float_eq(calm_usual(&calm, CALM_COMPUTE), 1e-3, 1e-5, "most are");
+    machine = (struct machine){.slow = {3}, .count = 1};
+    remember(&calm, CALM_COMPUTE, 1, 1e-3);
+    cr_expect_eq(calm.disturbed, 0);
+    cr_expect_eq(calm.waited_seconds, 0);
 
-    /* As many as before were quick: a third that is not is no more than that. */
-    machine = (struct machine){.slow = {2}, .count = 1};
-    for (int point = 0; point < 100; point++)
-        cr_assert_eq(calm_measure(&found, &calm, CALM_COMPUTE, measure, &machine, &err), STATUS_OK);
-    cr_expect_leq(calm.usual[CALM_COMPUTE], 1.25e-3);
+    /* 210 that are quick and 100 that are not: the median is a quick one. */
+    remember(&calm, CALM_COMPUTE, 200, 1e-3);
+    remember(&calm, CALM_COMPUTE, 100, 2e-3);
+    cr_expect_float_eq(calm_usual(&calm, CALM_COMPUTE), 1e-3, 1e-5);
 
-    double usual = calm.usual[CALM_COMPUTE];
-    calm.waited_seconds = -1e6;
-    machine = (struct machine){.slow = {2, 2, 2, 2, 2, 2, 1.2, 1.2, 1.2}, .count = 9};
+    machine = (struct machine){.slow = {2, 2, 2, 2, 2, 2, 1, 1, 1}, .count = 9};
     cr_assert_eq(calm_measure(&found, &calm, CALM_COMPUTE, measure, &machine, &err), STATUS_OK);
     cr_expect_eq(machine.measured, 2);
-    cr_expect(calm.usual[CALM_COMPUTE] > usual && calm.usual[CALM_COMPUTE] < usual * 1.002);
+    cr_expect_eq(calm.seen[CALM_COMPUTE], 311, "of all that was probed, the one behind the point");
+    remember(&calm, CALM_COMPUTE, 150, 2e-3);
+    cr_expect_float_eq(calm_usual(&calm, CALM_COMPUTE), 2e-3, 2e-5, "now more are slow");
+}
+
+/* Whatever a probe says. */
+Test(calm, counts_any_time)
+{
+    static const double seconds[] = {0, -1, NAN, INFINITY, 1e-300, 1e300};
+    struct calm calm;
+    calm_init(&calm, &(struct calm_params){.tolerance = 0.1});
+    for (int i = 0; i < 3; i++)
+        remember(&calm, CALM_MEMORY, 1, seconds[i]);
+    cr_expect_eq(calm.seen[CALM_MEMORY], 0);
+    for (int i = 3; i < 6; i++)
+        remember(&calm, CALM_MEMORY, 1, seconds[i]);
+    cr_expect_eq(calm.seen[CALM_MEMORY], 3);
+    cr_expect_gt(calm_usual(&calm, CALM_MEMORY), 1e3);
 }
 
 /* Of two, whatever was usual when they were measured. */
@@ -146,26 +169,52 @@ Test(calm, the_better_of_two)
         struct calm_point a, b; /* seconds of the point, and of the probe behind it */
         bool is_b;
     } pairs[] = {
-        {"both calm, the faster", {{3, 0, 1}, 1e-3}, {{2, 0, 1}, 1.05e-3}, true},
-        {"both calm, the faster first", {{2, 0, 1}, 0.95e-3}, {{3, 0, 1}, 1e-3}, false},
-        {"as fast", {{2, 0, 1}, 1e-3}, {{2, 0, 1}, 1e-3}, false},
-        {"the calm one, be it slower", {{2, 0, 1}, 0.6e-3}, {{3, 0, 1}, 1e-3}, true},
-        {"the calm one, be it first", {{3, 0, 1}, 1e-3}, {{2, 0, 1}, 0.6e-3}, false},
-        {"neither, the more usual", {{2, 0, 1}, 0.6e-3}, {{3, 0, 1}, 1.4e-3}, true},
-        {"neither, both slow", {{3, 0, 1}, 1.5e-3}, {{4, 0, 1}, 2e-3}, false},
-        {"nothing was probed, the faster", {{3, 0, 1}, 0}, {{2, 0, 1}, 0}, true},
+        {"both calm, the faster",
+         {{3, 0, 1}, CALM_MEMORY, 1e-3},
+         {{2, 0, 1}, CALM_MEMORY, 1.05e-3},
+         true},
+        {"both calm, the faster first",
+         {{2, 0, 1}, CALM_MEMORY, 0.95e-3},
+         {{3, 0, 1}, CALM_MEMORY, 1e-3},
+         false},
+        {"as fast", {{2, 0, 1}, CALM_MEMORY, 1e-3}, {{2, 0, 1}, CALM_MEMORY, 1e-3}, false},
+        {"the calm one, be it slower",
+         {{2, 0, 1}, CALM_MEMORY, 0.6e-3},
+         {{3, 0, 1}, CALM_MEMORY, 1e-3},
+         true},
+        {"the calm one, be it first",
+         {{3, 0, 1}, CALM_MEMORY, 1e-3},
+         {{2, 0, 1}, CALM_MEMORY, 0.6e-3},
+         false},
+        {"neither, the more usual",
+         {{2, 0, 1}, CALM_MEMORY, 0.6e-3},
+         {{3, 0, 1}, CALM_MEMORY, 1.4e-3},
+         true},
+        {"neither, both slow",
+         {{3, 0, 1}, CALM_MEMORY, 1.5e-3},
+         {{4, 0, 1}, CALM_MEMORY, 2e-3},
+         false},
+        {"calm is of its own probe",
+         {{2, 0, 1}, CALM_MEMORY, 2e-3},
+         {{3, 0, 1}, CALM_COMPUTE, 2e-3},
+         true},
+        {"nothing was probed, the faster",
+         {{3, 0, 1}, CALM_MEMORY, 0},
+         {{2, 0, 1}, CALM_MEMORY, 0},
+         true},
     };
     struct calm calm;
     calm_init(&calm, &(struct calm_params){.tolerance = 0.1});
-    calm.usual[CALM_MEMORY] = 1e-3;
+    remember(&calm, CALM_MEMORY, 99, 1e-3);
+    remember(&calm, CALM_COMPUTE, 99, 2e-3);
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
-        cr_expect_eq(calm_better(&calm, CALM_MEMORY, &pairs[i].a, &pairs[i].b),
+        cr_expect_eq(calm_better(&calm, &pairs[i].a, &pairs[i].b),
                      pairs[i].is_b ? &pairs[i].b : &pairs[i].a, "%s", pairs[i].name);
 }
 
 Test(calm, patience_ends)
 {
-    enum { POINTS = 5 }; /* more, and slow is usual */
+    enum { POINTS = 20 };
     struct machine machine = {.slow = {1.5}, .count = 1};
     struct calm_point found;
     struct calm calm;
@@ -173,7 +222,7 @@ Test(calm, patience_ends)
     calm_init(&calm,
               &(struct calm_params){
                   .probe = probe, .context = &machine, .tolerance = 0.1, .patience_seconds = 0.2});
-    calm.usual[CALM_COMPUTE] = 1e-3;
+    remember(&calm, CALM_COMPUTE, 99, 1e-3);
     double begin = system_seconds();
     for (int point = 0; point < POINTS; point++)
         cr_assert_eq(calm_measure(&found, &calm, CALM_COMPUTE, measure, &machine, &err), STATUS_OK);
@@ -203,7 +252,7 @@ Test(calm, failures_are_told)
                                                .context = &machine,
                                                .tolerance = 0.1,
                                                .patience_seconds = 1e6});
-        calm.usual[CALM_COMPUTE] = 1e-3;
+        remember(&calm, CALM_COMPUTE, 99, 1e-3);
         cr_expect_eq(calm_measure(&found, &calm, CALM_COMPUTE, measure, &machine, &err), STATUS_IO);
         cr_expect_str_eq(err.message, failing[i].message);
     }
@@ -227,7 +276,7 @@ Test(calm, who_waits_can_be_stopped)
                                            .goes_on = stop,
                                            .goes_on_context = &left,
                                            .patience_seconds = 1e6});
-    calm.usual[CALM_COMPUTE] = 1e-3;
+    remember(&calm, CALM_COMPUTE, 99, 1e-3);
     cr_assert_eq(calm_measure(&found, &calm, CALM_COMPUTE, measure, &machine, &err),
                  STATUS_CANCELLED);
     cr_expect_eq(machine.probed, 3, "behind the point, and behind each of two naps");
@@ -259,15 +308,14 @@ Test(calm, probes_by_a_meter)
     cr_assert_eq(calm_meter_init(&calm, meter, &(struct calm_params){.patience_seconds = 1}, &err),
                  STATUS_OK, "%s", err.message);
     cr_expect_eq(meter->params.settled, small.settled);
-    for (int which = 0; which < CALM_PROBES; which++)
-        cr_expect(isfinite(calm.calm.usual[which]) && calm.calm.usual[which] > 0);
     cr_expect(isfinite(calm.flops_per_byte) && calm.flops_per_byte > 0);
     cr_assert_eq(calm_work(&found, &calm, &works[0].work, &err), STATUS_OK, "%s", err.message);
     cr_expect_gt(found.measured.seconds, 0);
 
     calm.calm.params.probe = probe;
     calm.calm.params.context = &machine;
-    calm.calm.usual[CALM_COMPUTE] = calm.calm.usual[CALM_MEMORY] = 1e-3;
+    for (int which = 0; which < CALM_PROBES; which++)
+        remember(&calm.calm, (enum calm_probe)which, 99, 1e-3);
     calm.flops_per_byte = 8; /* of most machines; clocks of busy ones say anything */
     for (size_t i = 0; i < sizeof works / sizeof *works; i++) {
         cr_assert_eq(calm_work(&found, &calm, &works[i].work, &err), STATUS_OK);
@@ -276,7 +324,7 @@ Test(calm, probes_by_a_meter)
     cr_assert_eq(calm_collective(&found, &calm, GROUP_ALL_REDUCE, RANKS, false,
                                  meter_collective_bytes(GROUP_ALL_REDUCE, RANKS, 4096), &err),
                  STATUS_OK);
-    cr_expect_eq(machine.which, CALM_PROBE_OF_COLLECTIVE);
+    cr_expect_eq(machine.which, CALM_COMPUTE);
     cr_expect_eq(machine.probed, 4);
     meter_destroy(meter);
     box_close(box);

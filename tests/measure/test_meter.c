@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
-#include "measure/meter.h"
+#include "measure/meter_state.h"
 #include "measure/rates.h"
 #include "meter_gpus.h"
 
@@ -113,6 +113,38 @@ Test(meter, says_what_it_has_no_room_for)
     for (size_t i = 0; i < sizeof not_held / sizeof *not_held; i++)
         cr_expect_not(meter_holds(rig.meter, &not_held[i]), "case %zu", i);
     rig_close(&rig);
+}
+
+/* In decode contexts are spread over a page about the mean, and over launches as well as segments.
+ */
+Test(meter, contexts_are_spread_about_the_mean)
+{
+    static const struct {
+        struct work_shape work;
+        int64_t count, most; /* how far apart at most */
+    } cases[] = {
+        {{WORK_ATTENTION, DTYPE_BF16, {1, 300, 300, 8, 2, 64}}, 1, 32},
+        {{WORK_ATTENTION, DTYPE_BF16, {7, 700, 700, 8, 2, 64}}, 7, 32},
+        {{WORK_ATTENTION, DTYPE_BF16, {5, 51, 51, 8, 2, 64}}, 5, 10},
+        {{WORK_ATTENTION, DTYPE_BF16, {3, 3, 3, 8, 2, 64}}, 3, 0},
+        {{WORK_ATTENTION, DTYPE_BF16, {100, 5050, 100, 4, 4, 32}}, 1, 0}, /* a prompt */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double sum = 0, mean = (double)cases[i].work.dims[2] / (double)cases[i].count;
+        int64_t least = INT64_MAX, most = 0;
+        for (int64_t s = 0; s < cases[i].count; s++) {
+            for (int launch = 0; launch < METER_CONTEXTS; launch++) {
+                int64_t tokens = meter_context(&cases[i].work, cases[i].count, s, launch);
+                least = tokens < least ? tokens : least;
+                most = tokens > most ? tokens : most;
+                sum += (double)tokens / (double)(cases[i].count * METER_CONTEXTS);
+            }
+        }
+        double apart = (double)(most - least) / 2, wanted = (double)cases[i].most;
+        cr_expect_float_eq(sum, mean, 0.6, "%zu: %g", i, sum);
+        cr_expect(apart <= wanted + 0.5 && apart >= 0.9 * wanted - 0.5, "%zu: %g", i, apart);
+        cr_expect_gt(least, 0);
+    }
 }
 
 Test(meter, runs_every_collective_of_every_group)
