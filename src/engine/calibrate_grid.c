@@ -112,13 +112,14 @@ struct work_shape grid_work(const struct grid *grid, const double values[PROFILE
  * scores are of fewer tokens: so there is a number between. */
 #define ATTENTION(dtype_)                                                                          \
     {                                                                                              \
-        .kind = WORK_ATTENTION, .dtype = (dtype_), .axis_count = 5, .points_max = 1680,            \
+        .kind = WORK_ATTENTION, .dtype = (dtype_), .axis_count = 5, .points_max = 1848,            \
         .segments_max = 64, .tokens_max = 4096,                                                    \
-        .axes = {{WORK_SIZE_SCORE_ROWS, -1, 1, 10, {1, 2, 4, 8, 16, 48, 96, 256, 1024, 2048}},     \
-                 {2, 0, 1, 7, {1, 2, 8, 32, 96, 256, 1056}},                                       \
-                 {3, 4, 1, 3, {1, 4, 8}},                                                          \
-                 {5, -1, 32, 2, {64, 128}},                                                        \
-                 {WORK_SIZE_BYTES, -1, 1, 4, {1 << 14, 1 << 18, 1 << 22, 1 << 24}}},               \
+        .axes =                                                                                    \
+            {{WORK_SIZE_SCORE_ROWS, -1, 1, 11, {1, 2, 4, 8, 16, 48, 96, 256, 1024, 2048, 8192}},   \
+             {2, 0, 1, 7, {1, 2, 8, 32, 96, 256, 1056}},                                           \
+             {3, 4, 1, 3, {1, 4, 8}},                                                              \
+             {5, -1, 32, 2, {64, 128}},                                                            \
+             {WORK_SIZE_BYTES, -1, 1, 4, {1 << 14, 1 << 18, 1 << 22, 1 << 24}}},                   \
         .most_flops = {WORK_ATTENTION, (dtype_), {512, 131328, 512, 16, 4, 128}},                  \
         .most_bytes = {WORK_ATTENTION, (dtype_), {4, 16384, 16384, 16, 4, 128}},                   \
         .least = {WORK_ATTENTION, (dtype_), {1, 1, 1, 1, 1, 64}},                                  \

@@ -33,8 +33,19 @@ static struct place place_of(const double *values, int count, double value)
     return (struct place){low, log(value / values[low]) / log(values[low + 1] / values[low])};
 }
 
+/* Heads that share a KV head tell apart attention of as many rows of scores: of more heads, or of
+ * more query rows. Where each sequence has one row they are all heads, as they are at the last
+ * value of that axis, whose points have no more heads than rows of scores. */
+static bool are_scores_all_heads(const struct profile_axis *axis, const struct work_shape *work)
+{
+    return work->kind == WORK_ATTENTION && axis->size == 3 && axis->over == 4 &&
+           work->dims[1] == work->dims[2];
+}
+
 static double axis_value(const struct profile_axis *axis, const struct work_shape *work)
 {
+    if (are_scores_all_heads(axis, work))
+        return INFINITY;
     double over = axis->over < 0 ? 1 : work_shape_size(work, axis->over);
     return over > 0 ? work_shape_size(work, axis->size) / over : 0;
 }

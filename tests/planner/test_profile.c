@@ -82,6 +82,31 @@ Test(profile, an_axis_may_be_a_quotient)
     cr_assert(is_near(profile_work_seconds(&profile, &work), 4.0 * 8 * 16 * 64 / 1e9));
 }
 
+/* Two rows of scores may be of two heads and of two rows: of one row for each sequence they are of
+ * heads, which the last number of heads has, too. */
+Test(profile, in_decode_rows_of_scores_are_heads)
+{
+    static const double scores[] = {1, 4}, heads[] = {1, 8};
+    static const double log_ratios[] = {0, 0, 0.69314718055994531, 2.0794415416798357};
+    const struct work_table table = {
+        .kind = WORK_ATTENTION,
+        .dtype = DTYPE_BF16,
+        .flops_per_second = INFINITY,
+        .bytes_per_second = INFINITY,
+        .fixed = 1,
+        .axis_count = 2,
+        .axes = {{WORK_SIZE_SCORE_ROWS, -1, 2, scores}, {3, 4, 2, heads}},
+        .log_ratios = log_ratios,
+    };
+    const struct profile profile = {.work_count = 1, .work = &table};
+    struct work_shape work = {WORK_ATTENTION, DTYPE_BF16, {3, 300, 300, 8, 2, 64}};
+    cr_expect(is_near(profile_work_seconds(&profile, &work), 8));
+    work.dims[3] = 4;
+    cr_expect(is_near(profile_work_seconds(&profile, &work), sqrt(8)));
+    work = (struct work_shape){WORK_ATTENTION, DTYPE_BF16, {12, 1200, 300, 1, 1, 64}};
+    cr_expect(is_near(profile_work_seconds(&profile, &work), 2), "four rows of one head");
+}
+
 Test(profile, what_was_not_measured_has_no_time)
 {
     const struct profile profile = {.work_count = 1, .work = &matmul};
