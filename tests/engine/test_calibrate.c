@@ -415,6 +415,24 @@ static int looks_make_up(struct calibrate_store *store, double second)
     return count;
 }
 
+/* Asked for the last point it was stopped: all else is in the partial file. The plan has as many
+ * points each time. */
+static struct calibrate_params stopped_at_the_last(struct calibrate_plan *plan,
+                                                   struct stopper *stopper, const char *path)
+{
+    struct calibrate_params params = params_of(path, stopper);
+    struct calibrate_report report;
+    struct error err;
+    *plan = small_plan;
+    plan->tolerance = plan->launch_seconds = 1e6;
+    params.plan = plan;
+    params.overwrites = true;
+    calibrated(&report, &params);
+    *stopper = (struct stopper){.stop_at = stopper->calls};
+    cr_assert_eq(calibrate_run(&report, &params, &err), STATUS_CANCELLED);
+    return params;
+}
+
 /* All has been looked at twice when the last point is asked for, and the faster look counts. */
 Test(calibrate, the_faster_of_two_looks_counts)
 {
@@ -426,14 +444,8 @@ Test(calibrate, the_faster_of_two_looks_counts)
     struct calibrate_store store;
     struct profile_file file;
     struct error err;
-    struct calibrate_params params = params_of(path, &stopper);
-    struct calibrate_plan plan = small_plan;
-    plan.tolerance = plan.launch_seconds = 1e6; /* as many points each time */
-    params.plan = &plan;
-    params.overwrites = true;
-    calibrated(&report, &params);
-    stopper = (struct stopper){.stop_at = stopper.calls};
-    cr_assert_eq(calibrate_run(&report, &params, &err), STATUS_CANCELLED);
+    struct calibrate_plan plan;
+    struct calibrate_params params = stopped_at_the_last(&plan, &stopper, path);
     for (int i = 0; i < 2; i++) {
         cr_assert_eq(calibrate_store_read(&store, partial, &err), STATUS_OK, "%s", err.message);
         int twice = looks_make_up(&store, seconds[i]);
@@ -462,14 +474,8 @@ Test(calibrate, the_look_that_had_calm_counts)
     struct calibrate_report report;
     struct profile_file file;
     struct error err;
-    struct calibrate_params params = params_of(path, &stopper);
-    struct calibrate_plan plan = small_plan;
-    plan.tolerance = plan.launch_seconds = 1e6;
-    params.plan = &plan;
-    params.overwrites = true;
-    calibrated(&report, &params);
-    stopper = (struct stopper){.stop_at = stopper.calls};
-    cr_assert_eq(calibrate_run(&report, &params, &err), STATUS_CANCELLED);
+    struct calibrate_plan plan;
+    struct calibrate_params params = stopped_at_the_last(&plan, &stopper, path);
     for (int i = 0; i < 5; i++) {
         struct calibrate_store store;
         cr_assert_eq(calibrate_store_read(&store, partial, &err), STATUS_OK, "%s", err.message);
