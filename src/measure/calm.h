@@ -46,9 +46,8 @@ struct calm_params {
 
 struct calm {
     struct calm_params params;
-    uint32_t counts[CALM_PROBES]
-                   [CALM_STEPS]; /* of those behind points, not of those while we wait */
-    uint32_t seen[CALM_PROBES];
+    /* Of probes behind points, not of those while we wait. */
+    uint32_t counts[CALM_PROBES][CALM_STEPS], seen[CALM_PROBES];
     double measured_seconds, waited_seconds;
     uint64_t disturbed; /* measurements that have had no calm */
 };
