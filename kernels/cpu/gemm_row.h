@@ -210,7 +210,7 @@ static void row_run_pairs(const struct tiles *tiles, const struct piece *piece, 
 /* Panels ahead: the fewer rows, the more the processor has under way without being asked. */
 INLINE int few_fetch(const int rows)
 {
-    return rows <= 8 ? 4 : 16;
+    return rows <= UNROLLED_ROWS ? 4 : 16;
 }
 
 /* sums[rows][panels][16] += the rows at `in` x a block's panels from `tile` on; rows and panels are
@@ -221,14 +221,16 @@ INLINE void few_block(const int rows, const int panels, float *sums, const char 
     const int64_t tile_bytes = TILE_VALUES * 2, stride = strip_stride(rows);
     const int vectors = panels * PANEL_VECTORS;
     vec sum[ORDER_ROWS][2 * PANEL_VECTORS];
+    int units = BLOCK_PAIRS;
+    if (rows > UNROLLED_ROWS)
+        __asm__("" : "+r"(units)); /* as in tile_product: a loop */
 #pragma GCC unroll 24
     for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 8
         for (int v = 0; v < vectors; v++)
             sum[r][v] = vec_load(sums + (r * vectors + v) * LANES);
     }
-#pragma GCC unroll 8
-    for (int u = 0; u < BLOCK_PAIRS; u++, tile += UNIT_BYTES, ahead += UNIT_BYTES) {
+    for (int u = 0; u < units; u++, tile += UNIT_BYTES, ahead += UNIT_BYTES) {
         vecu weights[2 * PANEL_VECTORS];
 #pragma GCC unroll 2
         for (int p = 0; p < panels; p++)

@@ -24,9 +24,9 @@
 #define SHORT_ROWS (STRIP_ROWS / 2)
 
 /* Up to so many rows a block's columns are one run of instructions. Of more they are a loop, which
- * is short: with long runs, products of 32 rows in decode had 1.0 or 1.35 times their time on Zen
- * 5, from one copy of the program to the next, most likely as the tiles of many row counts found
- * room among the decoded instructions or did not. */
+ * is short: with long runs, products of 5 to 12 rows and of 32 had up to 1.6 times their time on
+ * Zen 5, from one copy of the program to the next and from one number of rows to the next, whatever
+ * memory did. */
 #define UNROLLED_ROWS 4
 
 /* Inputs of a strip that are copied at a time, as [rows][strip_stride(rows)] words of 32 bits, each
