@@ -95,28 +95,39 @@ static bool fixing_on(struct fixing *fixing, int64_t block_count)
 }
 
 /* The part of the next slice that a tile fetches: as much as the tile itself, in the order of
- * memory, which is faster than that of tiles. */
+ * memory, which is faster than that of tiles. A block's panels are a run. */
 struct slice_part {
-    bool is_in_order; /* else parts would not end where a block's panels do, and are not used */
+    bool is_taken;
+    int64_t panels; /* of the piece that has the slice */
     int64_t panel, block;
 };
 
-static struct slice_part slice_part_begin(const struct walk *walk, int64_t first_block,
-                                          int64_t block_count)
+static struct slice_part slice_part_begin(const struct walk *walk, int64_t first_block)
 {
     const struct piece *piece = walk->piece;
-    bool is_in_order = takes_slices(&piece->tiles[0], piece->row_count) &&
-                       piece->panels % (walk->step * block_count) == 0;
-    return (struct slice_part){.is_in_order = is_in_order, .block = first_block};
+    return (struct slice_part){.is_taken = takes_slices(&piece->tiles[0], piece->row_count),
+                               .panels = (piece->ahead != NULL ? piece->ahead : piece)->panels,
+                               .block = first_block};
 }
 
 static void slice_part_on(struct slice_part *part, const struct walk *walk, int64_t block_count)
 {
     part->panel += walk->step * block_count;
-    if (part->panel >= walk->piece->panels) {
-        part->panel = 0;
-        part->block++;
-    }
+    part->block += part->panel / part->panels;
+    part->panel %= part->panels;
+}
+
+/* Beside a tile's last block of a run it may ask for a panel more than the run has, in place of the
+ * first one of the run behind. */
+static void slice_part_choose(struct tile_work *work, const struct slice_part *part,
+                              const struct tiles *tiles, int64_t first_panel, int64_t block,
+                              int step)
+{
+    work->next = tile_at(tiles, first_panel + part->panel, block);
+    work->next_step = step * tiles->panel_step;
+    work->next_left = ceil_div(part->panels - part->panel, step);
+    work->next_run = ceil_div(part->panels, step);
+    work->next_behind = tile_at(tiles, first_panel, block + 1);
 }
 
 /* What a tile fetches when its own blocks are: its part of the next slice, else the blocks of the
@@ -133,14 +144,14 @@ static void next_choose(struct tile_work *work, const struct walk *walk, int mat
     int64_t part_block = part->block + (piece->ahead != NULL ? 0 : work->block_count);
     work->fetches_next = piece->ahead != NULL;
     work->next_step = tiles->block_step;
+    work->next_left = work->block_count; /* there is no end of a run */
     if (piece->ahead != NULL) {
         piece = piece->ahead;
         tiles = &piece->tiles[matrix];
         panel = walk->panel;
     }
-    if (part->is_in_order && part_block < tiles->block_count) {
-        work->next = tile_at(tiles, piece->first_panel + part->panel, part_block);
-        work->next_step = walk->step * tiles->panel_step;
+    if (part->is_taken && part_block < tiles->block_count) {
+        slice_part_choose(work, part, tiles, piece->first_panel, part_block, walk->step);
         return;
     }
     if (panel >= piece->panels && matrix + 1 < piece->matrix_count) {
@@ -217,7 +228,7 @@ static void strip_product(const struct piece *piece, float *sums, struct scratch
                                  .block = first_block,
                                  .block_count = block_count};
         struct walk walk = walk_begin(piece, row_count);
-        struct slice_part part = slice_part_begin(&walk, first_block, block_count);
+        struct slice_part part = slice_part_begin(&walk, first_block);
         bool is_fixed = !is_int4(kind) || m > 0; /* the inputs that the tile takes */
         while (walk.step > 0) {
             work.sums = sums;

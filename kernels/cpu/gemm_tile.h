@@ -136,6 +136,10 @@ struct tile_work {
     bool fetches_next; /* and nothing of its own, which earlier tiles have fetched */
     const char *next;  /* weights that are multiplied behind these, from their first block on */
     int64_t next_step; /* from what is fetched beside a block to the next */
+    /* Where that is a part of a slice: beside so many blocks it comes to the end of a run, then
+     * beside each `next_run` to that of the one behind. Else none is so long. */
+    int64_t next_left, next_run;
+    const char *next_behind; /* the run behind the one of `next` */
 };
 
 /* Goes ahead of a tile's blocks by that many bytes. Behind its last block that is what comes next:
@@ -143,13 +147,20 @@ struct tile_work {
 struct fetch {
     const char *at;
     int64_t own_blocks; /* that are fetched from this tile */
+    int64_t turn;       /* the block beside which the run behind begins */
+    const char *behind;
 };
 
 INLINE struct fetch fetch_begin(const struct tile_work *work, const char *tile, int64_t tile_bytes)
 {
     const int64_t bytes = tile_bytes == TILE_VALUES / 2 ? FETCH_BYTES_INT4 : FETCH_BYTES;
     const int64_t blocks = bytes / tile_bytes;
-    struct fetch fetch = {.own_blocks = work->fetches_next ? 0 : work->block_count - blocks};
+    int64_t own_blocks = work->block_count - blocks;
+    if (work->fetches_next || own_blocks < 0)
+        own_blocks = 0;
+    struct fetch fetch = {.own_blocks = own_blocks,
+                          .turn = own_blocks + work->next_left,
+                          .behind = work->next_behind};
     fetch.at = fetch.own_blocks > 0 ? tile + blocks * work->tiles->block_step : work->next;
     return fetch;
 }
@@ -158,6 +169,11 @@ INLINE struct fetch fetch_begin(const struct tile_work *work, const char *tile, 
 INLINE const char *fetch_block(struct fetch *fetch, const struct tile_work *work, int64_t block)
 {
     const char *at = block == fetch->own_blocks ? work->next : fetch->at;
+    if (block == fetch->turn) {
+        at = fetch->behind;
+        fetch->turn += work->next_run;
+        fetch->behind += work->tiles->block_step;
+    }
     fetch->at = at + (block < fetch->own_blocks ? work->tiles->block_step : work->next_step);
     return at;
 }
