@@ -117,12 +117,13 @@ static void slice_part_on(struct slice_part *part, const struct walk *walk, int6
     part->panel %= part->panels;
 }
 
-/* Beside a tile's last block of a run it may ask for a panel more than the run has, in place of the
- * first one of the run behind. */
+/* Of a run that ends in it, with one panel less than whole steps have, it asks for the one beside
+ * that instead of its own last. */
 static void slice_part_choose(struct tile_work *work, const struct slice_part *part,
                               const struct tiles *tiles, int64_t first_panel, int64_t block,
                               int step)
 {
+    work->fetches_next = true;
     work->next = tile_at(tiles, first_panel + part->panel, block);
     work->next_step = step * tiles->panel_step;
     work->next_left = ceil_div(part->panels - part->panel, step);
@@ -133,7 +134,7 @@ static void slice_part_choose(struct tile_work *work, const struct slice_part *p
 /* What a tile fetches when its own blocks are: its part of the next slice, else the blocks of the
  * tile behind it, of the next matrix or the next blocks; behind all, the panels that another piece
  * begins with. Where the next piece is known, all tiles fetch its weights instead, which then are
- * in the L2 cache before it begins. */
+ * in the L2 cache before it begins, but for some where it has more panels. */
 static void next_choose(struct tile_work *work, const struct walk *walk, int matrix,
                         const struct slice_part *part)
 {

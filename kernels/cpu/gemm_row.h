@@ -207,7 +207,8 @@ static void row_run_pairs(const struct tiles *tiles, const struct piece *piece, 
 
 #define FEW_SUMS 256 /* of 16 each: rows x panels of a run */
 
-/* Panels ahead: the fewer rows, the more the processor has under way without being asked. */
+/* Panels ahead: the fewer rows, the more the processor has under way without being asked; a loop
+ * has less. */
 INLINE int few_fetch(const int rows)
 {
     return rows <= UNROLLED_ROWS ? 4 : 16;
