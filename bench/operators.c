@@ -4,14 +4,18 @@
  * Shapes are drawn log-uniformly over what the planner asks about, from the seed that is printed.
  * Each is predicted, and measured twice, all shapes once before any is measured again. As in a
  * calibration a shape is measured again while the machine is not as it usually is, and the better
- * of the two counts (src/measure/calm.h). Inside the timed window: what src/measure/meter.h says of
- * a point.
+ * of the two counts (src/measure/calm.h). Usual is what the calibration found, whose probes are in
+ * the profile; of a profile without them it is what this run finds. Inside the timed window: what
+ * src/measure/meter.h says of a point.
+ *
+ * A profile tells of the machine that was calibrated, so there are two tables: of the shapes that
+ * met it, and of all.
  *
  * No prediction can be better than the machine repeats itself. What the other measurement differs
- * by is that within minutes, where both found the machine as it usually is. Between the profile and
- * now it is by how much points that the profile has differ from what it has of them: with each
- * shape the one that is nearest to it is measured, since what memory does to large shapes small
- * ones do not feel. */
+ * by is that within minutes, where both found the machine as usual. Between the profile and now it
+ * is by how much points that the profile has differ from what it has of them: with each shape the
+ * one that is nearest to it is measured, since what memory does to large shapes small ones do not
+ * feel. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,6 +53,11 @@ static struct box *box;
 static struct meter *meter;
 static struct calm_meter calm;
 static struct profile_file file;
+
+static bool knows_probes(void)
+{
+    return file.probe_seconds[CALM_COMPUTE] > 0 && file.probe_seconds[CALM_MEMORY] > 0;
+}
 
 /* ---- Drawing --------------------------------------------------------------------------------- */
 
@@ -165,13 +174,23 @@ struct sample {
 static struct sample samples[3 * SUBJECT_COUNT * DRAWS_MAX];
 static int sample_count;
 
-static double seconds_of(const struct sample *sample)
+static const struct calm_point *look_of(const struct sample *sample)
 {
-    return calm_better(&calm.calm, &sample->looks[0], &sample->looks[1])->measured.seconds;
+    return calm_better(&calm.calm, &sample->looks[0], &sample->looks[1]);
 }
 
-/* By how much the slower look is that, of two that met the machine as it usually is; -1: not both
- * have. */
+static double seconds_of(const struct sample *sample)
+{
+    return look_of(sample)->measured.seconds;
+}
+
+/* Of a table of those that met the machine as usual, or of all. */
+static bool is_told(const struct sample *sample, bool all)
+{
+    return all || calm_is_usual(&calm.calm, look_of(sample));
+}
+
+/* By how much the slower look is that, of two that met the machine as usual; -1: not both have. */
 static double repeat_of(const struct sample *sample)
 {
     double a = sample->looks[0].measured.seconds, b = sample->looks[1].measured.seconds;
@@ -303,31 +322,38 @@ static void features_of(double out[FOREST_FEATURES], const struct sample *sample
     }
 }
 
-static void baseline(double *out, enum subject subject)
+/* NAN: there was nothing to learn from. */
+static void baseline(double *out, enum subject subject, bool all)
 {
     static double features[DRAWS_MAX][FOREST_FEATURES], targets[DRAWS_MAX];
     int count = 0, filled = 0;
     double peak = 0;
     for (int i = 0; i < sample_count; i++) {
-        if (samples[i].subject == subject && samples[i].role == TRAINING)
+        if (samples[i].subject == subject && samples[i].role == TRAINING &&
+            is_told(&samples[i], all))
             peak = fmax(peak, amount_of(&samples[i]) / seconds_of(&samples[i]));
     }
     for (int i = 0; i < sample_count; i++) {
-        if (samples[i].subject != subject || samples[i].role != TRAINING)
+        if (samples[i].subject != subject || samples[i].role != TRAINING ||
+            !is_told(&samples[i], all))
             continue;
         features_of(features[count], &samples[i]);
         targets[count++] = amount_of(&samples[i]) / seconds_of(&samples[i]) / peak;
     }
-    struct forest *forest =
-        forest_create((const double(*)[FOREST_FEATURES])features, targets, count, draws.seed);
-    if (forest == NULL)
-        fail("out of memory");
+    struct forest *forest = NULL;
+    if (count > 0) {
+        forest =
+            forest_create((const double(*)[FOREST_FEATURES])features, targets, count, draws.seed);
+        if (forest == NULL)
+            fail("out of memory");
+    }
     for (int i = 0; i < sample_count; i++) {
         double own[FOREST_FEATURES];
         if (samples[i].subject != subject || samples[i].role != HELD_OUT)
             continue;
         features_of(own, &samples[i]);
-        out[filled++] = amount_of(&samples[i]) / (peak * forest_value(forest, own));
+        out[filled++] =
+            forest == NULL ? NAN : amount_of(&samples[i]) / (peak * forest_value(forest, own));
     }
     forest_destroy(forest);
 }
@@ -350,34 +376,47 @@ static void print_errors(double *errors, int count)
     printf(" %8.1f %8.1f ", 100 * errors[count / 2], 100 * errors[count * 9 / 10]);
 }
 
-static void report(enum subject subject)
+static void report(enum subject subject, bool all)
 {
     static double predicted[DRAWS_MAX], repeated[DRAWS_MAX], forest[DRAWS_MAX], times[DRAWS_MAX];
     static double own[DRAWS_MAX];
-    int count = 0, own_count = 0, repeat_count = 0;
-    baseline(times, subject);
+    int count = 0, held_out = 0, own_count = 0, repeat_count = 0, forest_count = 0;
+    baseline(times, subject, all);
     for (int i = 0; i < sample_count; i++) {
         const struct sample *sample = &samples[i];
         double seconds = seconds_of(sample), repeat = repeat_of(sample);
-        if (sample->subject == subject && sample->role == OWN)
+        bool counts = sample->subject == subject && is_told(sample, all);
+        if (counts && sample->role == OWN)
             own[own_count++] = fabs(sample->predicted / seconds - 1);
         if (sample->subject != subject || sample->role != HELD_OUT)
+            continue;
+        double by_forest = times[held_out++];
+        if (!counts)
             continue;
         predicted[count] = fabs(sample->predicted / seconds - 1);
         if (repeat >= 0)
             repeated[repeat_count++] = repeat;
-        forest[count] = fabs(times[count] / seconds - 1);
+        if (!isnan(by_forest))
+            forest[forest_count++] = fabs(by_forest / seconds - 1);
         count++;
     }
-    if (count == 0)
-        return;
     printf("%-20s %5d", subject_names[subject], count);
     print_errors(predicted, count);
     print_errors(own, own_count);
     print_errors(repeated, repeat_count);
     printf("%5d", repeat_count);
-    print_errors(forest, count);
+    print_errors(forest, forest_count);
     printf("\n");
+}
+
+static void report_all(bool all)
+{
+    printf("%-20s %5s %17s %18s %18s %4s %18s\n", "", "", "profile", "its points", "repeat", "of",
+           "forest");
+    for (int s = 0; s < SUBJECT_COUNT; s++) {
+        if (s < COLLECTIVE || file.identity.devices.rank_count > 1)
+            report((enum subject)s, all);
+    }
 }
 
 static double probe_ratio(const struct calm_point *point)
@@ -424,9 +463,10 @@ static void box_get(const char *path)
     struct meter_params params = meter_params_default(box, bytes < most ? bytes : most);
     params.shares_cores = file.identity.threads > file.identity.cores;
     check(meter_create(&meter, &params, &err), &err);
-    check(calm_meter_init(&calm, meter, &(struct calm_params){.patience_seconds = PATIENCE_SECONDS},
-                          &err),
-          &err);
+    struct calm_params as_usual = {.patience_seconds = PATIENCE_SECONDS};
+    if (knows_probes())
+        memcpy(as_usual.usual, file.probe_seconds, sizeof as_usual.usual);
+    check(calm_meter_init(&calm, meter, &as_usual, &err), &err);
 }
 
 int main(int argc, char **argv)
@@ -449,20 +489,18 @@ int main(int argc, char **argv)
         samples_measure(round);
     if (prints_all)
         print_samples();
-    printf("# %llu of %d measurements while the machine was slower or faster than usual, as "
+    printf("# %llu of %d measurements while the machine was slower or faster than %s, as "
            "src/measure/calm.h sees it\n",
-           (unsigned long long)calm.calm.disturbed, 2 * sample_count);
+           (unsigned long long)calm.calm.disturbed, 2 * sample_count,
+           knows_probes() ? "when it was calibrated" : "usual in this run");
     printf(
         "# relative errors in %%: median and 90th percentile, of the profile's predictions, of its "
         "points nearest to\n# them, of the slower of two measurements beside the faster (where "
-        "both met the "
-        "machine as usual), and of a random\n# forest on as many shapes more (HAP)\n");
-    printf("%-20s %5s %17s %18s %18s %4s %18s\n", "", "", "profile", "its points", "repeat", "of",
-           "forest");
-    for (int s = 0; s < SUBJECT_COUNT; s++) {
-        if (s < COLLECTIVE || file.identity.devices.rank_count > 1)
-            report((enum subject)s);
-    }
+        "both met the machine as usual), and of a random\n# forest on as many shapes more "
+        "(HAP)\n#\n# Shapes that met the machine as usual:\n");
+    report_all(false);
+    printf("# All of them:\n");
+    report_all(true);
     meter_destroy(meter);
     box_close(box);
     profile_file_deinit(&file);

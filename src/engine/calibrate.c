@@ -433,6 +433,10 @@ static enum status measure_all(struct calibration *now, struct error *err)
     }
     now->done = now->total;
     now->out->identity = now->store.identity;
+    for (int which = 0; which < CALM_PROBES; which++) {
+        if (now->calm.calm.seen[which] >= CALM_SEEN_MIN)
+            now->out->probe_seconds[which] = calm_usual(&now->calm.calm, (enum calm_probe)which);
+    }
     return profile_file_write(now->out, now->params.output_path, err);
 }
 

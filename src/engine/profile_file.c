@@ -425,6 +425,9 @@ static enum status rates_read(struct profile_file *out, const json_t *root, cons
                              RATE_MAX, PROFILE_NO_RATE, err));
     TRY(json_get_real_or(&out->profile.host_to_device_busy, rates, reader.place,
                          "host_to_device_busy", RATE_MIN, RATE_MAX, 0, err));
+    for (int which = 0; which < CALM_PROBES; which++)
+        TRY(json_get_real_or(&out->probe_seconds[which], rates, reader.place,
+                             profile_probe_name((enum calm_probe)which), 0, SECONDS_MAX, 0, err));
     return json_get_real_or(&out->profile.host_step, rates, reader.place, "host_step_seconds", 0,
                             SECONDS_MAX, 0, err);
 }

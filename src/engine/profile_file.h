@@ -6,6 +6,7 @@
 #include "base/arena.h"
 #include "base/text.h"
 #include "engine/engine_devices.h"
+#include "measure/calm.h"
 #include "planner/profile.h"
 
 #define PROFILE_FORMAT 1
@@ -49,6 +50,8 @@ struct profile_file {
     struct profile_identity identity;
     struct profile profile;
     double memory_read; /* bytes a second of each rank, all at once; PROFILE_NO_RATE: unknown */
+    /* Seconds of a probe (measure/calm.h) on the machine as it usually was; 0: unknown. */
+    double probe_seconds[CALM_PROBES];
     /* In the order of the profile's tables and of their points. */
     const struct profile_point *const *work_points;
     const struct profile_point *const *collective_points;

@@ -29,6 +29,11 @@ static const char *const group_ops[GROUP_OP_COUNT] = {
     [GROUP_ALL_TO_ALL] = "all_to_all",
 };
 
+static const char *const probes[CALM_PROBES] = {
+    [CALM_COMPUTE] = "compute_probe_seconds",
+    [CALM_MEMORY] = "memory_probe_seconds",
+};
+
 static const char *name_at(const char *const *names, int count, int index)
 {
     return index >= 0 && index < count ? names[index] : NULL;
@@ -61,6 +66,11 @@ const char *profile_dtype_name(enum dtype dtype)
 const char *profile_group_op_name(enum group_op op)
 {
     return name_at(group_ops, GROUP_OP_COUNT, (int)op);
+}
+
+const char *profile_probe_name(enum calm_probe which)
+{
+    return name_at(probes, CALM_PROBES, (int)which);
 }
 
 int profile_kind_of(const char *name)

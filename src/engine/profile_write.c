@@ -86,6 +86,11 @@ static void put_rates(struct json_writer *json, const struct profile_file *file)
     put_rate(json, "check", file->profile.check);
     put_rate(json, "repack", file->profile.repack);
     put_number(json, "host_step_seconds", file->profile.host_step);
+    for (int which = 0; which < CALM_PROBES; which++) {
+        if (file->probe_seconds[which] > 0)
+            put_number(json, profile_probe_name((enum calm_probe)which),
+                       file->probe_seconds[which]);
+    }
     json_write_close(json, '}');
 }
 

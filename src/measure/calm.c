@@ -26,6 +26,8 @@ double calm_usual(const struct calm *calm, enum calm_probe which)
 {
     uint32_t below = 0;
     int step = 0;
+    if (calm->params.usual[which] > 0)
+        return calm->params.usual[which];
     if (calm->seen[which] == 0)
         return 0;
     while (2 * (below + calm->counts[which][step]) < calm->seen[which])
@@ -128,7 +130,8 @@ enum status calm_measure(struct calm_point *out, struct calm *calm, enum calm_pr
         return STATUS_OK;
     TRY(probe(out, calm, err));
     calm_remember(calm, out);
-    return calm->seen[which] < CALM_SEEN_MIN ? STATUS_OK : insist(out, calm, measure, context, err);
+    bool is_known = calm->params.usual[which] > 0 || calm->seen[which] >= CALM_SEEN_MIN;
+    return is_known ? insist(out, calm, measure, context, err) : STATUS_OK;
 }
 
 /* ---- By a meter ------------------------------------------------------------------------------ */

@@ -5,9 +5,9 @@
  * all slow and those of the next are not. And where somebody always shares them, they are faster
  * for the moments in which he does not. Either is seen by a probe behind every point: something
  * short that is always the same, and calm is what takes about as long as the middle one of those so
- * far. Where the probe takes longer or less we wait until it does not, and measure the point again;
- * the one with calm behind it counts. Patience is limited in all, so that a machine that is never
- * calm is measured as it is.
+ * far, or of an earlier run. Where the probe takes longer or less we wait until it does not, and
+ * measure the point again; the one with calm behind it counts. Patience is limited in all, so that
+ * a machine that is never calm is measured as it is.
  */
 #ifndef PHASOR_MEASURE_CALM_H
 #define PHASOR_MEASURE_CALM_H
@@ -29,6 +29,9 @@ struct calm_params {
     enum status (*probe)(double *out, void *context, enum calm_probe which, struct error *err);
     void *context;
     double tolerance; /* of a probe over what is usual of its kind, and of that over a probe */
+    /* Seconds of a probe that are usual, as an earlier run has found; 0: the median of this one's.
+     */
+    double usual[CALM_PROBES];
     /* Asked about each time before we wait for a moment: a failure ends the point with it. NULL: we
      * wait. */
     enum status (*goes_on)(void *context, struct error *err);
@@ -38,7 +41,8 @@ struct calm_params {
     double patience_seconds;
 };
 
-/* Before so many nobody knows what is usual: nothing is waited for, and nothing is disturbed. */
+/* Before so many nobody knows what is usual, if it was not given: nothing is waited for, and
+ * nothing is disturbed. */
 #define CALM_SEEN_MIN 10
 
 /* Probes by the logarithm of their time, from a nanosecond on, in steps of a hundredth. */
@@ -54,7 +58,7 @@ struct calm {
 
 void calm_init(struct calm *out, const struct calm_params *params);
 
-/* The median of the probes so far, to a hundredth; 0: there were none. */
+/* What was given, else the median of the probes so far, to a hundredth; 0: there were none. */
 double calm_usual(const struct calm *calm, enum calm_probe which);
 
 /* Counts a point of an earlier run. */
@@ -84,7 +88,8 @@ struct calm_meter {
 };
 
 /* Probes are products: of 32 rows with 2 MiB of weights, and of one with 16 MiB, or less where the
- * meter has less. Of `params` those of a probe are not read. */
+ * meter has less. Of `params` its probe, context and tolerance are
+ * not read. */
 enum status calm_meter_init(struct calm_meter *out, struct meter *meter,
                             const struct calm_params *params, struct error *err) MUST_CHECK;
 

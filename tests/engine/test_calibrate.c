@@ -490,8 +490,13 @@ Test(calibrate, the_look_that_had_calm_counts)
             {1, 0, 1},
             CALM_MEMORY,
             1};
+        struct calibrate_entry other = usual;
+        other.probe = CALM_COMPUTE;
+        other.probe_seconds = 3;
         for (size_t count = 2 * store.count; count > 0; count--)
             cr_assert_eq(calibrate_store_add(&store, &usual, &err), STATUS_OK);
+        for (int count = CALM_SEEN_MIN - (i > 0); count > 0; count--)
+            cr_assert_eq(calibrate_store_add(&store, &other, &err), STATUS_OK);
         cr_assert_eq(calibrate_store_write(&store, partial, &err), STATUS_OK, "%s", err.message);
         stopper = (struct stopper){0};
         calibrated(&report, &params);
@@ -499,6 +504,9 @@ Test(calibrate, the_look_that_had_calm_counts)
         cr_expect_eq(file.work_points[0][0].seconds, expected[i], "%d: %g", i,
                      file.work_points[0][0].seconds);
         cr_expect_eq(file.collective_points[0][0].seconds, expected[i]);
+        cr_expect_float_eq(file.probe_seconds[CALM_MEMORY], 1, 0.01, "what is usual is told");
+        cr_expect_float_eq(file.probe_seconds[CALM_COMPUTE], i > 0 ? 0 : 3, 0.03,
+                           "where it is known");
         profile_file_deinit(&file);
         cr_assert_eq(calibrate_store_write(&store, partial, &err), STATUS_OK, "%s", err.message);
         calibrate_store_deinit(&store);

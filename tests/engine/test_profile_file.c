@@ -19,7 +19,8 @@ static const char whole[] =
     "\"threads\":2},"
     "\"rates\":{\"memory_read\":1e10,\"host_to_device\":5e9,\"host_to_device_busy\":4e9,\"disk_"
     "read\":1e9,\"check\":3e9,"
-    "\"host_step_seconds\":1e-5},"
+    "\"host_step_seconds\":1e-5,\"compute_probe_seconds\":3e-4,"
+    "\"memory_probe_seconds\":4e-4},"
     "\"work\":[{\"kind\":\"matmul\",\"dtype\":\"bfloat16\",\"flops_per_second\":1e11,"
     "\"bytes_per_second\":1e10,\"fixed_seconds\":1e-6,\"axes\":[{\"size\":\"rows\",\"values\":"
     "[1,8]},{\"size\":\"outputs\",\"values\":[64,128,256]}],\"log_ratios\":[0,0.1,0.2,0.3,0.4,0.5],"
@@ -57,6 +58,8 @@ Test(profile_file, is_read)
     cr_expect_eq(file.profile.disk_read, 1e9);
     cr_expect_eq(file.profile.host_to_device_busy, 4e9);
     cr_expect_eq(file.profile.repack, PROFILE_NO_RATE);
+    cr_expect_eq(file.probe_seconds[CALM_MEMORY], 4e-4);
+    cr_expect_eq(file.probe_seconds[CALM_COMPUTE], 3e-4);
     cr_expect_eq(file.profile.sharing, 1); /* two threads, two cores */
     struct work_shape work = {WORK_MATMUL, DTYPE_BF16, {8, 256, 64}};
     cr_expect(isfinite(profile_work_seconds(&file.profile, &work)));
@@ -133,6 +136,8 @@ static const struct mistake {
     {"rates/disk_read", "0", STATUS_FORMAT, "\"disk_read\": expected 1 to 1e+24, found 0"},
     {"rates/host_to_device_busy", "0", STATUS_FORMAT, "\"host_to_device_busy\": expected 1 to"},
     {"rates/check", "\"fast\"", STATUS_FORMAT, "\"check\": expected a number"},
+    {"rates/compute_probe_seconds", "-1", STATUS_FORMAT,
+     "\"compute_probe_seconds\": expected 0 to"},
     {"rates/host_step_seconds", "-1", STATUS_FORMAT, "\"host_step_seconds\": expected 0 to"},
     {"work", NULL, STATUS_FORMAT, "\"work\": expected an array"},
     {"work/0", "7", STATUS_FORMAT, "work 1: expected an object, found an integer"},

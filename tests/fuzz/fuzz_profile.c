@@ -33,6 +33,8 @@ static void check_accepted(const struct profile_file *file)
     check_rate(profile->check);
     check_rate(profile->repack);
     FUZZ_CHECK(profile->host_step >= 0 && isfinite(profile->host_step));
+    for (int which = 0; which < CALM_PROBES; which++)
+        FUZZ_CHECK(file->probe_seconds[which] >= 0 && isfinite(file->probe_seconds[which]));
     for (int i = 0; i < profile->work_count; i++) {
         FUZZ_CHECK(profile_table_points(&profile->work[i]) <= PROFILE_TABLE_POINTS_MAX);
         check_work(profile, &profile->work[i]);

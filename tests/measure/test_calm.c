@@ -147,6 +147,32 @@ Test(calm, is_what_is_usual)
     cr_expect_float_eq(calm_usual(&calm, CALM_COMPUTE), 2e-3, 2e-5, "now more are slow");
 }
 
+/* Whatever this run's probes say, from the first on. */
+Test(calm, is_what_an_earlier_run_found)
+{
+    struct machine machine = {.slow = {2, 2, 2, 1, 1, 1}, .count = 6};
+    struct calm_point found;
+    struct calm calm;
+    struct error err;
+    calm_init(&calm, &(struct calm_params){.probe = probe,
+                                           .context = &machine,
+                                           .tolerance = 0.1,
+                                           .usual = {[CALM_MEMORY] = 1e-3},
+                                           .patience_seconds = 1e6});
+    remember(&calm, CALM_MEMORY, 99, 2e-3);
+    remember(&calm, CALM_COMPUTE, 99, 2e-3);
+    cr_expect_eq(calm_usual(&calm, CALM_MEMORY), 1e-3);
+    cr_expect_float_eq(calm_usual(&calm, CALM_COMPUTE), 2e-3, 2e-5, "of the other nobody said");
+    cr_assert_eq(calm_measure(&found, &calm, CALM_MEMORY, measure, &machine, &err), STATUS_OK);
+    cr_expect(found.measured.seconds == 1 && machine.measured == 2 && machine.probed == 4,
+              "waited for");
+
+    calm_init(&calm, &calm.params);
+    machine = (struct machine){.slow = {2, 2, 1}, .count = 3};
+    cr_assert_eq(calm_measure(&found, &calm, CALM_MEMORY, measure, &machine, &err), STATUS_OK);
+    cr_expect_eq(found.measured.seconds, 1, "the first is judged");
+}
+
 /* Whatever a probe says. */
 Test(calm, counts_any_time)
 {
