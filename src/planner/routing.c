@@ -42,10 +42,31 @@ double routing_imbalance(const struct routing *routing, const struct model_shape
     return fmin(1 + sqrt(by_chance * by_chance + excess * excess), ep);
 }
 
-double routing_experts_met(const struct model_shape *shape, double held, double tokens)
+/* Of the experts' shares, relative to the mean. */
+static double deviation_of(const struct routing *routing, const struct model_shape *shape,
+                           enum phase phase)
 {
-    double misses = 1 - (double)shape->expert_top_k / (double)shape->expert_count;
-    return misses > 0 ? held * (1 - pow(misses, tokens)) : held;
+    if (!routing->is_counted)
+        return routing->deviation;
+    for (int ep = ROUTING_GROUPS_MAX; ep > 1; ep--) {
+        if (routing->excess[phase][ep] > 0)
+            return routing->excess[phase][ep] / largest_deviation(ep) /
+                   sqrt(ep / (double)shape->expert_count);
+    }
+    return 0;
+}
+
+double routing_experts_met(const struct routing *routing, const struct model_shape *shape,
+                           enum phase phase, double held, double tokens)
+{
+    double chosen = (double)shape->expert_top_k, others = (double)shape->expert_count - chosen;
+    double missed = others / (double)shape->expert_count; /* by one token */
+    if (!(missed > 0))
+        return held;
+    double spread = deviation_of(routing, shape, phase) * chosen / others;
+    double alike = pow(missed, tokens);
+    double uneven = alike * (1 + tokens * (tokens - 1) / 2 * spread * spread);
+    return held * (1 - fmax(fmin(uneven, missed), alike));
 }
 
 double routing_group_chance(const struct model_shape *shape, int ep)

@@ -33,8 +33,14 @@ double routing_imbalance(const struct routing *routing, const struct model_shape
  * normal values of a given sum lies above their mean, on the mean. */
 double routing_by_chance(int ep, double draws);
 
-/* Of one group's `held` experts, those that any of `tokens` tokens chooses, on the mean. */
-double routing_experts_met(const struct model_shape *shape, double held, double tokens);
+/* Of one group's `held` experts, those that any of `tokens` tokens chooses, on the mean. Where
+ * all are liked alike one is missed by m = (1 - k / E)^tokens; where they are not, those that are
+ * liked less are missed more often than the others less:
+ *   m x (1 + deviation^2 tokens (tokens - 1) / 2 x (k / (E - k))^2),
+ * of the series of the mean of (1 - p)^tokens about p = k / E; at most as of one token. What was
+ * counted has its deviation from the excess of the most groups that it has. */
+double routing_experts_met(const struct routing *routing, const struct model_shape *shape,
+                           enum phase phase, double held, double tokens);
 
 /* How likely a token has any of its experts in one of `ep` groups. */
 double routing_group_chance(const struct model_shape *shape, int ep);

@@ -317,19 +317,19 @@ has err "profile is for --plan auto" "--profile with a plan"
 rm -r "$PHASOR_CACHE"
 
 # ---- rows with plans of their own: long answers want the one attention, long prompts the other
-"$example" torn.json 2 gather=1e6 exchange=1e9 flops=1e9 bytes=1e6 call=1e-3
+"$example" torn.json 2 gather=1e7 exchange=1e9 flops=1e8 bytes=1e7 call=1e-4
 awk 'BEGIN { for (i = 0; i < 16; i++) {
     printf "{\"custom_id\":\"r%d\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":[%d", i, 100 + i
     for (t = 1; t < (i % 2 ? 400 : 4); t++) printf ",%d", 100 + (i * 31 + t * 7) % 900
     printf "],\"ignore_eos\":true,\"max_tokens\":%d}}\n", i % 2 ? 4 : 60 } }' >torn
 parted=("$phasor" run "$model" --devices cpu:2 --max-num-seqs 8 -i torn --profile torn.json --policy exact)
 expect 0 "in parts" "${parted[@]}" -o torn.out --summary-file torn.s --trace torn.trace --metrics-file torn.prom
-has err "^note: plan: rows run in 2 parts, each under its own, .*: 8 of 4 prompt and 60 output tokens under tp2|tp2 in .* s, then 8 of 400 prompt and 4 output tokens under dp2|ep2 in .* s$" "in parts"
-has err "^note: the next rows run under dp2|ep2: weights are loaded for it$" "in parts"
+has err "^note: plan: rows run in 2 parts, each under its own, .*: 8 of 4 prompt and 60 output tokens under tp2|tp2 in .* s, then 8 of 400 prompt and 4 output tokens under dp2|tp2 in .* s$" "in parts"
+has err "^note: the next rows run under dp2|tp2: weights are loaded for it$" "in parts"
 has err "^1 change of plan: [0-9.]* s in which weights were loaded anew$" "in parts"
 has err "^predicted prefill .*, weights loaded between plans .* s (measured .* s)$" "in parts"
-[ "$(plan_of torn.s)" = "tp2|tp2, then dp2|ep2" ] || fail "in parts: its summary says $(plan_of torn.s)"
-has torn.prom 'plan="tp2|tp2, then dp2|ep2"' "in parts"
+[ "$(plan_of torn.s)" = "tp2|tp2, then dp2|tp2" ] || fail "in parts: its summary says $(plan_of torn.s)"
+has torn.prom 'plan="tp2|tp2, then dp2|tp2"' "in parts"
 jq -e '.traceEvents | length > 100' torn.trace >/dev/null || fail "in parts: a trace of $(jq '.traceEvents | length' torn.trace) events"
 answers torn.out >torn.answers
 [ "$(wc -l <torn.answers)" -eq 16 ] || fail "in parts: $(wc -l <torn.answers) rows"
@@ -340,7 +340,7 @@ for lines in 3 8 10; do # in either part, and between them, whatever the profile
     head -$lines torn.out >part
     cp torn.out.phasor-run part.phasor-run
     expect 0 "in parts, resumed" "${parted[@]}" --profile gathers.json -o part --resume
-    has err "^note: plan: tp2|tp2, then dp2|ep2, with which the run was begun$" "in parts, resumed"
+    has err "^note: plan: tp2|tp2, then dp2|tp2, with which the run was begun$" "in parts, resumed"
     answers part | cmp -s - torn.answers || fail "in parts, resumed behind $lines rows: other answers"
 done
 head -10 torn.out >part
@@ -354,7 +354,7 @@ expect 3 "in parts, and a wrong row" "${parted[@]}" -i torn.wrong -o torn.some -
 answers torn.some | cmp -s - torn.answers || fail "in parts, and a wrong row: other answers"
 expect 0 "in parts, by phasor plan" "$phasor" plan "$model" --box torn.json -i torn --max-num-seqs 8 --policy exact
 tr '\n' ' ' <out >flat
-has flat "A run would be done 1\.[0-9]* times as fast as under .* for all rows, with plans for parts of them, one after another: 8 of 4 prompt and 60 output tokens under tp2|tp2 in .* s, then 8 of 400 prompt and 4 output tokens under dp2|ep2 in .* s; together .* s, .* s of that to load all weights in between\." "in parts, by phasor plan"
+has flat "A run would be done 1\.[0-9]* times as fast as under .* for all rows, with plans for parts of them, one after another: 8 of 4 prompt and 60 output tokens under tp2|tp2 in .* s, then 8 of 400 prompt and 4 output tokens under dp2|tp2 in .* s; together .* s, .* s of that to load all weights in between\." "in parts, by phasor plan"
 expect 0 "in parts, the page" "$phasor" plan "$model" --box torn.json -i torn --max-num-seqs 8 --policy exact --report torn.html
 has torn.html "with plans for parts of them" "in parts, the page"
 expect 0 "in parts, a queue" "$phasor" plan "$model" --box torn.json -i torn --max-num-seqs 8 --queue

@@ -183,9 +183,53 @@ Test(planner, routing_is_uneven_by_chance_and_by_liking)
         cr_assert_eq(routing_imbalance(&skewed, shape, phase, 4, 0.1), 4);
     }
     /* One token meets 2 of 8 experts; two meet 8 x (1 - (3/4)^2). */
-    cr_assert_float_eq(routing_experts_met(shape, 8, 1), 2, 1e-12);
-    cr_assert_float_eq(routing_experts_met(shape, 8, 2), 3.5, 1e-12);
-    cr_assert_float_eq(routing_experts_met(shape, 2, 1000), 2, 1e-9);
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        cr_assert_float_eq(routing_experts_met(&even, shape, phase, 8, 1), 2, 1e-12);
+        cr_assert_float_eq(routing_experts_met(&even, shape, phase, 8, 2), 3.5, 1e-12);
+        cr_assert_float_eq(routing_experts_met(&even, shape, phase, 2, 1000), 2, 1e-9);
+        cr_assert_float_eq(routing_experts_met(&skewed, shape, phase, 8, 1), 2, 1e-12);
+        cr_assert_float_eq(routing_experts_met(&skewed, shape, phase, 8, 2), 3.375, 1e-12);
+        cr_assert_float_eq(routing_experts_met(&skewed, shape, phase, 2, 1000), 2, 1e-9);
+    }
+}
+
+/* Of experts whose likings are drawn, those that some tokens choose, on the mean; each token has
+ * as many as it wants, by chance alone. */
+static double met_drawn(int64_t experts, double share, double deviation, int tokens,
+                        struct random *random)
+{
+    double met = 0;
+    for (int64_t e = 0; e < experts; e++) {
+        double sum = -6; /* of twelve: nearly normal */
+        for (int i = 0; i < 12; i++)
+            sum += random_unit(random_next(random));
+        double liking = fmin(fmax(share * (1 + deviation * sum), 0), 1);
+        met += 1 - pow(1 - liking, tokens);
+    }
+    return met;
+}
+
+Test(planner, experts_that_are_liked_less_are_missed_more_often)
+{
+    static const int models[] = {MIXTRAL_8X7B, QWEN2_57B_A14B};
+    static const int tokens[] = {1, 2, 4, 8, 16, 32, 64, 512};
+    const struct routing skewed = {.deviation = 0.3};
+    struct random random = {.seed = 7};
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        const struct model_shape *shape = &model_shapes[models[m]].shape;
+        int64_t experts = shape->expert_count;
+        double share = (double)shape->expert_top_k / (double)experts;
+        for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++) {
+            const int times = (int)(200000 / experts);
+            double mean = 0;
+            for (int i = 0; i < times; i++)
+                mean += met_drawn(experts, share, 0.3, tokens[t], &random) / times;
+            double told =
+                routing_experts_met(&skewed, shape, PHASE_DECODE, (double)experts, tokens[t]);
+            cr_expect_float_eq(told / mean, 1, 0.01, "%d tokens: %g for %g", tokens[t], told,
+                               mean);
+        }
+    }
 }
 
 /* What was counted stands in place of what is assumed, and chance beside it. */
@@ -204,6 +248,10 @@ Test(planner, routing_is_as_uneven_as_it_was_counted)
         cr_assert_float_eq(routing_imbalance(&counted, shape, phase, 4, 1e15), 1 + excess, 1e-6);
         cr_assert_float_eq(routing_imbalance(&counted, shape, phase, 4, 300),
                            1 + hypot(excess, 0.11886), 1e-12);
+        /* Four groups of two experts each: the experts differ by sqrt(8 / 4) as much. */
+        struct routing same = {.deviation = excess / 1.1886 * sqrt(2)};
+        cr_assert_float_eq(routing_experts_met(&counted, shape, phase, 8, 8),
+                           routing_experts_met(&same, shape, phase, 8, 8), 1e-12);
     }
 }
 
