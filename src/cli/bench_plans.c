@@ -252,6 +252,8 @@ struct phasor_plan_params bench_plan_params(const struct bench_question *questio
     params.model = question->models[cell->model];
     params.box = question->box;
     params.memory_bytes = question->memory;
+    if (question->routing_count > 0)
+        params.routing_path = question->routing[cell->model];
     params.sequences = question->batch_sizes[cell->batch_size];
     params.prompt_tokens = scenario->prompt_tokens;
     params.output_tokens = scenario->output_tokens;

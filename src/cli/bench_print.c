@@ -156,6 +156,10 @@ static void markdown_head(const struct bench_results *results)
     bench_prompts_words(prompts, &results->question);
     printf("; %s; plans %s by ", prompts, results->plans_hash);
     print_text(results->cell_count > 0 ? results->cells[0].box : "nobody");
+    for (int i = 0; i < results->question.routing_count; i++) {
+        printf(i == 0 ? ", with experts chosen as counted in " : ", ");
+        print_text(results->question.routing[i]);
+    }
     printf(
         ".\n%s Medians of the rounds; the spread is from the first quartile to the third. Against "
         "static TP, and static TP on INT4: above 1 is faster, %s.\n\n",

@@ -189,6 +189,16 @@ static bool mode_add(struct bench_question *out, const char *text)
     return false;
 }
 
+static bool routing_add(struct bench_question *out, const char *text)
+{
+    if (out->routing_count == BENCH_LIST_MAX || *text == 0)
+        return false;
+    char *copy = strdup(text);
+    if (copy != NULL)
+        out->routing[out->routing_count++] = copy;
+    return copy != NULL;
+}
+
 bool bench_scenarios_parse(struct bench_question *out, const char *text)
 {
     out->scenario_count = 0;
@@ -205,6 +215,11 @@ bool bench_modes_parse(struct bench_question *out, const char *text)
 {
     out->modes = 0;
     return list_parse(out, text, mode_add);
+}
+
+bool bench_routing_parse(struct bench_question *out, const char *text)
+{
+    return list_parse(out, text, routing_add);
 }
 
 /* ---- As a command ---------------------------------------------------------------------------- */
@@ -274,6 +289,10 @@ char *bench_question_command(const struct bench_question *question, int rounds, 
         bench_word_put(file, question->models[i]);
     }
     clock_put(file, question);
+    for (int i = 0; i < question->routing_count; i++) {
+        fputs(i == 0 ? " --routing " : ",", file);
+        bench_word_put(file, question->routing[i]);
+    }
     lists_put(file, question);
     if (question->threads > 0)
         fprintf(file, " --threads %" PRId64, question->threads);
@@ -318,12 +337,15 @@ json_t *bench_question_json(const struct bench_question *question)
         if ((question->modes & 1u << mode) != 0)
             json_array_append_new(modes, json_string(bench_mode_names[mode]));
     }
+    json_t *routing = question->routing_count > 0 ? json_array() : NULL;
+    for (int i = 0; i < question->routing_count; i++)
+        json_array_append_new(routing, json_string(question->routing[i]));
     /* json_pack takes over what it is given, and gives it up where anything of it is missing. */
-    return json_pack("{s:o, s:o, s:o, s:o, s:s, s:s, s:s, s:I, s:I, s:I}", "models", models,
-                     "scenarios", scenarios, "batch_sizes", sizes, "modes", modes, "devices",
-                     question->devices, "box", question->box, "clock", bench_clock_name(question),
-                     "threads", (json_int_t)question->threads, "seed", (json_int_t)question->seed,
-                     "memory", (json_int_t)question->memory);
+    return json_pack("{s:o, s:o*, s:o, s:o, s:o, s:s, s:s, s:s, s:I, s:I, s:I}", "models", models,
+                     "routing", routing, "scenarios", scenarios, "batch_sizes", sizes, "modes",
+                     modes, "devices", question->devices, "box", question->box, "clock",
+                     bench_clock_name(question), "threads", (json_int_t)question->threads, "seed",
+                     (json_int_t)question->seed, "memory", (json_int_t)question->memory);
 }
 
 /* Each string of the list. */
@@ -347,6 +369,14 @@ static bool model_add(struct bench_question *out, const char *text)
     if (copy != NULL)
         out->models[out->model_count++] = copy;
     return copy != NULL;
+}
+
+/* Absent, or of each model. */
+static bool routing_read(struct bench_question *out, const json_t *object)
+{
+    return json_object_get(object, "routing") == NULL ||
+           (list_read(out, object, "routing", routing_add) &&
+            out->routing_count == out->model_count);
 }
 
 static bool sizes_read(struct bench_question *out, const json_t *object)
@@ -378,7 +408,7 @@ bool bench_question_read(struct bench_question *out, const json_t *object)
     out->seed = (uint64_t)json_integer_value(json_object_get(object, "seed"));
     out->memory = (uint64_t)json_integer_value(json_object_get(object, "memory"));
     return out->devices != NULL && out->box != NULL &&
-           list_read(out, object, "models", model_add) &&
+           list_read(out, object, "models", model_add) && routing_read(out, object) &&
            list_read(out, object, "scenarios", scenario_add) &&
            list_read(out, object, "modes", mode_add) && sizes_read(out, object);
 }
@@ -387,6 +417,8 @@ void bench_question_free(struct bench_question *question)
 {
     for (int i = 0; i < question->model_count; i++)
         free(question->models[i]);
+    for (int i = 0; i < question->routing_count; i++)
+        free(question->routing[i]);
     free(question->devices);
     free(question->box);
     *question = (struct bench_question){.model_count = 0};

@@ -45,6 +45,10 @@ struct bench_question {
     struct bench_scenario scenarios[BENCH_LIST_MAX];
     int64_t batch_sizes[BENCH_LIST_MAX]; /* sequences in all */
     int model_count, scenario_count, batch_size_count;
+    /* How often routers choose each expert, files of phasor run --routing-counts: of each model
+     * one, or none of any. */
+    char *routing[BENCH_LIST_MAX];
+    int routing_count;
     unsigned modes; /* a bit for each */
     char *devices;  /* as of phasor run */
     char *box;      /* whose times the plans are chosen by: a name or a file */
@@ -94,10 +98,11 @@ const char *bench_interval_words(const struct bench_question *question);
 void bench_model_name(char out[BENCH_NAME_BYTES], const struct bench_question *question, int model);
 
 /* "256/64,4096/64", "8,16,32" and "static-tp,adaptive": false where that is not what `text` is, or
- * something stands in it twice. */
+ * something stands in it twice. "a.json,b.json": false where it has an empty name. */
 bool bench_scenarios_parse(struct bench_question *out, const char *text);
 bool bench_batch_sizes_parse(struct bench_question *out, const char *text);
 bool bench_modes_parse(struct bench_question *out, const char *text);
+bool bench_routing_parse(struct bench_question *out, const char *text);
 
 /* A new object; NULL where memory is short. The other way: false where the object is of no
  * question; `out` is then to be freed all the same. Strings are copies. */

@@ -22,7 +22,7 @@
 
 struct bench_values {
     const char *devices, *box, *replay, *recordings, *predict, *results;
-    const char *scenarios, *batch_sizes, *modes;
+    const char *scenarios, *batch_sizes, *modes, *routing;
     int64_t threads, repeats;
     uint64_t seed, memory;
     int format;
@@ -74,6 +74,10 @@ static const struct cli_option options[] = {
     {"modes", 0, OPTION_TEXT, AT(modes), "LIST",
      "of static-tp, static-ep, static-ep-dp, best-attention, best-static, static-tp-int4, hap, "
      "adaptive-exact and adaptive (all)",
+     0, 0, NULL},
+    {"routing", 0, OPTION_TEXT, AT(routing), "FILE,...",
+     "for the planner: how often experts were chosen, as phasor run --routing-counts found it, a "
+     "file for each model (it is assumed)",
      0, 0, NULL},
     {"repeats", 'r', OPTION_COUNT, AT(repeats), "COUNT",
      "rounds: each runs every plan of every load once (3; with --predict 200)", 1, BENCH_ROUNDS_MAX,
@@ -190,7 +194,7 @@ static bool question_get(struct bench_question *out, char **models, int model_co
     return question_check(out);
 }
 
-static int lists_get(const struct cli_command *command, struct bench_question *out)
+static int lists_get(const struct cli_command *command, struct bench_question *out, int model_count)
 {
     if (!bench_scenarios_parse(out, values.scenarios))
         return options_mistake(command,
@@ -206,6 +210,13 @@ static int lists_get(const struct cli_command *command, struct bench_question *o
                                "--modes: \"%s\" is no list of different modes, such as "
                                "static-tp,adaptive; --help has them",
                                values.modes);
+    if (values.routing != NULL && !bench_routing_parse(out, values.routing))
+        return options_mistake(command, "--routing: \"%s\" is no list of up to %d files",
+                               values.routing, BENCH_LIST_MAX);
+    if (values.routing != NULL && out->routing_count != model_count)
+        return options_mistake(command,
+                               "--routing: expected a file for each of %d models, found %d",
+                               model_count, out->routing_count);
     return -1;
 }
 
@@ -620,7 +631,7 @@ static int run(const struct cli_command *command, char **operands, int operand_c
     struct bench_question question = {.model_count = 0};
     int code = values_check(command, operand_count);
     if (code < 0)
-        code = lists_get(command, &question);
+        code = lists_get(command, &question, operand_count);
     if (code >= 0)
         return code;
     if (values.repeats == 0)

@@ -22,7 +22,8 @@ has err "devices is missing" "no devices"
 expect 1 "no profile" "$phasor" bench "$model" --devices cpu:2
 has err "\"phasor calibrate --devices cpu:2\" makes it" "no profile"
 for wrong in "--scenarios 16" "--scenarios 16/0" "--scenarios 16/4,16/4" "--scenarios 16/4," \
-    "--batch-sizes 0" "--batch-sizes 2,2" "--modes fastest" "--modes hap,hap" "--repeats 0" "-o xml"; do
+    "--batch-sizes 0" "--batch-sizes 2,2" "--modes fastest" "--modes hap,hap" "--repeats 0" "-o xml" \
+    "--routing a.json,b.json" "--routing a.json," "--routing ,"; do
     # shellcheck disable=SC2086 # two words
     expect 2 "$wrong" "${bench[@]}" $wrong
     flag=${wrong%% *}
@@ -78,6 +79,30 @@ jq -es --slurpfile t table.json --slurpfile e exact.json '
 expect 0 "too long" "$phasor" bench "$model" --devices cpu:2 --box two.json --scenarios 100000/4 \
     --batch-sizes 2 --plans-only -o json
 jq -e 'map(.plan == null and (.why | contains("context"))) | all' out >/dev/null || fail "too long: no reason"
+
+# ---- how often experts were chosen: the planner is told
+for excess in 0 0.9; do
+    printf '{"format":"phasor-routing","version":1,"experts":8,"top_k":2,"tokens":1000000,"layers":[{},{},{},{},{},{}],
+        "fullest_group":[{"groups":2,"excess":%s},{"groups":4,"excess":%s},{"groups":8,"excess":%s}]}' \
+        $excess $excess $excess >"$excess.json"
+    counted=("${bench[@]}" --scenarios 24/8 --batch-sizes 4 --routing "$excess.json")
+    expect 0 "counts $excess" "${counted[@]}" --plans-only --results "counted$excess.jsonl"
+    has out "plans [0-9a-f]* by .*, with experts chosen as counted in $excess.json\.$" "counts $excess"
+    "$phasor" plan "$model" --box two.json --batch-size 4 --prompt-len 24 --output-len 8 --routing "$excess.json" --json >table.json
+    jq -es --slurpfile t table.json '[.[] | select(.kind == "cell") | .plans[] | select(.modes | index("static-ep"))] |
+        length == 1 and (.[0] | .predicted_prefill_s + .predicted_between_s + .predicted_decode_s) as $told |
+        $t[0].plans[$t[0].static_ep].total_s / $told - 1 | fabs < 1e-9' "counted$excess.jsonl" >/dev/null ||
+        fail "counts $excess: other times than phasor plan has"
+done
+cmp -s <(jq .plans counted0.jsonl) <(jq .plans counted0.9.jsonl) && fail "counts: the planner does not know"
+expect 1 "counts, go on with others" "${bench[@]}" --scenarios 24/8 --batch-sizes 4 --routing 0.json --plans-only \
+    --results counted0.9.jsonl --resume
+expect 0 "counts, go on" "${counted[@]}" --plans-only --results counted0.9.jsonl --resume
+expect 0 "counts, the page" "$phasor" report counted0.9.jsonl -o counted.html
+has counted.html "--routing 0.9.json --scenarios" "counts, the page"
+expect 1 "no counts" "${bench[@]}" --routing absent.json --results never.jsonl
+has err "absent.json" "no counts"
+[ ! -e never.jsonl ] || fail "no counts: a file is left"
 
 # ---- runs
 expect 0 "runs" "${small[@]}" --results runs.jsonl -o json
