@@ -271,14 +271,15 @@ static unsigned lines_of_group(int group, int count)
     return lines;
 }
 
-/* From TALL_ROWS on p.kind is not PAGE_BF16. */
+/* From TALL_ROWS on p.kind is not PAGE_BF16. Groups of a few rows are alike: one of a single row
+ * would have too few sums to hide the latency of their additions. */
 static void product_run(struct product p, int rows, int64_t vectors)
 {
     int64_t in_bytes = p.in_step * (page_takes_pairs(p.kind) ? 2 : 4);
     ASSERT(rows < TALL_ROWS || p.kind != PAGE_BF16);
     int group = 0, groups = (rows + WIDE_ROWS - 1) / WIDE_ROWS;
     for (int r = 0; r < rows; group++) {
-        int left = rows - r, height = left < WIDE_ROWS ? left : WIDE_ROWS;
+        int left = rows - r, height = (int)ceil_div(left, ceil_div(left, WIDE_ROWS));
         p.fetch_lines = p.fetch != NULL ? lines_of_group(group, groups) : 0;
         if (left >= TALL_ROWS) {
             product_tall(p, vectors);
