@@ -17,6 +17,7 @@
 #define FILE_FORMAT    "phasor-routing"
 #define FILE_VERSION   1
 #define FILE_BYTES_MAX ((size_t)64 << 20)
+#define CHOICES_MAX    0x1p60 /* of one expert */
 
 /* Of one number of groups; means are weighted by choices. */
 struct groups {
@@ -373,7 +374,56 @@ static enum status read_fullest(struct routing *out, const json_t *root, const c
     return STATUS_OK;
 }
 
-/* `layers` is for people, but for how many there are. */
+/* By how much experts' shares of a layer's choices differ, squared, relative to the mean, beyond
+ * what chance makes of them; -1: the layer does not tell. */
+static enum status read_variance(double *out, const json_t *layer, const char *path,
+                                 const struct model_config *config, struct error *err)
+{
+    const json_t *list = json_object_get(layer, "choices"), *entry;
+    const double experts = (double)config->expert_count;
+    double sum = 0, squares = 0;
+    size_t index;
+    *out = -1;
+    if (list == NULL)
+        return STATUS_OK;
+    if (json_array_size(list) != (size_t)config->expert_count)
+        return error_set(err, STATUS_FORMAT, "%s: \"choices\": expected %lld counts, found %zu",
+                         path, (long long)config->expert_count, json_array_size(list));
+    json_array_foreach(list, index, entry)
+    {
+        double count = json_number_value(entry);
+        if (!json_is_number(entry) || !(count >= 0 && count <= CHOICES_MAX))
+            return error_set(err, STATUS_FORMAT, "%s: \"choices\": expected counts, found %s", path,
+                             json_kind(entry));
+        sum += count;
+        squares += count * count;
+    }
+    if (!(sum > 0))
+        return STATUS_OK;
+    double mean = sum / experts, by_chance = (1 - (double)config->expert_top_k / experts) / mean;
+    *out = fmax(squares / experts / (mean * mean) - 1 - by_chance, 0);
+    return STATUS_OK;
+}
+
+/* The deviation of all layers, where each tells. */
+static enum status read_deviation(double *out, const json_t *root, const char *path,
+                                  const struct model_config *config, struct error *err)
+{
+    const json_t *layers = json_object_get(root, "layers"), *layer;
+    double sum = 0, variance;
+    bool tells = true;
+    size_t index;
+    json_array_foreach(layers, index, layer)
+    {
+        TRY(read_variance(&variance, layer, path, config, err));
+        tells &= variance >= 0;
+        sum += variance;
+    }
+    size_t count = json_array_size(layers);
+    *out = tells && count > 0 ? sqrt(sum / (double)count) : 0;
+    return STATUS_OK;
+}
+
 static enum status counts_read(struct routing *out, const char *path,
                                const struct model_config *config, struct error *err)
 {
@@ -383,6 +433,8 @@ static enum status counts_read(struct routing *out, const char *path,
     enum status status = check_head(root, path, config, err);
     if (status == STATUS_OK)
         status = read_fullest(out, root, path, config, err);
+    if (status == STATUS_OK)
+        status = read_deviation(&out->deviation, root, path, config, err);
     json_decref(root);
     return status;
 }

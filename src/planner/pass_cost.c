@@ -238,12 +238,6 @@ static double sums_seconds(const struct stages *stages, double pairs, double imb
     return seconds;
 }
 
-static double experts_met(const struct stages *stages, double held)
-{
-    return routing_experts_met(stages->routing, stages->shape, stages->pass->phase, held,
-                               stages->pass->rows);
-}
-
 static void experts(struct stages *stages)
 {
     const struct model_shape *shape = stages->shape;
@@ -256,7 +250,8 @@ static void experts(struct stages *stages)
     double held = (double)shape->expert_count / ep;
     int64_t width = layout_expert_width(stages->layout, shape, 0).count;
     double pairs = fmin(draws / ep * imbalance, tokens * fmin((double)shape->expert_top_k, held));
-    double met = fmin(experts_met(stages, held) * imbalance, fmin(held, pairs));
+    double met = fmin(routing_experts_met(stages->routing, shape, held, tokens) * imbalance,
+                      fmin(held, pairs));
     add(stages, COST_ROWS, layers,
         matmul_seconds(stages, stages->own, shape->expert_count, shape->hidden_dim) +
             moves_seconds(stages, stages->own, shape->expert_count, 2) +

@@ -42,31 +42,32 @@ double routing_imbalance(const struct routing *routing, const struct model_shape
     return fmin(1 + sqrt(by_chance * by_chance + excess * excess), ep);
 }
 
-/* Of the experts' shares, relative to the mean. */
-static double deviation_of(const struct routing *routing, const struct model_shape *shape,
-                           enum phase phase)
+/* More alike than that is alike. */
+#define SHAPE_MOST 1e6
+/* Experts are chosen by all tokens or by none. */
+#define SHAPE_LEAST 1e-3
+
+/* Sign and errno are nobody's: of what is above zero. */
+static double log_gamma(double value)
 {
-    if (!routing->is_counted)
-        return routing->deviation;
-    for (int ep = ROUTING_GROUPS_MAX; ep > 1; ep--) {
-        if (routing->excess[phase][ep] > 0)
-            return routing->excess[phase][ep] / largest_deviation(ep) /
-                   sqrt(ep / (double)shape->expert_count);
-    }
-    return 0;
+    int sign;
+    return lgamma_r(value, &sign);
 }
 
 double routing_experts_met(const struct routing *routing, const struct model_shape *shape,
-                           enum phase phase, double held, double tokens)
+                           double held, double tokens)
 {
-    double chosen = (double)shape->expert_top_k, others = (double)shape->expert_count - chosen;
-    double missed = others / (double)shape->expert_count; /* by one token */
+    double chosen = (double)shape->expert_top_k / (double)shape->expert_count, missed = 1 - chosen;
+    double variance = routing->deviation * routing->deviation;
     if (!(missed > 0))
         return held;
-    double spread = deviation_of(routing, shape, phase) * chosen / others;
-    double alike = pow(missed, tokens);
-    double uneven = alike * (1 + tokens * (tokens - 1) / 2 * spread * spread);
-    return held * (1 - fmax(fmin(uneven, missed), alike));
+    double both = variance > 0 ? missed / (chosen * variance) - 1 : SHAPE_MOST;
+    if (both >= SHAPE_MOST)
+        return held * (1 - pow(missed, tokens));
+    both = fmax(both, SHAPE_LEAST);
+    double misses = missed * both;
+    return held * (1 - exp(log_gamma(misses + tokens) - log_gamma(misses) -
+                           log_gamma(both + tokens) + log_gamma(both)));
 }
 
 double routing_group_chance(const struct model_shape *shape, int ep)

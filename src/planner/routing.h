@@ -11,7 +11,8 @@
 
 /* As it is assumed, or as it was counted (engine/routing_counts.h). */
 struct routing {
-    double deviation; /* of the experts' shares from one another, relative to the mean */
+    double deviation; /* of the experts' shares from one another, relative to the mean; counted: of
+                       * all passes, 0 where a file does not tell */
     bool is_counted;
     /* Whose counts a phase has: its own, or those of all passes, where its own were too few. */
     bool is_own[PHASE_COUNT];
@@ -33,14 +34,15 @@ double routing_imbalance(const struct routing *routing, const struct model_shape
  * normal values of a given sum lies above their mean, on the mean. */
 double routing_by_chance(int ep, double draws);
 
-/* Of one group's `held` experts, those that any of `tokens` tokens chooses, on the mean. Where
- * all are liked alike one is missed by m = (1 - k / E)^tokens; where they are not, those that are
- * liked less are missed more often than the others less:
- *   m x (1 + deviation^2 tokens (tokens - 1) / 2 x (k / (E - k))^2),
- * of the series of the mean of (1 - p)^tokens about p = k / E; at most as of one token. What was
- * counted has its deviation from the excess of the most groups that it has. */
+/* Of one group's `held` experts, those that any of `tokens` tokens chooses, on the mean. Where all
+ * are liked alike one is missed by (1 - k / E)^tokens. Where they are not, how likely a token is to
+ * choose one is taken to be of the beta distribution of that mean p = k / E and that deviation:
+ * then one is missed, on the mean, by
+ *   G(b + tokens) G(s) / (G(b) G(s + tokens)), s = (1 - p) / (p deviation^2) - 1, b = (1 - p) s,
+ * as the beta-binomial distribution has it, with the gamma function: those that are liked less are
+ * missed more often than the others less. */
 double routing_experts_met(const struct routing *routing, const struct model_shape *shape,
-                           enum phase phase, double held, double tokens);
+                           double held, double tokens);
 
 /* How likely a token has any of its experts in one of `ep` groups. */
 double routing_group_chance(const struct model_shape *shape, int ep);

@@ -266,7 +266,7 @@ static void check_read_back(struct routing_counts *counts, bool is_own)
     cr_assert_eq(routing_counts_read(&routing, path, config_get(), &err), STATUS_OK, "%s",
                  err.message);
     json_t *root = json_loads(text.bytes, 0, NULL);
-    cr_expect(routing.is_counted);
+    cr_expect(routing.is_counted && routing.deviation > 0);
     for (int phase = 0; phase < PHASE_COUNT; phase++) {
         cr_expect_eq(routing.is_own[phase], is_own);
         for (int groups = 2; groups <= EXPERTS; groups *= 2)
@@ -295,6 +295,35 @@ Test(routing_counts, what_was_written_is_read)
 #define GROUP(groups, excess)  "{\"groups\":" groups ",\"excess\":" excess "}"
 #define ALL_GROUPS(e2, e4, e8) ":[" GROUP("2", e2) "," GROUP("4", e4) "," GROUP("8", e8) "]"
 #define WITH_ALL(phases)       HEAD("8") ",\"fullest_group\"" ALL_GROUPS("0", "0", "0") "," phases "}"
+#define WITH_LAYERS(layers)                                                                        \
+    HEAD_OF("8", "10000", layers) ",\"fullest_group\"" ALL_GROUPS("0", "0", "0") "}"
+
+/* Of two layers, of which each token chooses two of eight experts: beyond what chance makes of a
+ * thousand for each. */
+Test(routing_counts, experts_differ_as_they_were_chosen)
+{
+#define ALIKE  "{\"choices\":[1000,1000,1000,1000,1000,1000,1000,1000]}"
+#define APART  "{\"choices\":[500,500,500,500,1500,1500,1500,1500]}"
+#define NOBODY "{\"choices\":[0,0,0,0,0,0,0,0]}"
+    static const struct {
+        const char *content;
+        double deviation;
+    } files[] = {
+        {WITH_LAYERS(ALIKE "," ALIKE), 0},       {WITH_LAYERS(APART "," APART), 0.49925},
+        {WITH_LAYERS(APART "," ALIKE), 0.35302}, {WITH_LAYERS(APART ",{}"), 0},
+        {WITH_LAYERS(APART "," NOBODY), 0},      {WITH_LAYERS("{},{}"), 0},
+    };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        struct routing routing;
+        struct error err;
+        const char *path = tools_path(tools_folder(), "differ.json");
+        tools_write_file(path, files[i].content, strlen(files[i].content));
+        cr_assert_eq(routing_counts_read(&routing, path, config_get(), &err), STATUS_OK, "%s",
+                     err.message);
+        cr_expect_float_eq(routing.deviation, files[i].deviation, 1e-5, "%zu: %g", i,
+                           routing.deviation);
+    }
+}
 
 static const struct {
     const char *content;
@@ -327,6 +356,9 @@ static const struct {
     {WITH_ALL("\"fullest_group_decode\"" ALL_GROUPS("0", "-1", "0")), STATUS_FORMAT, "excess"},
     {WITH_ALL("\"fullest_group_prefill\":{}"), STATUS_FORMAT,
      "\"fullest_group_prefill\": expected"},
+    {WITH_LAYERS("{\"choices\":[1,2]},{}"), STATUS_FORMAT, "expected 8 counts, found 2"},
+    {WITH_LAYERS("{},{\"choices\":[1,2,3,4,5,6,7,-8]}"), STATUS_FORMAT, "\"choices\""},
+    {WITH_LAYERS("{},{\"choices\":[1,2,3,4,5,6,7,\"8\"]}"), STATUS_FORMAT, "found a string"},
     {HEAD("8") ",\"fullest_group_decode\"" ALL_GROUPS("0", "0", "0") "}", STATUS_FORMAT,
      "\"fullest_group\": expected"},
 };

@@ -182,14 +182,39 @@ Test(planner, routing_is_uneven_by_chance_and_by_liking)
                            1 + 1.1886 * sqrt(0.125), 1e-6);
         cr_assert_eq(routing_imbalance(&skewed, shape, phase, 4, 0.1), 4);
     }
-    /* One token meets 2 of 8 experts; two meet 8 x (1 - (3/4)^2). */
-    for (int phase = 0; phase < PHASE_COUNT; phase++) {
-        cr_assert_float_eq(routing_experts_met(&even, shape, phase, 8, 1), 2, 1e-12);
-        cr_assert_float_eq(routing_experts_met(&even, shape, phase, 8, 2), 3.5, 1e-12);
-        cr_assert_float_eq(routing_experts_met(&even, shape, phase, 2, 1000), 2, 1e-9);
-        cr_assert_float_eq(routing_experts_met(&skewed, shape, phase, 8, 1), 2, 1e-12);
-        cr_assert_float_eq(routing_experts_met(&skewed, shape, phase, 8, 2), 3.375, 1e-12);
-        cr_assert_float_eq(routing_experts_met(&skewed, shape, phase, 2, 1000), 2, 1e-9);
+    /* One token meets 2 of 8 experts; two meet 8 x (1 - (3/4)^2), or less by 8 deviations squared.
+     */
+    cr_assert_float_eq(routing_experts_met(&even, shape, 8, 1), 2, 1e-12);
+    cr_assert_float_eq(routing_experts_met(&even, shape, 8, 2), 3.5, 1e-12);
+    cr_assert_float_eq(routing_experts_met(&even, shape, 2, 1000), 2, 1e-9);
+    cr_assert_float_eq(routing_experts_met(&skewed, shape, 8, 1), 2, 1e-9);
+    cr_assert_float_eq(routing_experts_met(&skewed, shape, 8, 2), 3.375, 1e-9);
+    cr_assert_float_eq(routing_experts_met(&skewed, shape, 2, 1000), 2, 1e-3);
+}
+
+/* However much experts differ: one token meets as many, more tokens more, and none more than there
+ * are; the more they differ the fewer. */
+Test(planner, more_tokens_meet_more_experts)
+{
+    static const double deviations[] = {0,   1e-9, 1e-4, 1e-3, 1.1e-3, 0.1,
+                                        0.3, 1,    1.7,  1.8,  10,     100};
+    for (int model = 0; model < MODEL_SHAPE_COUNT; model++) {
+        const struct model_shape *shape = &model_shapes[model].shape;
+        const double held = (double)shape->expert_count, chosen = (double)shape->expert_top_k;
+        for (double tokens = 1; tokens <= 16384; tokens *= 2) {
+            double alike = INFINITY;
+            for (size_t d = 0; d < sizeof deviations / sizeof *deviations; d++) {
+                const struct routing routing = {.deviation = deviations[d]};
+                double met = routing_experts_met(&routing, shape, held, tokens);
+                double before = routing_experts_met(&routing, shape, held, tokens / 2);
+                cr_expect(met >= chosen * (1 - 1e-6) && met <= held && met <= alike * (1 + 1e-6),
+                          "%s, %g tokens, %g: %g", model_shapes[model].name, tokens, deviations[d],
+                          met);
+                cr_expect(tokens > 1 || fabs(met / chosen - 1) < 1e-6);
+                cr_expect_geq(met, before * (1 - 1e-6));
+                alike = met;
+            }
+        }
     }
 }
 
@@ -224,10 +249,8 @@ Test(planner, experts_that_are_liked_less_are_missed_more_often)
             double mean = 0;
             for (int i = 0; i < times; i++)
                 mean += met_drawn(experts, share, 0.3, tokens[t], &random) / times;
-            double told =
-                routing_experts_met(&skewed, shape, PHASE_DECODE, (double)experts, tokens[t]);
-            cr_expect_float_eq(told / mean, 1, 0.01, "%d tokens: %g for %g", tokens[t], told,
-                               mean);
+            double told = routing_experts_met(&skewed, shape, (double)experts, tokens[t]);
+            cr_expect_float_eq(told / mean, 1, 0.01, "%d tokens: %g for %g", tokens[t], told, mean);
         }
     }
 }
@@ -248,10 +271,6 @@ Test(planner, routing_is_as_uneven_as_it_was_counted)
         cr_assert_float_eq(routing_imbalance(&counted, shape, phase, 4, 1e15), 1 + excess, 1e-6);
         cr_assert_float_eq(routing_imbalance(&counted, shape, phase, 4, 300),
                            1 + hypot(excess, 0.11886), 1e-12);
-        /* Four groups of two experts each: the experts differ by sqrt(8 / 4) as much. */
-        struct routing same = {.deviation = excess / 1.1886 * sqrt(2)};
-        cr_assert_float_eq(routing_experts_met(&counted, shape, phase, 8, 8),
-                           routing_experts_met(&same, shape, phase, 8, 8), 1e-12);
     }
 }
 
