@@ -318,6 +318,19 @@ static void answers_take(struct bench_cell *cell, const struct bench_question *q
     plans_choose(cell, question, answers);
 }
 
+/* Whether it is for its counts that there are no plans. */
+static bool are_counts_refused(const struct phasor_plan_params *params)
+{
+    struct phasor_plan_params assumed = *params;
+    struct phasor_error ignored;
+    char *text;
+    assumed.routing_path = NULL;
+    if (params->routing_path == NULL || phasor_plan(&text, &assumed, &ignored) != PHASOR_OK)
+        return false;
+    phasor_text_free(text);
+    return true;
+}
+
 bool bench_plans_find(struct bench_cell *cell, const struct bench_question *question)
 {
     struct phasor_plan_params params = bench_plan_params(question, cell);
@@ -327,7 +340,8 @@ bool bench_plans_find(struct bench_cell *cell, const struct bench_question *ques
     cell->device_count = 1;
     enum phasor_status status = ask_both(&answers, cell, &params, &err);
     bool is_good = true;
-    if (status == PHASOR_INVALID_ARGUMENT) { /* longer than the context: this cell's alone */
+    if (status == PHASOR_INVALID_ARGUMENT &&
+        !are_counts_refused(&params)) { /* longer than the context: this cell's alone */
         no_plans_fill(cell, question, err.message);
     } else if (status != PHASOR_OK) {
         fprintf(stderr, "phasor: %s\n", err.message);

@@ -417,8 +417,8 @@ bool bench_results_resume(struct bench_results *out, struct bench_question *ques
         return false;
     if (!is_same(&out->question, question)) {
         fprintf(stderr,
-                "phasor: %s is of another bench: other models, loads, modes or devices; give it "
-                "those that stand in its first line, or another file\n",
+                "phasor: %s is of another bench: other models, loads, modes, devices or counts; "
+                "give it those that stand in its first line, or another file\n",
                 path);
         return false;
     }

@@ -159,7 +159,8 @@ static bool question_check(const struct bench_question *question)
                    again.model_count == question->model_count;
     if (!is_good)
         fprintf(stderr,
-                "phasor: a model, --devices or --box is named with bytes that are no UTF-8; "
+                "phasor: a model, --devices, --box or --routing is named with bytes that are no "
+                "UTF-8; "
                 "give it another name\n");
     for (int i = 0; i < question->model_count && is_good; i++) {
         for (int j = 0; j < i && is_good; j++)
@@ -632,8 +633,10 @@ static int run(const struct cli_command *command, char **operands, int operand_c
     int code = values_check(command, operand_count);
     if (code < 0)
         code = lists_get(command, &question, operand_count);
-    if (code >= 0)
+    if (code >= 0) {
+        bench_question_free(&question);
         return code;
+    }
     if (values.repeats == 0)
         values.repeats = values.predict != NULL ? DRAWS_DEFAULT : ROUNDS_DEFAULT;
     progress_init(&bench.progress, values.quiet, values.verbose);

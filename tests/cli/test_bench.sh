@@ -95,6 +95,15 @@ for excess in 0 0.9; do
         fail "counts $excess: other times than phasor plan has"
 done
 cmp -s <(jq .plans counted0.jsonl) <(jq .plans counted0.9.jsonl) && fail "counts: the planner does not know"
+ln -s "$model" other
+expect 0 "counts of two models" "$phasor" bench "$model" other --devices cpu:2 --box two.json --scenarios 24/8 --batch-sizes 4 \
+    --routing 0.json,0.9.json --plans-only --results counted2.jsonl
+cmp -s <(jq '.plans | arrays' counted2.jsonl) <(jq '.plans | arrays' counted0.jsonl counted0.9.jsonl) ||
+    fail "counts of two models: not each its own"
+sed 's/"experts":8/"experts":60/' 0.json >60.json
+expect 1 "counts of another model" "${bench[@]}" --routing 60.json --results never.jsonl
+has err "60.json was counted with a model" "counts of another model"
+[ ! -e never.jsonl ] || fail "counts of another model: a file is left"
 expect 1 "counts, go on with others" "${bench[@]}" --scenarios 24/8 --batch-sizes 4 --routing 0.json --plans-only \
     --results counted0.9.jsonl --resume
 expect 0 "counts, go on" "${counted[@]}" --plans-only --results counted0.9.jsonl --resume
