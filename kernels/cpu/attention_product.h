@@ -271,7 +271,7 @@ static unsigned lines_of_group(int group, int count)
     return lines;
 }
 
-/* From TALL_ROWS on p.kind is not PAGE_BF16. Groups of a few rows are alike: one of a single row
+/* From TALL_ROWS on p.kind is not PAGE_BF16. Below, groups of a few rows are alike: one of a single row
  * would have too few sums to hide the latency of their additions. */
 static void product_run(struct product p, int rows, int64_t vectors)
 {

@@ -123,7 +123,7 @@ static void slice_part_choose(struct tile_work *work, const struct slice_part *p
                               const struct tiles *tiles, int64_t first_panel, int64_t block,
                               int step)
 {
-    work->fetches_next = true;
+    work->fetches_next |= work->block > 0; /* a piece's first slice nobody has fetched */
     work->next = tile_at(tiles, first_panel + part->panel, block);
     work->next_step = step * tiles->panel_step;
     work->next_left = ceil_div(part->panels - part->panel, step);
