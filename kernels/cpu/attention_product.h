@@ -271,8 +271,8 @@ static unsigned lines_of_group(int group, int count)
     return lines;
 }
 
-/* From TALL_ROWS on p.kind is not PAGE_BF16. Below, groups of a few rows are alike: one of a single row
- * would have too few sums to hide the latency of their additions. */
+/* From TALL_ROWS on p.kind is not PAGE_BF16. Below, groups of a few rows are alike: one of a single
+ * row would have too few sums to hide the latency of their additions. */
 static void product_run(struct product p, int rows, int64_t vectors)
 {
     int64_t in_bytes = p.in_step * (page_takes_pairs(p.kind) ? 2 : 4);

@@ -340,8 +340,8 @@ bool bench_plans_find(struct bench_cell *cell, const struct bench_question *ques
     cell->device_count = 1;
     enum phasor_status status = ask_both(&answers, cell, &params, &err);
     bool is_good = true;
-    if (status == PHASOR_INVALID_ARGUMENT &&
-        !are_counts_refused(&params)) { /* longer than the context: this cell's alone */
+    /* Longer than the context: this cell's alone. */
+    if (status == PHASOR_INVALID_ARGUMENT && !are_counts_refused(&params)) {
         no_plans_fill(cell, question, err.message);
     } else if (status != PHASOR_OK) {
         fprintf(stderr, "phasor: %s\n", err.message);

@@ -88,8 +88,8 @@ struct calm_meter {
 };
 
 /* Probes are products: of 32 rows with 2 MiB of weights, and of one with 16 MiB, or less where the
- * meter has less. Of `params` its probe, context and tolerance are
- * not read. */
+ * meter has less. Of `params` its probe, context and tolerance are not
+ * read. */
 enum status calm_meter_init(struct calm_meter *out, struct meter *meter,
                             const struct calm_params *params, struct error *err) MUST_CHECK;
 
