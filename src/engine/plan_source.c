@@ -15,6 +15,14 @@
 const char *const profile_fit_names[] = {
     [PROFILE_FITS] = "fits", [PROFILE_STALE] = "stale", [PROFILE_FOREIGN] = "foreign"};
 
+/* Read once: its hash is of what is taken, whatever becomes of it meanwhile. */
+struct source_file {
+    const char *path;
+    char *bytes;
+    size_t length;
+    json_t *root;
+};
+
 /* ---- A box file ------------------------------------------------------------------------------ */
 
 static enum status box_take(struct plan_source *out, const struct box_model *model,
@@ -30,12 +38,12 @@ static enum status box_take(struct plan_source *out, const struct box_model *mod
     return STATUS_OK;
 }
 
-static enum status box_read(struct plan_source *out, const char *path, uint64_t draw,
+static enum status box_read(struct plan_source *out, const struct source_file *file, uint64_t draw,
                             struct error *err)
 {
     struct box_model *model;
     TRY(memory_get((void **)&model, 1, sizeof *model, "the box", err));
-    enum status status = box_model_read_drawn(model, path, draw, err);
+    enum status status = box_model_of(model, file->root, file->path, draw, err);
     if (status == STATUS_OK)
         status = box_take(out, model, err);
     memory_free(model);
@@ -81,11 +89,12 @@ static void title_make(char out[PLAN_TITLE_BYTES], const struct profile_identity
                  identity->kernels, processor, identity->threads);
 }
 
-static enum status profile_read(struct plan_source *out, const char *path, struct error *err)
+static enum status profile_read(struct plan_source *out, const struct source_file *file,
+                                struct error *err)
 {
-    const char *slash = strrchr(path, '/');
+    const char *slash = strrchr(file->path, '/');
     const struct profile_identity *identity = &out->file.identity;
-    TRY(profile_file_read(&out->file, path, err));
+    TRY(profile_file_of(&out->file, file->root, file->path, err));
     out->is_measured = true;
     out->profile = &out->file.profile;
     out->rank_count = identity->devices.rank_count;
@@ -93,7 +102,7 @@ static enum status profile_read(struct plan_source *out, const char *path, struc
     out->is_gpu = identity->devices.cuda;
     out->memory_bytes = memory_of(identity);
     snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1,
-             slash == NULL ? path : slash + 1);
+             slash == NULL ? file->path : slash + 1);
     title_make(out->title, identity);
     TRY(fit_find(out, err));
     if (out->fit != PROFILE_FOREIGN)
@@ -112,48 +121,38 @@ void plan_source_limit(struct plan_source *source, uint64_t memory_bytes)
 
 /* ---- Either ---------------------------------------------------------------------------------- */
 
-enum kind { IS_BOX, IS_PROFILE, IS_NEITHER };
-
-static enum status kind_find(enum kind *out, const char *path, struct error *err)
+static enum status file_take(struct plan_source *out, const struct source_file *file, uint64_t draw,
+                             struct error *err)
 {
-    json_t *root;
-    TRY(json_load_object(&root, path, PROFILE_FILE_BYTES_MAX, err));
-    *out = json_object_get(root, "phasor_profile") != NULL ? IS_PROFILE
-           : json_object_get(root, "format") != NULL       ? IS_BOX
-                                                           : IS_NEITHER;
-    json_decref(root);
-    return STATUS_OK;
-}
-
-static enum status hash_find(struct plan_source *out, const char *path, struct error *err)
-{
-    char *bytes;
-    size_t length;
-    TRY(file_read_whole(&bytes, &length, path, PROFILE_FILE_BYTES_MAX, err));
-    snprintf(out->hash, sizeof out->hash, "%016" PRIx64, (uint64_t)XXH3_64bits(bytes, length));
-    memory_free(bytes);
-    return STATUS_OK;
+    snprintf(out->hash, sizeof out->hash, "%016" PRIx64,
+             (uint64_t)XXH3_64bits(file->bytes, file->length));
+    if (json_object_get(file->root, "phasor_profile") == NULL) {
+        if (json_object_get(file->root, "format") != NULL)
+            return box_read(out, file, draw, err);
+        return error_set(err, STATUS_FORMAT,
+                         "--box: %s is neither a box file, which says \"format\": \"phasor box\", "
+                         "nor a profile of phasor calibrate, which says \"phasor_profile\"",
+                         file->path);
+    }
+    if (draw != 0)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "%s is measured: only the numbers of a box file have ranges to be drawn "
+                         "from",
+                         file->path);
+    return profile_read(out, file, err);
 }
 
 static enum status file_read(struct plan_source *out, const char *path, uint64_t draw,
                              struct error *err)
 {
-    enum kind kind;
-    TRY(kind_find(&kind, path, err));
-    TRY(hash_find(out, path, err));
-    if (kind == IS_NEITHER)
-        return error_set(err, STATUS_FORMAT,
-                         "--box: %s is neither a box file, which says \"format\": \"phasor box\", "
-                         "nor a profile of phasor calibrate, which says \"phasor_profile\"",
-                         path);
-    if (kind == IS_BOX)
-        return box_read(out, path, draw, err);
-    if (draw != 0)
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "%s is measured: only the numbers of a box file have ranges to be drawn "
-                         "from",
-                         path);
-    return profile_read(out, path, err);
+    struct source_file file = {.path = path};
+    TRY(file_read_whole(&file.bytes, &file.length, path, PROFILE_FILE_BYTES_MAX, err));
+    enum status status = json_parse_object(&file.root, file.bytes, file.length, path, err);
+    if (status == STATUS_OK)
+        status = file_take(out, &file, draw, err);
+    json_decref(file.root);
+    memory_free(file.bytes);
+    return status;
 }
 
 enum status plan_source_read(struct plan_source *out, const char *box, uint64_t draw,

@@ -30,7 +30,7 @@ struct plan_source {
 
 /* `box` is the name of one that comes with phasor, or a file, which is told apart by its content.
  * Fails as box_files_find, box_model_read and profile_file_read do; STATUS_FORMAT for a file that
- * is neither. `draw`: as of box_model_read_drawn; STATUS_INVALID_ARGUMENT for one of a profile,
+ * is neither. `draw`: as of box_model_of; STATUS_INVALID_ARGUMENT for one of a profile,
  * which has no ranges. A profile that does not fit this machine is none the worse here. */
 enum status plan_source_read(struct plan_source *out, const char *box, uint64_t draw,
                              struct error *err) MUST_CHECK;

@@ -456,12 +456,11 @@ static enum status read_all(struct profile_file *out, const json_t *root, const 
     return read_collectives(out, &reader, root);
 }
 
-static enum status read_root(struct profile_file *out, json_t *root, const char *file,
-                             struct error *err)
+enum status profile_file_of(struct profile_file *out, const json_t *root, const char *file,
+                            struct error *err)
 {
     struct profile_file found = {0};
     enum status status = read_all(&found, root, file, err);
-    json_decref(root);
     if (status != STATUS_OK) {
         profile_file_deinit(&found);
         return status;
@@ -474,7 +473,9 @@ enum status profile_file_read(struct profile_file *out, const char *path, struct
 {
     json_t *root;
     TRY(json_load_object(&root, path, PROFILE_FILE_BYTES_MAX, err));
-    return read_root(out, root, path, err);
+    enum status status = profile_file_of(out, root, path, err);
+    json_decref(root);
+    return status;
 }
 
 enum status profile_file_parse(struct profile_file *out, const char *bytes, size_t length,
@@ -482,7 +483,9 @@ enum status profile_file_parse(struct profile_file *out, const char *bytes, size
 {
     json_t *root;
     TRY(json_parse_object(&root, bytes, length, name, err));
-    return read_root(out, root, name, err);
+    enum status status = profile_file_of(out, root, name, err);
+    json_decref(root);
+    return status;
 }
 
 void profile_file_deinit(struct profile_file *file)

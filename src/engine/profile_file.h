@@ -3,6 +3,8 @@
 #ifndef PHASOR_ENGINE_PROFILE_FILE_H
 #define PHASOR_ENGINE_PROFILE_FILE_H
 
+#include <jansson.h>
+
 #include "base/arena.h"
 #include "base/text.h"
 #include "engine/engine_devices.h"
@@ -65,6 +67,9 @@ enum status profile_file_read(struct profile_file *out, const char *path,
                               struct error *err) MUST_CHECK;
 enum status profile_file_parse(struct profile_file *out, const char *bytes, size_t length,
                                const char *name, struct error *err) MUST_CHECK;
+/* Of what was parsed already. */
+enum status profile_file_of(struct profile_file *out, const json_t *root, const char *name,
+                            struct error *err) MUST_CHECK;
 void profile_file_deinit(struct profile_file *file); /* a zero one is allowed */
 
 /* Appends the file's text. STATUS_NO_MEMORY. */

@@ -335,33 +335,18 @@ static enum status read_drawn(struct box_model *out, json_t *json, const char *p
 }
 
 /* Drawn once it is known to be right as it stands. */
-static enum status read_json(struct box_model *out, json_t *json, const char *path, uint64_t draw,
-                             struct error *err)
+enum status box_model_of(struct box_model *out, json_t *json, const char *path, uint64_t draw,
+                         struct error *err)
 {
-    enum status status = read_whole(out, json, path, err);
-    if (status == STATUS_OK && draw != 0)
-        status = read_drawn(out, json, path, draw, err);
-    json_decref(json);
-    return status;
-}
-
-enum status box_model_parse(struct box_model *out, const char *text, int64_t length,
-                            const char *path, uint64_t draw, struct error *err)
-{
-    json_t *json;
-    TRY(json_parse_object(&json, text, (size_t)length, path, err));
-    return read_json(out, json, path, draw, err);
+    TRY(read_whole(out, json, path, err));
+    return draw == 0 ? STATUS_OK : read_drawn(out, json, path, draw, err);
 }
 
 enum status box_model_read(struct box_model *out, const char *path, struct error *err)
 {
-    return box_model_read_drawn(out, path, 0, err);
-}
-
-enum status box_model_read_drawn(struct box_model *out, const char *path, uint64_t draw,
-                                 struct error *err)
-{
     json_t *json;
     TRY(json_load_object(&json, path, FILE_BYTES_MAX, err));
-    return read_json(out, json, path, draw, err);
+    enum status status = box_model_of(out, json, path, 0, err);
+    json_decref(json);
+    return status;
 }

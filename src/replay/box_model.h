@@ -9,6 +9,7 @@
 #ifndef PHASOR_REPLAY_BOX_MODEL_H
 #define PHASOR_REPLAY_BOX_MODEL_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -83,14 +84,11 @@ struct box_model {
     uint64_t host_bytes; /* of the host's memory; 0: not said */
 };
 
-/* `text` is the whole file, `path` for sentences. */
-enum status box_model_parse(struct box_model *out, const char *text, int64_t length,
-                            const char *path, uint64_t draw, struct error *err) MUST_CHECK;
 enum status box_model_read(struct box_model *out, const char *path, struct error *err) MUST_CHECK;
-/* With its numbers drawn by a seed (box_draw.h); 0: as they stand. STATUS_INVALID_ARGUMENT where
- * none has a range. */
-enum status box_model_read_drawn(struct box_model *out, const char *path, uint64_t draw,
-                                 struct error *err) MUST_CHECK;
+/* Of what was parsed already; `path` is for sentences. With a seed as `draw`, its numbers are drawn
+ * in place (box_draw.h); 0: as they stand. STATUS_INVALID_ARGUMENT where none has a range. */
+enum status box_model_of(struct box_model *out, json_t *json, const char *path, uint64_t draw,
+                         struct error *err) MUST_CHECK;
 
 /* Between any two ends; STATUS_INVALID_ARGUMENT where no links join them, or too many. */
 enum status box_model_route(struct box_route *out, const struct box_model *box, int from, int to,

@@ -2,6 +2,7 @@
  * that can be computed with. */
 #include <math.h>
 
+#include "base/json.h"
 #include "fuzz.h"
 #include "replay/box_model.h"
 
@@ -64,10 +65,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct fuzz_account account = fuzz_begin(size);
     for (uint64_t draw = 0; draw < 2; draw++) {
+        json_t *json = NULL;
         struct box_model box;
         struct error err;
-        enum status status =
-            box_model_parse(&box, (const char *)data, (int64_t)size, "box.json", draw, &err);
+        enum status status = json_parse_object(&json, (const char *)data, size, "box.json", &err);
+        if (status == STATUS_OK)
+            status = box_model_of(&box, json, "box.json", draw, &err);
+        json_decref(json);
         if (status == STATUS_OK)
             check_box(&box);
         else

@@ -3,6 +3,7 @@
 #include <jansson.h>
 #include <math.h>
 
+#include "base/json.h"
 #include "replay/box_draw.h"
 #include "replay/box_model.h"
 
@@ -11,10 +12,13 @@
 static struct box_model drawn(const char *name, uint64_t seed)
 {
     char path[512];
+    json_t *json;
     struct box_model box;
     struct error err;
     snprintf(path, sizeof path, BOXES_DIR "/%s.json", name);
-    cr_assert_eq(box_model_read_drawn(&box, path, seed, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(json_load_object(&json, path, 1 << 20, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(box_model_of(&box, json, path, seed, &err), STATUS_OK, "%s", err.message);
+    json_decref(json);
     return box;
 }
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "base/memory.h"
 #include "builder.h"
 
@@ -38,7 +39,11 @@ TestSuite(box_file, .init = begin, .fini = end);
 
 static enum status parse(struct error *err)
 {
-    return box_model_parse(&box, text, (int64_t)strlen(text), "box.json", 0, err);
+    json_t *json;
+    TRY(json_parse_object(&json, text, strlen(text), "box.json", err));
+    enum status status = box_model_of(&box, json, "box.json", 0, err);
+    json_decref(json);
+    return status;
 }
 
 /* Puts `with` in the place of the first `what`. */
