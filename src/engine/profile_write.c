@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -34,6 +35,25 @@ static void put_rate(struct json_writer *json, const char *key, double value)
 {
     if (value > PROFILE_NO_RATE)
         put_number(json, key, value);
+}
+
+/* Six digits: no time is known to a millionth, and a planner that reads a thousand times waits for
+ * their digits. */
+static void write_measured(struct json_writer *json, double value)
+{
+    char digits[32];
+    snprintf(digits, sizeof digits, "%.6g", value);
+    json_write_number(json, strtod(digits, NULL));
+}
+
+static void put_measured(struct json_writer *json, const char *key, const double *values,
+                         int64_t count)
+{
+    json_write_key(json, key);
+    json_write_open(json, '[');
+    for (int64_t i = 0; i < count; i++)
+        write_measured(json, values[i]);
+    json_write_close(json, ']');
 }
 
 static void put_numbers(struct json_writer *json, const char *key, const double *values,
@@ -99,12 +119,12 @@ static void put_points(struct json_writer *json, const struct profile_point *poi
     json_write_key(json, "seconds");
     json_write_open(json, '[');
     for (int64_t i = 0; i < count; i++)
-        json_write_number(json, points[i].seconds);
+        write_measured(json, points[i].seconds);
     json_write_close(json, ']');
     json_write_key(json, "spreads");
     json_write_open(json, '[');
     for (int64_t i = 0; i < count; i++)
-        json_write_number(json, points[i].spread);
+        write_measured(json, points[i].spread);
     json_write_close(json, ']');
     json_write_key(json, "repeats");
     json_write_open(json, '[');
@@ -146,7 +166,7 @@ static void put_work(struct json_writer *json, const struct work_table *table,
     for (int a = 0; a < table->axis_count; a++)
         put_axis(json, table->kind, &table->axes[a]);
     json_write_close(json, ']');
-    put_numbers(json, "log_ratios", table->log_ratios, count);
+    put_measured(json, "log_ratios", table->log_ratios, count);
     put_points(json, points, count);
     json_write_close(json, '}');
 }

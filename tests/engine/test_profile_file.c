@@ -97,6 +97,35 @@ Test(profile_file, goes_round)
     profile_file_deinit(&two);
 }
 
+/* Points have six digits; axes have all that tell them apart. */
+Test(profile_file, has_six_digits_of_what_was_measured)
+{
+    static const double axis[1] = {1234567.25}, ratio[1] = {-0.0123456789};
+    static const struct profile_point point = {1.23456789e-5, 0.987654321, 3};
+    static const struct profile_point *const points[1] = {&point};
+    struct work_table table = {.kind = WORK_MATMUL,
+                               .dtype = DTYPE_BF16,
+                               .axis_count = 1,
+                               .axes = {{.size = 0, .over = -1, .count = 1, .values = axis}},
+                               .flops_per_second = 1e11,
+                               .bytes_per_second = 1e10,
+                               .log_ratios = ratio};
+    struct profile_file file, again;
+    parse(&file, whole);
+    file.profile.work = &table;
+    file.profile.work_count = 1;
+    file.work_points = points;
+    char *text = text_of(&file);
+    parse(&again, text);
+    cr_expect_eq(again.profile.work[0].log_ratios[0], -0.0123457);
+    cr_expect_eq(again.profile.work[0].axes[0].values[0], axis[0]);
+    cr_expect_eq(again.work_points[0][0].seconds, 1.23457e-5);
+    cr_expect_eq(again.work_points[0][0].spread, 0.987654);
+    free(text);
+    profile_file_deinit(&again);
+    profile_file_deinit(&file);
+}
+
 Test(profile_file, is_replaced_whole)
 {
     struct profile_file one, two;
