@@ -107,19 +107,20 @@ struct work_shape grid_work(const struct grid *grid, const double values[PROFILE
 
 /* No point is added: between the ends of its axes attention goes from memory's rate to the
  * processor's over the first tens of rows of scores, which two probes at the ends do not see. Bytes
- * are next to nothing, what a core's cache holds, what the cores' common one does, and more.
+ * are next to nothing, what a core's cache holds, all of that, what the cores' common one does, and
+ * more.
  * Between one head and eight over each of the KV heads it is not straight, since so many rows of
  * scores are of fewer tokens: so there is a number between. */
 #define ATTENTION(dtype_)                                                                          \
     {                                                                                              \
-        .kind = WORK_ATTENTION, .dtype = (dtype_), .axis_count = 5, .points_max = 1848,            \
+        .kind = WORK_ATTENTION, .dtype = (dtype_), .axis_count = 5, .points_max = 2310,            \
         .segments_max = 64, .tokens_max = 4096,                                                    \
         .axes =                                                                                    \
             {{WORK_SIZE_SCORE_ROWS, -1, 1, 11, {1, 2, 4, 8, 16, 48, 96, 256, 1024, 2048, 8192}},   \
              {2, 0, 1, 7, {1, 2, 8, 32, 96, 256, 1056}},                                           \
              {3, 4, 1, 3, {1, 4, 8}},                                                              \
              {5, -1, 32, 2, {64, 128}},                                                            \
-             {WORK_SIZE_BYTES, -1, 1, 4, {1 << 14, 1 << 18, 1 << 22, 1 << 24}}},                   \
+             {WORK_SIZE_BYTES, -1, 1, 5, {1 << 14, 1 << 18, 1 << 20, 1 << 22, 1 << 24}}},          \
         .most_flops = {WORK_ATTENTION, (dtype_), {512, 131328, 512, 16, 4, 128}},                  \
         .most_bytes = {WORK_ATTENTION, (dtype_), {4, 16384, 16384, 16, 4, 128}},                   \
         .least = {WORK_ATTENTION, (dtype_), {1, 1, 1, 1, 1, 64}},                                  \
@@ -136,9 +137,14 @@ static const struct grid grids[] = {
         .kind = WORK_ROWS,
         .dtype = DTYPE_F32,
         .axis_count = 2,
-        .points_max = 40,
-        .axes = {{WORK_SIZE_BYTES, -1, 1 << 16, 5, {1 << 13, 1 << 16, 1 << 19, 1 << 22, 1 << 26}},
-                 {1, -1, 16, 2, {1024, 8192}}},
+        .points_max = 64,
+        /* One row has 8 KiB to 64, and is another thing than several. */
+        .axes = {{WORK_SIZE_BYTES,
+                  -1,
+                  1 << 16,
+                  7,
+                  {1 << 13, 1 << 14, 1 << 15, 1 << 16, 1 << 19, 1 << 22, 1 << 26}},
+                 {1, -1, 16, 4, {1024, 2048, 4096, 8192}}},
         .most_flops = {WORK_ROWS, DTYPE_F32, {256, 2048}},
         .most_bytes = {WORK_ROWS, DTYPE_F32, {256, 2048}},
         .least = {WORK_ROWS, DTYPE_F32, {1, 16}},
