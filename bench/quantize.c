@@ -17,17 +17,12 @@
 
 #include "base/json.h"
 #include "base/memory.h"
-#include "base/random.h"
-#include "engine/engine.h"
-#include "exec/exec.h"
 #include "head.h"
 #include "model/safetensors.h"
+#include "predictions.h"
 #include "quant/backup_write.h"
 
-#define TEXT_TOKENS 512 /* of a window */
-#define WINDOWS_MAX 16
-#define PAGES       (TEXT_TOKENS / 64 + 1)
-#define REPEATS     3
+#define REPEATS 3
 
 static void check(enum status status, const struct error *err)
 {
@@ -35,140 +30,6 @@ static void check(enum status status, const struct error *err)
         return;
     fprintf(stderr, "bench_quantize: %s\n", err->message);
     exit(1);
-}
-
-/* ---- Windows of tokens --------------------------------------------------------------------- */
-
-struct windows {
-    int count, length[WINDOWS_MAX];
-    int32_t tokens[WINDOWS_MAX][TEXT_TOKENS];
-};
-
-/* The bundled model's validation text by its ids, or random ids where there is none. */
-static void windows_read(struct windows *windows, const char *dir, int64_t vocab_count)
-{
-    char path[4096];
-    struct error err;
-    json_t *metrics;
-    struct random random = {.seed = 1};
-    snprintf(path, sizeof path, "%s/metrics.json", dir);
-    bool has_text = access(path, R_OK) == 0;
-    if (has_text)
-        check(json_load_object(&metrics, path, 4 << 20, &err), &err);
-    for (int w = 0; w < WINDOWS_MAX; w++) {
-        const json_t *window =
-            has_text ? json_array_get(json_object_get(metrics, "per_window"), (size_t)w) : NULL;
-        const json_t *ids = json_object_get(window, "token_ids");
-        if (has_text && ids == NULL)
-            break;
-        int length = has_text ? (int)json_array_size(ids) : 256;
-        length = length < TEXT_TOKENS ? length : TEXT_TOKENS;
-        for (int i = 0; i < length; i++)
-            windows->tokens[w][i] =
-                has_text ? (int32_t)json_integer_value(json_array_get(ids, (size_t)i))
-                         : (int32_t)random_below(&random, (uint64_t)vocab_count);
-        windows->length[w] = length;
-        windows->count = w + 1;
-    }
-    if (has_text)
-        json_decref(metrics);
-}
-
-/* ---- Predictions --------------------------------------------------------------------------- */
-
-/* Log probabilities of all tokens at every position of the windows. */
-struct predictions {
-    int64_t row_count, vocab_count;
-    float *logprobs; /* [row_count][vocab_count] */
-};
-
-static void to_logprobs(float *out, const float *logits, int64_t count)
-{
-    double most = logits[0], sum = 0;
-    for (int64_t i = 1; i < count; i++)
-        most = fmax(most, (double)logits[i]);
-    for (int64_t i = 0; i < count; i++)
-        sum += exp((double)logits[i] - most);
-    for (int64_t i = 0; i < count; i++)
-        out[i] = (float)((double)logits[i] - most - log(sum));
-}
-
-static void window_predict(struct predictions *out, struct exec *exec, struct kv_cache *cache,
-                           const int32_t *tokens, int length)
-{
-    int32_t pages[PAGES], rows[EXEC_LOGIT_ROWS];
-    struct error err;
-    for (int p = 0; p < PAGES; p++)
-        pages[p] = p;
-    const struct exec_segment segment = {.tokens = tokens, .token_count = length, .pages = pages};
-    check(exec_forward(exec, cache, FORM_OWNED, &segment, 1, &err), &err);
-    for (int first = 0; first + 1 < length; first += EXEC_LOGIT_ROWS) {
-        int64_t count = length - 1 - first;
-        count = count < EXEC_LOGIT_ROWS ? count : EXEC_LOGIT_ROWS;
-        for (int64_t i = 0; i < count; i++)
-            rows[i] = (int32_t)(first + i);
-        struct exec_head head = {.rows = rows, .row_count = count};
-        check(exec_head(exec, &head, &err), &err);
-        for (int64_t i = 0; i < count; i++)
-            to_logprobs(out->logprobs + out->row_count++ * out->vocab_count,
-                        head.logits + i * head.stride, out->vocab_count);
-    }
-}
-
-/* In f32, so that the experts' rounding is all that differs. */
-static void predict(struct predictions *out, const char *dir, const struct windows *windows)
-{
-    struct error err;
-    struct engine *engine;
-    struct exec *exec;
-    struct kv_cache cache;
-    const struct engine_params params = {.model = dir, .dtype = DTYPE_F32};
-    check(engine_open(&engine, &params, &err), &err);
-    check(engine_exec_create(&exec, engine, TEXT_TOKENS, EXEC_LOGIT_ROWS, &err), &err);
-    const struct kv_cache_params kv = {.box = exec_box(exec),
-                                       .config = exec_config(exec),
-                                       .layout = exec_layout(exec),
-                                       .dtype = exec_kv_dtype(exec),
-                                       .page_count = PAGES};
-    check(kv_cache_init(&cache, &kv, &err), &err);
-    *out = (struct predictions){.vocab_count = exec_config(exec)->vocab_count};
-    out->logprobs =
-        memory_alloc_raw((size_t)(windows->count * TEXT_TOKENS * out->vocab_count), sizeof(float));
-    for (int w = 0; w < windows->count; w++)
-        window_predict(out, exec, &cache, windows->tokens[w], windows->length[w]);
-    kv_cache_deinit(&cache);
-    exec_destroy(exec);
-    engine_close(engine);
-}
-
-struct difference {
-    double nll, divergence, agreement; /* means over positions; KL(native, other) */
-};
-
-static int64_t likeliest(const float *logprobs, int64_t count)
-{
-    int64_t best = 0;
-    for (int64_t i = 1; i < count; i++)
-        best = logprobs[i] > logprobs[best] ? i : best;
-    return best;
-}
-
-static struct difference compare(const struct predictions *native, const struct predictions *other,
-                                 const struct windows *windows)
-{
-    struct difference sum = {0};
-    int64_t row = 0, vocab = native->vocab_count;
-    for (int w = 0; w < windows->count; w++) {
-        for (int i = 0; i + 1 < windows->length[w]; i++, row++) {
-            const float *p = native->logprobs + row * vocab, *q = other->logprobs + row * vocab;
-            sum.nll -= (double)q[windows->tokens[w][i + 1]];
-            sum.agreement += likeliest(p, vocab) == likeliest(q, vocab);
-            for (int64_t t = 0; t < vocab; t++)
-                sum.divergence += exp((double)p[t]) * ((double)p[t] - (double)q[t]);
-        }
-    }
-    return (struct difference){sum.nll / (double)row, sum.divergence / (double)row,
-                               sum.agreement / (double)row};
 }
 
 /* ---- A checkpoint whose experts come from a backup ----------------------------------------- */
@@ -290,12 +151,14 @@ static void model_write(const char *dir, const struct checkpoint *checkpoint,
 
 /* ---- The table ----------------------------------------------------------------------------- */
 
+#define PACKED_SCHEME "group 64" /* what decode runs on, unless one says */
+
 static const struct {
     const char *name;
     struct backup_settings settings;
 } schemes[] = {
     {"group 32", {.group = 32}},
-    {"group 64", {.group = 64}},
+    {PACKED_SCHEME, {.group = 64}},
     {"group 64, zstd", {.group = 64, .has_zstd = true}},
     {"group 128", {.group = 128}},
     {"group 64, asymmetric", {.group = 64, .is_asymmetric = true}},
@@ -352,52 +215,86 @@ static double backup_make(struct backup_report *report, const struct checkpoint 
     return best;
 }
 
-/* For phasor report --quality. */
-static json_t *row_of(size_t s, double bytes_per_weight, const struct backup_report *report,
-                      const struct difference *difference, double native_nll)
+/* What a scheme leaves of the weights. */
+struct scheme_kept {
+    double bytes_per_weight;
+    struct backup_report report;
+};
+
+static void kept_print(const char *name, const struct scheme_kept *kept)
 {
-    return json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f}", "scheme", schemes[s].name,
-                     "bytes_per_weight", bytes_per_weight, "cosine_min", report->cosine_min,
-                     "cosine_mean", report->cosine_mean, "nll_ratio", difference->nll / native_nll,
-                     "kl_mean", difference->divergence, "same_top_1", difference->agreement);
+    printf("%-22s %7.4f  %.5f  %.5f", name, kept->bytes_per_weight, kept->report.cosine_min,
+           kept->report.cosine_mean);
 }
 
-static void print_scheme(size_t s, const char *folder, const struct checkpoint *checkpoint,
-                         const struct predictions *native, double native_nll,
-                         const struct windows *windows, json_t *rows)
+/* The row is also for phasor report --quality. */
+static void difference_print(const char *name, const struct scheme_kept *kept,
+                             const struct difference *difference, double native_nll, json_t *rows)
+{
+    printf("  %+8.3f %%  %9.6f  %8.2f %%", 100 * (difference->nll / native_nll - 1),
+           difference->divergence, 100 * difference->agreement);
+    json_t *row =
+        json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f}", "scheme", name, "bytes_per_weight",
+                  kept->bytes_per_weight, "cosine_min", kept->report.cosine_min, "cosine_mean",
+                  kept->report.cosine_mean, "nll_ratio", difference->nll / native_nll, "kl_mean",
+                  difference->divergence, "same_top_1", difference->agreement);
+    if (json_array_append_new(rows, row) != 0) {
+        fprintf(stderr, "bench_quantize: %s: no finite numbers\n", name);
+        exit(1);
+    }
+}
+
+static struct scheme_kept print_scheme(size_t s, const char *folder,
+                                       const struct checkpoint *checkpoint,
+                                       const struct predictions *native, double native_nll,
+                                       const struct windows *windows, json_t *rows)
 {
     char path[128], model[64];
     struct error err;
     struct backup *backup;
-    struct backup_report report;
+    struct scheme_kept kept;
     struct predictions other;
     snprintf(path, sizeof path, "%.50s/backup", folder);
     snprintf(model, sizeof model, "%.50s/model", folder);
-    double seconds = backup_make(&report, checkpoint, path, &schemes[s].settings);
+    double seconds = backup_make(&kept.report, checkpoint, path, &schemes[s].settings);
     check(backup_open(&backup, path, &err), &err);
-    double weights = (double)report.weight_count, bytes = stored_bytes(backup);
+    double weights = (double)kept.report.weight_count;
+    kept.bytes_per_weight = stored_bytes(backup) / weights;
     double made = 2e-9 * weights / seconds;
     double checked = 2e-9 * weights / backup_check(checkpoint, path);
+    kept_print(schemes[s].name, &kept);
     if (windows->count > 0) {
         model_write(model, checkpoint, backup);
-        predict(&other, model, windows);
-        struct difference difference = compare(native, &other, windows);
-        printf("%-22s %7.4f  %.5f  %.5f  %+8.3f %%  %9.6f  %8.2f %%  %6.2f  %6.2f\n",
-               schemes[s].name, bytes / weights, report.cosine_min, report.cosine_mean,
-               100 * (difference.nll / native_nll - 1), difference.divergence,
-               100 * difference.agreement, made, checked);
-        json_t *row = row_of(s, bytes / weights, &report, &difference, native_nll);
-        if (json_array_append_new(rows, row) != 0) {
-            fprintf(stderr, "bench_quantize: %s: no finite numbers\n", schemes[s].name);
-            exit(1);
-        }
-        memory_free(other.logprobs);
+        predictions_make(&other, model, windows, PREDICTIONS_F32);
+        struct difference difference = predictions_compare(native, &other, windows);
+        difference_print(schemes[s].name, &kept, &difference, native_nll, rows);
+        predictions_free(&other);
     } else {
-        printf("%-22s %7.4f  %.5f  %.5f  %41s  %6.2f  %6.2f\n", schemes[s].name, bytes / weights,
-               report.cosine_min, report.cosine_mean, "", made, checked);
+        printf("  %41s", "");
     }
+    printf("  %6.2f  %6.2f\n", made, checked);
     fflush(stdout);
     backup_close(backup);
+    return kept;
+}
+
+/* Steps of decode, as a run has them: products with the packed nibbles beside those with bf16. */
+static void print_decode(const char *dir, const struct scheme_kept *kept,
+                         const struct windows *windows, json_t *rows)
+{
+    static const char name[] = PACKED_SCHEME ", decode";
+    struct predictions native, packed;
+    predictions_make(&native, dir, windows, PREDICTIONS_DECODE);
+    predictions_make(&packed, dir, windows, PREDICTIONS_DECODE_INT4);
+    struct difference difference = predictions_compare(&native, &packed, windows);
+    double native_nll = predictions_compare(&native, &native, windows).nll;
+    kept_print(name, kept);
+    difference_print(name, kept, &difference, native_nll, rows);
+    printf("\n# decode: a token of each of %d windows in a step, packed INT4 beside bfloat16 (NLL "
+           "%.4f), %s\n",
+           windows->count, native_nll, packed.kernels);
+    predictions_free(&native);
+    predictions_free(&packed);
 }
 
 /* Takes the rows. False where the file cannot be written. */
@@ -438,8 +335,8 @@ int main(int argc, char **argv)
     bench_print_head(argc, argv);
     if (!is_speed) {
         windows_read(&windows, argv[1], checkpoint_config(checkpoint)->vocab_count);
-        predict(&native, argv[1], &windows);
-        native_nll = compare(&native, &native, &windows).nll;
+        predictions_make(&native, argv[1], &windows, PREDICTIONS_F32);
+        native_nll = predictions_compare(&native, &native, &windows).nll;
         printf("# predictions in float32 at %lld positions; native NLL %.4f\n",
                (long long)native.row_count, native_nll);
     }
@@ -448,8 +345,15 @@ int main(int argc, char **argv)
     printf("%-22s %7s  %-7s  %-7s  %10s  %9s  %10s  %6s  %6s\n", "scheme", "bytes/w", "cos min",
            "mean", "NLL", "mean KL", "same top-1", "make", "check");
     json_t *rows = json_array();
-    for (size_t s = 0; s < sizeof schemes / sizeof *schemes; s++)
-        print_scheme(s, folder, checkpoint, &native, native_nll, &windows, rows);
+    struct scheme_kept packed = {0};
+    for (size_t s = 0; s < sizeof schemes / sizeof *schemes; s++) {
+        struct scheme_kept kept =
+            print_scheme(s, folder, checkpoint, &native, native_nll, &windows, rows);
+        if (strcmp(schemes[s].name, PACKED_SCHEME) == 0)
+            packed = kept;
+    }
+    if (windows.count > 0)
+        print_decode(argv[1], &packed, &windows, rows);
     checkpoint_close(checkpoint);
     snprintf(command, sizeof command, "rm -r '%s'", folder);
     bool is_written = true;
