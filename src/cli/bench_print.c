@@ -58,7 +58,7 @@ static void times_put(json_t *row, const struct bench_question *question,
     json_object_set_new(row, "decode_s", spread_json(&of->decode));
     json_object_set_new(row, "between_s", spread_json(&of->between));
     json_object_set_new(row, "total_s", spread_json(&of->total));
-    if (is_wall)
+    if (is_wall || of->ttft > 0)
         json_object_set_new(row, "median_ttft_s", json_real(of->ttft));
     json_object_set_new(row, "median_tpot_s", json_real(of->tpot));
     json_object_set_new(row, "total_token_throughput", json_real(of->tokens_per_second));

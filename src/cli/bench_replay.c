@@ -349,6 +349,23 @@ static enum phasor_status decode_time(double *out, double *bytes_of,
     return PHASOR_OK;
 }
 
+/* Of all sequences in the order of passes, which take the same time each: the first token of one
+ * comes with the pass that has its prompt's end. */
+static double first_token_quantile(const struct bench_run *run,
+                                   const struct bench_question *question,
+                                   const struct bench_cell *cell, double fraction)
+{
+    int64_t sequences = question->batch_sizes[cell->batch_size];
+    int64_t prompt = question->scenarios[cell->scenario].prompt_tokens;
+    int64_t pass = bench_pass_tokens(question, cell);
+    double pass_seconds = run->prefill * (double)pass / (double)(sequences * prompt);
+    double place = fraction * (double)(sequences - 1);
+    int64_t below = (int64_t)place, above = below + (below + 1 < sequences);
+    double first = pass_seconds * (double)(((below + 1) * prompt + pass - 1) / pass);
+    double second = pass_seconds * (double)(((above + 1) * prompt + pass - 1) / pass);
+    return first + (place - (double)below) * (second - first);
+}
+
 enum phasor_status bench_replayer_run(struct bench_replayer *replayer, struct bench_run *out,
                                       struct phasor_error *err)
 {
@@ -365,6 +382,8 @@ enum phasor_status bench_replayer_run(struct bench_replayer *replayer, struct be
         return status;
     out->between = plan->predicted_between;
     out->total = out->prefill + out->between + out->decode;
+    out->ttft = first_token_quantile(out, question, cell, 0.5);
+    out->ttft_p99 = first_token_quantile(out, question, cell, 0.99);
     for (int i = 0; i < PHASOR_COLLECTIVE_COUNT; i++)
         out->collective_bytes += out->bytes_of[i] = (uint64_t)llround(bytes_of[i]);
     bench_run_count(out, question, cell);

@@ -733,6 +733,7 @@ for run in runs:
         total += known[low] + share * (known[high] - known[low])
     assert abs(total - run["decode_s"]) <= 1e-9 * total, (total, run)
     assert abs(run["prefill_s"] + run["between_s"] + run["decode_s"] - run["total_s"]) < 1e-12
+    assert abs(run["median_ttft_s"] / run["prefill_s"] - 1) < 1e-9, run  # one pass has all prompts
 PY
 # Gone on with by the passes of then, and by no others; where nothing is left to do none are looked at.
 cp -r passes others
@@ -775,6 +776,11 @@ done
 [ -z "$(find passes -newer then)" ] || fail "modelled, modes alone: something was recorded"
 expect 0 "modelled, recorded alone" "${replay[@]/passes/alone}" --scenarios 16/1 -r 1 --modes static-ep
 [ "$(find alone -name '*.prefill-*' | wc -l)" -eq 2 ] || fail "modelled, recorded alone: $(ls alone)"
+# First tokens come with the pass that ends their prompts: here of two passes, of half the rows each.
+expect 0 "modelled, two passes" "${replay[@]/passes/two}" --scenarios 16/1 --batch-sizes 2048 -r 1 --modes static-tp \
+    --results two.jsonl
+tail -n 1 two.jsonl | jq -e '(.median_ttft_s / .prefill_s - 0.75 | fabs < 1e-9) and .p99_ttft_s == .prefill_s' >/dev/null ||
+    fail "modelled, two passes: $(tail -n 1 two.jsonl)"
 # What was composed of passes is what a batch sends, but for the last rows of a prompt's pass.
 expect 0 "sent by the clock" "${bench[@]}" --scenarios 16/20 --batch-sizes 4 -r 1 --modes static-tp -o json
 jq -e --slurpfile lines modelled.jsonl '.[0] as $wall |
