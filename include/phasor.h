@@ -469,6 +469,33 @@ PHASOR_API enum phasor_status phasor_plan_map(char **out_json,
                                               const struct phasor_plan_axes *axes,
                                               struct phasor_error *err) PHASOR_MUST_CHECK;
 
+/* A planner that stays: what phasor_plan reads is read once, where a batch of a queue, say, would
+ * wait longer for that than for its plan. */
+struct phasor_planner;
+
+/* Of `params` the load and its queue, the policy, max_num_seqs and max_num_batched_tokens are of no
+ * matter here; input_path has to be NULL. What it reads may change or go afterwards. Fails as
+ * phasor_plan does. */
+PHASOR_API enum phasor_status phasor_planner_open(struct phasor_planner **out,
+                                                  const struct phasor_plan_params *params,
+                                                  struct phasor_error *err) PHASOR_MUST_CHECK;
+
+struct phasor_plan_load { /* members are those of phasor_plan_params */
+    size_t size;
+    int64_t sequences, prompt_tokens, output_tokens;
+    bool is_queue;
+    enum phasor_policy policy;
+    int64_t max_num_seqs, max_num_batched_tokens;
+};
+PHASOR_API struct phasor_plan_load phasor_plan_load_default(void);
+
+/* What phasor_plan would answer, released likewise. Several threads may ask at the same time. */
+PHASOR_API enum phasor_status
+phasor_planner_ask(char **out_json, const struct phasor_planner *planner,
+                   const struct phasor_plan_load *load, struct phasor_error *err) PHASOR_MUST_CHECK;
+
+PHASOR_API void phasor_planner_close(struct phasor_planner *planner); /* NULL is allowed */
+
 /* ---- The INT4 backup ----------------------------------------------------------------------- */
 
 /* Which weights have a scale of their own. */

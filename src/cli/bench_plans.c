@@ -226,24 +226,6 @@ static void warn_once(const json_t *box)
     has_warned |= json_is_string(warning);
 }
 
-/* Where its numbers are to be drawn: that they can be, before any plan is kept. */
-static bool can_be_drawn(const struct bench_question *question,
-                         const struct phasor_plan_params *params)
-{
-    struct phasor_plan_params drawn = *params;
-    struct phasor_error err;
-    char *text;
-    if (question->clock != BENCH_PREDICTED)
-        return true;
-    drawn.draw = 1;
-    if (phasor_plan(&text, &drawn, &err) != PHASOR_OK) {
-        fprintf(stderr, "phasor: %s\n", err.message);
-        return false;
-    }
-    phasor_text_free(text);
-    return true;
-}
-
 struct phasor_plan_params bench_plan_params(const struct bench_question *question,
                                             const struct bench_cell *cell)
 {
@@ -272,14 +254,26 @@ void bench_box_words(struct bench_cell *cell, const json_t *box)
     bench_text_keep(cell->box, sizeof cell->box, words);
 }
 
-/* `seconds` is what the answer took, as a run has it: no one reads its text there. */
-static enum phasor_status ask(json_t **out, double *seconds, struct phasor_plan_params params,
-                              enum phasor_policy policy, struct phasor_error *err)
+static struct phasor_plan_load load_of(const struct phasor_plan_params *params)
+{
+    struct phasor_plan_load load = phasor_plan_load_default();
+    load.sequences = params->sequences;
+    load.prompt_tokens = params->prompt_tokens;
+    load.output_tokens = params->output_tokens;
+    load.max_num_seqs = params->max_num_seqs;
+    load.max_num_batched_tokens = params->max_num_batched_tokens;
+    return load;
+}
+
+/* `seconds` is what the answer took: a run reads no text of it. */
+static enum phasor_status ask(json_t **out, double *seconds, const struct bench_planner *planner,
+                              struct phasor_plan_load load, enum phasor_policy policy,
+                              struct phasor_error *err)
 {
     char *text;
-    params.policy = policy;
+    load.policy = policy;
     double began = progress_now();
-    enum phasor_status status = phasor_plan(&text, &params, err);
+    enum phasor_status status = phasor_planner_ask(&text, planner->planner, &load, err);
     *seconds = progress_now() - began;
     if (status != PHASOR_OK)
         return status;
@@ -290,14 +284,15 @@ static enum phasor_status ask(json_t **out, double *seconds, struct phasor_plan_
 
 /* The time of the first question is the cell's planning time: a run asks one. */
 static enum phasor_status ask_both(struct answers *out, struct bench_cell *cell,
-                                   const struct phasor_plan_params *params,
-                                   struct phasor_error *err)
+                                   const struct bench_planner *planner,
+                                   const struct phasor_plan_load *load, struct phasor_error *err)
 {
     double ignored;
     enum phasor_status status =
-        ask(&out->int4, &cell->planning_seconds, *params, PHASOR_POLICY_INT4_DECODE, err);
-    return status == PHASOR_OK ? ask(&out->exact, &ignored, *params, PHASOR_POLICY_EXACT, err)
-                               : status;
+        ask(&out->int4, &cell->planning_seconds, planner, *load, PHASOR_POLICY_INT4_DECODE, err);
+    return status == PHASOR_OK
+               ? ask(&out->exact, &ignored, planner, *load, PHASOR_POLICY_EXACT, err)
+               : status;
 }
 
 static void no_plans_fill(struct bench_cell *cell, const struct bench_question *question,
@@ -322,38 +317,67 @@ static void answers_take(struct bench_cell *cell, const struct bench_question *q
     plans_choose(cell, question, answers);
 }
 
-/* Whether it is for its counts that there are no plans. */
-static bool are_counts_refused(const struct phasor_plan_params *params)
+/* ---- The planner of a model ------------------------------------------------------------------ */
+
+/* Where the box's numbers are to be drawn: that they can be, before any plan is kept. */
+static enum phasor_status check_draws(const struct bench_question *question,
+                                      const struct phasor_plan_params *params,
+                                      struct phasor_error *err)
 {
-    struct phasor_plan_params assumed = *params;
-    struct phasor_error ignored;
-    char *text;
-    assumed.routing_path = NULL;
-    if (params->routing_path == NULL || phasor_plan(&text, &assumed, &ignored) != PHASOR_OK)
-        return false;
-    phasor_text_free(text);
-    return true;
+    struct phasor_plan_params drawn = *params;
+    struct phasor_planner *planner = NULL;
+    if (question->clock != BENCH_PREDICTED)
+        return PHASOR_OK;
+    drawn.draw = 1;
+    enum phasor_status status = phasor_planner_open(&planner, &drawn, err);
+    phasor_planner_close(planner);
+    return status;
 }
 
-bool bench_plans_find(struct bench_cell *cell, const struct bench_question *question)
+static enum phasor_status planner_take(struct bench_planner *planner,
+                                       const struct bench_question *question,
+                                       const struct bench_cell *cell,
+                                       const struct phasor_plan_params *params,
+                                       struct phasor_error *err)
+{
+    if (planner->planner != NULL && planner->model == cell->model)
+        return PHASOR_OK;
+    bench_planner_close(planner);
+    enum phasor_status status = check_draws(question, params, err);
+    if (status == PHASOR_OK)
+        status = phasor_planner_open(&planner->planner, params, err);
+    planner->model = cell->model;
+    return status;
+}
+
+void bench_planner_close(struct bench_planner *planner)
+{
+    phasor_planner_close(planner->planner);
+    planner->planner = NULL;
+}
+
+bool bench_plans_find(struct bench_planner *planner, struct bench_cell *cell,
+                      const struct bench_question *question)
 {
     struct phasor_plan_params params = bench_plan_params(question, cell);
+    const struct phasor_plan_load load = load_of(&params);
     struct answers answers = {.int4 = NULL, .exact = NULL};
     struct phasor_error err;
     bench_text_keep(cell->box, sizeof cell->box, question->box);
     cell->device_count = 1;
-    enum phasor_status status = ask_both(&answers, cell, &params, &err);
-    bool is_good = true;
+    enum phasor_status status = planner_take(planner, question, cell, &params, &err);
+    bool has_planner = status == PHASOR_OK;
+    if (has_planner)
+        status = ask_both(&answers, cell, planner, &load, &err);
     /* Longer than the context: this cell's alone. */
-    if (status == PHASOR_INVALID_ARGUMENT && !are_counts_refused(&params)) {
-        no_plans_fill(cell, question, err.message);
-    } else if (status != PHASOR_OK) {
-        fprintf(stderr, "phasor: %s\n", err.message);
-        is_good = false;
-    } else if ((is_good = can_be_drawn(question, &params))) {
+    bool is_refused = has_planner && status == PHASOR_INVALID_ARGUMENT;
+    if (status == PHASOR_OK)
         answers_take(cell, question, &answers);
-    }
+    else if (is_refused)
+        no_plans_fill(cell, question, err.message);
+    else
+        fprintf(stderr, "phasor: %s\n", err.message);
     json_decref(answers.int4);
     json_decref(answers.exact);
-    return is_good;
+    return status == PHASOR_OK || is_refused;
 }

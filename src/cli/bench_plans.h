@@ -16,9 +16,17 @@ struct phasor_plan_params bench_plan_params(const struct bench_question *questio
 /* Of the "box" of phasor_plan: its name, what it is, and the hash of its file. */
 void bench_box_words(struct bench_cell *cell, const json_t *box);
 
-/* Asks the planner, in whose time is all that it does: a file of the box is read, too. `cell` has
- * model and load. A load that no plan can have leaves modes without one; false, and told on
+/* Of one model at a time; a zero one has none yet. */
+struct bench_planner {
+    struct phasor_planner *planner;
+    int model;
+};
+void bench_planner_close(struct bench_planner *planner);
+
+/* Asks the planner, which has read box and model before: in its time is the answer alone. `cell`
+ * has model and load. A load that no plan can have leaves modes without one; false, and told on
  * standard error, where there is no model or box. */
-bool bench_plans_find(struct bench_cell *cell, const struct bench_question *question);
+bool bench_plans_find(struct bench_planner *planner, struct bench_cell *cell,
+                      const struct bench_question *question);
 
 #endif

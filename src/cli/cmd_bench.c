@@ -278,14 +278,16 @@ static bool plans_find(struct bench_results *results)
 {
     const struct bench_question *question = &results->question;
     int sizes = question->batch_size_count, loads = question->scenario_count * sizes;
-    for (int i = results->cell_count; i < bench_cells_of(question); i++) {
+    struct bench_planner planner = {.planner = NULL};
+    bool is_good = true;
+    for (int i = results->cell_count; i < bench_cells_of(question) && is_good; i++) {
         struct bench_cell cell = {
             .model = i / loads, .scenario = i % loads / sizes, .batch_size = i % sizes};
-        if (!bench_plans_find(&cell, question) || !devices_fit(question, &cell) ||
-            !bench_results_add_cell(results, &cell))
-            return false;
+        is_good = bench_plans_find(&planner, &cell, question) && devices_fit(question, &cell) &&
+                  bench_results_add_cell(results, &cell);
     }
-    return true;
+    bench_planner_close(&planner);
+    return is_good;
 }
 
 /* For how much of the time it stands. */
@@ -543,7 +545,10 @@ static bool box_agrees(const struct bench_results *results)
             .model = was->model, .scenario = was->scenario, .batch_size = was->batch_size};
         if (strcmp(was->box, results->question.box) == 0) /* it was not looked at */
             continue;
-        if (!bench_plans_find(&now, &results->question))
+        struct bench_planner planner = {.planner = NULL};
+        bool is_found = bench_plans_find(&planner, &now, &results->question);
+        bench_planner_close(&planner);
+        if (!is_found)
             return false;
         if (strcmp(now.box, was->box) == 0)
             return true;

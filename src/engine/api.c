@@ -15,7 +15,6 @@
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "engine/inspect.h"
-#include "engine/plan.h"
 #include "layout/traffic.h"
 
 #define MIRRORS(public, internal)                                                                  \
@@ -329,77 +328,4 @@ enum phasor_status phasor_inspect(char **out_json, const struct phasor_inspect_p
 void phasor_text_free(char *text)
 {
     memory_free(text);
-}
-
-/* ---- Plans --------------------------------------------------------------------------------- */
-
-struct phasor_plan_params phasor_plan_params_default(void)
-{
-    return (struct phasor_plan_params){.size = sizeof(struct phasor_plan_params),
-                                       .sequences = 32,
-                                       .prompt_tokens = 2048,
-                                       .output_tokens = 256,
-                                       .routing_deviation = 0.3,
-                                       .shares_prefixes = true};
-}
-
-static enum status plan_params_make(struct plan_params *out,
-                                    const struct phasor_plan_params *params, struct error *err)
-{
-    TRY(api_check_model(params->model, params->dtype, err));
-    TRY(api_check_experts(params->expert_dtype, err));
-    *out = (struct plan_params){
-        .model = params->model,
-        .revision = params->revision,
-        .box = params->box,
-        .draw = params->draw,
-        .input = params->input_path,
-        .dtype_is_auto = params->dtype == PHASOR_DTYPE_AUTO,
-        .dtype = params->dtype == PHASOR_DTYPE_FLOAT32 ? DTYPE_F32 : DTYPE_BF16,
-        .has_int4_experts = params->expert_dtype == PHASOR_DTYPE_INT4,
-        .load = PLAN_LOAD(params->sequences, params->prompt_tokens, params->output_tokens),
-        .is_queue = params->is_queue,
-        .allows_int4 = params->policy != PHASOR_POLICY_EXACT,
-        .max_num_seqs = params->max_num_seqs,
-        .max_num_batched_tokens = params->max_num_batched_tokens,
-        .memory_bytes = params->memory_bytes,
-        .routing_deviation = params->routing_deviation,
-        .backup = params->backup_path,
-        .routing = params->routing_path,
-        .shares_prefixes = params->shares_prefixes,
-    };
-    return STATUS_OK;
-}
-
-enum phasor_status phasor_plan(char **out_json, const struct phasor_plan_params *params,
-                               struct phasor_error *err)
-{
-    struct error reason;
-    struct plan_params plan;
-    struct phasor_plan_params whole = phasor_plan_params_default();
-    enum status status = api_complete(&whole, sizeof whole, params, &reason);
-    if (status == STATUS_OK)
-        status = plan_params_make(&plan, &whole, &reason);
-    if (status == STATUS_OK)
-        status = plan_json(out_json, &plan, &reason);
-    return api_tell(err, status, &reason);
-}
-
-enum phasor_status phasor_plan_map(char **out_json, const struct phasor_plan_params *params,
-                                   const struct phasor_plan_axes *axes, struct phasor_error *err)
-{
-    struct error reason;
-    struct plan_params plan;
-    struct phasor_plan_params whole = phasor_plan_params_default();
-    enum status status = api_complete(&whole, sizeof whole, params, &reason);
-    if (status == STATUS_OK && axes == NULL)
-        status = error_set(&reason, STATUS_INVALID_ARGUMENT, "for which loads? \"axes\" is NULL");
-    if (status == STATUS_OK)
-        status = plan_params_make(&plan, &whole, &reason);
-    if (status == STATUS_OK)
-        status = plan_map_json(out_json, &plan,
-                               &(struct plan_axes){axes->sequences, axes->prompt_tokens,
-                                                   axes->sequence_count, axes->prompt_count},
-                               &reason);
-    return api_tell(err, status, &reason);
 }

@@ -9,93 +9,10 @@
 #include "engine/auto_pick.h"
 #include "engine/engine_backup.h"
 #include "engine/plan_answer.h"
+#include "engine/plan_inputs.h"
 #include "engine/plan_parts.h"
 #include "engine/plan_problem.h"
 #include "engine/plan_report.h"
-#include "engine/plan_rows.h"
-#include "engine/plan_source.h"
-#include "engine/routing_counts.h"
-#include "model/hub.h"
-
-/* What is read before anything is priced. */
-struct plan_inputs {
-    struct model_config config;
-    struct plan_source source;
-    struct batch_lengths rows; /* of an input; else there are none */
-    struct routing routing;
-    bool has_backup;               /* as a run here would find it */
-    struct backup_settings backup; /* of that */
-    char *dir;
-};
-
-/* "DIR/config.json" is a model of which nothing else is there. */
-static enum status config_read(struct plan_inputs *out, const struct plan_params *params,
-                               struct error *err)
-{
-    static const char name[] = "/config.json";
-    size_t length = strlen(params->model), tail = sizeof name - 1;
-    if (length > tail && strcmp(params->model + length - tail, name) == 0) {
-        out->dir = memory_copy_text(params->model, length - tail);
-        if (out->dir == NULL)
-            return error_set(err, STATUS_NO_MEMORY, "out of memory for a path");
-    } else {
-        TRY(hub_resolve(&out->dir, params->model, params->revision, err));
-    }
-    return model_config_load(&out->config, out->dir, err);
-}
-
-/* The load, where it is one of rows. */
-static enum status rows_read(struct plan_params *params, struct plan_inputs *inputs,
-                             struct error *err)
-{
-    if (params->input == NULL)
-        return STATUS_OK;
-    TRY(plan_rows_read(&inputs->rows, params->input, inputs->dir, &inputs->config,
-                       params->shares_prefixes, err));
-    params->load = inputs->rows.load;
-    return STATUS_OK;
-}
-
-static enum status routing_read(struct plan_inputs *inputs, const struct plan_params *params,
-                                struct error *err)
-{
-    inputs->routing = (struct routing){.deviation = params->routing_deviation};
-    return params->routing == NULL
-               ? STATUS_OK
-               : routing_counts_read(&inputs->routing, params->routing, &inputs->config, err);
-}
-
-/* The one in the cache, if any; of a config alone there is none. */
-static bool has_backup_in_cache(struct backup_settings *settings, const struct plan_params *params,
-                                const char *dir)
-{
-    const struct engine_params engine = {.is_exact = !params->allows_int4,
-                                         .has_int4_experts = params->has_int4_experts};
-    struct checkpoint *checkpoint;
-    struct error ignored;
-    if (engine.is_exact || engine.has_int4_experts ||
-        checkpoint_open(&checkpoint, dir, &ignored) != STATUS_OK)
-        return false;
-    bool is_there = engine_backup_is_at_hand(settings, &engine, checkpoint);
-    checkpoint_close(checkpoint);
-    return is_there;
-}
-
-/* One that was named has to be this checkpoint's, or a run would end with it. */
-static enum status backup_find(struct plan_inputs *inputs, const struct plan_params *params,
-                               struct error *err)
-{
-    struct checkpoint *checkpoint;
-    if (params->backup == NULL) {
-        inputs->has_backup = has_backup_in_cache(&inputs->backup, params, inputs->dir);
-        return STATUS_OK;
-    }
-    TRY(checkpoint_open(&checkpoint, inputs->dir, err));
-    enum status status = engine_backup_check(&inputs->backup, params->backup, checkpoint, err);
-    checkpoint_close(checkpoint);
-    inputs->has_backup = status == STATUS_OK;
-    return status;
-}
 
 /* ---- What was asked -------------------------------------------------------------------------- */
 
@@ -285,6 +202,11 @@ static struct plan_subject_params subject_of(const struct plan_params *params,
     };
 }
 
+static bool may_have_backup(const struct plan_params *params, const struct plan_inputs *inputs)
+{
+    return inputs->has_backup && params->allows_int4;
+}
+
 static bool needs_no_backup(const void *context, const struct plan_candidate *candidate)
 {
     (void)context;
@@ -363,7 +285,7 @@ static enum status answer_put(char **out, const struct plan_params *params,
     to.root = json_object();
     put_question(&to, params, &subject, &inputs->source, answered);
     plan_report_put(&to, &subject.problem, &answered->answer.table, answered->runnable,
-                    inputs->has_backup);
+                    may_have_backup(params, inputs));
     enum status status = description_dump(out, &to, "planning", err);
     json_decref(to.root);
     return status;
@@ -386,9 +308,9 @@ static enum status answer(char **out, const struct plan_params *params,
     enum status status = plan_answer_find(&answered.answer, &question, err);
     of_all.longest_tokens = answered.answer.longest_tokens;
     if (status == STATUS_OK)
-        status = runnable_find(&answered, &question, inputs->has_backup, err);
+        status = runnable_find(&answered, &question, may_have_backup(params, inputs), err);
     if (status == STATUS_OK)
-        status = parts_find(&answered, &question, inputs->has_backup, err);
+        status = parts_find(&answered, &question, may_have_backup(params, inputs), err);
     if (status == STATUS_OK)
         status = plan_answer_alone(answered.alone, &answered.answer, &question, err);
     if (status == STATUS_OK)
@@ -494,34 +416,27 @@ static enum status load_check(const struct plan_params *params, const struct mod
         err);
 }
 
+static enum status read_and_answer(char **out, struct plan_inputs *inputs,
+                                   struct plan_params *params, const struct plan_axes *axes,
+                                   struct error *err)
+{
+    TRY(plan_inputs_read_model(inputs, params, err));
+    if (axes == NULL)
+        TRY(load_check(params, &inputs->config, err));
+    TRY(plan_inputs_read_box(inputs, params, err));
+    return axes == NULL ? answer(out, params, inputs, err) : map(out, params, axes, inputs, err);
+}
+
 /* With `axes` the map, else the answer to the one question. */
 static enum status plan_read(char **out, const struct plan_params *params,
                              const struct plan_axes *axes, struct error *err)
 {
     struct plan_inputs *inputs;
+    struct plan_params whole = *params;
     TRY(check_params(params, err));
     TRY(memory_get((void **)&inputs, 1, sizeof *inputs, "the plans", err));
-    struct plan_params whole = *params;
-    inputs->backup = engine_backup_settings;
-    enum status status = config_read(inputs, params, err);
-    if (status == STATUS_OK)
-        status = routing_read(inputs, params, err);
-    if (status == STATUS_OK)
-        status = rows_read(&whole, inputs, err);
-    if (status == STATUS_OK && axes == NULL)
-        status = load_check(&whole, &inputs->config, err);
-    if (status == STATUS_OK)
-        status = backup_find(inputs, params, err);
-    if (status == STATUS_OK)
-        status = plan_source_read(&inputs->source, params->box, params->draw, err);
-    if (status == STATUS_OK && params->memory_bytes > 0)
-        plan_source_limit(&inputs->source, params->memory_bytes);
-    if (status == STATUS_OK)
-        status =
-            axes == NULL ? answer(out, &whole, inputs, err) : map(out, &whole, axes, inputs, err);
-    plan_source_deinit(&inputs->source);
-    batch_lengths_deinit(&inputs->rows);
-    memory_free(inputs->dir);
+    enum status status = read_and_answer(out, inputs, &whole, axes, err);
+    plan_inputs_deinit(inputs);
     memory_free(inputs);
     return status;
 }
@@ -549,4 +464,77 @@ enum status plan_map_json(char **out, const struct plan_params *params,
 {
     TRY(check_axes(axes, err));
     return plan_read(out, params, axes, err);
+}
+
+/* ---- Asked often ----------------------------------------------------------------------------- */
+
+struct planner {
+    struct plan_params params;
+    struct plan_inputs inputs;
+    char *model, *backup, *routing; /* copies of what params say */
+};
+
+static enum status name_keep(char **kept, const char **name, struct error *err)
+{
+    if (*name == NULL)
+        return STATUS_OK;
+    *kept = memory_copy_text(*name, strlen(*name));
+    *name = *kept;
+    return *kept != NULL ? STATUS_OK : error_set(err, STATUS_NO_MEMORY, "out of memory for a name");
+}
+
+static enum status planner_init(struct planner *planner, struct error *err)
+{
+    struct plan_params *params = &planner->params;
+    if (params->input != NULL)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "a planner that stays is asked of loads, not of the rows of %s",
+                         params->input);
+    /* Of any load and policy: who asks for exact plans has no backup. */
+    params->load = (struct plan_load)PLAN_LOAD(1, 1, 1);
+    params->allows_int4 = true;
+    TRY(check_params(params, err));
+    TRY(name_keep(&planner->model, &params->model, err));
+    TRY(name_keep(&planner->backup, &params->backup, err));
+    TRY(name_keep(&planner->routing, &params->routing, err));
+    TRY(plan_inputs_read_model(&planner->inputs, params, err));
+    return plan_inputs_read_box(&planner->inputs, params, err);
+}
+
+enum status planner_open(struct planner **out, const struct plan_params *params, struct error *err)
+{
+    struct planner *planner;
+    TRY(memory_get((void **)&planner, 1, sizeof *planner, "the planner", err));
+    planner->params = *params;
+    enum status status = planner_init(planner, err);
+    if (status == STATUS_OK)
+        *out = planner;
+    else
+        planner_close(planner);
+    return status;
+}
+
+enum status planner_ask(char **out, const struct planner *planner, const struct plan_asked *asked,
+                        struct error *err)
+{
+    struct plan_params params = planner->params;
+    params.load = asked->load;
+    params.is_queue = asked->is_queue;
+    params.allows_int4 = asked->allows_int4;
+    params.max_num_seqs = asked->max_num_seqs;
+    params.max_num_batched_tokens = asked->max_num_batched_tokens;
+    TRY(check_params(&params, err));
+    TRY(load_check(&params, &planner->inputs.config, err));
+    return answer(out, &params, &planner->inputs, err);
+}
+
+void planner_close(struct planner *planner)
+{
+    if (planner == NULL)
+        return;
+    plan_inputs_deinit(&planner->inputs);
+    memory_free(planner->model);
+    memory_free(planner->backup);
+    memory_free(planner->routing);
+    memory_free(planner);
 }

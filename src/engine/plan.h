@@ -38,4 +38,21 @@ struct plan_axes {
 enum status plan_map_json(char **out, const struct plan_params *params,
                           const struct plan_axes *axes, struct error *err) MUST_CHECK;
 
+/* A planner that has read the model's config, the box, the counts and what is known of a backup. */
+struct planner;
+
+/* What may be another from one question to the next: as in plan_params. */
+struct plan_asked {
+    struct plan_load load;
+    bool is_queue, allows_int4;
+    int64_t max_num_seqs, max_num_batched_tokens;
+};
+
+/* The contracts are those of phasor_planner_open and phasor_planner_ask. */
+enum status planner_open(struct planner **out, const struct plan_params *params,
+                         struct error *err) MUST_CHECK;
+enum status planner_ask(char **out, const struct planner *planner, const struct plan_asked *asked,
+                        struct error *err) MUST_CHECK;
+void planner_close(struct planner *planner); /* NULL is allowed */
+
 #endif
