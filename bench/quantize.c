@@ -227,21 +227,20 @@ static void kept_print(const char *name, const struct scheme_kept *kept)
            kept->report.cosine_mean);
 }
 
-/* The row is also for phasor report --quality. */
-static void difference_print(const char *name, const struct scheme_kept *kept,
-                             const struct difference *difference, double native_nll, json_t *rows)
+static void difference_print(const struct difference *difference, double native_nll)
 {
     printf("  %+8.3f %%  %9.6f  %8.2f %%", 100 * (difference->nll / native_nll - 1),
            difference->divergence, 100 * difference->agreement);
-    json_t *row =
-        json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f}", "scheme", name, "bytes_per_weight",
-                  kept->bytes_per_weight, "cosine_min", kept->report.cosine_min, "cosine_mean",
-                  kept->report.cosine_mean, "nll_ratio", difference->nll / native_nll, "kl_mean",
-                  difference->divergence, "same_top_1", difference->agreement);
-    if (json_array_append_new(rows, row) != 0) {
-        fprintf(stderr, "bench_quantize: %s: no finite numbers\n", name);
-        exit(1);
-    }
+}
+
+/* For phasor report --quality. */
+static json_t *row_of(const char *name, const struct scheme_kept *kept,
+                      const struct difference *difference, double native_nll)
+{
+    return json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f}", "scheme", name, "bytes_per_weight",
+                     kept->bytes_per_weight, "cosine_min", kept->report.cosine_min, "cosine_mean",
+                     kept->report.cosine_mean, "nll_ratio", difference->nll / native_nll, "kl_mean",
+                     difference->divergence, "same_top_1", difference->agreement);
 }
 
 static struct scheme_kept print_scheme(size_t s, const char *folder,
@@ -267,7 +266,12 @@ static struct scheme_kept print_scheme(size_t s, const char *folder,
         model_write(model, checkpoint, backup);
         predictions_make(&other, model, windows, PREDICTIONS_F32);
         struct difference difference = predictions_compare(native, &other, windows);
-        difference_print(schemes[s].name, &kept, &difference, native_nll, rows);
+        difference_print(&difference, native_nll);
+        json_t *row = row_of(schemes[s].name, &kept, &difference, native_nll);
+        if (json_array_append_new(rows, row) != 0) {
+            fprintf(stderr, "bench_quantize: %s: no finite numbers\n", schemes[s].name);
+            exit(1);
+        }
         predictions_free(&other);
     } else {
         printf("  %41s", "");
@@ -278,35 +282,41 @@ static struct scheme_kept print_scheme(size_t s, const char *folder,
     return kept;
 }
 
-/* Steps of decode, as a run has them: products with the packed nibbles beside those with bf16. */
-static void print_decode(const char *dir, const struct scheme_kept *kept,
-                         const struct windows *windows, json_t *rows)
+/* Steps of decode, as a run has them: products with the packed nibbles beside those with bf16. For
+ * phasor report. */
+static json_t *print_decode(const char *dir, const struct scheme_kept *kept,
+                            const struct windows *windows)
 {
-    static const char name[] = PACKED_SCHEME ", decode";
     struct predictions native, packed;
     predictions_make(&native, dir, windows, PREDICTIONS_DECODE);
     predictions_make(&packed, dir, windows, PREDICTIONS_DECODE_INT4);
     struct difference difference = predictions_compare(&native, &packed, windows);
     double native_nll = predictions_compare(&native, &native, windows).nll;
-    kept_print(name, kept);
-    difference_print(name, kept, &difference, native_nll, rows);
-    printf("\n# decode: a token of each of %d windows in a step, packed INT4 beside bfloat16 (NLL "
-           "%.4f), %s\n",
-           windows->count, native_nll, packed.kernels);
+    kept_print(PACKED_SCHEME ", decode", kept);
+    difference_print(&difference, native_nll);
+    printf(
+        "\n# decode: the next token of each of %d windows in a step, packed INT4 beside bfloat16 "
+        "(NLL %.4f), %s\n",
+        windows->count, native_nll, packed.kernels);
+    json_t *out = json_pack("{s:s, s:s, s:i, s:f, s:f, s:f, s:f}", "scheme", PACKED_SCHEME,
+                            "kernels", packed.kernels, "windows", windows->count, "native_nll",
+                            native_nll, "nll_ratio", difference.nll / native_nll, "kl_mean",
+                            difference.divergence, "same_top_1", difference.agreement);
     predictions_free(&native);
     predictions_free(&packed);
+    return out;
 }
 
-/* Takes the rows. False where the file cannot be written. */
+/* Takes rows and decode. False where the file cannot be written. */
 static bool rows_write(const char *path, const char *model, const struct predictions *native,
-                       double native_nll, json_t *rows)
+                       double native_nll, json_t *rows, json_t *decode)
 {
     char commit[64];
     bench_commit(commit);
-    json_t *root =
-        json_pack("{s:s, s:s, s:s, s:I, s:f, s:o}", "kind", "quality", "model", model, "commit",
-                  *commit == 0 ? "unknown" : commit, "positions", (json_int_t)native->row_count,
-                  "native_nll", native_nll, "schemes", rows);
+    json_t *root = json_pack("{s:s, s:s, s:s, s:I, s:f, s:o, s:o}", "kind", "quality", "model",
+                             model, "commit", *commit == 0 ? "unknown" : commit, "positions",
+                             (json_int_t)native->row_count, "native_nll", native_nll, "schemes",
+                             rows, "decode", decode);
     bool is_good = json_dump_file(root, path, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) == 0;
     json_decref(root);
     return is_good;
@@ -352,15 +362,16 @@ int main(int argc, char **argv)
         if (strcmp(schemes[s].name, PACKED_SCHEME) == 0)
             packed = kept;
     }
-    if (windows.count > 0)
-        print_decode(argv[1], &packed, &windows, rows);
+    json_t *decode = windows.count > 0 ? print_decode(argv[1], &packed, &windows) : NULL;
     checkpoint_close(checkpoint);
     snprintf(command, sizeof command, "rm -r '%s'", folder);
     bool is_written = true;
     if (is_file)
-        is_written = rows_write(argv[2], argv[1], &native, native_nll, rows);
-    else
+        is_written = rows_write(argv[2], argv[1], &native, native_nll, rows, decode);
+    else {
         json_decref(rows);
+        json_decref(decode);
+    }
     if (!is_written)
         fprintf(stderr, "bench_quantize: %s: cannot be written\n", argv[2]);
     return system(command) != 0 || !is_written;

@@ -474,8 +474,8 @@ PHASOR_API enum phasor_status phasor_plan_map(char **out_json,
 struct phasor_planner;
 
 /* Of `params` the load and its queue, the policy, max_num_seqs and max_num_batched_tokens are of no
- * matter here; input_path has to be NULL. What it reads may change or go afterwards. Fails as
- * phasor_plan does. */
+ * matter here; input_path has to be NULL. Fails as phasor_plan does, but for what is asked. What
+ * was read stays as it was: files may change or go, a backup that is made later is not known of. */
 PHASOR_API enum phasor_status phasor_planner_open(struct phasor_planner **out,
                                                   const struct phasor_plan_params *params,
                                                   struct phasor_error *err) PHASOR_MUST_CHECK;
@@ -489,10 +489,13 @@ struct phasor_plan_load { /* members are those of phasor_plan_params */
 };
 PHASOR_API struct phasor_plan_load phasor_plan_load_default(void);
 
-/* What phasor_plan would answer, released likewise. Several threads may ask at the same time. */
-PHASOR_API enum phasor_status
-phasor_planner_ask(char **out_json, const struct phasor_planner *planner,
-                   const struct phasor_plan_load *load, struct phasor_error *err) PHASOR_MUST_CHECK;
+/* What phasor_plan would have answered when the planner was opened, released likewise. Several
+ * threads may ask at the same time; close it when none does. PHASOR_INVALID_ARGUMENT where no plan
+ * can have the load, or the policy is EXACT and the planner has a backup_path or INT4 experts. */
+PHASOR_API enum phasor_status phasor_planner_ask(char **out_json,
+                                                 const struct phasor_planner *planner,
+                                                 const struct phasor_plan_load *load,
+                                                 struct phasor_error *err) PHASOR_MUST_CHECK;
 
 PHASOR_API void phasor_planner_close(struct phasor_planner *planner); /* NULL is allowed */
 

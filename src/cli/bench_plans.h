@@ -25,7 +25,7 @@ void bench_planner_close(struct bench_planner *planner);
 
 /* Asks the planner, which has read box and model before: in its time is the answer alone. `cell`
  * has model and load. A load that no plan can have leaves modes without one; false, and told on
- * standard error, where there is no model or box. */
+ * standard error, where model, box or counts cannot be read, or the box's numbers not be drawn. */
 bool bench_plans_find(struct bench_planner *planner, struct bench_cell *cell,
                       const struct bench_question *question);
 

@@ -349,21 +349,34 @@ static enum phasor_status decode_time(double *out, double *bytes_of,
     return PHASOR_OK;
 }
 
-/* Of all sequences in the order of passes, which take the same time each: the first token of one
- * comes with the pass that has its prompt's end. */
-static double first_token_quantile(const struct bench_run *run,
-                                   const struct bench_question *question,
-                                   const struct bench_cell *cell, double fraction)
+/* A group's sequences come one behind another, and so many of its tokens with each pass; a first
+ * token comes with the pass that has its prompt's end. `index` counts the sequences of all groups
+ * in the order of their ends. Where a prompt has several passes all end where a period does, so it
+ * does not matter that the passes of one take different times. */
+static double first_token_at(const struct bench_run *run, const struct phasor_pass_params *pass,
+                             int64_t sequences, int64_t groups, int64_t index)
 {
-    int64_t sequences = question->batch_sizes[cell->batch_size];
-    int64_t prompt = question->scenarios[cell->scenario].prompt_tokens;
-    int64_t pass = bench_pass_tokens(question, cell);
-    double pass_seconds = run->prefill * (double)pass / (double)(sequences * prompt);
-    double place = fraction * (double)(sequences - 1);
-    int64_t below = (int64_t)place, above = below + (below + 1 < sequences);
-    double first = pass_seconds * (double)(((below + 1) * prompt + pass - 1) / pass);
-    double second = pass_seconds * (double)(((above + 1) * prompt + pass - 1) / pass);
-    return first + (place - (double)below) * (second - first);
+    int64_t share = pass->pass_tokens / groups;
+    int64_t passes = ((index / groups + 1) * pass->prompt_tokens + share - 1) / share;
+    return run->prefill * (double)(passes * pass->pass_tokens) /
+           (double)(sequences * pass->prompt_tokens);
+}
+
+static void first_tokens_put(struct bench_run *run, const struct bench_replayer *replayer,
+                             const struct bench_cell *cell, const struct bench_plan *plan)
+{
+    struct phase_plan of = phase_of(plan, PHASOR_PHASE_PREFILL);
+    struct phasor_pass_params pass = prefill_pass(replayer, cell);
+    int64_t sequences = replayer->results->question.batch_sizes[cell->batch_size];
+    static const double fractions[] = {0.5, 0.99};
+    double *at[] = {&run->ttft, &run->ttft_p99};
+    for (int i = 0; i < 2; i++) {
+        double place = fractions[i] * (double)(sequences - 1);
+        int64_t below = (int64_t)place, above = below + (below + 1 < sequences);
+        double first = first_token_at(run, &pass, sequences, groups_of(of.plan), below);
+        double next = first_token_at(run, &pass, sequences, groups_of(of.plan), above);
+        *at[i] = first + (place - (double)below) * (next - first);
+    }
 }
 
 enum phasor_status bench_replayer_run(struct bench_replayer *replayer, struct bench_run *out,
@@ -382,8 +395,7 @@ enum phasor_status bench_replayer_run(struct bench_replayer *replayer, struct be
         return status;
     out->between = plan->predicted_between;
     out->total = out->prefill + out->between + out->decode;
-    out->ttft = first_token_quantile(out, question, cell, 0.5);
-    out->ttft_p99 = first_token_quantile(out, question, cell, 0.99);
+    first_tokens_put(out, replayer, cell, plan);
     for (int i = 0; i < PHASOR_COLLECTIVE_COUNT; i++)
         out->collective_bytes += out->bytes_of[i] = (uint64_t)llround(bytes_of[i]);
     bench_run_count(out, question, cell);

@@ -45,6 +45,15 @@ static void round_add(struct rounds *to, const struct bench_run *run, double pla
     to->tpot[i] = run->tpot;
 }
 
+/* Modelled rounds of older files have no first tokens. */
+static bool all_are_known(const double *values, int count)
+{
+    bool are_known = true;
+    for (int i = 0; i < count; i++)
+        are_known = are_known && values[i] > 0;
+    return are_known;
+}
+
 static void medians_put(struct bench_summary *out, struct rounds *rounds)
 {
     out->rounds = rounds->count;
@@ -52,7 +61,9 @@ static void medians_put(struct bench_summary *out, struct rounds *rounds)
     out->decode = bench_spread_of(rounds->decode, rounds->count);
     out->between = bench_spread_of(rounds->between, rounds->count);
     out->total = bench_spread_of(rounds->total, rounds->count);
-    out->ttft = bench_spread_of(rounds->ttft, rounds->count).median;
+    out->ttft = all_are_known(rounds->ttft, rounds->count)
+                    ? bench_spread_of(rounds->ttft, rounds->count).median
+                    : 0;
     out->tpot = bench_spread_of(rounds->tpot, rounds->count).median;
 }
 

@@ -57,6 +57,25 @@ static const char *scheme_fault(const json_t *scheme)
     return NULL;
 }
 
+/* Decode as it runs; files of before have none. */
+static const char *decode_fault(const json_t *decode)
+{
+    static const char *const numbers[] = {"native_nll", "nll_ratio", "kl_mean", "same_top_1"};
+    if (decode == NULL)
+        return NULL;
+    if (!is_name(json_object_get(decode, "scheme")))
+        return "scheme";
+    if (!is_name(json_object_get(decode, "kernels")))
+        return "kernels";
+    if (!json_is_integer(json_object_get(decode, "windows")))
+        return "windows";
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        if (!is_number(json_object_get(decode, numbers[i])))
+            return numbers[i];
+    }
+    return NULL;
+}
+
 static const char *fault_of(const json_t *root)
 {
     const json_t *schemes = json_object_get(root, "schemes"), *scheme;
@@ -80,7 +99,7 @@ static const char *fault_of(const json_t *root)
         if (fault != NULL)
             return fault;
     }
-    return NULL;
+    return decode_fault(json_object_get(root, "decode"));
 }
 
 bool report_quality_open(struct report_quality **out, const char *path)
@@ -148,6 +167,24 @@ static void made_put(FILE *file, const struct report_quality *quality)
     free(command);
 }
 
+static void put_decode(FILE *file, const json_t *decode)
+{
+    if (decode == NULL)
+        return;
+    fputs("<p>As decode runs, products with packed weights (", file);
+    page_text(file, json_string_value(json_object_get(decode, "scheme")));
+    fprintf(file, "), the next token of each of %lld windows in a step, by ",
+            (long long)json_integer_value(json_object_get(decode, "windows")));
+    page_text(file, json_string_value(json_object_get(decode, "kernels")));
+    fprintf(file,
+            ", beside native weights in bfloat16 (NLL %.4f): NLL %+.3f %%, mean KL %.6f, same "
+            "top-1 %.2f %%.</p>\n",
+            json_number_value(json_object_get(decode, "native_nll")),
+            100 * (json_number_value(json_object_get(decode, "nll_ratio")) - 1),
+            json_number_value(json_object_get(decode, "kl_mean")),
+            100 * json_number_value(json_object_get(decode, "same_top_1")));
+}
+
 void report_put_quality(FILE *file, const struct report_quality *quality)
 {
     const json_t *root = quality->root, *scheme;
@@ -171,4 +208,5 @@ void report_put_quality(FILE *file, const struct report_quality *quality)
     fputs("</tr>\n", file);
     json_array_foreach(json_object_get(root, "schemes"), i, scheme) put_scheme(file, scheme);
     fputs("</table></div>\n", file);
+    put_decode(file, json_object_get(root, "decode"));
 }

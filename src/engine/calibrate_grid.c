@@ -107,8 +107,8 @@ struct work_shape grid_work(const struct grid *grid, const double values[PROFILE
 
 /* No point is added: between the ends of its axes attention goes from memory's rate to the
  * processor's over the first tens of rows of scores, which two probes at the ends do not see. Bytes
- * are next to nothing, what a core's cache holds, all of that, what the cores' common one does, and
- * more.
+ * are next to nothing, a part of a core's cache, as much as it holds (1 MiB), what the cores' common
+ * one does, and more.
  * Between one head and eight over each of the KV heads it is not straight, since so many rows of
  * scores are of fewer tokens: so there is a number between. */
 #define ATTENTION(dtype_)                                                                          \

@@ -471,7 +471,7 @@ enum status plan_map_json(char **out, const struct plan_params *params,
 struct planner {
     struct plan_params params;
     struct plan_inputs inputs;
-    char *model, *backup, *routing; /* copies of what params say */
+    char *model, *box, *backup, *routing; /* copies of what params say */
 };
 
 static enum status name_keep(char **kept, const char **name, struct error *err)
@@ -495,9 +495,11 @@ static enum status planner_init(struct planner *planner, struct error *err)
     params->allows_int4 = true;
     TRY(check_params(params, err));
     TRY(name_keep(&planner->model, &params->model, err));
+    TRY(name_keep(&planner->box, &params->box, err));
     TRY(name_keep(&planner->backup, &params->backup, err));
     TRY(name_keep(&planner->routing, &params->routing, err));
     TRY(plan_inputs_read_model(&planner->inputs, params, err));
+    params->revision = NULL; /* the caller's, and of no more use */
     return plan_inputs_read_box(&planner->inputs, params, err);
 }
 
@@ -534,6 +536,7 @@ void planner_close(struct planner *planner)
         return;
     plan_inputs_deinit(&planner->inputs);
     memory_free(planner->model);
+    memory_free(planner->box);
     memory_free(planner->backup);
     memory_free(planner->routing);
     memory_free(planner);

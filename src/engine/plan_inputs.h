@@ -18,11 +18,17 @@ struct plan_inputs {
     char *dir;
 };
 
-/* A zero `out`: the config, the counts, and the rows, whose load becomes that of `params`. */
+/* Each fills its part of `out`, which is zero before the first, and to be deinited also where one
+ * of them fails. */
+
+/* The config, the counts, and the rows, whose load becomes that of `params`. Fails as hub_resolve,
+ * model_config_load, routing_counts_read and plan_rows_read do. */
 enum status plan_inputs_read_model(struct plan_inputs *out, struct plan_params *params,
                                    struct error *err) MUST_CHECK;
 
-/* The box, and whether there is a backup: behind the model, as it takes most of the time. */
+/* The box, and whether there is a backup: apart from the model, so that a load can be refused
+ * before a box is read. Fails as plan_source_read does; for a backup that was named as
+ * engine_backup_check. */
 enum status plan_inputs_read_box(struct plan_inputs *out, const struct plan_params *params,
                                  struct error *err) MUST_CHECK;
 

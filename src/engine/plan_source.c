@@ -42,6 +42,9 @@ static enum status box_read(struct plan_source *out, const struct source_file *f
                             struct error *err)
 {
     struct box_model *model;
+    if (file->length > BOX_FILE_BYTES_MAX)
+        return error_set(err, STATUS_LIMIT, "%s has %zu bytes; at most %zu are accepted of a box",
+                         file->path, file->length, BOX_FILE_BYTES_MAX);
     TRY(memory_get((void **)&model, 1, sizeof *model, "the box", err));
     enum status status = box_model_of(model, file->root, file->path, draw, err);
     if (status == STATUS_OK)

@@ -67,7 +67,7 @@ enum status profile_file_read(struct profile_file *out, const char *path,
                               struct error *err) MUST_CHECK;
 enum status profile_file_parse(struct profile_file *out, const char *bytes, size_t length,
                                const char *name, struct error *err) MUST_CHECK;
-/* Of what was parsed already. */
+/* Of a text that was parsed already, which is borrowed for the call. */
 enum status profile_file_of(struct profile_file *out, const json_t *root, const char *name,
                             struct error *err) MUST_CHECK;
 void profile_file_deinit(struct profile_file *file); /* a zero one is allowed */

@@ -7,8 +7,6 @@
 #include "replay/box_draw.h"
 #include "replay/box_place.h"
 
-#define FILE_BYTES_MAX ((size_t)1 << 20)
-
 /* Indexed by their enums; docs/box-format.md. */
 static const char *const work_names[WORK_KIND_COUNT] = {"other",    "matmul", "attention", "ffn_up",
                                                         "ffn_down", "rows",   "dequantize"};
@@ -345,7 +343,7 @@ enum status box_model_of(struct box_model *out, json_t *json, const char *path, 
 enum status box_model_read(struct box_model *out, const char *path, struct error *err)
 {
     json_t *json;
-    TRY(json_load_object(&json, path, FILE_BYTES_MAX, err));
+    TRY(json_load_object(&json, path, BOX_FILE_BYTES_MAX, err));
     enum status status = box_model_of(out, json, path, 0, err);
     json_decref(json);
     return status;

@@ -16,6 +16,8 @@
 #include "base/status.h"
 #include "replay/recording.h"
 
+#define BOX_FILE_BYTES_MAX ((size_t)1 << 20)
+
 #define BOX_LINKS_MAX     256
 #define BOX_ENDS_MAX      160
 #define BOX_PROTOCOLS_MAX 4
@@ -85,8 +87,9 @@ struct box_model {
 };
 
 enum status box_model_read(struct box_model *out, const char *path, struct error *err) MUST_CHECK;
-/* Of what was parsed already; `path` is for sentences. With a seed as `draw`, its numbers are drawn
- * in place (box_draw.h); 0: as they stand. STATUS_INVALID_ARGUMENT where none has a range. */
+/* Of a file's text that was parsed already, which stays the caller's; `path` is for sentences. With
+ * a seed as `draw` the numbers of `json` itself become what is drawn (box_draw.h), also where this
+ * fails then; 0: as they stand. STATUS_INVALID_ARGUMENT where none has a range. */
 enum status box_model_of(struct box_model *out, json_t *json, const char *path, uint64_t draw,
                          struct error *err) MUST_CHECK;
 

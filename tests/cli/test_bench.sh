@@ -521,6 +521,16 @@ for words in "a &lt;model&gt;, 6090 positions, native NLL 2.5000" "<td>group 64<
     has quality.html "$words" "a page with quality"
 done
 has quality.html "<b>computed</b>: <code>bench_quantize 'a &lt;model&gt;' quality.json</code>" "a page with quality"
+grep -q "As decode runs" quality.html && fail "a page with quality: decode, of which the file does not tell"
+jq '.decode = {scheme: "group 64", kernels: "cpu (<plain>)", windows: 16, native_nll: 2.6, nll_ratio: 1.00321, kl_mean: 0.0081,
+    same_top_1: 0.9509}' quality.json >decode.json
+expect 0 "a page with decode's quality" "$phasor" report whole.jsonl -o decode.html --quality decode.json
+has decode.html "As decode runs.*group 64.*16 .*cpu (&lt;plain&gt;).*2.6000.*+0.321 %" "a page with decode's quality"
+for key in scheme kernels windows native_nll nll_ratio kl_mean same_top_1; do
+    jq ".decode.$key = true" decode.json >odd.json
+    expect 1 "decode's quality, $key" "$phasor" report whole.jsonl -o odd.html --quality odd.json
+    has err "\"$key\" is missing or not what it should be" "decode's quality, $key"
+done
 expect 2 "quality without a page" "$phasor" report whole.jsonl --quality quality.json
 for key in kind model commit positions native_nll schemes scheme nll_ratio same_top_1; do
     sed "s/\"$key\": [^,}]*/\"$key\": true/" quality.json >odd.json
@@ -777,10 +787,10 @@ done
 expect 0 "modelled, recorded alone" "${replay[@]/passes/alone}" --scenarios 16/1 -r 1 --modes static-ep
 [ "$(find alone -name '*.prefill-*' | wc -l)" -eq 2 ] || fail "modelled, recorded alone: $(ls alone)"
 # First tokens come with the pass that ends their prompts: here of two passes, of half the rows each.
-expect 0 "modelled, two passes" "${replay[@]/passes/two}" --scenarios 16/1 --batch-sizes 2048 -r 1 --modes static-tp \
-    --results two.jsonl
-tail -n 1 two.jsonl | jq -e '(.median_ttft_s / .prefill_s - 0.75 | fabs < 1e-9) and .p99_ttft_s == .prefill_s' >/dev/null ||
-    fail "modelled, two passes: $(tail -n 1 two.jsonl)"
+expect 0 "modelled, two passes" "${replay[@]/passes/two}" --scenarios 16/1 --batch-sizes 2048 -r 1 \
+    --modes static-tp,static-ep-dp --results two.jsonl
+jq -se '[.[] | select(.kind == "run")] | length == 2 and (map(.median_ttft_s / .prefill_s - 0.75 | fabs < 1e-9) | all) and
+    (map(.p99_ttft_s / .prefill_s - 1 | fabs < 1e-9) | all)' two.jsonl >/dev/null || fail "modelled, two passes: $(cat two.jsonl)"
 # What was composed of passes is what a batch sends, but for the last rows of a prompt's pass.
 expect 0 "sent by the clock" "${bench[@]}" --scenarios 16/20 --batch-sizes 4 -r 1 --modes static-tp -o json
 jq -e --slurpfile lines modelled.jsonl '.[0] as $wall |
