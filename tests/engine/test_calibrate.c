@@ -286,7 +286,8 @@ Test(calibrate, shapes_of_the_grids)
     check_shapes(calibrate_plan_of(&gpus));
 }
 
-/* At the points of a table the profile says what was measured there. */
+/* At the points of a table the profile says what was measured there, to the six digits that a file
+ * has of it, and of what it is a ratio to. */
 Test(calibrate, predicts_what_it_measured)
 {
     struct stopper stopper = {0};
@@ -313,7 +314,7 @@ Test(calibrate, predicts_what_it_measured)
                 continue;
             struct work_shape work = grid_work(&small_grids[g], values);
             double predicted = profile_work_seconds(&file.profile, &work);
-            cr_expect(fabs(predicted / file.work_points[g][i].seconds - 1) < 1e-9, "%g, not %g",
+            cr_expect(fabs(predicted / file.work_points[g][i].seconds - 1) < 2e-5, "%g, not %g",
                       predicted, file.work_points[g][i].seconds);
             compared++;
         }
