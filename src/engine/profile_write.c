@@ -46,23 +46,13 @@ static void write_measured(struct json_writer *json, double value)
     json_write_number(json, strtod(digits, NULL));
 }
 
-static void put_measured(struct json_writer *json, const char *key, const double *values,
-                         int64_t count)
-{
-    json_write_key(json, key);
-    json_write_open(json, '[');
-    for (int64_t i = 0; i < count; i++)
-        write_measured(json, values[i]);
-    json_write_close(json, ']');
-}
-
 static void put_numbers(struct json_writer *json, const char *key, const double *values,
-                        int64_t count)
+                        int64_t count, void (*write)(struct json_writer *json, double value))
 {
     json_write_key(json, key);
     json_write_open(json, '[');
     for (int64_t i = 0; i < count; i++)
-        json_write_number(json, values[i]);
+        write(json, values[i]);
     json_write_close(json, ']');
 }
 
@@ -139,7 +129,7 @@ static void put_axis(struct json_writer *json, enum work_kind kind, const struct
     put_string(json, "size", profile_size_name(kind, axis->size));
     if (axis->over >= 0)
         put_string(json, "over", profile_size_name(kind, axis->over));
-    put_numbers(json, "values", axis->values, axis->count);
+    put_numbers(json, "values", axis->values, axis->count, json_write_number);
     json_write_close(json, '}');
 }
 
@@ -166,7 +156,7 @@ static void put_work(struct json_writer *json, const struct work_table *table,
     for (int a = 0; a < table->axis_count; a++)
         put_axis(json, table->kind, &table->axes[a]);
     json_write_close(json, ']');
-    put_measured(json, "log_ratios", table->log_ratios, count);
+    put_numbers(json, "log_ratios", table->log_ratios, count, write_measured);
     put_points(json, points, count);
     json_write_close(json, '}');
 }
@@ -179,7 +169,7 @@ static void put_collective(struct json_writer *json, const struct collective_tab
     put_int(json, "size", table->size);
     json_write_key(json, "strided");
     json_write_bool(json, table->is_strided);
-    put_numbers(json, "bytes", table->bytes, table->point_count);
+    put_numbers(json, "bytes", table->bytes, table->point_count, json_write_number);
     put_points(json, points, table->point_count);
     json_write_close(json, '}');
 }
