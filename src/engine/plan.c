@@ -488,7 +488,8 @@ static enum status planner_init(struct planner *planner, struct error *err)
     struct plan_params *params = &planner->params;
     if (params->input != NULL)
         return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "a planner that stays is asked of loads, not of the rows of %s",
+                         "a planner that stays is asked of loads, not of the rows of %s; "
+                         "phasor_plan takes rows",
                          params->input);
     /* Of any load and policy: who asks for exact plans has no backup. */
     params->load = (struct plan_load)PLAN_LOAD(1, 1, 1);
