@@ -9,9 +9,11 @@ contain 1 (of a hundred that did not change, five on the mean); then loads whose
 load and plan but static TP's that ran beside it in both, be it in one round, how far the ratios to static TP are
 apart (of each file the median over rounds, without planning): in the median, the 90th percentile, and at most; and
 what only one of the files has. Files of different clocks are not compared; other differences of the question are
-told. Exit status 0 whether or not anything changed, 1 for a file that is none, 2 for wrong usage.
+told. A file may be packed by xz, as those of bench/results are. Exit status 0 whether or not anything changed, 1 for a
+file that is none, 2 for wrong usage.
 """
 import json
+import lzma
 import math
 import statistics
 import sys
@@ -42,7 +44,7 @@ def name_of(model):
 def read(path):
     """The question, logarithms of totals by (load, plan, way) and round, and (plan, way) by (load, mode)."""
     times, plans = {}, {}
-    with open(path, encoding="utf-8") as file:
+    with (lzma.open if path.endswith(".xz") else open)(path, "rt", encoding="utf-8") as file:
         lines = [json.loads(line) for line in file if line.endswith("\n")]
     if not lines or lines[0].get("kind") != "bench" or lines[0].get("format") != 1:
         raise ValueError("its first line is not of phasor bench")
@@ -120,7 +122,8 @@ def main():
     for path in sys.argv[1:]:
         try:
             sides.append(read(path))
-        except (OSError, ValueError, KeyError, AttributeError, TypeError, IndexError, RecursionError) as error:
+        except (OSError, EOFError, lzma.LZMAError, ValueError, KeyError, AttributeError, TypeError, IndexError,
+                RecursionError) as error:
             sys.exit(f"{path}: no results of phasor bench: {error}")
     (before, old, old_plans), (after, new, new_plans) = sides
     if before.get("clock") != after.get("clock"):
