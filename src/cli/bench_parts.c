@@ -35,7 +35,7 @@ struct bench_parts_worth bench_parts_of(const struct bench_summary *cell)
     return out;
 }
 
-static bool is_whole(const struct bench_parts_worth *of)
+bool bench_parts_are_known(const struct bench_parts_worth *of)
 {
     bool is_known = of->all > 0;
     for (int i = 0; i < BENCH_PARTS; i++)
@@ -50,7 +50,7 @@ struct bench_parts_worth bench_parts_mean(const struct bench_summary *of, int ce
     int count = 0;
     for (int cell = 0; cell < cell_count; cell++) {
         struct bench_parts_worth one = bench_parts_of(&of[cell * BENCH_MODE_COUNT]);
-        if (!is_whole(&one))
+        if (!bench_parts_are_known(&one))
             continue;
         for (int i = 0; i < BENCH_PARTS; i++)
             logs[i] += log(one.of[i]);

@@ -25,6 +25,9 @@ struct bench_parts_worth {
 /* `cell`: of each mode. */
 struct bench_parts_worth bench_parts_of(const struct bench_summary *cell);
 
+/* Whether all of them are. */
+bool bench_parts_are_known(const struct bench_parts_worth *of);
+
 /* The geometric mean over cells that have all of them; `of`: [cell][mode]. */
 struct bench_parts_worth bench_parts_mean(const struct bench_summary *of, int cell_count);
 

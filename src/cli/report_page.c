@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "bench_overall.h"
-#include "bench_parts.h"
 #include "page.h"
 #include "report_shown.h"
 
@@ -36,48 +35,6 @@ void report_put_plan(FILE *file, const struct bench_plan *plan)
         fputs(" by ", file);
         page_text(file, plan->way);
     }
-}
-
-/* ---- The parts of an adaptive plan ------------------------------------------------------------
- */
-
-static void put_worth(FILE *file, const struct bench_parts_worth *of)
-{
-    for (int i = 0; i < BENCH_PARTS; i++) {
-        if (of->of[i] > 0)
-            fprintf(file, "<td class=\"n\">%.3f</td>", of->of[i]);
-        else
-            fputs("<td></td>", file);
-    }
-    if (of->all > 0)
-        fprintf(file, "<td class=\"n\"><b>%.3f</b></td>", of->all);
-    fputs("</tr>\n", file);
-}
-
-static void put_parts(FILE *file, const struct shown *shown)
-{
-    int cells = shown->results->cell_count;
-    if (!bench_parts_asked(&shown->results->question))
-        return;
-    fputs("<h2>What each part is worth</h2>\n", file);
-    report_put_made(file, shown);
-    fputs("<p>How many times as fast with it as without, one on "
-          "top of the other, by medians; the last column is their product, against static TP.</p>\n"
-          "<div class=\"wide\"><table><tr><th>model</th><th>load</th>",
-          file);
-    for (int i = 0; i < BENCH_PARTS; i++)
-        fprintf(file, "<th class=\"n\">%s</th>", bench_parts[i].adds);
-    fputs("<th class=\"n\">all</th></tr>\n", file);
-    for (int cell = 0; cell < cells; cell++) {
-        struct bench_parts_worth worth = bench_parts_of(summary_of(shown, cell, 0));
-        fputs("<tr>", file);
-        report_put_load(file, shown, cell);
-        put_worth(file, &worth);
-    }
-    struct bench_parts_worth mean = bench_parts_mean(shown->of, cells);
-    fputs("<tr><td colspan=\"2\">geometric mean</td>", file);
-    put_worth(file, &mean);
-    fputs("</table></div>\n", file);
 }
 
 /* ---- Which plans, and the numbers ------------------------------------------------------------ */
@@ -246,7 +203,7 @@ bool report_page_write(FILE *file, const struct bench_results *results, const ch
         bench_overalls_tell(&overalls, &results->question, file, "<li>", "</li>");
         fputs("</ul>\n", file);
         report_put_times(file, &shown);
-        put_parts(file, &shown);
+        report_put_parts(file, &shown);
         report_put_regret(file, &shown);
         report_put_errors(file, &shown);
         is_good = trace == NULL || report_put_trace(file, trace);

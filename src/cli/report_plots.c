@@ -31,6 +31,12 @@ static bool plot_errors(FILE *file, const struct plotted *of)
     return true;
 }
 
+static bool plot_parts(FILE *file, const struct plotted *of)
+{
+    report_plot_parts(file, of->shown);
+    return true;
+}
+
 static bool plot_trace(FILE *file, const struct plotted *of)
 {
     return report_plot_trace(file, of->trace);
@@ -89,6 +95,8 @@ static bool plots_write(const char *folder, const struct plotted *all)
     }
     if (is_good && report_has_errors(of.shown))
         is_good = plot_write(folder, "errors.svg", plot_errors, &of);
+    if (is_good && report_has_parts(of.shown))
+        is_good = plot_write(folder, "parts.svg", plot_parts, &of);
     if (is_good && of.trace != NULL)
         is_good = plot_write(folder, "trace.svg", plot_trace, &of);
     return is_good;

@@ -45,11 +45,17 @@ void report_put_plan(FILE *file, const struct bench_plan *plan);
 void report_put_times(FILE *file, const struct shown *shown);
 void report_put_errors(FILE *file, const struct shown *shown);
 
-/* As files of their own: the bars of the cells from `first` on, of one model and scenario; and the
- * phases, which are a picture where there are different ones. */
+/* What each part of an adaptive plan is worth (report_parts.c): a picture, where any load has all
+ * of them, and a table. */
+void report_put_parts(FILE *file, const struct shown *shown);
+
+/* As files of their own: the bars of the cells from `first` on, of one model and scenario; the
+ * phases, which are a picture where there are different ones; and the parts' worth. */
 void report_plot_times(FILE *file, const struct shown *shown, int first);
 bool report_has_errors(const struct shown *shown);
 void report_plot_errors(FILE *file, const struct shown *shown);
+bool report_has_parts(const struct shown *shown);
+void report_plot_parts(FILE *file, const struct shown *shown);
 
 /* Each planned run beside the fastest that ran (report_regret.c). */
 void report_put_regret(FILE *file, const struct shown *shown);

@@ -7,6 +7,7 @@ model=$2
 example=$(realpath "$3")
 boxes=$(realpath "$(dirname "$0")/../../boxes")
 changes=$(realpath "$(dirname "$0")/../../bench/changes.py")
+mixtral=$(realpath "$(dirname "$0")/../../bench/hap/mixtral-8x7b/config.json")
 control=$(realpath "$(dirname "$0")/../../bench/control.py")
 source "$(dirname "$0")/tools.sh"
 mkdir temporary
@@ -408,7 +409,7 @@ python3 - page.html <<'PY' || fail "a page: not what was measured"
 import html, re, sys, xml.dom.minidom
 page = open(sys.argv[1], encoding="utf-8").read()
 pictures = re.findall(r"<svg.*?</svg>", page, re.S)
-assert len(pictures) == 3  # two scenarios, and the errors
+assert len(pictures) == 4  # two scenarios, what parts are worth, and the errors
 for picture in pictures:
     xml.dom.minidom.parseString(picture)
 bars = sum(picture.count('class="tiny"') for picture in pictures)
@@ -554,8 +555,8 @@ import json, re, sys, xml.dom.minidom
 page, before = (open(path, encoding="utf-8").read() for path in (sys.argv[1], sys.argv[3]))
 events = json.load(open(sys.argv[2]))["traceEvents"]
 pictures = re.findall(r"<svg.*?</svg>", page, re.S)
-assert len(pictures) == 4 and page.replace(page[page.index("<h2>From prefill"):page.index("<h2>Plans and")], "").replace(" --trace FILE", "") == before
-picture = xml.dom.minidom.parseString(pictures[3])
+assert len(pictures) == 5 and page.replace(page[page.index("<h2>From prefill"):page.index("<h2>Plans and")], "").replace(" --trace FILE", "") == before
+picture = xml.dom.minidom.parseString(pictures[4])
 words = {node.firstChild.data for node in picture.getElementsByTagName("text")}
 lanes = {event["args"]["name"] for event in events if event["ph"] == "M" and event["name"] == "thread_name"}
 assert {"run", "rank 0 passes", "rank 1 passes"} <= words, words
@@ -579,8 +580,8 @@ silent out "plots"
 python3 - plots page.html traced.html <<'PY' || fail "plots: not the pictures of the page"
 import html, os, re, sys, xml.etree.ElementTree as tree
 folder, (page, traced) = sys.argv[1], (open(path, encoding="utf-8").read() for path in sys.argv[2:])
-pictures = re.findall(r"<svg[^>]*>\n(.*?)</svg>", page, re.S)[:3] + [re.findall(r"<svg[^>]*>\n(.*?)</svg>", traced, re.S)[3]]
-names = ["times-1-kjv-moe-16-4.svg", "times-1-kjv-moe-24-8.svg", "errors.svg", "trace.svg"]
+pictures = re.findall(r"<svg[^>]*>\n(.*?)</svg>", page, re.S)[:4] + [re.findall(r"<svg[^>]*>\n(.*?)</svg>", traced, re.S)[4]]
+names = ["times-1-kjv-moe-16-4.svg", "times-1-kjv-moe-24-8.svg", "parts.svg", "errors.svg", "trace.svg"]
 assert sorted(os.listdir(folder)) == sorted(names), os.listdir(folder)
 command = html.unescape(re.search(r"<code>(phasor bench .*?)</code>", page)[1])
 for name, picture in zip(names, pictures):
@@ -599,7 +600,8 @@ for name, picture in zip(names, pictures):
     said = root.find("{http://www.w3.org/2000/svg}desc").text
     assert said.startswith("wall: phasor ") and (name == "trace.svg" or said == "wall: " + command), said
     words = [label.text for label in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert "wall" in words and ("collectives" if name == "trace.svg" else "prefill (wall)") in words, words
+    told = {"trace.svg": "collectives", "parts.svg": "packed INT4 decode"}.get(name, "prefill (wall)")
+    assert "wall" in words and told in words, words
 PY
 expect 0 "plots again" "$phasor" report whole.jsonl --plots plots -o plotted.html
 cmp -s page.html plotted.html || fail "plots again: the page is another"
@@ -613,7 +615,7 @@ python3 - odd-plots odd-names.html <<'PY' || fail "names that are no UTF-8: not 
 import html, os, sys, xml.etree.ElementTree as tree
 shown = " --results 'a?é" + 12 * "?" + "😀??.jsonl'"
 names = os.listdir(sys.argv[1])
-assert len(names) == 4
+assert len(names) == 5
 for name in names:
     root = tree.parse(os.path.join(sys.argv[1], name)).getroot()
     if name == "trace.svg": # its title has 80 bytes of the plan
@@ -941,7 +943,7 @@ cmp -s <(grep '"run"' draws.jsonl) <(grep '"run"' draws-begun.jsonl) || fail "dr
 expect 0 "draws, the page" "$phasor" report draws.jsonl -o draws.html
 has draws.html "with the least and the most of them" "draws, the page"
 expect 0 "draws, the plots" "$phasor" report draws.jsonl --plots predicted
-[ "$(ls predicted)" = "$(printf 'times-1-kjv-moe-16-12.svg\ntimes-1-kjv-moe-24-8.svg')" ] || fail "draws, the plots: $(ls predicted)"
+[ "$(ls predicted)" = "$(printf 'parts.svg\ntimes-1-kjv-moe-16-12.svg\ntimes-1-kjv-moe-24-8.svg')" ] || fail "draws, the plots: $(ls predicted)"
 has draws.html "Z; the box's numbers at random, seed 0; plans" "draws, the page"
 has draws.html "memory <br><small>predicted, fullest device</small>.*bytes between ranks <br><small>not counted</small>" "draws, the page"
 made draws.html draws.jsonl predicted
@@ -970,6 +972,32 @@ for mode, other, words in (("adaptive", "static-tp", "static TP"), ("hap", "stat
     for path in sys.argv[2:]:
         text = html.unescape(open(path).read())
         assert re.search(f"{mode}: [^;\n]* times {words}, [^;\n]* of 2 loads; {wanted}", text), (mode, other, wanted, path)
+PY
+# What each part is worth, drawn: each as far on from the one before it, or back and thinner, as the numbers on the axis have it.
+"$phasor" bench "$mixtral" --predict "$boxes/a6000x4.json" --scenarios 256/64,4096/64 --batch-sizes 16,64 -r 1 \
+    --modes static-tp,best-attention,best-static,adaptive-exact,adaptive --results ladder.jsonl >/dev/null 2>&1
+jq -c 'if .kind == "run" then .total_s = 1 + ([.plan, .way | explode | add] | add) % 31 / 50 else . end' ladder.jsonl >far.jsonl
+"$phasor" report far.jsonl -o far.html
+python3 - far.html <<'PY' || fail "parts, drawn: not as far as they are worth"
+import re, sys, xml.dom.minidom
+page = open(sys.argv[1], encoding="utf-8").read().split("<h2>What each part is worth</h2>")[1].split("</table>")[0]
+worths = [[float(value) for value in re.findall(r">([0-9.]+)</td>", row)] for row in re.findall(r"<tr>.*?<b>.*?</tr>", page)][:-1]
+picture = xml.dom.minidom.parseString(re.search(r"<svg.*?</svg>", page, re.S)[0])
+ticks = [(float(text.firstChild.data), float(text.getAttribute("x"))) for text in picture.getElementsByTagName("text")
+         if text.getAttribute("text-anchor") == "middle"]
+dots = (ticks[-1][1] - ticks[0][1]) / (ticks[-1][0] - ticks[0][0])  # of a static TP
+bars = [[float(rect.getAttribute(key)) for key in ("x", "width", "height")] for rect in picture.getElementsByTagName("rect")]
+assert len(worths) == 4 and len(bars) == 4 * 4 and max(height for _, _, height in bars) == 9
+seen = set()
+for worth, parts in zip(worths, zip(*[iter(bars)] * 4)):
+    at = 1
+    for times, (left, width, height) in zip(worth, parts):
+        ends = (left, left + width) if height == 9 else (left + width, left)
+        for wanted, end in zip((at, at * times), ends):
+            assert abs(ticks[0][1] + (wanted - ticks[0][0]) * dots - end) < 0.01 * dots, (worth, times, left, width)
+        seen.add((at != 1, times > 1.05, times < 0.95))
+        at *= times
+assert {(True, True, False), (True, False, True)} <= seen, seen  # gains and losses behind others
 PY
 ! grep -q "upper end" out || fail "draws, the table: of intervals"
 
@@ -1027,6 +1055,15 @@ has out "^0 of 0 changed beyond their noise; 0 ran too seldom; [1-9]" "files of 
 expect 1 "two clocks" python3 "$changes" whole.jsonl modelled.jsonl
 has err "is wall and modelled.jsonl modelled" "two clocks"
 expect 2 "one file" python3 "$changes" whole.jsonl
+python3 -c 'import lzma, sys; lzma.open("packed.jsonl.xz", "w").write(open(sys.argv[1], "rb").read())' whole.jsonl
+expect 0 "a packed file" python3 "$changes" whole.jsonl packed.jsonl.xz
+has out "^0 of [1-9][0-9]* changed beyond their noise; 0 ran too seldom; 0 only in whole.jsonl, 0 only in packed.jsonl.xz$" "a packed file"
+head -c 200 packed.jsonl.xz >torn.jsonl.xz
+for file in torn.jsonl.xz odd.jsonl.xz; do
+    [ -e "$file" ] || echo odd >"$file"
+    expect 1 "$file" python3 "$changes" whole.jsonl "$file"
+    has err "$file: no results of phasor bench" "$file"
+done
 expect 1 "no results" python3 "$changes" two.json whole.jsonl
 has err "two.json: no results of phasor bench" "no results"
 
