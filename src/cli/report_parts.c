@@ -1,6 +1,5 @@
 /* What each part of an adaptive plan is worth: the ablation, as bars and as a table. */
 #include <math.h>
-#include <string.h>
 
 #include "bench_parts.h"
 #include "report_shown.h"
@@ -161,6 +160,9 @@ static void put_picture(FILE *file, const struct shown *shown)
     int count = axis_make(&axis, shown);
     if (count == 0)
         return;
+    fputs("<p>Bars begin at static TP's rate, 1. The thin ones below them lead back by what a part "
+          "loses, to where the next begins.</p>\n",
+          file);
     patches_make(patches);
     page_patches(file, patches, BENCH_PARTS);
     page_picture_begin(file, WIDTH, TOP + count * ROW + 6);
@@ -190,11 +192,10 @@ void report_put_parts(FILE *file, const struct shown *shown)
         return;
     fputs("<h2>What each part is worth</h2>\n", file);
     report_put_made(file, shown);
-    fputs("<p>How many times as fast with it as without, one on "
-          "top of the other, by medians; the last column is their product, against static TP. Bars "
-          "begin at static TP's rate, 1; the thin ones below them lead back by what a part "
-          "loses.</p>\n",
-          file);
+    fputs(
+        "<p>How many times as fast with it as without, one on "
+        "top of the other, by medians; the last column is their product, against static TP.</p>\n",
+        file);
     put_picture(file, shown);
     fputs("<div class=\"wide\"><table><tr><th>model</th><th>load</th>", file);
     for (int i = 0; i < BENCH_PARTS; i++)

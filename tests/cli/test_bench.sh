@@ -986,7 +986,17 @@ picture = xml.dom.minidom.parseString(re.search(r"<svg.*?</svg>", page, re.S)[0]
 ticks = [(float(text.firstChild.data), float(text.getAttribute("x"))) for text in picture.getElementsByTagName("text")
          if text.getAttribute("text-anchor") == "middle"]
 dots = (ticks[-1][1] - ticks[0][1]) / (ticks[-1][0] - ticks[0][0])  # of a static TP
-bars = [[float(rect.getAttribute(key)) for key in ("x", "width", "height")] for rect in picture.getElementsByTagName("rect")]
+rects = picture.getElementsByTagName("rect")
+bars = [[float(rect.getAttribute(key)) for key in ("x", "width", "height")] for rect in rects]
+legend = re.findall(r'background:(#[0-9a-f]*)"></i>([^<]*)</span>', page)
+assert len(legend) == 4 and len({colour for colour, _ in legend}) == 4, legend
+for number, rect in enumerate(rects):  # as the legend has it; a load below the other
+    title = rect.getElementsByTagName("title")[0].firstChild.data
+    assert (rect.getAttribute("fill"), title.split(":")[0]) == legend[number % 4], (title, legend)
+    assert 0 <= float(rect.getAttribute("y")) - 26 - 17 * (number // 4) <= 9, (title, number)
+labels = [text.firstChild.data for text in picture.getElementsByTagName("text") if " x " in text.firstChild.data]
+loads = [" ".join(re.findall(r"<td>([^<]*)</td>", row)) for row in re.findall(r"<tr>.*?<b>.*?</tr>", page)][:-1]
+assert labels == loads, (labels, loads)
 assert len(worths) == 4 and len(bars) == 4 * 4 and max(height for _, _, height in bars) == 9
 seen = set()
 for worth, parts in zip(worths, zip(*[iter(bars)] * 4)):
@@ -999,6 +1009,11 @@ for worth, parts in zip(worths, zip(*[iter(bars)] * 4)):
         at *= times
 assert {(True, True, False), (True, False, True)} <= seen, seen  # gains and losses behind others
 PY
+# Worth so much that nothing else could be seen is in no picture, but in the table.
+jq -c 'if .kind == "run" and (.plan | contains(":int4")) then .total_s = 1e-9 else . end' ladder.jsonl >beyond.jsonl
+expect 0 "parts beyond pictures" "$phasor" report beyond.jsonl -o beyond.html --plots beyond
+! grep -q "Bars begin at" beyond.html && ! [ -e beyond/parts.svg ] || fail "parts beyond pictures: drawn"
+has beyond.html "<td class=\"n\"><b>[0-9]\{9,\}\.[0-9]*</b></td>" "parts beyond pictures"
 ! grep -q "upper end" out || fail "draws, the table: of intervals"
 
 # ---- progress on a terminal: one time left, by what runs weigh, and none by their number
