@@ -224,8 +224,7 @@ static void tell_phase(struct text *out, const char *phase, double best, double 
 static void tell_transition(struct text *out, const struct plan_candidate *best)
 {
     if (best->way == PLAN_NONE)
-        text_append_string(out, " Both phases have one layout: no other for decode saves what the "
-                                "change would cost.");
+        text_append_string(out, " Both phases have one layout.");
     else if (best->way == PLAN_KEEP)
         text_append_string(out,
                            " Both layouts stay in memory, so a change of phase costs nothing.");
@@ -237,8 +236,16 @@ static void tell_transition(struct text *out, const struct plan_candidate *best)
                            SECONDS_TEXT(best->way_back));
 }
 
+static bool is_in_layout_of(const struct plan_candidate *candidate,
+                            const struct plan_candidate *other)
+{
+    const struct layout *a = candidate->layouts.of, *b = other->layouts.of;
+    return a->attention.tp == b->attention.tp && a->experts.tp == b->experts.tp;
+}
+
+/* Of static TP, NULL: it does not fit. */
 static void tell_fastest(struct text *out, const struct plan_candidate *best,
-                         const struct plan_candidate *fastest)
+                         const struct plan_candidate *fastest, const struct plan_candidate *tp)
 {
     char text[LAYOUT_TEXT_BYTES];
     double gain = plan_candidate_total(best) / plan_candidate_total(fastest) - 1;
@@ -247,8 +254,10 @@ static void tell_fastest(struct text *out, const struct plan_candidate *best,
         return;
     }
     plan_layouts_format(text, &fastest->layouts);
-    text_append_format(out, " %s would be %.2g %% faster: too little to leave static TP for.", text,
-                       100 * gain);
+    text_append_format(out, " %s would be %.2g %% faster: too little %s.", text, 100 * gain,
+                       tp != NULL && is_in_layout_of(best, tp)
+                           ? "to leave static TP for"
+                           : "for the experts to have another layout in decode");
 }
 
 /* What is run in its stead until there is a backup. */
@@ -341,7 +350,8 @@ static void put_why(struct description *to, const struct plan_problem *problem,
         tell_best(&why, &table->candidates[table->best], &table->candidates[other],
                   has_tp ? "static TP" : "the best plan with one layout");
     if (table->best >= 0 && other >= 0)
-        tell_fastest(&why, &table->candidates[table->best], &table->candidates[table->fastest]);
+        tell_fastest(&why, &table->candidates[table->best], &table->candidates[table->fastest],
+                     has_tp ? &table->candidates[other] : NULL);
     if (table->best >= 0 && runnable != table->best)
         tell_runnable(&why, table, runnable);
     to->has_failed |= why.failed;

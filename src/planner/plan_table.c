@@ -43,6 +43,12 @@ static int faster_of(const struct plan_table *table, int one, int other)
     return seconds_of(table, other) < seconds_of(table, one) ? other : one;
 }
 
+static bool changes_layout(const struct plan_candidate *candidate)
+{
+    const struct layout *own = candidate->layouts.of;
+    return own[PHASE_PREFILL].experts.tp != own[PHASE_DECODE].experts.tp;
+}
+
 static bool is_in_layout(const struct plan_candidate *candidate, const struct layout *layout)
 {
     const struct layout *own = candidate->layouts.of;
@@ -57,12 +63,14 @@ int plan_table_pick(const struct plan_table *table,
 {
     const struct plan_candidate *tp =
         table->static_tp < 0 ? NULL : &table->candidates[table->static_tp];
-    int fastest = -1, native = -1, in_layout = -1;
+    int fastest = -1, native = -1, in_layout = -1, without_change = -1;
     for (int i = 0; i < table->count; i++) {
         const struct plan_candidate *candidate = &table->candidates[i];
         if (candidate->verdict != PLAN_POSSIBLE || (may != NULL && !may(context, candidate)))
             continue;
         fastest = faster_of(table, fastest, i);
+        if (!changes_layout(candidate))
+            without_change = faster_of(table, without_change, i);
         if (tp != NULL && is_in_layout(candidate, &tp->layouts.of[PHASE_PREFILL]))
             in_layout = faster_of(table, in_layout, i);
         if (i == table->static_tp)
@@ -71,7 +79,9 @@ int plan_table_pick(const struct plan_table *table,
     double enough = seconds_of(table, fastest) * PLAN_GAIN_WORTH_A_LAYOUT;
     if (native >= 0 && seconds_of(table, native) < enough)
         return native;
-    return in_layout >= 0 && seconds_of(table, in_layout) < enough ? in_layout : fastest;
+    if (in_layout >= 0 && seconds_of(table, in_layout) < enough)
+        return in_layout;
+    return seconds_of(table, without_change) < enough ? without_change : fastest;
 }
 
 void plan_table_choose(struct plan_table *table)

@@ -115,6 +115,16 @@ jq -e --slurpfile e uneven.exact '.plans[.best_runnable] as $r | $e[0].plans[$e[
     (.why | contains("without one the best is \($own.plan) by \($own.way)"))' uneven.all >/dev/null ||
     fail "no backup: the best without one is $(jq -c '.plans[.best_runnable] | [.plan, .total_s]' uneven.all), and a run has $(
         jq -c '.plans[.best] | [.plan, .total_s]' uneven.exact)"
+# For less than a hundredth no layout is left: not static TP's, and in decode not that which the experts have in prefill.
+little() { # little OUTPUT BATCH BEST FASTEST WHAT-FOR
+    "$phasor" plan "$(dirname "$boxes")/bench/hap/mixtral-8x7b/config.json" --box a6000x4 --prompt-len 256 --output-len "$1" \
+        --batch-size "$2" --json --all >little
+    jq -e --arg best "$3" --arg fastest "$4" --arg for "% faster: too little $5." '.plans[.best].plan == $best and
+        .plans[.fastest].plan == $fastest and (.why | contains($for))' little >/dev/null ||
+        fail "little gained: $(jq -c '[.plans[.best, .fastest].plan], .why' little)"
+}
+little 64 32 "dp4|tp4>tp4:int4" "dp4|tp4>ep4:int4" "for the experts to have another layout in decode"
+little 2048 32 "tp4|tp4>tp4:int4" "tp4|tp4>ep4:int4" "to leave static TP for"
 # Where both layouts do not fit, sequences run in waves.
 for i in $(seq 64); do
     printf '{"custom_id":"r%d","method":"POST","url":"/v1/completions","body":{"prompt":[' "$i"

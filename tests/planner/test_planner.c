@@ -297,19 +297,25 @@ static void seconds_set(struct plan_table *table, const char *text, enum plan_wa
 }
 
 /* Static TP's layout is left for one hundredth, and native decode on it, too. */
-Test(planner, stays_with_static_tp_where_another_layout_gains_next_to_nothing)
+Test(planner, leaves_no_layout_where_another_gains_next_to_nothing)
 {
     static const struct {
-        double tp, packed, uploaded, other, other_packed;
+        double tp, packed, uploaded, other, other_packed, changed, changed_packed;
         const char *best, *exact;
     } cases[] = {
-        {1, 2, 2, 0.995, 2, "tp4|tp4", "tp4|tp4"},
-        {1, 2, 2, 0.98, 2, "dp4|ep4", "dp4|ep4"},
-        {1, 2, 2, 1, 1, "tp4|tp4", "tp4|tp4"},
-        {1, 0.6, 2, 0.9, 0.596, "tp4|tp4>tp4:int4", "dp4|ep4"},
-        {1, 0.6, 0.598, 0.9, 0.596, "tp4|tp4>tp4:int4", "dp4|ep4"},
-        {1, 0.6, 2, 0.995, 0.58, "dp4|ep4>ep4:int4", "tp4|tp4"},
-        {1, 0.995, 2, 2, 0.993, "tp4|tp4", "tp4|tp4"},
+        {1, 2, 2, 0.995, 2, 2, 2, "tp4|tp4", "tp4|tp4"},
+        {1, 2, 2, 0.98, 2, 2, 2, "dp4|ep4", "dp4|ep4"},
+        {1, 2, 2, 1, 1, 2, 2, "tp4|tp4", "tp4|tp4"},
+        {1, 0.6, 2, 0.9, 0.596, 2, 2, "tp4|tp4>tp4:int4", "dp4|ep4"},
+        {1, 0.6, 0.598, 0.9, 0.596, 2, 2, "tp4|tp4>tp4:int4", "dp4|ep4"},
+        {1, 0.6, 2, 0.995, 0.58, 2, 2, "dp4|ep4>ep4:int4", "tp4|tp4"},
+        {1, 0.995, 2, 2, 0.993, 2, 2, "tp4|tp4", "tp4|tp4"},
+        {1, 2, 2, 0.9, 2, 0.895, 2, "dp4|ep4", "dp4|ep4"},
+        {1, 2, 2, 0.9, 2, 0.88, 2, "dp4|ep4>tp4", "dp4|ep4>tp4"},
+        {1, 2, 2, 1.2, 2, 0.995, 2, "tp4|tp4", "tp4|tp4"},
+        {1, 0.9, 2, 0.9, 0.6, 0.895, 0.596, "dp4|ep4>ep4:int4", "dp4|ep4"},
+        {1, 0.9, 2, 0.9, 0.6, 0.85, 0.58, "dp4|ep4>tp4:int4", "dp4|ep4>tp4"},
+        {1, 0.6, 2, 0.9, 0.597, 0.8, 0.596, "tp4|tp4>tp4:int4", "dp4|ep4>tp4"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct test_problem test;
@@ -328,6 +334,8 @@ Test(planner, stays_with_static_tp_where_another_layout_gains_next_to_nothing)
         seconds_set(&table, "tp4|tp4>tp4:int4", PLAN_UPLOAD, cases[i].uploaded);
         seconds_set(&table, "dp4|ep4", PLAN_NONE, cases[i].other);
         seconds_set(&table, "dp4|ep4>ep4:int4", PLAN_KEEP, cases[i].other_packed);
+        seconds_set(&table, "dp4|ep4>tp4", PLAN_KEEP, cases[i].changed);
+        seconds_set(&table, "dp4|ep4>tp4:int4", PLAN_UPLOAD, cases[i].changed_packed);
         plan_table_choose(&table);
         int allowed = plan_table_pick(&table, is_native, NULL);
         plan_layouts_format(best, &table.candidates[table.best].layouts);
