@@ -119,13 +119,20 @@ enum subject {
     ROWS,
     DEQUANTIZE,
     COLLECTIVE,
+    UNEVEN, /* all-to-all, of which one member gets more */
     SUBJECT_COUNT
 };
 
 static const char *const subject_names[SUBJECT_COUNT] = {
-    "matmul bfloat16",   "ffn_up bfloat16",  "ffn_up int4", "ffn_down bfloat16", "ffn_down int4",
-    "attention prefill", "attention decode", "rows",        "dequantize",        "collectives",
+    "matmul bfloat16", "ffn_up bfloat16",   "ffn_up int4",       "ffn_down bfloat16",
+    "ffn_down int4",   "attention prefill", "attention decode",  "rows",
+    "dequantize",      "collectives",       "uneven all-to-all",
 };
+
+static bool is_collective(enum subject subject)
+{
+    return subject >= COLLECTIVE;
+}
 
 static struct work_shape draw_work(enum subject subject)
 {
@@ -163,10 +170,7 @@ struct sample {
     enum subject subject;
     enum role role;
     struct work_shape work;
-    enum group_op op;
-    int size;
-    bool is_strided;
-    int64_t bytes;
+    struct collective_shape collective;
     double predicted;
     struct calm_point looks[2];
 };
@@ -212,16 +216,19 @@ static bool work_draw(struct sample *out)
 
 static bool collective_draw(struct sample *out)
 {
+    struct collective_shape *shape = &out->collective;
     int ranks = box_rank_count(box);
-    out->op = (enum group_op)random_below(&draws, GROUP_OP_COUNT);
-    out->size = 2 + (int)random_below(&draws, (uint64_t)ranks - 1);
-    out->is_strided = out->size < ranks && random_below(&draws, 2) == 0;
-    if (ranks % out->size != 0)
+    bool is_uneven = out->subject == UNEVEN;
+    shape->op = is_uneven ? GROUP_ALL_TO_ALL : (enum group_op)random_below(&draws, GROUP_OP_COUNT);
+    shape->size = 2 + (int)random_below(&draws, (uint64_t)ranks - 1);
+    shape->is_strided = shape->size < ranks && random_below(&draws, 2) == 0;
+    if (ranks % shape->size != 0)
         return false;
-    out->bytes = meter_collective_bytes(out->op, out->size, draw_whole(64, 16 << 20));
-    out->predicted = profile_collective_seconds(&file.profile, out->op, out->size, out->is_strided,
-                                                (double)out->bytes);
-    return out->bytes <= meter_collective_bytes_max(meter);
+    shape->bytes = meter_collective_bytes(shape->op, shape->size, draw_whole(64, 16 << 20));
+    shape->fullest = is_uneven ? draw(1, shape->size) : 1;
+    out->predicted = profile_collective_seconds(&file.profile, shape->op, shape->size,
+                                                shape->is_strided, (double)shape->bytes);
+    return shape->bytes <= meter_collective_bytes_max(meter);
 }
 
 static void samples_draw(int count)
@@ -232,7 +239,8 @@ static void samples_draw(int count)
             for (int i = 0; i < count; i++) {
                 struct sample *sample = &samples[sample_count++];
                 *sample = (struct sample){.subject = (enum subject)s, .role = (enum role)role};
-                while (!(s == COLLECTIVE ? collective_draw(sample) : work_draw(sample)))
+                while (
+                    !(is_collective(sample->subject) ? collective_draw(sample) : work_draw(sample)))
                     ;
             }
         }
@@ -250,19 +258,14 @@ static void points_add(void)
         struct own_point near;
         if (sample->role != HELD_OUT)
             continue;
-        bool has_one =
-            sample->subject == COLLECTIVE
-                ? own_point_near_collective(&near, &file, meter, sample->op, sample->size,
-                                            sample->is_strided, sample->bytes)
-                : own_point_near_work(&near, &file, meter, &sample->work);
+        bool has_one = is_collective(sample->subject)
+                           ? own_point_near_collective(&near, &file, meter, &sample->collective)
+                           : own_point_near_work(&near, &file, meter, &sample->work);
         if (has_one)
             samples[sample_count++] = (struct sample){.subject = sample->subject,
                                                       .role = OWN,
                                                       .work = near.work,
-                                                      .op = near.op,
-                                                      .size = near.size,
-                                                      .is_strided = near.is_strided,
-                                                      .bytes = near.bytes,
+                                                      .collective = near.collective,
                                                       .predicted = near.seconds};
     }
 }
@@ -284,10 +287,8 @@ static void samples_measure(int round)
         struct sample *sample = &samples[i];
         struct calm_point *found = &sample->looks[round];
         struct error err;
-        if (sample->subject == COLLECTIVE)
-            check(calm_collective(found, &calm, sample->op, sample->size, sample->is_strided,
-                                  sample->bytes, &err),
-                  &err);
+        if (is_collective(sample->subject))
+            check(calm_collective(found, &calm, &sample->collective, &err), &err);
         else
             check(calm_work(found, &calm, &sample->work, &err), &err);
         if (i % 100 == 99)
@@ -304,9 +305,9 @@ static void samples_measure(int round)
 
 static double amount_of(const struct sample *sample)
 {
-    double flops = sample->subject == COLLECTIVE ? 0 : work_shape_flops(&sample->work);
-    if (sample->subject == COLLECTIVE)
-        return (double)sample->bytes;
+    if (is_collective(sample->subject))
+        return (double)sample->collective.bytes;
+    double flops = work_shape_flops(&sample->work);
     return flops > 0 ? flops : work_shape_bytes(&sample->work);
 }
 
@@ -314,11 +315,13 @@ static void features_of(double out[FOREST_FEATURES], const struct sample *sample
 {
     for (int f = 0; f < FOREST_FEATURES; f++)
         out[f] = f < WORK_SHAPE_DIMS ? log((double)sample->work.dims[f] + 1) : 0;
-    if (sample->subject == COLLECTIVE) {
-        out[0] = log((double)sample->bytes);
-        out[1] = (double)sample->op;
-        out[2] = sample->size;
-        out[3] = sample->is_strided;
+    if (is_collective(sample->subject)) {
+        const struct collective_shape *shape = &sample->collective;
+        out[0] = log((double)shape->bytes);
+        out[1] = (double)shape->op;
+        out[2] = shape->size;
+        out[3] = shape->is_strided;
+        out[4] = shape->fullest;
     }
 }
 
@@ -424,6 +427,14 @@ static double probe_ratio(const struct calm_point *point)
     return point->probe_seconds / calm_usual(&calm.calm, point->probe);
 }
 
+static void collective_print(const struct collective_shape *shape)
+{
+    printf(" %s %d%s %lld", profile_group_op_name(shape->op), shape->size,
+           shape->is_strided ? " strided" : "", (long long)shape->bytes);
+    if (shape->fullest > 1)
+        printf(", fullest %.2f", shape->fullest);
+}
+
 /* Every shape with its times, for who wants to know where the errors are. */
 static void print_samples(void)
 {
@@ -432,9 +443,8 @@ static void print_samples(void)
         if (sample->role == TRAINING)
             continue;
         printf("# %s%s:", subject_names[sample->subject], sample->role == OWN ? ", own" : "");
-        if (sample->subject == COLLECTIVE)
-            printf(" %s %d%s %lld", profile_group_op_name(sample->op), sample->size,
-                   sample->is_strided ? " strided" : "", (long long)sample->bytes);
+        if (is_collective(sample->subject))
+            collective_print(&sample->collective);
         for (int d = 0; d < WORK_SHAPE_DIMS && sample->work.dims[d] > 0; d++)
             printf(" %lld", (long long)sample->work.dims[d]);
         printf(": %.3g us, then %.3g; predicted %.3g; probes %.2f and %.2f\n",

@@ -64,12 +64,13 @@ static bool message_point(struct own_point *out, const struct collective_table *
                           const struct meter *meter)
 {
     *out = (struct own_point){.is_collective = true,
-                              .op = table->op,
-                              .size = table->size,
-                              .is_strided = table->is_strided,
-                              .bytes = (int64_t)table->bytes[i],
+                              .collective = {.op = table->op,
+                                             .size = table->size,
+                                             .is_strided = table->is_strided,
+                                             .bytes = (int64_t)table->bytes[i],
+                                             .fullest = 1},
                               .seconds = table->seconds[i]};
-    return out->bytes <= meter_collective_bytes_max(meter);
+    return out->collective.bytes <= meter_collective_bytes_max(meter);
 }
 
 static void offer_works(struct drawing *drawing, const struct profile_file *file, int t,
@@ -146,17 +147,17 @@ bool own_point_near_work(struct own_point *out, const struct profile_file *file,
 }
 
 bool own_point_near_collective(struct own_point *out, const struct profile_file *file,
-                               const struct meter *meter, enum group_op op, int size,
-                               bool is_strided, int64_t bytes)
+                               const struct meter *meter, const struct collective_shape *shape)
 {
     double least = INFINITY;
     struct own_point point;
     for (int t = 0; t < file->profile.collective_count; t++) {
         const struct collective_table *table = &file->profile.collectives[t];
-        if (table->op != op || table->size != size || table->is_strided != is_strided)
+        if (table->op != shape->op || table->size != shape->size ||
+            table->is_strided != shape->is_strided)
             continue;
         for (int i = 0; i < table->point_count; i++) {
-            double apart = fabs(log((double)bytes / table->bytes[i]));
+            double apart = fabs(log((double)shape->bytes / table->bytes[i]));
             if (!message_point(&point, table, i, meter) || !(apart < least))
                 continue;
             least = apart;

@@ -10,10 +10,7 @@
 struct own_point {
     bool is_collective;
     struct work_shape work;
-    enum group_op op;
-    int size;
-    bool is_strided;
-    int64_t bytes;
+    struct collective_shape collective;
     double seconds; /* as the profile has it */
 };
 
@@ -29,7 +26,6 @@ int own_points_draw(struct own_point *out, int count, const struct profile_file 
 bool own_point_near_work(struct own_point *out, const struct profile_file *file,
                          const struct meter *meter, const struct work_shape *work);
 bool own_point_near_collective(struct own_point *out, const struct profile_file *file,
-                               const struct meter *meter, enum group_op op, int size,
-                               bool is_strided, int64_t bytes);
+                               const struct meter *meter, const struct collective_shape *shape);
 
 #endif

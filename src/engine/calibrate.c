@@ -131,12 +131,11 @@ static enum status work_measure(struct calibration *now, const struct calibrate_
 }
 
 static enum status collective_measure(struct calibration *now, const struct calibrate_key *key,
-                                      enum group_op op, int size, bool is_strided, int64_t bytes,
-                                      struct error *err)
+                                      const struct collective_shape *shape, struct error *err)
 {
     struct calm_point found;
-    TRY(calibration_step(now, profile_group_op_name(op), err));
-    TRY(calm_collective(&found, &now->calm, op, size, is_strided, bytes, err));
+    TRY(calibration_step(now, profile_group_op_name(shape->op), err));
+    TRY(calm_collective(&found, &now->calm, shape, err));
     return point_keep(now, key, &found, err);
 }
 
@@ -151,12 +150,11 @@ enum status calibration_work(struct profile_point *out, struct calibration *now,
 }
 
 enum status calibration_collective(struct profile_point *out, struct calibration *now,
-                                   enum group_op op, int size, bool is_strided, int64_t bytes,
-                                   struct error *err)
+                                   const struct collective_shape *shape, struct error *err)
 {
-    struct calibrate_key look, key = calibrate_key_of_collective(op, size, is_strided, bytes);
+    struct calibrate_key look, key = calibrate_key_of_collective(shape);
     while (look_next(&look, now, &key))
-        TRY(collective_measure(now, &look, op, size, is_strided, bytes, err));
+        TRY(collective_measure(now, &look, shape, err));
     *out = *point_find(now, &key);
     return STATUS_OK;
 }

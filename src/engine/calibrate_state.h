@@ -29,7 +29,7 @@ struct calibration {
 enum status calibration_work(struct profile_point *out, struct calibration *now,
                              const struct work_shape *work, struct error *err) MUST_CHECK;
 enum status calibration_collective(struct profile_point *out, struct calibration *now,
-                                   enum group_op op, int size, bool is_strided, int64_t bytes,
+                                   const struct collective_shape *shape,
                                    struct error *err) MUST_CHECK;
 
 /* Tables of the plan into now->out. */

@@ -19,10 +19,10 @@ struct calibrate_key calibrate_key_of_work(const struct work_shape *work)
     return key;
 }
 
-struct calibrate_key calibrate_key_of_collective(enum group_op op, int size, bool is_strided,
-                                                 int64_t bytes)
+struct calibrate_key calibrate_key_of_collective(const struct collective_shape *shape)
 {
-    return (struct calibrate_key){{KEY_COLLECTIVE, (int64_t)op, size, is_strided, bytes}};
+    return (struct calibrate_key){
+        {KEY_COLLECTIVE, (int64_t)shape->op, shape->size, shape->is_strided, shape->bytes}};
 }
 
 struct calibrate_key calibrate_key_of_rate(enum calibrate_rate rate)

@@ -26,8 +26,7 @@ struct calibrate_key {
     int64_t values[CALIBRATE_KEY_VALUES];
 };
 struct calibrate_key calibrate_key_of_work(const struct work_shape *work);
-struct calibrate_key calibrate_key_of_collective(enum group_op op, int size, bool is_strided,
-                                                 int64_t bytes);
+struct calibrate_key calibrate_key_of_collective(const struct collective_shape *shape);
 struct calibrate_key calibrate_key_of_rate(enum calibrate_rate rate);
 
 /* The same shape or message, looked at for the second time. */

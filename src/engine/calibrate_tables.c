@@ -286,8 +286,12 @@ static enum status message_measure(struct profile_point *out, struct collective_
                                    int64_t bytes, struct error *err)
 {
     const struct collective_table *table = &builder->table;
-    return calibration_collective(out, builder->now, table->op, table->size, table->is_strided,
-                                  bytes, err);
+    struct collective_shape shape = {.op = table->op,
+                                     .size = table->size,
+                                     .is_strided = table->is_strided,
+                                     .bytes = bytes,
+                                     .fullest = 1};
+    return calibration_collective(out, builder->now, &shape, err);
 }
 
 static void message_insert(struct collective_builder *builder, int at, double bytes,

@@ -191,10 +191,7 @@ enum status calm_meter_init(struct calm_meter *out, struct meter *meter,
 struct point {
     struct meter *meter;
     const struct work_shape *work;
-    enum group_op op;
-    int size;
-    bool is_strided;
-    int64_t bytes;
+    const struct collective_shape *collective;
 };
 
 static enum status work_measure(struct measured *out, void *context, struct error *err)
@@ -206,8 +203,7 @@ static enum status work_measure(struct measured *out, void *context, struct erro
 static enum status collective_measure(struct measured *out, void *context, struct error *err)
 {
     const struct point *point = context;
-    return meter_collective(out, point->meter, point->op, point->size, point->is_strided,
-                            point->bytes, err);
+    return meter_collective(out, point->meter, point->collective, err);
 }
 
 enum status calm_work(struct calm_point *out, struct calm_meter *calm,
@@ -219,10 +215,9 @@ enum status calm_work(struct calm_point *out, struct calm_meter *calm,
                         &point, err);
 }
 
-enum status calm_collective(struct calm_point *out, struct calm_meter *calm, enum group_op op,
-                            int size, bool is_strided, int64_t bytes, struct error *err)
+enum status calm_collective(struct calm_point *out, struct calm_meter *calm,
+                            const struct collective_shape *shape, struct error *err)
 {
-    struct point point = {
-        .meter = calm->meter, .op = op, .size = size, .is_strided = is_strided, .bytes = bytes};
+    struct point point = {.meter = calm->meter, .collective = shape};
     return calm_measure(out, &calm->calm, CALM_COMPUTE, collective_measure, &point, err);
 }

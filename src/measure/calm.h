@@ -96,7 +96,7 @@ enum status calm_meter_init(struct calm_meter *out, struct meter *meter,
 /* As meter_work and meter_collective. */
 enum status calm_work(struct calm_point *out, struct calm_meter *calm,
                       const struct work_shape *work, struct error *err) MUST_CHECK;
-enum status calm_collective(struct calm_point *out, struct calm_meter *calm, enum group_op op,
-                            int size, bool is_strided, int64_t bytes, struct error *err) MUST_CHECK;
+enum status calm_collective(struct calm_point *out, struct calm_meter *calm,
+                            const struct collective_shape *shape, struct error *err) MUST_CHECK;
 
 #endif

@@ -59,8 +59,8 @@ bool meter_holds(const struct meter *meter, const struct work_shape *work);
  * spread at random, one for each at least; WORK_ATTENTION is of as many segments, alike, as give
  * these rows, pairs and tokens. Of segments of one row (decode) the contexts are spread over a page
  * of the KV cache about the mean, over segments and launches, for a page that has been begun takes
- * most of a full one's time and nobody asks about sequences that all begin one at once. A failure is
- * of the box, which is of no more use. */
+ * most of a full one's time and nobody asks about sequences that all begin one at once. A failure
+ * is of the box, which is of no more use. */
 enum status meter_work(struct measured *out, struct meter *meter, const struct work_shape *work,
                        struct error *err) MUST_CHECK;
 
@@ -70,11 +70,11 @@ int64_t meter_collective_bytes_max(const struct meter *meter);
 /* The least bytes of a collective that are `bytes` or more, in even parts of whole vectors. */
 int64_t meter_collective_bytes(enum group_op op, int size, int64_t bytes);
 
-/* A point of a collective in all groups of `size` at once (see struct collective_table), of which
- * each member sends or receives `bytes` (of meter_collective_bytes). 2 <= size, a divisor of the
- * ranks; strided groups are smaller than all. */
-enum status meter_collective(struct measured *out, struct meter *meter, enum group_op op, int size,
-                             bool is_strided, int64_t bytes, struct error *err) MUST_CHECK;
+/* A point of a collective, of which the fullest member of each group sends or receives `bytes` (of
+ * meter_collective_bytes). 2 <= size, a divisor of the ranks; strided groups are smaller than all.
+ */
+enum status meter_collective(struct measured *out, struct meter *meter,
+                             const struct collective_shape *shape, struct error *err) MUST_CHECK;
 
 /* Bytes a second of each rank, all at once, from host memory to the device. */
 enum status meter_host_to_device(double *out, struct meter *meter, struct error *err) MUST_CHECK;

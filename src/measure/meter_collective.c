@@ -1,4 +1,5 @@
-/* Collectives as they are launched: all groups at once, even parts. */
+/* Collectives as they are launched: all groups at once, even parts but where one member is to have
+ * more. */
 #include "base/memory.h"
 #include "measure/meter_state.h"
 
@@ -35,7 +36,7 @@ static void put_all_to_all(struct meter_rank *rank, const struct meter_job *job)
                                                   .in = rank->in,
                                                   .send_counts = rank->counts,
                                                   .send_offsets = rank->places,
-                                                  .receive_counts = rank->counts,
+                                                  .receive_counts = rank->received,
                                                   .receive_offsets = rank->places});
     (void)job;
 }
@@ -52,16 +53,26 @@ int64_t meter_collective_bytes_max(const struct meter *meter)
     return meter->activation_bytes / 4;
 }
 
+/* What the m-th member has to get of each of the others, and of itself. */
+static int64_t bytes_to(const struct meter_job *job, int m)
+{
+    return m == 0 ? job->bytes : job->bytes_to_others;
+}
+
 /* Counts are of bytes, of a reduce-scatter of values. */
 static enum status counts_get(struct meter_rank *rank, const struct meter_job *job,
                               struct error *err)
 {
+    int own = comm_member(rank->group);
     TRY(memory_get((void **)&rank->counts, (size_t)job->size, sizeof *rank->counts,
                    "what is measured", err));
     TRY(memory_get((void **)&rank->places, (size_t)job->size, sizeof *rank->places,
                    "what is measured", err));
+    TRY(memory_get((void **)&rank->received, (size_t)job->size, sizeof *rank->received,
+                   "what is measured", err));
     for (int m = 0; m < job->size; m++) {
-        rank->counts[m] = job->op == GROUP_REDUCE_SCATTER ? job->bytes / 4 : job->bytes;
+        rank->counts[m] = bytes_to(job, m) / (job->op == GROUP_REDUCE_SCATTER ? 4 : 1);
+        rank->received[m] = bytes_to(job, own);
         rank->places[m] = m * job->bytes;
     }
     return STATUS_OK;
@@ -112,7 +123,8 @@ static void point_end(struct meter *meter)
         struct meter_rank *rank = &meter->ranks[r];
         memory_free(rank->counts);
         memory_free(rank->places);
-        rank->counts = rank->places = NULL;
+        memory_free(rank->received);
+        rank->counts = rank->places = rank->received = NULL;
     }
 }
 
@@ -122,8 +134,15 @@ int64_t meter_collective_bytes(enum group_op op, int size, int64_t bytes)
     return round_up(ceil_div(bytes, parts), PART_BYTES) * parts;
 }
 
-enum status meter_collective(struct measured *out, struct meter *meter, enum group_op op, int size,
-                             bool is_strided, int64_t bytes, struct error *err)
+/* Of each message to a member behind the first, where that one gets `fullest` times the mean. */
+static int64_t bytes_to_others(const struct collective_shape *shape, int64_t bytes)
+{
+    double rest = (double)bytes * (shape->size / shape->fullest - 1) / (shape->size - 1);
+    return (int64_t)rest / PART_BYTES * PART_BYTES;
+}
+
+enum status meter_collective(struct measured *out, struct meter *meter,
+                             const struct collective_shape *shape, struct error *err)
 {
     static void (*const puts[])(struct meter_rank *, const struct meter_job *) = {
         [GROUP_ALL_GATHER] = put_all_gather,
@@ -131,13 +150,19 @@ enum status meter_collective(struct measured *out, struct meter *meter, enum gro
         [GROUP_ALL_REDUCE] = put_all_reduce,
         [GROUP_ALL_TO_ALL] = put_all_to_all,
     };
-    int64_t parts = (int64_t)(size - 1) * times_sent(op);
-    struct meter_job job = {.put = puts[op], .op = op, .size = size, .bytes = bytes / parts};
-    ASSERT(size >= 2 && meter->rank_count % size == 0);
-    ASSERT(!is_strided || size < meter->rank_count);
-    ASSERT(bytes == meter_collective_bytes(op, size, bytes));
-    ASSERT(job.bytes * size <= meter->activation_bytes);
-    enum status status = point_begin(meter, &job, is_strided, err);
+    int64_t bytes = shape->bytes / ((int64_t)(shape->size - 1) * times_sent(shape->op));
+    struct meter_job job = {.put = puts[shape->op],
+                            .op = shape->op,
+                            .size = shape->size,
+                            .bytes = bytes,
+                            .bytes_to_others = bytes_to_others(shape, bytes)};
+    ASSERT(shape->size >= 2 && meter->rank_count % shape->size == 0);
+    ASSERT(!shape->is_strided || shape->size < meter->rank_count);
+    ASSERT(shape->bytes == meter_collective_bytes(shape->op, shape->size, shape->bytes));
+    ASSERT(shape->fullest >= 1 && shape->fullest <= shape->size);
+    ASSERT(shape->fullest == 1 || shape->op == GROUP_ALL_TO_ALL);
+    ASSERT(job.bytes * job.size <= meter->activation_bytes);
+    enum status status = point_begin(meter, &job, shape->is_strided, err);
     if (status == STATUS_OK)
         status = meter_sample(out, meter, &job, err);
     point_end(meter);

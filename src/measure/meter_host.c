@@ -169,7 +169,9 @@ enum status meter_host_to_device_busy(double *out, struct meter *meter, double a
     int64_t bytes = meter_collective_bytes_max(meter) / 2;
     bytes = bytes < METER_STAGING_BYTES ? bytes : METER_STAGING_BYTES;
     bytes = meter_collective_bytes(GROUP_ALL_TO_ALL, ranks, bytes);
-    TRY(meter_collective(&exchange, meter, GROUP_ALL_TO_ALL, ranks, false, bytes, err));
+    struct collective_shape shape = {
+        .op = GROUP_ALL_TO_ALL, .size = ranks, .bytes = bytes, .fullest = 1};
+    TRY(meter_collective(&exchange, meter, &shape, err));
     double copies = BUSY_COPY_SECONDS * alone / (double)METER_STAGING_BYTES;
     busy.copies = (int)fmax(1, fmin(copies, BUSY_COPIES_MAX));
     enum status status = busy_begin(&busy, bytes / (ranks - 1), err);

@@ -26,6 +26,7 @@ struct meter_rank {
     int32_t *pages;
     struct comm *group;       /* meter.group_size */
     int64_t *counts, *places; /* of a collective, host */
+    int64_t *received;        /* counts of what reaches it of an all-to-all */
     int64_t variant_count;    /* places of the weights that launches take in turn */
     int64_t variant_bytes;    /* from one to the next */
     int64_t launched;
@@ -42,7 +43,8 @@ struct meter_job {
     int64_t segment_count; /* of attention */
     enum group_op op;
     int size;
-    int64_t bytes; /* of each message of a collective; of a copy */
+    int64_t bytes;           /* of each message of a collective, to the first member; of a copy */
+    int64_t bytes_to_others; /* of each of an all-to-all's to another member */
     int first_sample, sample_count, launch_count;
 };
 

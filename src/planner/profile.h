@@ -37,6 +37,18 @@ struct work_table {
 
 enum group_op { GROUP_ALL_GATHER, GROUP_REDUCE_SCATTER, GROUP_ALL_REDUCE, GROUP_ALL_TO_ALL };
 
+/* A collective in all groups of `size` ranks at once, neighbours or those N / size apart. */
+struct collective_shape {
+    enum group_op op;
+    int size;
+    bool is_strided;
+    int64_t bytes; /* the most that leave or reach one rank */
+    /* Of an all-to-all: how many times as much as its group's mean reaches the first member, from
+     * 1 (all have the same) to `size` (all goes to one, as tokens to the group that has their
+     * experts). Of others 1. */
+    double fullest;
+};
+
 /* All groups of `size` ranks at a time, neighbours or those N / size apart. */
 struct collective_table {
     enum group_op op;

@@ -486,11 +486,9 @@ Test(calibrate, the_look_that_had_calm_counts)
             store.entries[e].probe = CALM_MEMORY;
             store.entries[e].probe_seconds = probes[i][seconds == 2];
         }
+        const struct collective_shape none = {GROUP_ALL_REDUCE, 99, false, 99, 1};
         struct calibrate_entry usual = {
-            calibrate_key_of_collective(GROUP_ALL_REDUCE, 99, false, 99),
-            {1, 0, 1},
-            CALM_MEMORY,
-            1};
+            calibrate_key_of_collective(&none), {1, 0, 1}, CALM_MEMORY, 1};
         struct calibrate_entry other = usual;
         other.probe = CALM_COMPUTE;
         other.probe_seconds = 3;

@@ -350,9 +350,10 @@ Test(profile_file, a_store_goes_round)
     struct error err;
     const char *path = tools_path(tools_folder(), "box.json.partial");
     struct work_shape work = {WORK_ATTENTION, DTYPE_BF16, {1, 2, 3, 4, 5, 6}};
+    struct collective_shape exchange = {GROUP_ALL_TO_ALL, 4, true, 1 << 20, 1};
     struct calibrate_key keys[] = {
         calibrate_key_of_work(&work),
-        calibrate_key_of_collective(GROUP_ALL_TO_ALL, 4, true, 1 << 20),
+        calibrate_key_of_collective(&exchange),
         calibrate_key_of_rate(RATE_CHECK),
     };
     profile_identity_here(&store.identity, "cpu (plain)", 2, 4);

@@ -348,9 +348,12 @@ Test(calm, probes_by_a_meter)
         cr_assert_eq(calm_work(&found, &calm, &works[i].work, &err), STATUS_OK);
         cr_expect_eq(machine.which, works[i].which, "work %zu", i);
     }
-    cr_assert_eq(calm_collective(&found, &calm, GROUP_ALL_REDUCE, RANKS, false,
-                                 meter_collective_bytes(GROUP_ALL_REDUCE, RANKS, 4096), &err),
-                 STATUS_OK);
+    const struct collective_shape shape = {
+        .op = GROUP_ALL_REDUCE,
+        .size = RANKS,
+        .bytes = meter_collective_bytes(GROUP_ALL_REDUCE, RANKS, 4096),
+        .fullest = 1};
+    cr_assert_eq(calm_collective(&found, &calm, &shape, &err), STATUS_OK, "%s", err.message);
     cr_expect_eq(machine.which, CALM_COMPUTE);
     cr_expect_eq(machine.probed, 4);
     meter_destroy(meter);

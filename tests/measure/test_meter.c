@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "comm/comm.h"
 #include "measure/meter_state.h"
 #include "measure/rates.h"
 #include "meter_gpus.h"
@@ -158,14 +159,44 @@ Test(meter, runs_every_collective_of_every_group)
                     int64_t bytes = meter_collective_bytes((enum group_op)op, size, wanted);
                     struct measured found;
                     struct error err;
-                    cr_assert_eq(meter_collective(&found, rig.meter, (enum group_op)op, size,
-                                                  strided, bytes, &err),
-                                 STATUS_OK, "%s", err.message);
+                    struct collective_shape shape = {.op = (enum group_op)op,
+                                                     .size = size,
+                                                     .is_strided = strided,
+                                                     .bytes = bytes,
+                                                     .fullest = 1};
+                    cr_assert_eq(meter_collective(&found, rig.meter, &shape, &err), STATUS_OK, "%s",
+                                 err.message);
                     is_measured(&found, "collective");
                     cr_expect(bytes >= wanted && bytes < wanted + 6 * 64);
                 }
             }
         }
+    }
+    rig_close(&rig);
+}
+
+/* Of four members, each of which sends the first as many bytes as it is told. */
+Test(meter, an_uneven_exchange_sends_the_first_member_more)
+{
+    static const double fullest[] = {1, 1.6, 2.5, 4};
+    struct rig rig;
+    rig_open(&rig, 4);
+    struct comm_domain *domain = box_domain(rig.box);
+    for (size_t i = 0; i < sizeof fullest / sizeof *fullest; i++) {
+        int64_t bytes = meter_collective_bytes(GROUP_ALL_TO_ALL, 4, 1 << 18);
+        struct collective_shape shape = {
+            .op = GROUP_ALL_TO_ALL, .size = 4, .bytes = bytes, .fullest = fullest[i]};
+        uint64_t before[] = {comm_domain_bytes(domain, 0, 0), comm_domain_bytes(domain, 3, 0)};
+        struct measured found;
+        struct error err;
+        cr_assert_eq(meter_collective(&found, rig.meter, &shape, &err), STATUS_OK, "%s",
+                     err.message);
+        is_measured(&found, "uneven");
+        double first = (double)(comm_domain_bytes(domain, 0, 0) - before[0]),
+               last = (double)(comm_domain_bytes(domain, 3, 0) - before[1]);
+        double rest = (4 / fullest[i] - 1) / 3; /* of what each sends the first */
+        cr_expect_float_eq(first / last, 3 * rest / (1 + 2 * rest), 0.01, "%g: %g", fullest[i],
+                           first / last);
     }
     rig_close(&rig);
 }
