@@ -226,8 +226,12 @@ static bool collective_draw(struct sample *out)
         return false;
     shape->bytes = meter_collective_bytes(shape->op, shape->size, draw_whole(64, 16 << 20));
     shape->fullest = is_uneven ? draw(1, shape->size) : 1;
-    out->predicted = profile_collective_seconds(&file.profile, shape->op, shape->size,
-                                                shape->is_strided, (double)shape->bytes);
+    double bytes = (double)shape->bytes;
+    out->predicted = is_uneven
+                         ? profile_all_to_all_seconds(&file.profile, shape->size, shape->is_strided,
+                                                      bytes, shape->fullest)
+                         : profile_collective_seconds(&file.profile, shape->op, shape->size,
+                                                      shape->is_strided, bytes);
     return shape->bytes <= meter_collective_bytes_max(meter);
 }
 

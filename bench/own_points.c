@@ -68,7 +68,7 @@ static bool message_point(struct own_point *out, const struct collective_table *
                                              .size = table->size,
                                              .is_strided = table->is_strided,
                                              .bytes = (int64_t)table->bytes[i],
-                                             .fullest = 1},
+                                             .fullest = table->to_one ? table->size : 1},
                               .seconds = table->seconds[i]};
     return out->collective.bytes <= meter_collective_bytes_max(meter);
 }
@@ -154,7 +154,8 @@ bool own_point_near_collective(struct own_point *out, const struct profile_file 
     for (int t = 0; t < file->profile.collective_count; t++) {
         const struct collective_table *table = &file->profile.collectives[t];
         if (table->op != shape->op || table->size != shape->size ||
-            table->is_strided != shape->is_strided)
+            table->is_strided != shape->is_strided ||
+            table->to_one != (shape->fullest > (1 + shape->size) / 2.0))
             continue;
         for (int i = 0; i < table->point_count; i++) {
             double apart = fabs(log((double)shape->bytes / table->bytes[i]));

@@ -107,10 +107,9 @@ struct work_shape grid_work(const struct grid *grid, const double values[PROFILE
 
 /* No point is added: between the ends of its axes attention goes from memory's rate to the
  * processor's over the first tens of rows of scores, which two probes at the ends do not see. Bytes
- * are next to nothing, a part of a core's cache, as much as it holds (1 MiB), what the cores' common
- * one does, and more.
- * Between one head and eight over each of the KV heads it is not straight, since so many rows of
- * scores are of fewer tokens: so there is a number between. */
+ * are next to nothing, a part of a core's cache, as much as it holds (1 MiB), what the cores'
+ * common one does, and more. Between one head and eight over each of the KV heads it is not
+ * straight, since so many rows of scores are of fewer tokens: so there is a number between. */
 #define ATTENTION(dtype_)                                                                          \
     {                                                                                              \
         .kind = WORK_ATTENTION, .dtype = (dtype_), .axis_count = 5, .points_max = 2310,            \
@@ -161,7 +160,8 @@ static const struct grid grids[] = {
     },
 };
 
-static const int64_t collective_bytes[] = {256, 4096, 65536, 1 << 20, 8 << 20};
+/* Between one and eight MiB messages outgrow caches. */
+static const int64_t collective_bytes[] = {256, 4096, 65536, 1 << 18, 1 << 20, 3 << 20, 8 << 20};
 
 const struct calibrate_plan calibrate_plan_default = {
     .grids = grids,
@@ -190,7 +190,8 @@ int64_t calibrate_plan_points(const struct calibrate_plan *plan, int rank_count)
         points += plan->grids[g].points_max;
     for (int size = 2; size <= rank_count && plan->collective_count > 0; size++) {
         if (rank_count % size == 0)
-            points += GROUP_OP_COUNT * plan->collective_points_max * (size < rank_count ? 2 : 1);
+            points +=
+                CALIBRATE_COLLECTIVES * plan->collective_points_max * (size < rank_count ? 2 : 1);
     }
     return rates + 2 * points;
 }

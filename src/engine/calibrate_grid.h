@@ -4,6 +4,7 @@
 #define PHASOR_ENGINE_CALIBRATE_GRID_H
 
 #include "engine/profile_file.h"
+#include "engine/profile_names.h"
 
 #define GRID_VALUES_MAX 24
 
@@ -30,6 +31,9 @@ struct grid {
 
 /* The shape at a value of each axis. What no axis tells is chosen by the kind. */
 struct work_shape grid_work(const struct grid *grid, const double values[PROFILE_AXES_MAX]);
+
+/* Tables of a size and stride: of each operation, and of an all-to-all to one member. */
+#define CALIBRATE_COLLECTIVES (GROUP_OP_COUNT + 1)
 
 /* What is measured of a box. */
 struct calibrate_plan {

@@ -19,10 +19,12 @@ struct calibrate_key calibrate_key_of_work(const struct work_shape *work)
     return key;
 }
 
+/* A calibration has even ones, and those to one member. */
 struct calibrate_key calibrate_key_of_collective(const struct collective_shape *shape)
 {
-    return (struct calibrate_key){
-        {KEY_COLLECTIVE, (int64_t)shape->op, shape->size, shape->is_strided, shape->bytes}};
+    return (struct calibrate_key){{KEY_COLLECTIVE, (int64_t)shape->op, shape->size,
+                                   shape->is_strided, shape->bytes,
+                                   shape->fullest > 1 ? (int64_t)shape->fullest : 0}};
 }
 
 struct calibrate_key calibrate_key_of_rate(enum calibrate_rate rate)

@@ -290,7 +290,7 @@ static enum status message_measure(struct profile_point *out, struct collective_
                                      .size = table->size,
                                      .is_strided = table->is_strided,
                                      .bytes = bytes,
-                                     .fullest = 1};
+                                     .fullest = table->to_one ? table->size : 1};
     return calibration_collective(out, builder->now, &shape, err);
 }
 
@@ -330,7 +330,6 @@ static enum status message_worst(int *low, int64_t *middle, struct profile_point
                                  struct collective_builder *builder, struct error *err)
 {
     const struct collective_table *table = &builder->table;
-    struct profile profile = {.collective_count = 1, .collectives = table};
     double worst = 0;
     *low = -1;
     for (int i = 0; i + 1 < table->point_count; i++) {
@@ -341,8 +340,7 @@ static enum status message_worst(int *low, int64_t *middle, struct profile_point
             (double)bytes * STEP_MIN > builder->bytes[i + 1])
             continue;
         TRY(message_measure(&point, builder, bytes, err));
-        double predicted = profile_collective_seconds(&profile, table->op, table->size,
-                                                      table->is_strided, (double)bytes);
+        double predicted = profile_message_seconds(table, (double)bytes);
         double error =
             fabs(log(point.seconds / predicted)) - builder->now->plan->tolerance - point.spread;
         if (error > worst) {
@@ -394,18 +392,22 @@ enum status calibration_collectives(struct calibration *now, struct error *err)
 {
     struct collective_table *tables;
     const struct profile_point **points;
-    int count = 0, most = now->params.devices.rank_count * 2 * GROUP_OP_COUNT;
+    const struct calibrate_plan *plan = now->plan;
+    int count = 0, most = now->params.devices.rank_count * 2 * CALIBRATE_COLLECTIVES;
     TRY(calibration_get(&tables, now, (size_t)most, sizeof *tables, err));
     TRY(calibration_get(&points, now, (size_t)most, sizeof *points, err));
-    for (int i = 4 * GROUP_OP_COUNT; i < most + 2 * GROUP_OP_COUNT; i++) {
-        int size = i / (2 * GROUP_OP_COUNT);
-        struct collective_builder builder = {.now = now,
-                                             .table = {.op = (enum group_op)(i % GROUP_OP_COUNT),
-                                                       .size = size,
-                                                       .is_strided = i / GROUP_OP_COUNT % 2 == 1}};
-        if (now->plan->collective_count == 0 || !is_group(now, size, builder.table.is_strided))
+    for (int i = 4 * CALIBRATE_COLLECTIVES; i < most + 2 * CALIBRATE_COLLECTIVES; i++) {
+        int size = i / (2 * CALIBRATE_COLLECTIVES), which = i % CALIBRATE_COLLECTIVES;
+        bool to_one = which == GROUP_OP_COUNT;
+        struct collective_builder builder = {
+            .now = now,
+            .table = {.op = to_one ? GROUP_ALL_TO_ALL : (enum group_op)which,
+                      .size = size,
+                      .is_strided = i / CALIBRATE_COLLECTIVES % 2 == 1,
+                      .to_one = to_one}};
+        if (plan->collective_count == 0 || !is_group(now, size, builder.table.is_strided))
             continue;
-        calibration_expect(now, now->plan->collective_points_max);
+        calibration_expect(now, plan->collective_points_max);
         TRY(collective_build(&builder, err));
         TRY(collective_keep(&tables[count], &points[count], &builder, err));
         count++;

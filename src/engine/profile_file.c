@@ -232,6 +232,11 @@ static enum status read_collective(struct collective_table *out,
     TRY(json_get_int(&size, table, reader->place, "size", 2, COMM_RANKS_MAX, reader->err));
     *out = (struct collective_table){.op = (enum group_op)op, .size = (int)size};
     TRY(json_get_bool_or(&out->is_strided, table, reader->place, "strided", false, reader->err));
+    TRY(json_get_bool_or(&out->to_one, table, reader->place, "to_one", false, reader->err));
+    if (out->to_one && out->op != GROUP_ALL_TO_ALL)
+        return error_set(reader->err, STATUS_FORMAT,
+                         "%s: \"to_one\": expected of all_to_all alone, found of %s", reader->place,
+                         profile_group_op_name(out->op));
     TRY(get_rising(&out->bytes, &out->point_count, reader, table, "bytes"));
     TRY(get_points(points, reader, table, out->point_count));
     TRY(array_get(&seconds, reader, (size_t)out->point_count, sizeof *seconds));
@@ -259,7 +264,8 @@ static bool collective_is_twice(const struct collective_table *tables, int last)
 {
     for (int i = 0; i < last; i++) {
         if (tables[i].op == tables[last].op && tables[i].size == tables[last].size &&
-            tables[i].is_strided == tables[last].is_strided)
+            tables[i].is_strided == tables[last].is_strided &&
+            tables[i].to_one == tables[last].to_one)
             return true;
     }
     return false;

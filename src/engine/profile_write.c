@@ -169,6 +169,10 @@ static void put_collective(struct json_writer *json, const struct collective_tab
     put_int(json, "size", table->size);
     json_write_key(json, "strided");
     json_write_bool(json, table->is_strided);
+    if (table->to_one) {
+        json_write_key(json, "to_one");
+        json_write_bool(json, true);
+    }
     put_numbers(json, "bytes", table->bytes, table->point_count, json_write_number);
     put_points(json, points, table->point_count);
     json_write_close(json, '}');

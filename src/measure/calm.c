@@ -14,6 +14,9 @@
 #define STEP         0.01
 #define STEP_SECONDS 1e-9 /* the first */
 
+/* A message that goes through memory, or a cache that all share. */
+#define MESSAGE_LARGE ((int64_t)1 << 19)
+
 /* While a probe is not as usual. */
 #define NAP_NANOSECONDS 50000000
 
@@ -219,5 +222,7 @@ enum status calm_collective(struct calm_point *out, struct calm_meter *calm,
                             const struct collective_shape *shape, struct error *err)
 {
     struct point point = {.meter = calm->meter, .collective = shape};
-    return calm_measure(out, &calm->calm, CALM_COMPUTE, collective_measure, &point, err);
+    bool is_large = shape->bytes >= MESSAGE_LARGE;
+    return calm_measure(out, &calm->calm, is_large ? CALM_MEMORY : CALM_COMPUTE, collective_measure,
+                        &point, err);
 }

@@ -83,6 +83,15 @@ static void exchange(struct stages *stages, enum traffic kind, double layers, en
             profile_collective_seconds(stages->profile, op, size, is_strided, bytes));
 }
 
+/* Among those that hold the same slices of experts, the fullest of which is reached by `bytes`. */
+static void exchange_apart(struct stages *stages, enum traffic kind, double layers, double bytes,
+                           double fullest)
+{
+    int tp = stages->layout->experts.tp, ep = stages->layout->experts.ep;
+    add(stages, COST_EXCHANGE + (int)kind, layers,
+        profile_all_to_all_seconds(stages->profile, ep, tp > 1, bytes, fullest));
+}
+
 /* ---- Attention: stages 1 to 3 ---------------------------------------------------------------- */
 
 /* Pairs and tokens of all groups, of which the fullest has its share. More than can be counted, of
@@ -173,18 +182,16 @@ static void experts_owned(struct stages *stages, double layers, double imbalance
     double gathered = stages->own; /* rows of the rank of its group that has most, before that */
     if (ep > 1) {
         double received = received_rows(stages, imbalance) / tp;
-        double leave = fmax(received, sent_rows(stages, stages->own)) / ep * (ep - 1);
+        double fullest = fmax(received, sent_rows(stages, stages->own));
+        double leave = fullest / ep * (ep - 1), most = fullest / sent_rows(stages, stages->even);
         gathered = fmin(received * stages->fullest, stages->own * ep);
         exchange(stages, TRAFFIC_COUNTS, layers, GROUP_ALL_GATHER, stages->layout->rank_count,
                  false, 4.0 * ep * (stages->layout->rank_count - 1));
-        exchange(stages, TRAFFIC_CHOICES, layers, GROUP_ALL_TO_ALL, ep, tp > 1,
-                 leave * choice_bytes);
+        exchange_apart(stages, TRAFFIC_CHOICES, layers, leave * choice_bytes, most);
         add(stages, COST_EXCHANGE + TRAFFIC_DISPATCH, layers, /* gathered one behind another */
             moves_seconds(stages, sent_rows(stages, stages->own), shape->hidden_dim, 2));
-        exchange(stages, TRAFFIC_DISPATCH, layers, GROUP_ALL_TO_ALL, ep, tp > 1,
-                 leave * stages->row_bytes);
-        exchange(stages, TRAFFIC_COMBINE, layers, GROUP_ALL_TO_ALL, ep, tp > 1,
-                 leave * stages->row_bytes);
+        exchange_apart(stages, TRAFFIC_DISPATCH, layers, leave * stages->row_bytes, most);
+        exchange_apart(stages, TRAFFIC_COMBINE, layers, leave * stages->row_bytes, most);
     }
     exchange(stages, TRAFFIC_CHOICES, layers, GROUP_ALL_GATHER, tp, false,
              gathered * (tp - 1) * choice_bytes);

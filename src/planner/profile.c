@@ -112,14 +112,26 @@ double profile_work_seconds(const struct profile *profile, const struct work_sha
 
 /* Beyond the last point the last rate goes on, and before the first its time stands: a message is
  * never faster than the smallest that was measured. */
-static double between_bytes(const struct collective_table *table, double bytes)
+double profile_message_seconds(const struct collective_table *table, double bytes)
 {
     int last = table->point_count - 1;
     if (bytes >= table->bytes[last])
-        return table->seconds[last] * bytes / table->bytes[last];
+        return known_or_infinite(table->seconds[last] * bytes / table->bytes[last]);
     struct place place = place_of(table->bytes, table->point_count, bytes);
     double low = table->seconds[place.low];
-    return low * pow(table->seconds[place.low + 1] / low, place.share);
+    return known_or_infinite(low * pow(table->seconds[place.low + 1] / low, place.share));
+}
+
+static const struct collective_table *table_of(const struct profile *profile, enum group_op op,
+                                               int size, bool is_strided, bool to_one)
+{
+    for (int i = 0; i < profile->collective_count; i++) {
+        const struct collective_table *table = &profile->collectives[i];
+        if (table->op == op && table->size == size && table->is_strided == is_strided &&
+            table->to_one == to_one)
+            return table;
+    }
+    return NULL;
 }
 
 double profile_collective_seconds(const struct profile *profile, enum group_op op, int size,
@@ -127,10 +139,18 @@ double profile_collective_seconds(const struct profile *profile, enum group_op o
 {
     if (size < 2 || !(bytes > 0))
         return 0;
-    for (int i = 0; i < profile->collective_count; i++) {
-        const struct collective_table *table = &profile->collectives[i];
-        if (table->op == op && table->size == size && table->is_strided == is_strided)
-            return known_or_infinite(between_bytes(table, bytes));
-    }
-    return INFINITY;
+    const struct collective_table *table = table_of(profile, op, size, is_strided, false);
+    return table == NULL ? INFINITY : profile_message_seconds(table, bytes);
+}
+
+double profile_all_to_all_seconds(const struct profile *profile, int size, bool is_strided,
+                                  double bytes, double fullest)
+{
+    double even = profile_collective_seconds(profile, GROUP_ALL_TO_ALL, size, is_strided, bytes);
+    const struct collective_table *to_one =
+        table_of(profile, GROUP_ALL_TO_ALL, size, is_strided, true);
+    if (to_one == NULL || !(even > 0) || isinf(even))
+        return even;
+    double share = fmin(fmax((fullest - 1) / (size - 1), 0), 1);
+    return known_or_infinite(even + share * (profile_message_seconds(to_one, bytes) - even));
 }

@@ -57,13 +57,15 @@ struct collective_table {
     int point_count;
     const double *bytes;   /* [point_count], > 0, rising: the most that leave or reach one rank */
     const double *seconds; /* [point_count] */
+    bool to_one; /* an all-to-all of which everything reaches one member; else all have the same */
 };
 
 /* A rate of 0 is not known, and what needs it has no time. */
 struct profile {
     int work_count, collective_count;
     const struct work_table *work;              /* at most one of a kind and dtype */
-    const struct collective_table *collectives; /* at most one of an op, size and stride */
+    const struct collective_table *collectives; /* at most one of an op, size, stride and
+                                                 * evenness */
     double host_to_device;                      /* bytes per second, all ranks at once, each */
     double host_to_device_busy;                 /* the same while ranks exchange; 0: not known */
     double disk_read;                           /* bytes per second, all ranks together */
@@ -97,5 +99,15 @@ bool profile_has_work(const struct profile *profile, enum work_kind kind, enum d
 /* Of a group of one, or of no bytes: 0. */
 double profile_collective_seconds(const struct profile *profile, enum group_op op, int size,
                                   bool is_strided, double bytes);
+
+/* Of an all-to-all whose fullest member is reached by `bytes`, which is `fullest` times the mean:
+ * between one that is even, 1, and one to a single member, `size`. What ranks share, as memory or
+ * an uplink, has less to carry then. Where no table tells of the latter it is as long as an even
+ * one. */
+double profile_all_to_all_seconds(const struct profile *profile, int size, bool is_strided,
+                                  double bytes, double fullest);
+
+/* Of a message of so many bytes by one table. */
+double profile_message_seconds(const struct collective_table *table, double bytes);
 
 #endif

@@ -30,7 +30,11 @@ static const char whole[] =
     "\"experts\",\"values\":[1]}],\"log_ratios\":[0.25],\"seconds\":[1],\"spreads\":[0],"
     "\"repeats\":[3]}],"
     "\"collectives\":[{\"op\":\"all_gather\",\"size\":2,\"strided\":false,\"bytes\":[64,1024],"
-    "\"seconds\":[1e-6,2e-6],\"spreads\":[0,0],\"repeats\":[3,4]}]}";
+    "\"seconds\":[1e-6,2e-6],\"spreads\":[0,0],\"repeats\":[3,4]},"
+    "{\"op\":\"all_to_all\",\"size\":2,\"strided\":false,\"bytes\":[64],"
+    "\"seconds\":[3e-6],\"spreads\":[0],\"repeats\":[3]},"
+    "{\"op\":\"all_to_all\",\"size\":2,\"strided\":false,\"to_one\":true,\"bytes\":[64],"
+    "\"seconds\":[2e-6],\"spreads\":[0],\"repeats\":[3]}]}";
 
 static void parse(struct profile_file *out, const char *text)
 {
@@ -55,6 +59,8 @@ Test(profile_file, is_read)
     cr_expect_eq(file.work_points[0][4].repeats, 9);
     cr_expect_eq(file.work_points[0][5].repeats, 0);
     cr_expect_eq(file.profile.collectives[0].seconds[1], 2e-6);
+    cr_expect_eq(profile_all_to_all_seconds(&file.profile, 2, false, 64, 1), 3e-6);
+    cr_expect_eq(profile_all_to_all_seconds(&file.profile, 2, false, 64, 2), 2e-6);
     cr_expect_eq(file.profile.disk_read, 1e9);
     cr_expect_eq(file.profile.host_to_device_busy, 4e9);
     cr_expect_eq(file.profile.repack, PROFILE_NO_RATE);
@@ -197,6 +203,10 @@ static const struct mistake {
     {"collectives/0/op", "\"broadcast\"", STATUS_FORMAT, "\"broadcast\" is not known"},
     {"collectives/0/size", "1", STATUS_FORMAT, "\"size\": expected 2 to 64, found 1"},
     {"collectives/0/strided", "1", STATUS_FORMAT, "\"strided\": expected true or false"},
+    {"collectives/0/to_one", "1", STATUS_FORMAT, "\"to_one\": expected true or false"},
+    {"collectives/0/to_one", "true", STATUS_FORMAT,
+     "expected of all_to_all alone, found of all_gather"},
+    {"collectives/0/to_one", "false", STATUS_OK, ""},
     {"collectives/0/bytes", "[1024,64]", STATUS_FORMAT, "\"bytes\" must rise"},
     {"collectives/0/seconds/0", "0", STATUS_FORMAT, "collective 1: \"seconds\", value 1"},
     {"collectives/0/repeats/0", "0.5", STATUS_OK, ""},

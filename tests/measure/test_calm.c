@@ -328,7 +328,7 @@ Test(calm, probes_by_a_meter)
     struct error err;
     const struct box_params params = {.rank_count = RANKS, .gpus = meter_gpus(RANKS)};
     cr_assert_eq(box_open(&box, &params, &err), STATUS_OK, "%s", err.message);
-    struct meter_params small = meter_params_default(box, RANKS * METER_RANK_BYTES_MIN);
+    struct meter_params small = meter_params_default(box, 4 * RANKS * METER_RANK_BYTES_MIN);
     small.point_seconds = 1e-3;
     small.sample_seconds = 1e-4;
     cr_assert_eq(meter_create(&meter, &small, &err), STATUS_OK, "%s", err.message);
@@ -348,14 +348,13 @@ Test(calm, probes_by_a_meter)
         cr_assert_eq(calm_work(&found, &calm, &works[i].work, &err), STATUS_OK);
         cr_expect_eq(machine.which, works[i].which, "work %zu", i);
     }
-    const struct collective_shape shape = {
-        .op = GROUP_ALL_REDUCE,
-        .size = RANKS,
-        .bytes = meter_collective_bytes(GROUP_ALL_REDUCE, RANKS, 4096),
-        .fullest = 1};
-    cr_assert_eq(calm_collective(&found, &calm, &shape, &err), STATUS_OK, "%s", err.message);
-    cr_expect_eq(machine.which, CALM_COMPUTE);
-    cr_expect_eq(machine.probed, 4);
+    for (int64_t bytes = 4096; bytes <= 1 << 19; bytes <<= 7) {
+        struct collective_shape shape = {GROUP_ALL_TO_ALL, RANKS, .fullest = 1};
+        shape.bytes = meter_collective_bytes(shape.op, RANKS, bytes);
+        cr_assert_eq(calm_collective(&found, &calm, &shape, &err), STATUS_OK, "%s", err.message);
+        cr_expect_eq(machine.which, bytes == 4096 ? CALM_COMPUTE : CALM_MEMORY);
+    }
+    cr_expect_eq(machine.probed, 5);
     meter_destroy(meter);
     box_close(box);
 }

@@ -47,7 +47,8 @@ static void tables_fill(struct test_problem *out, const struct simple_box *box)
                 for (int p = 0; p < 2; p++)
                     out->seconds[i][p] = out->bytes[i][p] / box->link;
                 out->collectives[i] = (struct collective_table){
-                    (enum group_op)op, size, strided == 1, 2, out->bytes[i], out->seconds[i]};
+                    (enum group_op)op, size, strided == 1, 2, out->bytes[i],
+                    out->seconds[i],   false};
             }
         }
     }

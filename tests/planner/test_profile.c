@@ -130,7 +130,7 @@ static const struct {
 Test(profile, collectives_are_interpolated_between_bytes)
 {
     static const double bytes[] = {100, 1000, 1e4}, seconds[] = {1e-5, 1e-4, 4e-4};
-    const struct collective_table table = {GROUP_ALL_REDUCE, 4, true, 3, bytes, seconds};
+    const struct collective_table table = {GROUP_ALL_REDUCE, 4, true, 3, bytes, seconds, false};
     const struct profile profile = {.collective_count = 1, .collectives = &table};
     for (size_t i = 0; i < sizeof messages / sizeof *messages; i++) {
         double found =
@@ -139,6 +139,35 @@ Test(profile, collectives_are_interpolated_between_bytes)
     }
     cr_assert(isinf(profile_collective_seconds(&profile, GROUP_ALL_REDUCE, 4, false, 1)));
     cr_assert(isinf(profile_collective_seconds(&profile, GROUP_ALL_REDUCE, 2, true, 1)));
+}
+
+static const struct {
+    double bytes, fullest, seconds;
+} uneven[] = {
+    {1000, 1, 1e-4},   {1000, 4, 4e-5},   {1000, 2.5, 7e-5}, {100, 2.5, 7e-6},
+    {1000, 0.5, 1e-4}, {1000, 4.5, 4e-5}, {0, 2, 0},
+};
+
+/* Between an even one and one to a single member; without a table of that as an even one. */
+Test(profile, an_uneven_exchange_is_between_an_even_one_and_one_to_one)
+{
+    static const double bytes[] = {100, 1000}, seconds[] = {1e-5, 1e-4}, less[] = {4e-6, 4e-5};
+    const struct collective_table tables[] = {
+        {GROUP_ALL_TO_ALL, 4, false, 2, bytes, less, true},
+        {GROUP_ALL_TO_ALL, 4, false, 2, bytes, seconds, false},
+        {GROUP_ALL_TO_ALL, 2, false, 2, bytes, seconds, false},
+    };
+    const struct profile profile = {.collective_count = 3, .collectives = tables};
+    for (size_t i = 0; i < sizeof uneven / sizeof *uneven; i++) {
+        double found =
+            profile_all_to_all_seconds(&profile, 4, false, uneven[i].bytes, uneven[i].fullest);
+        cr_assert(is_near(found, uneven[i].seconds), "case %zu: %g", i, found);
+    }
+    cr_assert_eq(profile_all_to_all_seconds(&profile, 2, false, 1000, 2), 1e-4);
+    cr_assert(isinf(profile_all_to_all_seconds(&profile, 4, true, 1000, 2)));
+    cr_assert_eq(profile_collective_seconds(&profile, GROUP_ALL_TO_ALL, 4, false, 1000), 1e-4);
+    const struct profile no_even = {.collective_count = 1, .collectives = tables};
+    cr_assert(isinf(profile_all_to_all_seconds(&no_even, 4, false, 1000, 4)));
 }
 
 /* What is no time is not known: it is never less than another. */
@@ -153,7 +182,7 @@ Test(profile, nonsense_is_infinite)
                                   .bytes_per_second = 1e12,
                                   .fixed = nonsense[i],
                                   .log_ratios = &ratio};
-        struct collective_table collective = {GROUP_ALL_GATHER, 2, false, 2, bytes, seconds};
+        struct collective_table collective = {GROUP_ALL_GATHER, 2, false, 2, bytes, seconds, false};
         struct profile profile = {
             .work_count = 1, .collective_count = 1, .work = &work, .collectives = &collective};
         struct work_shape product = {WORK_MATMUL, DTYPE_BF16, {64, 64, 64}};
