@@ -98,7 +98,7 @@ struct work_shape grid_work(const struct grid *grid, const double values[PROFILE
         .kind = (kind_), .dtype = (dtype_), .axis_count = 4, .points_max = 360,                    \
         .axes = {{0, 1, 1, 8, {1, 1.25, 2, 4, 8, 32, 128, 512}},                                   \
                  {1, -1, 1, 2, {1, 16}},                                                           \
-                 {2, -1, 16, 4, {48, 192, 768, 14336}},                                            \
+                 {2, -1, 16, 5, {48, 96, 192, 768, 14336}},                                        \
                  {3, -1, 16, 2, {1024, 4096}}},                                                    \
         .most_flops = {(kind_), (dtype_), {128, 1, 2048, 2048}},                                   \
         .most_bytes = {(kind_), (dtype_), {8, 8, 1024, 4096}},                                     \

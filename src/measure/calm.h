@@ -93,7 +93,9 @@ struct calm_meter {
 enum status calm_meter_init(struct calm_meter *out, struct meter *meter,
                             const struct calm_params *params, struct error *err) MUST_CHECK;
 
-/* As meter_work and meter_collective. */
+/* As meter_work and meter_collective. Behind work with more flops to a byte than the machine has,
+ * and small messages, the cores are probed; behind other work, and messages of 512 KiB and more,
+ * the memory. */
 enum status calm_work(struct calm_point *out, struct calm_meter *calm,
                       const struct work_shape *work, struct error *err) MUST_CHECK;
 enum status calm_collective(struct calm_point *out, struct calm_meter *calm,

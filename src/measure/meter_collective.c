@@ -150,17 +150,17 @@ enum status meter_collective(struct measured *out, struct meter *meter,
         [GROUP_ALL_REDUCE] = put_all_reduce,
         [GROUP_ALL_TO_ALL] = put_all_to_all,
     };
+    ASSERT(shape->size >= 2 && meter->rank_count % shape->size == 0);
+    ASSERT(!shape->is_strided || shape->size < meter->rank_count);
+    ASSERT(shape->bytes == meter_collective_bytes(shape->op, shape->size, shape->bytes));
+    ASSERT(shape->fullest >= 1 && shape->fullest <= shape->size);
+    ASSERT(shape->fullest == 1 || shape->op == GROUP_ALL_TO_ALL);
     int64_t bytes = shape->bytes / ((int64_t)(shape->size - 1) * times_sent(shape->op));
     struct meter_job job = {.put = puts[shape->op],
                             .op = shape->op,
                             .size = shape->size,
                             .bytes = bytes,
                             .bytes_to_others = bytes_to_others(shape, bytes)};
-    ASSERT(shape->size >= 2 && meter->rank_count % shape->size == 0);
-    ASSERT(!shape->is_strided || shape->size < meter->rank_count);
-    ASSERT(shape->bytes == meter_collective_bytes(shape->op, shape->size, shape->bytes));
-    ASSERT(shape->fullest >= 1 && shape->fullest <= shape->size);
-    ASSERT(shape->fullest == 1 || shape->op == GROUP_ALL_TO_ALL);
     ASSERT(job.bytes * job.size <= meter->activation_bytes);
     enum status status = point_begin(meter, &job, shape->is_strided, err);
     if (status == STATUS_OK)

@@ -8,7 +8,7 @@
 
 #define INT4_GROUP_WEIGHTS 64 /* as of a backup that nobody gave another group */
 #define NORM_EPSILON       1e-6f
-#define DEQUANTIZE_COLUMNS 2048
+#define DEQUANTIZE_COLUMNS 2048 /* about */
 #define SIZE_MAX_SANE      ((int64_t)1 << 31)
 
 static int64_t aligned(int64_t bytes)
@@ -139,20 +139,28 @@ static int64_t qkv_stride(const struct work_shape *work)
 
 /* ---- What it takes --------------------------------------------------------------------------- */
 
-/* Of the matrix that is dequantized. */
+/* Of the matrix that is dequantized: as many blocks of rows as come nearest, and columns in whole
+ * groups, so that it has the values that were asked for, or next to nothing more. */
 static int64_t dequantize_rows(const struct work_shape *work)
 {
-    return round_up(ceil_div(work->dims[0], DEQUANTIZE_COLUMNS), PACK_BLOCK);
+    int64_t block = PACK_BLOCK * DEQUANTIZE_COLUMNS, blocks = (work->dims[0] + block / 2) / block;
+    return blocks < 1 ? PACK_BLOCK : blocks * PACK_BLOCK;
+}
+
+static int64_t dequantize_columns(const struct work_shape *work)
+{
+    return round_up(ceil_div(work->dims[0], dequantize_rows(work)), INT4_GROUP_WEIGHTS);
 }
 
 static struct matrix dequantize_at(const char *place, const struct work_shape *work)
 {
-    return matrix_at(place, PACK_OUTPUT, DTYPE_INT4, dequantize_rows(work), DEQUANTIZE_COLUMNS);
+    return matrix_at(place, PACK_OUTPUT, DTYPE_INT4, dequantize_rows(work),
+                     dequantize_columns(work));
 }
 
 static int64_t dequantized_room(const struct work_shape *work)
 {
-    return aligned(packed_bytes(dequantize_rows(work), DEQUANTIZE_COLUMNS, DTYPE_BF16));
+    return aligned(packed_bytes(dequantize_rows(work), dequantize_columns(work), DTYPE_BF16));
 }
 
 /* Room for a launch's weights or cache. */
@@ -171,7 +179,8 @@ static int64_t weight_room(const struct work_shape *work)
     case WORK_ROWS:
         return aligned(round_up(dims[1], PACK_BLOCK) * (int64_t)sizeof(float));
     case WORK_DEQUANTIZE:
-        return matrix_room(PACK_OUTPUT, DTYPE_INT4, dequantize_rows(work), DEQUANTIZE_COLUMNS);
+        return matrix_room(PACK_OUTPUT, DTYPE_INT4, dequantize_rows(work),
+                           dequantize_columns(work));
     default:
         return 0;
     }

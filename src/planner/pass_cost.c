@@ -83,7 +83,8 @@ static void exchange(struct stages *stages, enum traffic kind, double layers, en
             profile_collective_seconds(stages->profile, op, size, is_strided, bytes));
 }
 
-/* Among those that hold the same slices of experts, the fullest of which is reached by `bytes`. */
+/* Among those that hold the same slices of experts, the fullest of which is reached by `bytes`. Of
+ * what it sends back, and of one that has most to send, it is taken to be the same. */
 static void exchange_apart(struct stages *stages, enum traffic kind, double layers, double bytes,
                            double fullest)
 {

@@ -178,15 +178,17 @@ void plan_table_add(struct plan_table *table, const struct plan_table *more, int
  * `static_tp`, which is there. */
 void plan_table_choose(struct plan_table *table);
 
-/* By how much a plan has to be faster to leave static TP's layout, or to have the experts in two.
+/* By how much the fastest plan has to be faster to leave static TP's layout, or to have the experts
+ * in two layouts.
  * Static TP loads ranks evenly whatever is routed where; others do on the mean, and what few tokens
  * draw may take this much from them. A second layout takes memory or time between the phases. */
 #define PLAN_GAIN_WORTH_A_LAYOUT 1.01
 
 /* Of the possible candidates that may(context, candidate) allows, all of them for NULL, the one to
- * take; -1: there is none. The fastest, but for that gain static TP; but for that gain the fastest
- * that has static TP's layout in both phases, so that decode alone is on packed weights; and but
- * for that gain the fastest whose experts have one layout in both phases. */
+ * take; -1: there is none. The first of these over which the fastest has no such gain: static TP;
+ * the fastest that has static TP's layout in both phases, so that decode alone is on packed
+ * weights; the fastest whose experts have one layout in both phases; else the fastest itself. So
+ * what is taken is never slower than the fastest by that gain. */
 int plan_table_pick(const struct plan_table *table,
                     bool (*may)(const void *context, const struct plan_candidate *candidate),
                     const void *context);

@@ -152,5 +152,5 @@ double profile_all_to_all_seconds(const struct profile *profile, int size, bool 
     if (to_one == NULL || !(even > 0) || isinf(even))
         return even;
     double share = fmin(fmax((fullest - 1) / (size - 1), 0), 1);
-    return known_or_infinite(even + share * (profile_message_seconds(to_one, bytes) - even));
+    return known_or_infinite((1 - share) * even + share * profile_message_seconds(to_one, bytes));
 }

@@ -100,10 +100,10 @@ bool profile_has_work(const struct profile *profile, enum work_kind kind, enum d
 double profile_collective_seconds(const struct profile *profile, enum group_op op, int size,
                                   bool is_strided, double bytes);
 
-/* Of an all-to-all whose fullest member is reached by `bytes`, which is `fullest` times the mean:
- * between one that is even, 1, and one to a single member, `size`. What ranks share, as memory or
- * an uplink, has less to carry then. Where no table tells of the latter it is as long as an even
- * one. */
+/* Of an all-to-all whose fullest member is reached by `bytes`, which is `fullest` times the mean
+ * (where it is who sends most, as back from the experts, the same is taken): between one that is
+ * even, 1, and one to a single member, `size`. What ranks share, as memory or an uplink, has less
+ * to carry then. Where no table tells of the latter it is as long as an even one. */
 double profile_all_to_all_seconds(const struct profile *profile, int size, bool is_strided,
                                   double bytes, double fullest);
 

@@ -44,9 +44,9 @@ static const struct {
     double sharing;
 } boxes[] = {
     {"cuda:0", "emulated GPU (sm_75)", 0, 1},
-    {"cuda:0x2", "emulated GPU (sm_75" PART_OF_2 ")", 4, 2},
-    {"cuda:0-3", "4 x emulated GPU (sm_75)", 12, 1},
-    {"cuda:0x2,1x2", "2 x emulated GPU (sm_75" PART_OF_2 ")", 12, 2},
+    {"cuda:0x2", "emulated GPU (sm_75" PART_OF_2 ")", 5, 2},
+    {"cuda:0-3", "4 x emulated GPU (sm_75)", 15, 1},
+    {"cuda:0x2,1x2", "2 x emulated GPU (sm_75" PART_OF_2 ")", 15, 2},
 };
 
 static void is_positive(double seconds, const char *what)

@@ -85,6 +85,18 @@ Test(meter, runs_every_operation)
     }
 }
 
+/* What is measured has as many values as were asked for, though matrices are of whole blocks. */
+Test(meter, dequantizes_what_was_asked_for)
+{
+    struct work_shape block = {WORK_DEQUANTIZE, DTYPE_INT4, {1 << 20}};
+    double each = (double)meter_rank_bytes(&block) / (double)block.dims[0];
+    for (int64_t values = 1 << 16; values < 1 << 20; values += 7919) {
+        struct work_shape work = {WORK_DEQUANTIZE, DTYPE_INT4, {values}};
+        double bytes = (double)meter_rank_bytes(&work) / (each * (double)values);
+        cr_expect(bytes > 0.99 && bytes < 1.06, "%lld values: %g", (long long)values, bytes);
+    }
+}
+
 /* Larger than its memory, and what is no operation. */
 static const struct work_shape not_held[] = {
     {WORK_OTHER, DTYPE_BF16, {1, 1, 1}},

@@ -40,6 +40,31 @@ Test(pass_cost, copies_between_host_and_devices_take_time)
     cr_expect_float_eq(apart, 0.5 + 16 * rotation, 1e-6);
 }
 
+/* Where a table tells what an exchange with one member takes: here half of an even one's time. */
+Test(pass_cost, an_uneven_exchange_is_no_even_one)
+{
+    struct test_problem test;
+    const struct model_shape *shape = &model_shapes[MIXTRAL_8X7B].shape;
+    const struct pass_shape pass = {.form = FORM_OWNED, .rows = 1 << 20, .logit_rows = 1};
+    static const double bytes[] = {1, 1e9}, seconds[] = {0.5e-9, 0.5};
+    const double fullest = 1 + 0.5 * 1.1886 * sqrt(4.0 / 8);
+    problem_simple(&test, shape, &(struct simple_box){4, INFINITY, INFINITY, 1e9, 0});
+    for (int kind = TRAFFIC_DISPATCH; kind <= (int)TRAFFIC_COMBINE;
+         kind += (int)TRAFFIC_COMBINE - (int)TRAFFIC_DISPATCH) {
+        int part = COST_EXCHANGE + kind, count = test.profile.collective_count;
+        double even = cost_of(&test, "dp4|ep4", 0, &pass).seconds[part];
+        double uneven = cost_of(&test, "dp4|ep4", 0.5, &pass).seconds[part];
+        cr_expect_float_eq(uneven / even, fullest, 1e-2);
+        test.collectives[count] =
+            (struct collective_table){GROUP_ALL_TO_ALL, 4, false, 2, bytes, seconds, true};
+        test.profile.collective_count++;
+        cr_expect_float_eq(cost_of(&test, "dp4|ep4", 0, &pass).seconds[part] / even, 1, 1e-2);
+        cr_expect_float_eq(cost_of(&test, "dp4|ep4", 0.5, &pass).seconds[part] / uneven,
+                           1 - (fullest - 1) / 3 / 2, 1e-2);
+        test.profile.collective_count--;
+    }
+}
+
 /* Experts' time is as that of their rows here: of the fullest group while each device has a core;
  * two to a core, no more than of all rows, until the fullest has twice its share. */
 Test(pass_cost, who_shares_a_core_does_not_wait_for_the_fullest)

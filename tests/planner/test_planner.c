@@ -313,6 +313,7 @@ Test(planner, leaves_no_layout_where_another_gains_next_to_nothing)
         {1, 2, 2, 0.9, 2, 0.895, 2, "dp4|ep4", "dp4|ep4"},
         {1, 2, 2, 0.9, 2, 0.88, 2, "dp4|ep4>tp4", "dp4|ep4>tp4"},
         {1, 2, 2, 1.2, 2, 0.995, 2, "tp4|tp4", "tp4|tp4"},
+        {1, 2, 2, 0.9905, 2, 0.985, 2, "dp4|ep4", "dp4|ep4"}, /* which gains 1.5 % */
         {1, 0.9, 2, 0.9, 0.6, 0.895, 0.596, "dp4|ep4>ep4:int4", "dp4|ep4"},
         {1, 0.9, 2, 0.9, 0.6, 0.85, 0.58, "dp4|ep4>tp4:int4", "dp4|ep4>tp4"},
         {1, 0.6, 2, 0.9, 0.597, 0.8, 0.596, "tp4|tp4>tp4:int4", "dp4|ep4>tp4"},
