@@ -240,9 +240,7 @@ static bool is_in_layout_of(const struct plan_candidate *candidate,
                             const struct plan_candidate *other)
 {
     const struct layout *a = candidate->layouts.of, *b = other->layouts.of;
-    return a->attention.tp == b->attention.tp &&
-           a->attention.replicate_ffn == b->attention.replicate_ffn &&
-           a->experts.tp == b->experts.tp;
+    return plan_is_same_attention(a, b) && a->experts.tp == b->experts.tp;
 }
 
 /* Of static TP, NULL: it does not fit. */

@@ -7,9 +7,6 @@
 /* Without candidates. */
 extern const struct plan_table plan_table_none;
 
-/* Whether ranks share heads and a dense layer alike. */
-bool plan_is_same_attention(const struct layout *a, const struct layout *b);
-
 /* What a candidate takes on the fullest rank, with one spare where it has any. */
 struct plan_memory plan_candidate_memory(const struct plan_problem *problem,
                                          const struct plan_candidate *candidate,

@@ -179,9 +179,9 @@ void plan_table_add(struct plan_table *table, const struct plan_table *more, int
 void plan_table_choose(struct plan_table *table);
 
 /* By how much the fastest plan has to be faster to leave static TP's layout, or to have the experts
- * in two layouts.
- * Static TP loads ranks evenly whatever is routed where; others do on the mean, and what few tokens
- * draw may take this much from them. A second layout takes memory or time between the phases. */
+ * in two layouts. Static TP loads ranks evenly whatever is routed where; others do on the mean, and
+ * what few tokens draw may take this much from them. A second layout takes memory, or time between
+ * the phases. */
 #define PLAN_GAIN_WORTH_A_LAYOUT 1.01
 
 /* Of the possible candidates that may(context, candidate) allows, all of them for NULL, the one to
@@ -192,6 +192,9 @@ void plan_table_choose(struct plan_table *table);
 int plan_table_pick(const struct plan_table *table,
                     bool (*may)(const void *context, const struct plan_candidate *candidate),
                     const void *context);
+
+/* Whether ranks share heads and a dense layer alike. */
+bool plan_is_same_attention(const struct layout *a, const struct layout *b);
 
 /* Why a layout, or a pair, is illegal: the rule with its numbers (layout_check). */
 void plan_illegal_reason(struct error *reason, const struct plan_problem *problem,

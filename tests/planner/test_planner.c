@@ -296,7 +296,8 @@ static void seconds_set(struct plan_table *table, const char *text, enum plan_wa
     table->candidates[i].prefill = seconds;
 }
 
-/* Static TP's layout is left for one hundredth, and native decode on it, too. */
+/* Static TP's layout is left for one hundredth, native decode on it, too, and what experts have in
+ * prefill for decode. */
 Test(planner, leaves_no_layout_where_another_gains_next_to_nothing)
 {
     static const struct {
